@@ -1,0 +1,5 @@
+"""Figures that others can read: what every benchmark returns."""
+
+from device_sdk.benchmarks.figures import Figure, as_json
+
+__all__ = ["Figure", "as_json"]

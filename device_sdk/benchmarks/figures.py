@@ -1,0 +1,57 @@
+"""One measured figure, its peer in the same run, its target, and whether it holds."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Figure", "as_json"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measurement.
+
+    ours, peer_value: in ``unit``; peer: whose value that is, None where there is no peer.
+    target: what ``ratio`` (or ``ours`` where there is no peer) must reach; None where nothing is claimed.
+    lower_is_better: then the figure holds when it is at most the target.
+    """
+
+    metric: str
+    unit: str
+    ours: float
+    peer: str | None = None
+    peer_value: float | None = None
+    target: float | None = None
+    lower_is_better: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        """ours / peer."""
+        return None if self.peer_value in (None, 0) else self.ours / float(self.peer_value or 1.0)
+
+    @property
+    def holds(self) -> bool | None:
+        if self.target is None:
+            return None
+        value = self.ours if self.ratio is None else self.ratio
+        return value <= self.target if self.lower_is_better else value >= self.target
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "metric": self.metric,
+            "unit": self.unit,
+            "ours": self.ours,
+            "peer": self.peer,
+            "peer_value": self.peer_value,
+            "ratio": self.ratio,
+            "target": self.target,
+            "holds": self.holds,
+        }
+
+
+def as_json(name: str, figures: Sequence[Figure]) -> dict[str, Any]:
+    machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    return {"name": name, "machine": machine, "figures": [figure.as_json() for figure in figures]}

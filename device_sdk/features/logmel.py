@@ -1,0 +1,178 @@
+"""Streaming log-mel features: a pure function of (chunk, remainder), so that any chunking gives the same frames.
+
+The settings are those of sherpa-onnx's streaming path: 25 ms hann window, 10 ms shift, Slaney mel scale, pre-emphasis
+0.97, no DC removal, ``snip_edges=False`` (frame t is centred at (t + 0.5) * shift and the edges are reflected).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.errors import ConfigurationError
+
+__all__ = ["FeatureSettings", "Remainder", "flush", "frames", "logmel"]
+
+Float = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSettings:
+    """How waveforms become log-mel frames. Frequencies in Hz, lengths in samples."""
+
+    sample_rate: int = 16_000
+    mel_bins: int = 64
+    window: int = 400
+    shift: int = 160
+    low_frequency: float = 0.0
+    high_frequency: float = 8_000.0
+    preemphasis: float = 0.97
+
+    def __post_init__(self) -> None:
+        if not 0 < self.shift <= self.window:
+            raise ConfigurationError(f"features.shift: found {self.shift}, expected 1..window ({self.window})")
+        if not 0.0 <= self.low_frequency < self.high_frequency <= self.sample_rate / 2:
+            raise ConfigurationError(
+                f"features.low_frequency, high_frequency: found {self.low_frequency}, {self.high_frequency}; "
+                f"expected 0 <= low < high <= {self.sample_rate / 2}"
+            )
+
+    @property
+    def fft_size(self) -> int:
+        return 1 << (self.window - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """What streaming must remember between chunks.
+
+    samples: [S] float32, waveform from the first sample that a coming frame still needs.
+    started: whether the left edge has been reflected, which needs the first window's worth of samples.
+    """
+
+    samples: Float
+    started: bool = False
+
+
+EMPTY = Remainder(np.zeros(0, np.float32))
+
+
+def frames(
+    chunk: Float, remainder: Remainder = EMPTY, settings: FeatureSettings = FeatureSettings()
+) -> tuple[Float, Remainder]:
+    """Frames that are complete once ``chunk`` has arrived.
+
+    S: samples; T: frames; M: mel bins.
+    chunk: [S] float32 mono in [-1, 1]. Returns ([T, M] float32 log-mel, remainder for the next call).
+    """
+    samples = np.concatenate([remainder.samples, chunk]) if remainder.samples.size else np.asarray(chunk, np.float32)
+    started = remainder.started
+    if not started:
+        edge = _left_edge(settings)
+        if samples.size < settings.window:
+            return np.zeros((0, settings.mel_bins), np.float32), Remainder(samples, False)
+        samples = np.concatenate([samples[:edge][::-1], samples])
+        started = True
+    count = max(0, (samples.size - settings.window) // settings.shift + 1)
+    features = _transform(samples, count, settings)
+    return features, Remainder(samples[count * settings.shift :].copy(), started)
+
+
+def flush(remainder: Remainder, settings: FeatureSettings = FeatureSettings()) -> Float:
+    """Frames at the end of the stream, whose windows reach past the last sample: the right edge is reflected.
+
+    Returns [T, M] float32. All calls together give floor((S + shift / 2) / shift) frames, as Kaldi does.
+    """
+    samples = remainder.samples
+    edge = _left_edge(settings)
+    if not remainder.started:
+        if samples.size == 0:
+            return np.zeros((0, settings.mel_bins), np.float32)
+        total = samples.size
+        samples = _reflect(samples, edge, settings.window)
+        count = (total + settings.shift // 2) // settings.shift
+        return _transform(samples, count, settings)
+    # `samples` starts at the next frame's window; real samples end at samples.size.
+    count = max(0, (samples.size - edge + settings.shift // 2) // settings.shift)
+    samples = np.concatenate([samples, samples[::-1][: settings.window]])
+    return _transform(samples, count, settings)
+
+
+def logmel(waveform: Float, settings: FeatureSettings = FeatureSettings()) -> Float:
+    """Features of a whole waveform [S] float32: [T, M] float32."""
+    body, remainder = frames(np.asarray(waveform, np.float32), EMPTY, settings)
+    return np.concatenate([body, flush(remainder, settings)])
+
+
+def _left_edge(settings: FeatureSettings) -> int:
+    return settings.window // 2 - settings.shift // 2
+
+
+def _reflect(samples: Float, left: int, right: int) -> Float:
+    """Reflect both edges, as often as a waveform shorter than the window needs."""
+    index = np.arange(-left, samples.size + right)
+    period = 2 * samples.size
+    index = np.mod(index, period)
+    return samples[np.where(index < samples.size, index, period - 1 - index)]
+
+
+def _transform(samples: Float, count: int, settings: FeatureSettings) -> Float:
+    """The first ``count`` windows of ``samples``: [T, M] float32."""
+    if count <= 0:
+        return np.zeros((0, settings.mel_bins), np.float32)
+    window, mel = _window(settings), _mel_filters(settings)
+    view = np.lib.stride_tricks.sliding_window_view(samples, settings.window)[:: settings.shift][:count]
+    emphasised = np.empty(view.shape, np.float32)
+    np.multiply(view[:, :-1], -settings.preemphasis, out=emphasised[:, 1:])
+    emphasised[:, 1:] += view[:, 1:]
+    emphasised[:, 0] = view[:, 0] * (1.0 - settings.preemphasis)
+    emphasised *= window
+    spectrum = np.fft.rfft(emphasised, settings.fft_size)
+    power = spectrum.real**2 + spectrum.imag**2
+    energy = power.astype(np.float32, copy=False) @ mel
+    np.maximum(energy, np.finfo(np.float32).eps, out=energy)
+    return np.log(energy, out=energy)
+
+
+@cache
+def _window(settings: FeatureSettings) -> Float:
+    n = np.arange(settings.window)
+    return (0.5 - 0.5 * np.cos(2 * np.pi * n / settings.window)).astype(np.float32)
+
+
+@cache
+def _mel_filters(settings: FeatureSettings) -> Float:
+    """Slaney's area-normalised triangles on the Slaney mel scale: [fft_size / 2 + 1, M] float32."""
+    points = _slaney_hertz(
+        np.linspace(
+            _slaney_mel(np.asarray(settings.low_frequency)),
+            _slaney_mel(np.asarray(settings.high_frequency)),
+            settings.mel_bins + 2,
+        )
+    )
+    frequencies = np.linspace(0.0, settings.sample_rate / 2, settings.fft_size // 2 + 1)
+    lower, centre, upper = points[:-2, None], points[1:-1, None], points[2:, None]
+    rising = (frequencies - lower) / (centre - lower)
+    falling = (upper - frequencies) / (upper - centre)
+    triangles = np.maximum(0.0, np.minimum(rising, falling)) * (2.0 / (upper - lower))
+    return np.ascontiguousarray(triangles.T.astype(np.float32))
+
+
+# Slaney's auditory toolbox: linear below 1 kHz, logarithmic above.
+_LINEAR_STEP = 200.0 / 3.0
+_BREAK_HERTZ = 1_000.0
+_BREAK_MEL = _BREAK_HERTZ / _LINEAR_STEP
+_LOG_STEP = np.log(6.4) / 27.0
+
+
+def _slaney_mel(hertz: NDArray[np.float64]) -> NDArray[np.float64]:
+    above = _BREAK_MEL + np.log(np.maximum(hertz, 1e-9) / _BREAK_HERTZ) / _LOG_STEP
+    return np.where(hertz < _BREAK_HERTZ, hertz / _LINEAR_STEP, above)
+
+
+def _slaney_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
+    above = _BREAK_HERTZ * np.exp(_LOG_STEP * (mel - _BREAK_MEL))
+    return np.where(mel < _BREAK_MEL, mel * _LINEAR_STEP, above)

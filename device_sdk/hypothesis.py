@@ -1,0 +1,80 @@
+"""What a recogniser returns: partials while audio arrives, an n-best list at the end, each score in parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Hypothesis", "Partial", "Result", "Scores", "Word"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Where a hypothesis' score came from. Every part is a natural logarithm (nats), before any weighting.
+
+    acoustic: log p(tokens | audio) of the transducer, all merged alignments that the beam kept.
+    ngram: log p(words </s>) of the n-gram; 0.0 where the bundle or the install has none.
+    neural: log p(words </s>) of the neural LM; 0.0 where the bundle has none.
+    personal: sum over words of lambda * log(g(w) / u(w)), the marginal adaptation (paper 002, eq. 1).
+    hotword: boost of completed hotwords.
+    """
+
+    acoustic: float
+    ngram: float = 0.0
+    neural: float = 0.0
+    personal: float = 0.0
+    hotword: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word and when it was said. start, end: seconds from the start of the audio."""
+
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One entry of an n-best list.
+
+    tokens: sentence pieces, without blank.
+    score: what the list is sorted by (nats): the parts of ``scores`` under the bundle's combination weights.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    words: tuple[Word, ...]
+    scores: Scores
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What is known while audio still arrives.
+
+    text: best hypothesis so far.
+    stable: the prefix of ``text`` that every hypothesis in the beam shares.
+    seconds: audio consumed so far.
+    """
+
+    text: str
+    stable: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The end of an utterance: its n-best list, best first, never empty.
+
+    utterance_id: names the utterance when feedback about it comes later.
+    seconds: length of the audio.
+    """
+
+    utterance_id: str
+    nbest: tuple[Hypothesis, ...]
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        return self.nbest[0].text

@@ -1,0 +1,1 @@
+"""The versioned messages that device and server share. Importable alone: pydantic and the standard library only."""
