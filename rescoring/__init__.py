@@ -1,0 +1,1 @@
+"""N-best rescoring in numpy: fast marginal adaptation and the combination of neural and n-gram scores (paper 002)."""

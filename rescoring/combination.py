@@ -1,0 +1,93 @@
+"""How the parts of a hypothesis' score become one number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["CombinationWeights", "combine"]
+
+Value: TypeAlias = float | NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class CombinationWeights:
+    """What a bundle's ``rescoring.json`` holds; chosen on development data by ``idiolect tune rescoring``.
+
+    language_model: scale of the language models' log-probability against the acoustic one.
+    ngram_share: share of the n-gram in the linear combination of n-gram and neural log-probabilities (paper 002,
+        section 3.2: 0.5).
+    word_bonus: nats added for each word.
+    marginal: lambda of paper 002, eq. 1; 0 turns the adaptation off.
+    alpha, beta: weights of the global and of the personal unigram in eq. 2; alpha + beta <= 1.
+    sigma: bandwidth of the n-best kernel, eq. 3, in ranks.
+    smoothing: pseudo-words of the background added to the personal counts in eq. 4.
+
+    Raises ValueError, naming the field, for a value outside its domain.
+    """
+
+    language_model: float = 0.3
+    ngram_share: float = 0.5
+    word_bonus: float = 0.0
+    marginal: float = 0.5
+    alpha: float = 0.5
+    beta: float = 0.25
+    sigma: float = 1.0
+    smoothing: float = 20.0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ValueError(f"combination.{item.name}: found {value!r}, expected a finite number")
+            if value < 0 and item.name != "word_bonus":
+                raise ValueError(f"combination.{item.name}: found {value!r}, expected 0 or more")
+        if self.ngram_share > 1:
+            raise ValueError(f"combination.ngram_share: found {self.ngram_share!r}, expected at most 1")
+        if self.alpha + self.beta > 1:
+            raise ValueError(f"combination.alpha + beta: found {self.alpha + self.beta!r}, expected at most 1")
+        if self.sigma == 0:
+            raise ValueError("combination.sigma: found 0, expected more than 0")
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, float]) -> CombinationWeights:
+        """Read the object of a ``rescoring.json``; absent fields keep their defaults, unknown ones are refused."""
+        known = {item.name for item in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ValueError(f"combination.{unknown[0]}: unknown field, expected one of {', '.join(sorted(known))}")
+        return cls(**values)
+
+    def to_mapping(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def combine(
+    weights: CombinationWeights,
+    *,
+    acoustic: Value,
+    words: Value | int,
+    neural: Value | None = None,
+    ngram: Value | None = None,
+    personal: Value = 0.0,
+    hotword: Value = 0.0,
+) -> Value:
+    """Total score of a hypothesis, or of N at once (every part a float or an array [N], in nats).
+
+        total = acoustic + language_model * ((1 - s) * (neural + personal) + s * ngram) + word_bonus * words + hotword
+
+    s is ``ngram_share``. Without an n-gram (None) s is 0; without a neural model the n-gram takes its place, and the
+    marginal adaptation ``personal`` then applies to it (s = 1, eq. 1 of paper 002 over the n-gram).
+    """
+    if neural is None:
+        language: Value = personal if ngram is None else ngram + personal
+    elif ngram is None:
+        language = neural + personal
+    else:
+        language = (1 - weights.ngram_share) * (neural + personal) + weights.ngram_share * ngram
+    return acoustic + weights.language_model * language + weights.word_bonus * words + hotword
