@@ -1,0 +1,132 @@
+"""Slots read from a hypothesis, and what it costs to read them wrongly (paper 001, section 2.3.1).
+
+A *slot* is a (type, value) pair such as ``("milk", "soy milk")``; its value is one or more words. What an app knows
+after it has acted is the slots of the request; a hypothesis is judged by the slots that its text yields. The paper
+counts a slot as wrong "if the tokens within the slot are not all present in the hypothesis". Taken alone, that makes one
+constant hypothesis that lists every value free of cost, so the default here also counts slots that were not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from device_sdk.errors import DataError, FeedbackError
+
+__all__ = ["CostMode", "Slot", "SlotLexicon", "read_slots", "semantic_cost", "slot_cost", "slot_errors"]
+
+Slot = tuple[str, str]
+"""(type, value)."""
+
+CostMode = Literal["strict", "paper"]
+"""strict: wrong + missing + extra slots. paper: slots whose tokens are not all in the hypothesis."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLexicon:
+    """The values that each slot type may take.
+
+    values: slot type -> its values, each a string of lower-case words. A value may belong to several types; a reading
+        gives it to the first of them, in this mapping's order, that the text has not filled yet ("three five" is then
+        digit1 = three, digit2 = five).
+    """
+
+    values: Mapping[str, tuple[str, ...]]
+    _types: Mapping[tuple[str, ...], tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    _longest: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        types: dict[tuple[str, ...], list[str]] = {}
+        for slot_type, values in self.values.items():
+            for value in values:
+                words = tuple(value.split())
+                if not words:
+                    raise DataError(f"slot lexicon, type {slot_type!r}: an empty value; expected one or more words")
+                holders = types.setdefault(words, [])
+                if slot_type not in holders:
+                    holders.append(slot_type)
+        object.__setattr__(self, "_types", {words: tuple(holders) for words, holders in types.items()})
+        object.__setattr__(self, "_longest", max((len(words) for words in types), default=0))
+
+    @classmethod
+    def from_labels(cls, labels: Iterable[Mapping[str, str]]) -> SlotLexicon:
+        """The lexicon of every value that occurs in some labelled utterances' slots, sorted."""
+        values: dict[str, set[str]] = {}
+        for slots in labels:
+            for slot_type, value in slots.items():
+                values.setdefault(slot_type, set()).add(value)
+        return cls({slot_type: tuple(sorted(values[slot_type])) for slot_type in sorted(values)})
+
+    def match(self, words: Sequence[str], start: int) -> tuple[int, tuple[str, ...]]:
+        """(length, types) of the longest value that begins at words[start]; (0, ()) where none does."""
+        for length in range(min(self._longest, len(words) - start), 0, -1):
+            types = self._types.get(tuple(words[start : start + length]))
+            if types is not None:
+                return length, types
+        return 0, ()
+
+
+def read_slots(text: str, lexicon: SlotLexicon) -> tuple[Slot, ...]:
+    """The slots that a text yields, in its order: from left to right, always the longest value that matches.
+
+    A type may occur more than once (a hypothesis that names two drinks): every occurrence is returned.
+    """
+    words = text.split()
+    found: list[Slot] = []
+    filled: set[str] = set()
+    start = 0
+    while start < len(words):
+        length, types = lexicon.match(words, start)
+        if length == 0:
+            start += 1
+            continue
+        slot_type = next((name for name in types if name not in filled), types[0])
+        filled.add(slot_type)
+        found.append((slot_type, " ".join(words[start : start + length])))
+        start += length
+    return tuple(found)
+
+
+def slot_errors(truth: Mapping[str, str], found: Iterable[Slot]) -> int:
+    """Wrong + missing + extra slots.
+
+    A true slot whose type was found only with other values is wrong (one error); whose type was not found is missing
+    (one error); everything found beyond the true slots is extra (one error each).
+    """
+    remaining: dict[str, list[str]] = {}
+    for slot_type, value in found:
+        remaining.setdefault(slot_type, []).append(value)
+    errors = 0
+    for slot_type, value in truth.items():
+        values = remaining.get(slot_type, [])
+        if value in values:
+            values.remove(value)
+            continue
+        errors += 1
+        if values:
+            values.pop(0)
+    return errors + sum(len(values) for values in remaining.values())
+
+
+def slot_cost(text: str, truth: Mapping[str, str], lexicon: SlotLexicon, mode: CostMode = "strict") -> int:
+    """Number of slot errors of a hypothesis' text; divide by ``len(truth)`` for a rate.
+
+    mode "paper" follows section 2.3.1 of paper 001 to the letter: a slot is right if all its tokens are present in the
+    hypothesis, wherever they stand, and extra slots cost nothing.
+    """
+    if mode == "strict":
+        return slot_errors(truth, read_slots(text, lexicon))
+    if mode == "paper":
+        words = set(text.split())
+        return sum(not words.issuperset(value.split()) for value in truth.values())
+    raise FeedbackError(f"slot cost mode {mode!r} is unknown; expected 'strict' or 'paper'")
+
+
+def semantic_cost(text: str, truth: Mapping[str, str], lexicon: SlotLexicon, mode: CostMode = "strict") -> float:
+    """M(z, y) of paper 001, section 2.3.1: slot errors as a fraction of the true slots.
+
+    In ``strict`` mode extra slots can bring it above 1. Where nothing was asked for (no true slots), every slot
+    found costs 1.
+    """
+    return slot_cost(text, truth, lexicon, mode) / max(len(truth), 1)
