@@ -1,0 +1,67 @@
+"""Runs a benchmark and prints its figures beside their peers'."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from device_sdk.benchmarks import as_json
+from device_sdk.cli import BENCHMARKS, available, load
+from device_sdk.errors import ConfigurationError
+
+__all__ = ["command"]
+
+
+def command(
+    name: Annotated[str | None, typer.Argument(help="Which benchmark to run; --list names them.")] = None,
+    as_list: Annotated[bool, typer.Option("--list", help="List the benchmarks and end.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+) -> None:
+    """Run the benchmark NAME: every figure with its peer measured in the same run."""
+    benchmarks = available(BENCHMARKS)
+    if as_list or name is None:
+        for known in benchmarks:
+            print(known)
+        return
+    if name not in benchmarks:
+        raise ConfigurationError(f"benchmark: found {name!r}, expected one of {', '.join(benchmarks) or '(none)'}")
+    report = as_json(name, load(benchmarks[name])())
+    text = json.dumps(report, indent=2)
+    if output is not None:
+        output.write_text(text + "\n", "utf-8")
+    if json_:
+        print(text)
+    else:
+        _print_table(report)
+    if any(figure["holds"] is False for figure in report["figures"]):
+        print("idiolect: some figures miss their target", file=sys.stderr)
+
+
+def _print_table(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{report['name']} on {report['machine']}")
+    for column in ("metric", "ours", "unit", "peer", "peer's", "ratio", "target", "holds"):
+        table.add_column(column, justify="left" if column in {"metric", "unit", "peer"} else "right")
+    for figure in report["figures"]:
+        table.add_row(
+            figure["metric"],
+            _number(figure["ours"]),
+            figure["unit"],
+            figure["peer"] or "",
+            _number(figure["peer_value"]),
+            _number(figure["ratio"]),
+            _number(figure["target"]),
+            {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[figure["holds"]],
+        )
+    Console().print(table)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
