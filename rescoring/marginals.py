@@ -1,0 +1,178 @@
+"""Fast marginal adaptation: equations 1 to 5 of paper 002 as pure functions.
+
+n: words on the list, with the bucket of unlisted words at 0; S: hypotheses. Counts and distributions are float64 [n];
+scores are natural logarithms (nats). Functions raise ValueError, naming the argument, for values outside its domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "adapted_probabilities",
+    "adaptation",
+    "gaussian_kernel",
+    "interpolated_marginal",
+    "kernel_mass",
+    "personal_score",
+    "personal_unigram",
+    "pseudo_count",
+    "unigram",
+    "weighted_counts",
+]
+
+Array = NDArray[np.float64]
+
+
+def gaussian_kernel(rank: ArrayLike, sigma: float) -> Array:
+    """Weight of the hypothesis at a rank of the n-best list (paper 002, eq. 3).
+
+        K(s) = exp(-(rank(s) - 1)^2 / (2 sigma^2))
+
+    rank: 1 for the best hypothesis, any shape. sigma > 0: near 0 only the 1-best counts, for infinity all count alike.
+    """
+    ranks = np.asarray(rank, dtype=np.float64)
+    if not sigma > 0:
+        raise ValueError(f"sigma: found {sigma!r}, expected more than 0")
+    if ranks.size and not ranks.min() >= 1:
+        raise ValueError(f"rank: found {ranks.min()!r}, expected 1 or more (1 is the best hypothesis)")
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.exp(-0.5 * np.square((ranks - 1) / sigma)), dtype=np.float64)
+
+
+def kernel_mass(size: int, sigma: float) -> float:
+    """Sum of the kernel over an n-best list of ``size``: what one spoken word can add to its count at most."""
+    return float(gaussian_kernel(np.arange(1, size + 1), sigma).sum())
+
+
+def weighted_counts(hypotheses: Sequence[Sequence[int]], sigma: float, size: int) -> Array:
+    """Word counts over one utterance's n-best list (paper 002, the sum of eq. 4) -> [n].
+
+        sum over s of K(s) c_s(w)
+
+    hypotheses: word ids of each hypothesis, best first. size: n.
+    """
+    counts = np.zeros(size)
+    weights = gaussian_kernel(np.arange(1, len(hypotheses) + 1), sigma)
+    for weight, words in zip(weights, hypotheses, strict=True):
+        if weight > 0 and len(words):
+            ids = np.asarray(words, dtype=np.int64)
+            if ids.min() < 0 or ids.max() >= size:
+                raise ValueError(f"hypotheses: found word id {ids.min()}..{ids.max()}, expected 0..{size - 1}")
+            counts += weight * np.bincount(ids, minlength=size)
+    return counts
+
+
+def pseudo_count(counts: Array) -> float:
+    """c_i: all the weighted counts together (paper 002, eq. 5); the client's weight in eq. 6."""
+    return float(_counts(counts).sum())
+
+
+def personal_unigram(counts: Array, background: Array, smoothing: float) -> Array:
+    """A user's word distribution (paper 002, eq. 4) -> [n], sums to 1, positive where the background is.
+
+    The paper leaves the smoothing open; here ``smoothing`` pseudo-words drawn from the background u are added (a
+    Dirichlet prior), so a user who has said nothing yet has exactly u:
+
+        q(w) = (counts(w) + smoothing * u(w)) / (c + smoothing)
+    """
+    found = _counts(counts)
+    u = unigram(background, "background")
+    _same(found, u, "counts", "background")
+    if not smoothing >= 0:
+        raise ValueError(f"smoothing: found {smoothing!r}, expected 0 or more")
+    total = found.sum() + smoothing
+    if total == 0:
+        return u.copy()
+    return np.asarray((found + smoothing * u) / total, dtype=np.float64)
+
+
+def interpolated_marginal(
+    background: Array, global_: Array | None, personal: Array | None, alpha: float, beta: float
+) -> Array:
+    """The marginal a user's language model is adapted to (paper 002, eq. 2) -> [n], sums to 1.
+
+        g(w) = (1 - alpha - beta) u(w) + alpha q_global(w) + beta q_personal(w)
+
+    None for a distribution that does not exist yet (no round published, nothing said): u takes its place.
+    """
+    if not (alpha >= 0 and beta >= 0 and alpha + beta <= 1):
+        raise ValueError(
+            f"alpha, beta: found {alpha!r}, {beta!r}; expected both 0 or more and alpha + beta at most 1 (eq. 2)"
+        )
+    u = unigram(background, "background")
+    q_global = u if global_ is None else unigram(global_, "global_")
+    q_personal = u if personal is None else unigram(personal, "personal")
+    _same(q_global, u, "global_", "background")
+    _same(q_personal, u, "personal", "background")
+    return np.asarray((1 - alpha - beta) * u + alpha * q_global + beta * q_personal, dtype=np.float64)
+
+
+def adaptation(marginal: Array, background: Array, strength: float) -> Array:
+    """log of eq. 1's factor for each word (paper 002, unnormalised) -> [n], nats.
+
+        lambda * log(g(w) / u(w))
+
+    strength: lambda >= 0; 0 gives zeros (no adaptation). The background must be positive everywhere; a word with
+    g(w) = 0 gets minus infinity unless lambda is 0.
+    """
+    if not strength >= 0:
+        raise ValueError(f"strength (lambda): found {strength!r}, expected 0 or more")
+    g, u = unigram(marginal, "marginal"), unigram(background, "background")
+    _same(g, u, "marginal", "background")
+    if not u.min() > 0:
+        raise ValueError(f"background: word {int(u.argmin())} has probability 0, expected every word above 0")
+    if strength == 0:
+        return np.zeros_like(u)
+    with np.errstate(divide="ignore"):
+        return np.asarray(strength * (np.log(g) - np.log(u)), dtype=np.float64)
+
+
+def personal_score(words: Sequence[int], factors: Array) -> float:
+    """What the adaptation adds to log p(words) of any language model: eq. 1 without 1/Z(h), over a whole hypothesis.
+
+    words: word ids, 0 for unlisted ones. factors: [n] from ``adaptation``.
+    """
+    return float(factors[np.asarray(words, dtype=np.int64)].sum()) if len(words) else 0.0
+
+
+def adapted_probabilities(probabilities: Array, factors: Array) -> Array:
+    """The normalised adaptation (paper 002, eq. 1 with Z(h)) -> same shape as probabilities, rows sum to 1.
+
+        p'(w|h) = exp(factor(w)) p(w|h) / Z(h)
+
+    probabilities: [..., n], p(w|h) of a language model. factors: [n] from ``adaptation`` (append 0 for a sentence
+    boundary, which has no marginal). Rescoring uses the unnormalised form; this one is for checks and reports.
+    """
+    table = np.asarray(probabilities, dtype=np.float64)
+    if table.shape[-1] != factors.shape[0]:
+        raise ValueError(f"probabilities: found {table.shape[-1]} words, expected {factors.shape[0]} as in factors")
+    scaled = table * np.exp(factors - factors.max())
+    return np.asarray(scaled / scaled.sum(axis=-1, keepdims=True), dtype=np.float64)
+
+
+def unigram(values: ArrayLike, name: str = "unigram") -> Array:
+    """Check that an array is a distribution over words -> float64 [n]; ValueError names it otherwise."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{name}: found shape {array.shape}, expected [n] with n at least 1")
+    if not np.isfinite(array).all() or array.min() < 0:
+        raise ValueError(f"{name}: found values that are negative or not finite, expected probabilities")
+    if abs(array.sum() - 1) > 1e-6:
+        raise ValueError(f"{name}: sums to {array.sum():.9g}, expected 1")
+    return array
+
+
+def _counts(values: ArrayLike) -> Array:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or not np.isfinite(array).all() or (array.size and array.min() < 0):
+        raise ValueError("counts: expected finite, non-negative values of shape [n]")
+    return array
+
+
+def _same(array: Array, other: Array, name: str, other_name: str) -> None:
+    if array.shape != other.shape:
+        raise ValueError(f"{name}: found {array.shape[0]} words, expected {other.shape[0]} as in {other_name}")

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rescoring.combination import CombinationWeights, combine
+
+WEIGHTS = CombinationWeights(language_model=0.5, ngram_share=0.25, word_bonus=0.1)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ({"neural": -8.0, "ngram": -4.0}, -10 + 0.5 * (0.75 * -8 + 0.25 * -4) + 0.3),
+        ({"neural": -8.0, "ngram": -4.0, "personal": 2.0, "hotword": 1.0}, -10 + 0.5 * (0.75 * -6 + 0.25 * -4) + 1.3),
+        ({"neural": -8.0, "personal": 2.0}, -10 + 0.5 * -6 + 0.3),
+        ({"ngram": -4.0, "personal": 2.0}, -10 + 0.5 * -2 + 0.3),
+        ({"personal": 2.0}, -10 + 0.5 * 2 + 0.3),
+        ({}, -10 + 0.3),
+    ],
+)
+def test_combination_table(parts: dict[str, float], expected: float) -> None:
+    assert combine(WEIGHTS, acoustic=-10.0, words=3, **parts) == pytest.approx(expected)
+
+
+def test_arrays_are_combined_at_once() -> None:
+    acoustic, neural = np.array([-1.0, -2.0]), np.array([-3.0, -5.0])
+    both = combine(WEIGHTS, acoustic=acoustic, neural=neural, words=np.array([1.0, 2.0]))
+    parts = zip((-1.0, -2.0), (-3.0, -5.0), (1, 2), strict=True)
+    assert isinstance(both, np.ndarray)
+    assert both.tolist() == [combine(WEIGHTS, acoustic=a, neural=n, words=w) for a, n, w in parts]
+
+
+def test_mapping_round_trip() -> None:
+    assert CombinationWeights.from_mapping(WEIGHTS.to_mapping()) == WEIGHTS
+    assert CombinationWeights.from_mapping({"marginal": 1.0}).marginal == 1.0
+    with pytest.raises(ValueError, match=r"combination\.lambda: unknown"):
+        CombinationWeights.from_mapping({"lambda": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"language_model": -1}, "language_model"),
+        ({"ngram_share": 1.5}, "ngram_share"),
+        ({"marginal": math.nan}, "marginal"),
+        ({"alpha": 0.8, "beta": 0.3}, "alpha"),
+        ({"sigma": 0}, "sigma"),
+        ({"word_bonus": "x"}, "word_bonus"),
+        ({"beta": True}, "beta"),
+    ],
+)
+def test_bad_weights_name_the_field(values: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        CombinationWeights(**values)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rescoring import marginals
+
+
+def distributions(size: int) -> st.SearchStrategy[Any]:
+    weights = hnp.arrays(np.float64, size, elements=st.floats(1e-3, 1.0))
+    return weights.map(lambda values: values / values.sum())
+
+
+def counts(size: int) -> st.SearchStrategy[Any]:
+    return hnp.arrays(np.float64, size, elements=st.floats(0, 50))
+
+
+@pytest.mark.parametrize(
+    ("rank", "sigma", "expected"),
+    [(1, 0.1, 1), (2, 1.0, math.exp(-0.5)), (3, 2.0, math.exp(-0.5)), (2, 1e-9, 0), (100, 1e9, 1), (4, 3, 0.6065307)],
+)
+def test_kernel_table(rank: int, sigma: float, expected: float) -> None:
+    assert float(marginals.gaussian_kernel(rank, sigma)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("sigma", "mass"), [(1.0, 1.753), (5.0, 6.75), (0.1, 1.0)])
+def test_kernel_mass_over_a_long_list(sigma: float, mass: float) -> None:
+    assert marginals.kernel_mass(100, sigma) == pytest.approx(mass, abs=0.02)
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=6), min_size=1, max_size=6))
+def test_kernel_limits(hypotheses: list[list[int]]) -> None:
+    best = np.bincount(np.array(hypotheses[0], dtype=int), minlength=5)
+    everything = np.bincount(np.array([word for words in hypotheses for word in words], dtype=int), minlength=5)
+    np.testing.assert_allclose(marginals.weighted_counts(hypotheses, 1e-6, 5), best)
+    np.testing.assert_allclose(marginals.weighted_counts(hypotheses, 1e6, 5), everything, rtol=1e-9)
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=6), max_size=6), st.floats(0.1, 10))
+def test_pseudo_count_is_the_sum_of_weighted_lengths(hypotheses: list[list[int]], sigma: float) -> None:
+    expected = sum(math.exp(-((rank) ** 2) / (2 * sigma**2)) * len(words) for rank, words in enumerate(hypotheses))
+    assert marginals.pseudo_count(marginals.weighted_counts(hypotheses, sigma, 5)) == pytest.approx(expected)
+
+
+@given(distributions(7), counts(7), st.floats(0, 100))
+def test_personal_unigram_is_a_distribution(u: Any, found: Any, smoothing: float) -> None:
+    q = marginals.personal_unigram(found, u, smoothing)
+    assert q.sum() == pytest.approx(1.0)
+    assert (q >= 0).all()
+
+
+@given(distributions(7))
+def test_nobody_yet_is_the_background(u: Any) -> None:
+    for smoothing in (0.0, 5.0):
+        np.testing.assert_allclose(marginals.personal_unigram(np.zeros(7), u, smoothing), u)
+    np.testing.assert_allclose(marginals.interpolated_marginal(u, None, None, 0.5, 0.25), u)
+
+
+@given(distributions(7), distributions(7), distributions(7), st.floats(0, 1), st.floats(0, 1))
+def test_interpolation_sums_to_one_or_is_refused(u: Any, q: Any, p: Any, alpha: float, beta: float) -> None:
+    if alpha + beta > 1:
+        with pytest.raises(ValueError, match="alpha"):
+            marginals.interpolated_marginal(u, q, p, alpha, beta)
+    else:
+        g = marginals.interpolated_marginal(u, q, p, alpha, beta)
+        assert g.sum() == pytest.approx(1.0)
+        np.testing.assert_allclose(g, (1 - alpha - beta) * u + alpha * q + beta * p)
+
+
+@given(distributions(6), distributions(6), distributions(6))
+def test_lambda_zero_is_the_identity(u: Any, g: Any, p: Any) -> None:
+    factors = marginals.adaptation(g, u, 0.0)
+    assert marginals.personal_score([0, 1, 5, 5], factors) == 0.0
+    np.testing.assert_allclose(marginals.adapted_probabilities(p, factors), p)
+
+
+@given(distributions(6), distributions(6), distributions(6), st.floats(0.01, 3))
+def test_equation_1(u: Any, g: Any, p: Any, strength: float) -> None:
+    factors = marginals.adaptation(g, u, strength)
+    adapted = marginals.adapted_probabilities(np.stack([p, u]), factors)
+    np.testing.assert_allclose(adapted.sum(axis=1), 1.0)
+    scaled = (g / u) ** strength * p
+    np.testing.assert_allclose(adapted[0], scaled / scaled.sum(), rtol=1e-9)
+    score = marginals.personal_score([2, 4, 2], factors)
+    assert score == pytest.approx(strength * math.log((g[2] / u[2]) ** 2 * g[4] / u[4]))
+
+
+def test_a_unigram_model_adapted_with_lambda_one_has_the_marginal_exactly() -> None:
+    u, g = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.2, 0.7])
+    np.testing.assert_allclose(marginals.adapted_probabilities(u, marginals.adaptation(g, u, 1.0)), g)
+
+
+GOOD = np.array([0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: marginals.gaussian_kernel(1, 0), "sigma"),
+        (lambda: marginals.gaussian_kernel(0, 1), "rank"),
+        (lambda: marginals.gaussian_kernel(1, math.nan), "sigma"),
+        (lambda: marginals.weighted_counts([[2]], 1.0, 2), "word id 2"),
+        (lambda: marginals.pseudo_count(np.array([-1.0])), "counts"),
+        (lambda: marginals.personal_unigram(np.zeros(3), GOOD, 1), "counts"),
+        (lambda: marginals.personal_unigram(np.zeros(2), GOOD, -1), "smoothing"),
+        (lambda: marginals.interpolated_marginal(GOOD, None, None, -0.1, 0.2), "alpha"),
+        (lambda: marginals.interpolated_marginal(GOOD, np.array([0.4, 0.4]), None, 0.1, 0.2), "global_: sums to"),
+        (lambda: marginals.interpolated_marginal(GOOD, None, np.ones(1), 0.1, 0.2), "personal"),
+        (lambda: marginals.adaptation(GOOD, GOOD, -1), "lambda"),
+        (lambda: marginals.adaptation(GOOD, np.array([1.0, 0.0]), 1), "background: word 1"),
+        (lambda: marginals.adapted_probabilities(np.ones((2, 3)), np.zeros(2)), "probabilities"),
+        (lambda: marginals.unigram(np.ones((2, 2))), "shape"),
+        (lambda: marginals.unigram([math.nan, 1.0]), "not finite"),
+    ],
+)
+def test_bad_values_are_named(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_word_without_marginal_is_impossible() -> None:
+    factors = marginals.adaptation(np.array([1.0, 0.0]), GOOD, 0.5)
+    assert factors[1] == -math.inf
+    assert marginals.personal_score([], factors) == 0.0
