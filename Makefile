@@ -1,0 +1,84 @@
+# Every target sets up what it needs and is quick the second time. `make` lists them.
+PYTHON ?= python3
+VENV ?= .venv
+DEMO_VENV ?= .venv-demo
+TORCH ?= 2.13.0
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+JOBS ?= 2
+SEED ?= 1
+
+SHELL := /bin/sh
+PROJECTS := pyproject.toml server/pyproject.toml constraints.txt
+PIP_QUIET := --quiet --disable-pip-version-check --retries 1 --constraint constraints.txt
+KENLM_ABSENT := no C++ compiler for kenlm here: everything runs, without the n-gram
+
+# One thread a process: two busy threads slow each other down on small graphs.
+export OMP_NUM_THREADS := 1
+
+.PHONY: help demo test test-slow lint format types wheels clean
+.DEFAULT_GOAL := help
+
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[36m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(DEMO_VENV)/.ready ## Devices learn against a live server: prints a table and the path of report.html (no torch; SEED=n)
+	@echo "==> simulating devices against a live server (seed $(SEED); a few minutes on 2 cores)"
+	@mkdir -p runs/demo
+	@$(DEMO_VENV)/bin/idiolect simulate --seed $(SEED) --report runs/demo/report.html --output runs/demo/figures.json
+
+test: $(VENV)/.ready ## Every quick test, in parallel, with branch coverage
+	@echo "==> tests ($(JOBS) processes)"
+	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not gpu" --cov --cov-report=term $(ARGS)
+
+test-slow: $(VENV)/.ready ## The tests that take longer: wheels in empty environments, end to end
+	@echo "==> slow tests"
+	@$(VENV)/bin/python -m pytest -m "slow and not gpu" $(ARGS)
+
+lint: $(VENV)/.ready ## ruff: rules and format
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+
+format: $(VENV)/.ready ## Rewrite the code in the project's format
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+types: $(VENV)/.ready ## mypy, strict
+	@$(VENV)/bin/mypy
+
+wheels: $(VENV)/.ready ## Build both wheels into dist/
+	@rm -rf dist build
+	@$(VENV)/bin/python -m build --quiet --wheel --outdir dist .
+	@$(VENV)/bin/python -m build --quiet --outdir dist server
+	@ls dist
+
+clean: ## Remove what these targets made
+	rm -rf $(VENV) $(DEMO_VENV) build dist runs .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(DEMO_VENV)/.ready: $(PROJECTS)
+	@$(call environment,$(DEMO_VENV))
+	@echo "==> installing the SDK and the server into $(DEMO_VENV) (no torch)"
+	@$(DEMO_VENV)/bin/python -m pip install $(PIP_QUIET) -e . -e "./server[simulate]"
+	@$(call ngram,$(DEMO_VENV))
+	@touch $@
+
+$(VENV)/.ready: $(PROJECTS)
+	@$(call environment,$(VENV))
+	@echo "==> installing torch $(TORCH) for the CPU into $(VENV)"
+	@$(VENV)/bin/python -m pip install $(PIP_QUIET) --extra-index-url $(TORCH_INDEX) "torch==$(TORCH)"
+	@echo "==> installing both wheels with everything they can use, and the tools"
+	@$(VENV)/bin/python -m pip install $(PIP_QUIET) -e . -e "./server[train,simulate,bench]" \
+		--group test --group lint --group wheels
+	@$(call ngram,$(VENV))
+	@touch $@
+
+define environment
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	|| { echo "Python 3.11 or later is needed; $(PYTHON) is older: make PYTHON=python3.12 $@"; exit 1; }; \
+test -x $(1)/bin/python || { echo "==> making the environment $(1)"; $(PYTHON) -m venv $(1); }; \
+$(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+endef
+
+define ngram
+$(1)/bin/python -m pip install $(PIP_QUIET) -e ".[ngram]" >/dev/null 2>&1 \
+	&& echo "==> kenlm compiled: the n-gram takes part" || echo "==> $(KENLM_ABSENT)"
+endef
