@@ -1,0 +1,150 @@
+"""The RNN-T in torch, next to the layout its parameters have everywhere else.
+
+B: batch; F: feature frames (10 ms); T: stacked frames (30 ms); U: tokens; M: mel bins; K: frames stacked;
+H: encoder size; P: predictor size; J: joiner size; V: pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from device_sdk.bundle.architecture import BLANK, Architecture
+from device_sdk.errors import BundleError
+
+__all__ = ["RNNT", "merge_lstm", "split_lstm"]
+
+Array = NDArray[np.float32]
+
+# torch holds gates as i, f, g, o; ONNX as i, o, f, c (its c is torch's g).
+_TO_ONNX = (0, 3, 1, 2)
+_TO_TORCH = (0, 2, 3, 1)
+
+
+class RNNT(nn.Module):
+    """LSTM encoder over stacked log-mel, LSTM prediction network, additive tanh joint (paper 001, section 3).
+
+    ``dropout`` acts between encoder layers, on the encoder's output and on the embedding, in training only.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, architecture: Architecture, dropout: float = 0.0) -> None:
+        super().__init__()
+        a = architecture
+        self.architecture = a
+        self.register_buffer("mean", torch.zeros(a.mel_bins))
+        self.register_buffer("scale", torch.ones(a.mel_bins))
+        self.encoder = nn.LSTM(
+            a.mel_bins * a.subsampling_factor,
+            a.encoder_size,
+            a.encoder_layers,
+            batch_first=True,
+            dropout=dropout if a.encoder_layers > 1 else 0.0,
+        )
+        self.embedding = nn.Embedding(a.pieces, a.embedding_size)
+        self.predictor = nn.LSTM(a.embedding_size, a.predictor_size, a.predictor_layers, batch_first=True)
+        self.joiner_encoder = nn.Linear(a.encoder_size, a.joiner_size)
+        self.joiner_predictor = nn.Linear(a.predictor_size, a.joiner_size, bias=False)
+        self.joiner_output = nn.Linear(a.joiner_size, a.pieces)
+        self.dropout = nn.Dropout(dropout)
+
+    def stack(self, features: Tensor) -> Tensor:
+        """Raw log-mel [B, F, M] to normalised, stacked input [B, T, K * M] with T = F // K."""
+        size = self.architecture.subsampling_factor
+        kept = features.shape[1] // size
+        normalised = (features - self.mean) * self.scale
+        return normalised[:, : kept * size].reshape(features.shape[0], kept, size * self.architecture.mel_bins)
+
+    def hidden(self, stacked: Tensor) -> Tensor:
+        """Stacked input [B, T, K * M] to the encoder's output [B, T, H]."""
+        output, _ = self.encoder(stacked)
+        return self.dropout(output)
+
+    def encode(self, features: Tensor) -> Tensor:
+        """Raw log-mel [B, F, M] to the joiner's encoder term [B, T, J]."""
+        return self.joiner_encoder(self.hidden(self.stack(features)))
+
+    def predict(self, tokens: Tensor) -> Tensor:
+        """Tokens [B, U] int64 to the joiner's prediction term [B, U + 1, J]; position 0 has seen only blank."""
+        started = nn.functional.pad(tokens, (1, 0), value=BLANK)
+        output, _ = self.predictor(self.dropout(self.embedding(started)))
+        return self.joiner_predictor(self.dropout(output))
+
+    def join(self, encoded: Tensor, predicted: Tensor) -> Tensor:
+        """Log-probabilities [..., V] of broadcastable terms [..., J]."""
+        return self.joiner_output(torch.tanh(encoded + predicted)).log_softmax(-1)
+
+    def to_parameters(self) -> dict[str, Array]:
+        """Parameters and constants under their public names, float32, LSTMs in ONNX layout."""
+        a = self.architecture
+        named: dict[str, Tensor] = {"features.mean": self.mean, "features.scale": self.scale}
+        for name, lstm, layers in (
+            ("encoder", self.encoder, a.encoder_layers),
+            ("predictor", self.predictor, a.predictor_layers),
+        ):
+            for layer in range(layers):
+                w, r, b = merge_lstm(*(getattr(lstm, f"{part}_l{layer}") for part in _PARTS))
+                named |= {f"{name}.{layer}.W": w, f"{name}.{layer}.R": r, f"{name}.{layer}.B": b}
+        named |= {public: self.get_parameter(own) for public, own in _PLAIN.items()}
+        order = a.constant_shapes() | a.parameter_shapes()
+        return {name: named[name].detach().to(torch.float32).numpy().copy() for name in order}
+
+    @torch.no_grad()
+    def from_parameters(self, parameters: Mapping[str, NDArray[np.floating]]) -> RNNT:
+        """Take parameters and constants by their public names, in this network's dtype. Returns self.
+
+        Raises BundleError for a name that is missing or a shape that is not the architecture's.
+        """
+        a = self.architecture
+        for name, shape in (a.constant_shapes() | a.parameter_shapes()).items():
+            if name not in parameters:
+                raise BundleError(f"weights: {name} is missing; expected shape {shape}")
+            if tuple(parameters[name].shape) != shape:
+                raise BundleError(f"weights: {name} has shape {tuple(parameters[name].shape)}, expected {shape}")
+        given = {name: torch.from_numpy(np.array(value)) for name, value in parameters.items()}
+        self.mean.copy_(given["features.mean"])
+        self.scale.copy_(given["features.scale"])
+        for name, lstm, layers in (
+            ("encoder", self.encoder, a.encoder_layers),
+            ("predictor", self.predictor, a.predictor_layers),
+        ):
+            for layer in range(layers):
+                own = split_lstm(*(given[f"{name}.{layer}.{part}"] for part in "WRB"))
+                for part, value in zip(_PARTS, own, strict=True):
+                    getattr(lstm, f"{part}_l{layer}").copy_(value)
+        for public, own_name in _PLAIN.items():
+            self.get_parameter(own_name).copy_(given[public])
+        return self
+
+
+_PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_PLAIN = {
+    "predictor.embedding": "embedding.weight",
+    "joiner.encoder.weight": "joiner_encoder.weight",
+    "joiner.encoder.bias": "joiner_encoder.bias",
+    "joiner.predictor.weight": "joiner_predictor.weight",
+    "joiner.output.weight": "joiner_output.weight",
+    "joiner.output.bias": "joiner_output.bias",
+}
+
+
+def merge_lstm(w: Tensor, r: Tensor, input_bias: Tensor, recurrent_bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One torch LSTM layer (``[4H, input]``, ``[4H, H]``, ``[4H]`` twice) to ONNX layout W, R, B."""
+    return _permute(w, _TO_ONNX), _permute(r, _TO_ONNX), _permute(input_bias + recurrent_bias, _TO_ONNX)
+
+
+def split_lstm(w: Tensor, r: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The inverse of :func:`merge_lstm`; the recurrent bias becomes zero."""
+    bias = _permute(b, _TO_TORCH)
+    return _permute(w, _TO_TORCH), _permute(r, _TO_TORCH), bias, torch.zeros_like(bias)
+
+
+def _permute(rows: Tensor, order: tuple[int, ...]) -> Tensor:
+    gates = rows.reshape(4, rows.shape[0] // 4, *rows.shape[1:])
+    return gates[list(order)].reshape(rows.shape)
