@@ -1,0 +1,48 @@
+"""The teacher: an exponential moving average of the student, so that errors do not feed themselves (paper 001, 2.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.errors import ConfigurationError
+from device_sdk.learning.step import Arrays
+
+__all__ = ["TeacherSettings", "updated"]
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherSettings:
+    """decay: how much of the teacher stays at an update (delta of table 5). interval: student steps between updates
+    (u of table 5). confidence: labels whose normalised n-best probability is lower are not learned from; 0 keeps all.
+
+    A teacher that follows the student at once (low decay at every step: 0.975 and 1 in table 5) diverges.
+    """
+
+    decay: float = 0.99
+    interval: int = 1
+    confidence: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay <= 1:
+            raise ConfigurationError(f"teacher.decay: found {self.decay}, expected a number in [0, 1]")
+        if self.interval < 1:
+            raise ConfigurationError(f"teacher.interval: found {self.interval}, expected a positive number of steps")
+        if not 0 <= self.confidence <= 1:
+            raise ConfigurationError(f"teacher.confidence: found {self.confidence}, expected a number in [0, 1]")
+
+
+def updated(teacher: Arrays, student: Arrays, step: int, settings: TeacherSettings) -> Arrays:
+    """decay * teacher + (1 - decay) * student after every ``interval`` steps, else the teacher itself.
+
+    step: student steps taken so far, counted from 1.
+    """
+    if step % settings.interval:
+        return teacher
+    keep, take = np.float32(settings.decay), np.float32(1.0 - settings.decay)
+    mixed: dict[str, npt.NDArray[np.float32]] = {
+        name: keep * array + take * student[name] for name, array in teacher.items()
+    }
+    return mixed
