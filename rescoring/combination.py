@@ -23,6 +23,7 @@ class CombinationWeights:
     ngram_share: share of the n-gram in the linear combination of n-gram and neural log-probabilities (paper 002,
         section 3.2: 0.5).
     word_bonus: nats added for each word.
+    unlisted_bonus: nats added for each word outside the public list, whose spelling no language model scores.
     marginal: lambda of paper 002, eq. 1; 0 turns the adaptation off.
     alpha, beta: weights of the global and of the personal unigram in eq. 2; alpha + beta <= 1.
     sigma: bandwidth of the n-best kernel, eq. 3, in ranks.
@@ -34,6 +35,7 @@ class CombinationWeights:
     language_model: float = 0.3
     ngram_share: float = 0.5
     word_bonus: float = 0.0
+    unlisted_bonus: float = 0.0
     marginal: float = 0.5
     alpha: float = 0.5
     beta: float = 0.25
@@ -45,7 +47,7 @@ class CombinationWeights:
             value = getattr(self, item.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise ValueError(f"combination.{item.name}: found {value!r}, expected a finite number")
-            if value < 0 and item.name != "word_bonus":
+            if value < 0 and not item.name.endswith("_bonus"):
                 raise ValueError(f"combination.{item.name}: found {value!r}, expected 0 or more")
         if self.ngram_share > 1:
             raise ValueError(f"combination.ngram_share: found {self.ngram_share!r}, expected at most 1")
@@ -71,7 +73,8 @@ def combine(
     weights: CombinationWeights,
     *,
     acoustic: Value,
-    words: Value | int,
+    words: Value,
+    unlisted: Value = 0.0,
     neural: Value | None = None,
     ngram: Value | None = None,
     personal: Value = 0.0,
@@ -79,10 +82,12 @@ def combine(
 ) -> Value:
     """Total score of a hypothesis, or of N at once (every part a float or an array [N], in nats).
 
-        total = acoustic + language_model * ((1 - s) * (neural + personal) + s * ngram) + word_bonus * words + hotword
+        total = acoustic + language_model * ((1 - s) * (neural + personal) + s * ngram)
+                + word_bonus * words + unlisted_bonus * unlisted + hotword
 
-    s is ``ngram_share``. Without an n-gram (None) s is 0; without a neural model the n-gram takes its place, and the
-    marginal adaptation ``personal`` then applies to it (s = 1, eq. 1 of paper 002 over the n-gram).
+    words, unlisted: how many words, and how many of them are not on the public list. s is ``ngram_share``. Without an
+    n-gram (None) s is 0; without a neural model the n-gram takes its place, and the marginal adaptation ``personal``
+    then applies to it (s = 1, eq. 1 of paper 002 over the n-gram).
     """
     if neural is None:
         language: Value = personal if ngram is None else ngram + personal
@@ -90,4 +95,5 @@ def combine(
         language = neural + personal
     else:
         language = (1 - weights.ngram_share) * (neural + personal) + weights.ngram_share * ngram
-    return acoustic + weights.language_model * language + weights.word_bonus * words + hotword
+    bonus = weights.word_bonus * words + weights.unlisted_bonus * unlisted
+    return acoustic + weights.language_model * language + bonus + hotword

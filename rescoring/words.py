@@ -10,6 +10,7 @@ __all__ = ["UNKNOWN", "WordList"]
 
 UNKNOWN = "<unk>"
 """Line 0 of every word list: the one bucket of all words that are not on it."""
+RESERVED = ("<s>", "</s>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class WordList:
                 raise ValueError(f"word list, line {line + 1}: {word!r} is already on line {index[word] + 1}")
             if not word or len(word.split()) != 1 or word != word.strip():
                 raise ValueError(f"word list, line {line + 1}: found {word!r}, expected one word without white space")
+            if word in RESERVED:
+                raise ValueError(f"word list, line {line + 1}: {word!r} is reserved for the n-gram's sentence boundary")
             index[word] = line
         object.__setattr__(self, "_index", index)
 

@@ -8,7 +8,7 @@ import pytest
 
 from rescoring.combination import CombinationWeights, combine
 
-WEIGHTS = CombinationWeights(language_model=0.5, ngram_share=0.25, word_bonus=0.1)
+WEIGHTS = CombinationWeights(language_model=0.5, ngram_share=0.25, word_bonus=0.1, unlisted_bonus=-0.2)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ WEIGHTS = CombinationWeights(language_model=0.5, ngram_share=0.25, word_bonus=0.
         ({"neural": -8.0, "ngram": -4.0}, -10 + 0.5 * (0.75 * -8 + 0.25 * -4) + 0.3),
         ({"neural": -8.0, "ngram": -4.0, "personal": 2.0, "hotword": 1.0}, -10 + 0.5 * (0.75 * -6 + 0.25 * -4) + 1.3),
         ({"neural": -8.0, "personal": 2.0}, -10 + 0.5 * -6 + 0.3),
+        ({"neural": -8.0, "unlisted": 2}, -10 + 0.5 * -8 + 0.3 - 0.4),
         ({"ngram": -4.0, "personal": 2.0}, -10 + 0.5 * -2 + 0.3),
         ({"personal": 2.0}, -10 + 0.5 * 2 + 0.3),
         ({}, -10 + 0.3),

@@ -40,6 +40,7 @@ def test_text_round_trip_and_digest(words: set[str]) -> None:
         ((UNKNOWN, "a", "a"), "line 3: 'a' is already on line 2"),
         ((UNKNOWN, ""), "line 2"),
         ((UNKNOWN, "a b"), "line 2"),
+        ((UNKNOWN, "</s>"), "reserved"),
     ],
 )
 def test_bad_lists_are_refused_by_line(words: tuple[str, ...], message: str) -> None:

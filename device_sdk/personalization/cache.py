@@ -1,0 +1,199 @@
+"""The n-best unigram cache: what a user said, as weighted word counts (paper 002, section 2.2).
+
+A cache is frozen data; every function returns a new one. n: words on the public list, id 0 the bucket of all others.
+Words outside the list are also counted one by one, in ``unlisted``: that dictionary exists on the device only, and no
+report is made from it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.errors import StateError
+from rescoring import marginals
+from rescoring.combination import CombinationWeights
+from rescoring.words import WordList
+
+__all__ = [
+    "MarginalCache",
+    "UtteranceCounts",
+    "count",
+    "empty",
+    "from_bytes",
+    "marginal",
+    "personal",
+    "reported",
+    "to_bytes",
+    "update",
+    "withdraw",
+]
+
+FORMAT = 1
+UNLISTED_LIMIT = 5000
+"""Distinct unlisted words a cache keeps; beyond it the rarest are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class UtteranceCounts:
+    """Weighted counts of one utterance (the sum of eq. 4 over one n-best list).
+
+    listed: word id -> weight, id 0 the bucket. unlisted: word -> weight; their sum is the bucket's weight.
+    """
+
+    listed: Mapping[int, float]
+    unlisted: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MarginalCache:
+    """Weighted word counts of one user.
+
+    counts: float64 [n], everything heard so far. pending: float64 [n], the part not reported yet.
+    unlisted: words outside the list -> weight, on the device only. utterances, pending_utterances: how many.
+    words_digest: the word list that the ids belong to.
+    """
+
+    words_digest: str
+    counts: NDArray[np.float64]
+    pending: NDArray[np.float64]
+    unlisted: Mapping[str, float]
+    utterances: int = 0
+    pending_utterances: int = 0
+
+
+def empty(words: WordList) -> MarginalCache:
+    """A cache that has heard nothing yet."""
+    return MarginalCache(words.digest, np.zeros(len(words)), np.zeros(len(words)), {})
+
+
+def count(texts: Sequence[str], words: WordList, sigma: float) -> UtteranceCounts:
+    """Weighted counts of one utterance (paper 002, eq. 3 and the sum of eq. 4).
+
+    texts: the n-best list's texts, best first; one text (a correction, say) counts fully. sigma: the kernel's width.
+    """
+    listed: dict[int, float] = {}
+    unlisted: dict[str, float] = {}
+    weights = marginals.gaussian_kernel(np.arange(1, len(texts) + 1), sigma)
+    for text, weight in zip(texts, weights.tolist(), strict=True):
+        if weight <= 0:
+            break
+        for word in text.split():
+            word_id = words.id(word)
+            listed[word_id] = listed.get(word_id, 0.0) + weight
+            if word_id == 0:
+                unlisted[word] = unlisted.get(word, 0.0) + weight
+    return UtteranceCounts(listed, unlisted)
+
+
+def update(cache: MarginalCache, counts: UtteranceCounts) -> MarginalCache:
+    """The cache after one more utterance."""
+    return _add(cache, counts, 1)
+
+
+def withdraw(cache: MarginalCache, counts: UtteranceCounts) -> MarginalCache:
+    """The cache without an utterance it holds: a cancelled command, or one whose correction is counted instead.
+
+    What was already reported cannot be taken back; no count falls below zero.
+    """
+    return _add(cache, counts, -1)
+
+
+def reported(cache: MarginalCache) -> MarginalCache:
+    """The cache after its pending counts were handed to a report: each utterance is reported once."""
+    return replace(cache, pending=np.zeros_like(cache.pending), pending_utterances=0)
+
+
+def personal(cache: MarginalCache, background: NDArray[np.float64], smoothing: float) -> NDArray[np.float64]:
+    """The user's word distribution (paper 002, eq. 4 and 5) -> [n]; ``smoothing`` pseudo-words of the background."""
+    return marginals.personal_unigram(cache.counts, background, smoothing)
+
+
+def marginal(
+    cache: MarginalCache,
+    background: NDArray[np.float64],
+    global_: NDArray[np.float64] | None,
+    weights: CombinationWeights,
+) -> NDArray[np.float64]:
+    """The marginal g that rescoring adapts to (paper 002, eq. 2) -> [n]. global_: published by the server, or None."""
+    own = personal(cache, background, weights.smoothing)
+    return marginals.interpolated_marginal(background, global_, own, weights.alpha, weights.beta)
+
+
+def to_bytes(cache: MarginalCache, words: WordList) -> bytes:
+    """The cache as JSON by word, for encrypted storage on the device; ``from_bytes`` reads it back, bit for bit."""
+    seen = np.flatnonzero((cache.counts > 0) | (cache.pending > 0)).tolist()
+    content = {
+        "format": FORMAT,
+        "words_digest": cache.words_digest,
+        "listed": {words[word]: [cache.counts[word], cache.pending[word]] for word in seen},
+        "unlisted": dict(cache.unlisted),
+        "utterances": cache.utterances,
+        "pending_utterances": cache.pending_utterances,
+    }
+    return json.dumps(content).encode()
+
+
+def from_bytes(data: bytes, words: WordList) -> MarginalCache:
+    """Read a stored cache. Raises StateError for damaged bytes.
+
+    A cache over another word list (a new bundle came) is carried over by word: words that left the list go to the
+    bucket and are counted as unlisted, unlisted words that joined it move from the bucket to their own id. Their weight
+    not reported yet stays with the bucket.
+    """
+    try:
+        content = json.loads(data)
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']!r}, expected {FORMAT}")
+        listed = {str(word): (float(pair[0]), float(pair[1])) for word, pair in content["listed"].items()}
+        unlisted = {str(word): float(weight) for word, weight in content["unlisted"].items()}
+        utterances, pending_utterances = int(content["utterances"]), int(content["pending_utterances"])
+        digest = str(content["words_digest"])
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        raise StateError(f"marginal cache: the stored bytes cannot be read ({error})") from error
+    weights = [*unlisted.values(), *(weight for pair in listed.values() for weight in pair)]
+    if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+        raise StateError("marginal cache: found a weight that is negative or not finite")
+    counts, pending = np.zeros(len(words)), np.zeros(len(words))
+    for word, (weight, new) in listed.items():
+        counts[words.id(word)] += weight
+        pending[words.id(word)] += new
+        if word not in words:
+            unlisted[word] = unlisted.get(word, 0.0) + weight
+    for word in [word for word in unlisted if word in words]:
+        weight = min(unlisted.pop(word), counts[0])
+        counts[0] -= weight
+        counts[words.id(word)] += weight
+    if digest != words.digest:
+        pending = np.minimum(pending, counts)
+    return MarginalCache(words.digest, counts, pending, unlisted, utterances, pending_utterances)
+
+
+def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int) -> MarginalCache:
+    total, pending = cache.counts.copy(), cache.pending.copy()
+    for word_id, weight in counts.listed.items():
+        for array in (total, pending):
+            array[word_id] = max(0.0, array[word_id] + sign * weight)
+    unlisted = dict(cache.unlisted)
+    for word, weight in counts.unlisted.items():
+        left = unlisted.get(word, 0.0) + sign * weight
+        if left > 1e-12:
+            unlisted[word] = left
+        else:
+            unlisted.pop(word, None)
+    if len(unlisted) > UNLISTED_LIMIT:
+        kept = sorted(unlisted, key=lambda word: (-unlisted[word], word))[:UNLISTED_LIMIT]
+        unlisted = {word: unlisted[word] for word in kept}
+    return replace(
+        cache,
+        counts=total,
+        pending=pending,
+        unlisted=unlisted,
+        utterances=max(0, cache.utterances + sign),
+        pending_utterances=max(0, cache.pending_utterances + sign),
+    )

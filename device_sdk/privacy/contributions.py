@@ -1,0 +1,31 @@
+"""What one device may add to the global counts in one round: few words, each with little weight."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.errors import PrivacyError
+from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
+
+__all__ = ["bounded_counts", "l1_sensitivity"]
+
+
+def bounded_counts(pending: NDArray[np.float64], plan: MarginalPlan) -> dict[int, int]:
+    """Bound the counts of the utterances since the last report -> word id: weight in units of 1 / 256.
+
+    At most ``plan.max_words`` words, the heaviest first (equal weights: the lower id), each clipped to
+    ``plan.max_weight``; rounded down, so the L1 norm of the answer never exceeds ``l1_sensitivity(plan)`` whatever was
+    said. A word's weight below one unit is left out. pending: float64 [n]. Raises PrivacyError for counts that are not
+    finite and non-negative.
+    """
+    if pending.ndim != 1 or not np.isfinite(pending).all() or (pending.size and pending.min() < 0):
+        raise PrivacyError("pending counts: expected finite, non-negative values of shape [n]; nothing was reported")
+    units = np.floor(np.minimum(pending, plan.max_weight) * FIXED_POINT).astype(np.int64)
+    heaviest = np.argsort(-pending, kind="stable")[: plan.max_words]
+    return {int(word): int(units[word]) for word in sorted(heaviest.tolist()) if units[word] > 0}
+
+
+def l1_sensitivity(plan: MarginalPlan) -> int:
+    """How much one device's report can change the sum of all counts (L1), in units of 1 / 256."""
+    return plan.max_words * int(np.floor(plan.max_weight * FIXED_POINT))
