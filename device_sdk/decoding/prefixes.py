@@ -1,0 +1,137 @@
+"""Token prefixes as a tree, with the prediction network run once for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Joint", "Predictor", "Prefix", "PrefixTree"]
+
+Float = NDArray[np.float32]
+State = tuple[Float, Float]
+
+
+class Predictor(Protocol):
+    """The prediction network of a transducer, one step, batched."""
+
+    def predict(self, tokens: NDArray[np.int64], state: State | None) -> tuple[Float, State]:
+        """tokens [B]; state (h, c), each [layers, B, P], None at the start. Returns (predicted [B, J], next state)."""
+        ...
+
+
+class Joint(Predictor, Protocol):
+    """What a search needs of a transducer."""
+
+    def join(self, encoded: Float, predicted: Float) -> Float:
+        """encoded [B, J], predicted [B, J]. Returns log-probabilities [B, V], blank 0."""
+        ...
+
+
+class Prefix:
+    """A node: the tokens from the root to it. Equal prefixes of one tree are the same object."""
+
+    __slots__ = ("children", "depth", "parent", "token")
+
+    def __init__(self, parent: Prefix | None, token: int) -> None:
+        self.parent = parent
+        self.token = token
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.children: dict[int, Prefix] = {}
+
+    def child(self, token: int) -> Prefix:
+        found = self.children.get(token)
+        if found is None:
+            found = self.children[token] = Prefix(self, token)
+        return found
+
+    def tokens(self) -> tuple[int, ...]:
+        path: list[int] = []
+        node = self
+        while node.parent is not None:
+            path.append(node.token)
+            node = node.parent
+        return tuple(reversed(path))
+
+
+class PrefixTree:
+    """Owns the cached output and state of the prediction network for the prefixes of one utterance.
+
+    Rows are only ever added, so whoever holds a prefix may read its row at any later time; :meth:`compact` alone drops
+    rows, of prefixes that are in no hypothesis any more.
+    """
+
+    __slots__ = ("_c", "_h", "_predicted", "_rows", "_used", "predictor", "root")
+
+    def __init__(self, predictor: Predictor, blank: int = 0) -> None:
+        self.predictor = predictor
+        self.root = Prefix(None, blank)
+        predicted, (h, c) = predictor.predict(np.array([blank], np.int64), None)
+        self._predicted, self._h, self._c = predicted, h, c
+        self._rows: dict[Prefix, int] = {self.root: 0}
+        self._used = 1
+
+    def __len__(self) -> int:
+        """Prefixes whose prediction is cached."""
+        return self._used
+
+    def extend(self, parents: Sequence[Prefix], tokens: Sequence[int]) -> list[Prefix]:
+        """The prefixes ``parents[i] + tokens[i]``; those not seen before go through the predictor in one batch.
+
+        Every parent must be cached, which holds for every prefix that this method returned.
+        """
+        nodes = [parent.child(token) for parent, token in zip(parents, tokens, strict=True)]
+        rows = self._rows
+        new = [node for node in nodes if node not in rows]
+        if new:
+            start, stop = self._used, self._used + len(new)
+            source = [rows[node.parent] for node in new if node.parent is not None]
+            ids = np.array([node.token for node in new], np.int64)
+            predicted, (h, c) = self.predictor.predict(ids, (self._h[:, source], self._c[:, source]))
+            if stop > len(self._predicted):
+                self._grow(stop)
+            self._predicted[start:stop] = predicted
+            self._h[:, start:stop] = h
+            self._c[:, start:stop] = c
+            for row, node in enumerate(new, start):
+                rows[node] = row
+            self._used = stop
+        return nodes
+
+    def predicted(self, prefixes: Iterable[Prefix]) -> Float:
+        """Outputs of the prediction network for cached prefixes: [B, J]."""
+        rows = self._rows
+        return self._predicted[[rows[prefix] for prefix in prefixes]]
+
+    def compact(self, live: Sequence[Prefix]) -> None:
+        """Forget every prefix that is neither live nor on the way to a live one."""
+        rows = [self._rows[prefix] for prefix in live]
+        self._predicted, self._h, self._c = self._predicted[rows], self._h[:, rows], self._c[:, rows]
+        self._rows = {prefix: row for row, prefix in enumerate(live)}
+        self._used = len(live)
+        kept: set[Prefix] = {self.root}
+        for prefix in live:
+            node = prefix
+            while node not in kept:
+                kept.add(node)
+                assert node.parent is not None
+                node = node.parent
+        for node in kept:
+            node.children = {token: child for token, child in node.children.items() if child in kept}
+
+    def _grow(self, needed: int) -> None:
+        size = max(64, 2 * needed)
+
+        def grown(array: Float, axis: int) -> Float:
+            shape = list(array.shape)
+            shape[axis] = size
+            wider = np.empty(shape, np.float32)
+            if axis == 0:
+                wider[: self._used] = array[: self._used]
+            else:
+                wider[:, : self._used] = array[:, : self._used]
+            return wider
+
+        self._predicted, self._h, self._c = grown(self._predicted, 0), grown(self._h, 1), grown(self._c, 1)

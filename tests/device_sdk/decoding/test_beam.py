@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from device_sdk.decoding.beam import advance, greedy, paths, start
+from device_sdk.decoding.settings import DecodingSettings
+from device_sdk.errors import ConfigurationError
+from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, frames
+
+WIDE = 100_000
+
+
+def search(lattice, count, decoding, blocks=None, function=advance):
+    beam = start(lattice)
+    bounds = sorted({0, count, *(blocks or [])})
+    for begin, end in zip(bounds, bounds[1:], strict=False):
+        beam = function(beam, frames(count)[begin:end], lattice, decoding)
+    return beam
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    shape=st.sampled_from([(4, 3, 1), (3, 3, 2), (2, 4, 2), (5, 2, 1), (2, 3, 3), (1, 4, 2), (4, 2, 2)]),
+    sharpness=st.floats(0.1, 4.0),
+    cut=st.integers(0, 5),
+)
+def test_a_wide_beam_is_the_exhaustive_search(seed, shape, sharpness, cut):
+    count, pieces, symbols = shape
+    lattice = RandomLattice(seed, pieces, sharpness)
+    expected = exhaustive(lattice, count, symbols)
+    decoding = DecodingSettings(beam=WIDE, symbols_per_frame=symbols, threshold=np.inf)
+    found = paths(search(lattice, count, decoding, [min(cut, count)]))
+    assert {path.tokens for path in found} == set(expected)
+    assert all(better.score >= worse.score for better, worse in zip(found, found[1:], strict=False))
+    for path in found:
+        score, times = expected[path.tokens]
+        assert path.score == pytest.approx(score, abs=1e-9)
+        assert list(path.frames) == times
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), sharpness=st.floats(1.0, 4.0))
+def test_the_nbest_of_a_narrower_beam_is_the_true_one(seed, sharpness):
+    # Wide enough: every prefix of up to three tokens, of which there are 1 + 2 + 4 + 8.
+    lattice = RandomLattice(seed, 3, sharpness, blank_bias=8.0)
+    expected = sorted(exhaustive(lattice, 5, 1).items(), key=lambda item: -item[1][0])[:4]
+    found = paths(search(lattice, 5, DecodingSettings(beam=15, symbols_per_frame=1, threshold=60.0)))[:4]
+    assert [path.tokens for path in found] == [tokens for tokens, _ in expected]
+    np.testing.assert_allclose([path.score for path in found], [score for _, (score, _) in expected], atol=1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 30), max_size=6), bias=st.floats(0.0, 6.0))
+def test_blocks_do_not_change_the_search(seed, cuts, bias):
+    lattice = RandomLattice(seed, 6, 2.0, bias)
+    decoding = DecodingSettings(beam=4, nbest=4)
+    whole, parts = search(lattice, 30, decoding), search(lattice, 30, decoding, cuts)
+    assert paths(whole) == paths(parts)
+    assert whole.frame == parts.frame == 30
+
+
+@pytest.mark.parametrize("bias", [0.0, 3.0, 6.0])
+def test_the_jump_over_blank_frames_is_exact(bias):
+    lattice = RandomLattice(7, 5, 2.0, bias)
+    decoding = DecodingSettings(beam=3, nbest=3)
+    assert paths(search(lattice, 40, decoding)) == paths(search(lattice, 40, decoding, range(40)))
+
+
+def test_the_predictor_sees_every_prefix_once():
+    lattice = RandomLattice(3, 5, 2.0, 1.0)
+    search(lattice, 40, DecodingSettings(beam=4, nbest=4))
+    assert len(lattice.predicted) == len(set(lattice.predicted))
+    assert lattice.calls <= 1 + 2 * 40
+
+
+def test_a_full_beam_has_exactly_its_width():
+    for count in (1, 2, 10):
+        beam = search(RandomLattice(1, 9, 4.0, 9.0), count, DecodingSettings(beam=8, threshold=0.5))
+        assert len({path.tokens for path in paths(beam)}) == 8
+
+
+def test_compaction_keeps_the_result(monkeypatch):
+    lattice = RandomLattice(11, 5, 1.0)
+    decoding = DecodingSettings(beam=4, nbest=4)
+    cuts = range(0, 60, 3)
+    expected = paths(search(lattice, 60, decoding, cuts))
+    monkeypatch.setattr("device_sdk.decoding.beam._CACHED_PREFIXES", -100)
+    beam = search(lattice, 60, decoding, cuts)
+    assert paths(beam) == expected
+    assert len(beam.tree) < 60
+    beam.tree.compact(beam.prefixes)
+    assert len(beam.tree) == 4
+
+
+def test_no_frames_change_nothing():
+    lattice = RandomLattice(1, 4)
+    beam = start(lattice)
+    assert advance(beam, frames(0), lattice, DecodingSettings()) is beam
+    assert paths(beam)[0].tokens == ()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**31), symbols=st.integers(1, 3), bias=st.floats(0, 4), cuts=st.lists(st.integers(0, 20))
+)
+def test_greedy_takes_the_best_symbol_until_it_is_blank(seed, symbols, bias, cuts):
+    lattice = RandomLattice(seed, 5, 2.0, bias)
+    tokens, times, score = [], [], 0.0
+    for frame in range(20):
+        for emitted in range(symbols + 1):
+            scores = lattice.log_probs(frame, tuple(tokens))
+            best = 0 if emitted == symbols else int(scores.argmax())
+            score += float(scores[best])
+            if best == 0:
+                break
+            tokens.append(best)
+            times.append(frame)
+    decoding = DecodingSettings(beam=1, nbest=1, symbols_per_frame=symbols)
+    (path,) = paths(search(lattice, 20, decoding, [min(cut, 20) for cut in cuts], greedy))
+    assert (path.tokens, path.frames) == (tuple(tokens), tuple(times))
+    assert path.score == pytest.approx(score, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("beam", 0),
+        ("beam", 2.5),
+        ("nbest", 0),
+        ("nbest", 9),
+        ("symbols_per_frame", 0),
+        ("threshold", 0.0),
+        ("threshold", float("nan")),
+        ("block_seconds", 0.001),
+        ("block_seconds", 60.0),
+        ("max_seconds", -1.0),
+        ("max_seconds", float("inf")),
+    ],
+)
+def test_settings_outside_their_domain_are_named(field, value):
+    with pytest.raises(ConfigurationError, match=rf"decoding\.{field}"):
+        DecodingSettings(**{field: value})
