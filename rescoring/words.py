@@ -27,6 +27,7 @@ class WordList:
     _index: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "words", tuple(self.words))
         if not self.words or self.words[0] != UNKNOWN:
             found = repr(self.words[0]) if self.words else "an empty list"
             raise ValueError(f"word list, line 1: found {found}, expected {UNKNOWN!r}")

@@ -1,0 +1,82 @@
+"""The bundle's neural language model on plain onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.errors import BundleError
+from device_sdk.runtimes.onnxruntime import open_session
+
+if TYPE_CHECKING:
+    from device_sdk.bundle import Bundle
+
+__all__ = ["NeuralLanguageModel"]
+
+FILE = "language_model.onnx"
+
+
+class NeuralLanguageModel:
+    """A word-level Transformer language model (paper 002, section 3.2); a ``rescoring.nbest.LanguageModel``.
+
+    The graph (``language_model.onnx``) takes words [B, L] int64, which starts with the boundary id n, and targets
+    [B, L] int64, and gives log_probs [B, L] float32. Owns an onnxruntime session; safe to call from several threads.
+    """
+
+    def __init__(self, bundle: Bundle, threads: int = 1) -> None:
+        path = bundle.file(FILE)
+        self._session = open_session(path.read_bytes(), str(path), threads=threads)
+        self._boundary = bundle.words.boundary
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        self._positions = _positive(metadata.get("positions"), f"{path}: metadata positions")
+        found, expected = metadata.get("words_digest"), bundle.words.digest
+        if found != expected:
+            raise BundleError(
+                f"{path}: metadata words_digest is {found!r}, expected {expected!r} as words.txt has; "
+                "train the language model on the bundle's own word list"
+            )
+
+    def __call__(self, sentences: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+        """log p(word | words before it) of N sentences in one run -> N arrays, float64 [len(sentence) + 1], nats.
+
+        sentences: word ids, 0 for unlisted words, without boundary ids. A sentence longer than the model's positions
+        is scored by windows that overlap by half.
+        """
+        results = [np.zeros(len(sentence) + 1) for sentence in sentences]
+        rows = [
+            (index, *window) for index, words in enumerate(sentences) for window in _windows(words, self._positions)
+        ]
+        if not rows:
+            return results
+        longest = max(stop - start for _, start, _, stop in rows)
+        words = np.full((len(rows), longest), self._boundary, dtype=np.int64)
+        targets = np.full((len(rows), longest), self._boundary, dtype=np.int64)
+        for row, (index, start, _, stop) in enumerate(rows):
+            symbols = [self._boundary, *sentences[index], self._boundary]
+            words[row, : stop - start] = symbols[start:stop]
+            targets[row, : stop - start] = symbols[start + 1 : stop + 1]
+        (log_probs,) = self._session.run(["log_probs"], {"words": words, "targets": targets})
+        for row, (index, start, first, stop) in enumerate(rows):
+            results[index][first:stop] = log_probs[row, first - start : stop - start]
+        return results
+
+
+def _windows(words: Sequence[int], positions: int) -> Iterator[tuple[int, int, int]]:
+    """(start, first scored, stop) over a sentence's len + 1 inputs: every input is scored exactly once."""
+    length = len(words) + 1
+    start = first = 0
+    while True:
+        stop = min(start + positions, length)
+        yield start, first, stop
+        if stop == length:
+            return
+        first, start = stop, stop - positions // 2
+
+
+def _positive(text: str | None, name: str) -> int:
+    if text is None or not text.isdigit() or int(text) < 2:
+        raise BundleError(f"{name}: found {text!r}, expected a whole number of at least 2")
+    return int(text)
