@@ -1,0 +1,10 @@
+"""Bundles: everything a recogniser needs, checked before anything is used."""
+
+from __future__ import annotations
+
+from device_sdk.bundle.architecture import PRESETS, Architecture
+from device_sdk.bundle.bundle import Bundle
+from device_sdk.bundle.manifest import Manifest
+from device_sdk.bundle.tokenizer import Tokenizer
+
+__all__ = ["PRESETS", "Architecture", "Bundle", "Manifest", "Tokenizer"]

@@ -1,0 +1,225 @@
+"""A bundle: one folder or zip that holds everything a recogniser needs, checked before anything is used."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import tempfile
+import weakref
+import zipfile
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle import weights as weight_files
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.manifest import MANIFEST, FileEntry, Manifest, is_inside, parse
+from device_sdk.bundle.tokenizer import Tokenizer
+from device_sdk.errors import BundleError, IdiolectError
+from device_sdk.features.logmel import FeatureSettings
+
+if TYPE_CHECKING:
+    from rescoring.combination import CombinationWeights
+    from rescoring.words import WordList
+
+__all__ = ["DEFAULT_BUNDLE", "Bundle"]
+
+DEFAULT_BUNDLE = Path(__file__).parent / "default"
+MANIFEST_LIMIT = 1 << 20
+
+Float = NDArray[np.float32]
+
+
+class Bundle:
+    """A checked bundle. Open one with :meth:`open`; it is read-only and safe to share between threads.
+
+    path: folder or zip it came from. version: of its weights. weights: name -> read-only float32 array.
+    packed: the same weights as one buffer, which every graph of the bundle reads. tokenizer: subwords, 0 is blank.
+    """
+
+    def __init__(
+        self, path: Path, folder: Path, manifest: Manifest, packed: bytes, tokenizer: Tokenizer, version: str
+    ) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.architecture: Architecture = manifest.read_architecture(str(path))
+        self.features: FeatureSettings = manifest.read_features(str(path))
+        self.packed = packed
+        self.weights: Mapping[str, Float] = MappingProxyType(weight_files.unpack(self.architecture, packed))
+        self.tokenizer = tokenizer
+        self.version = version
+        self._folder = folder
+        self._owner: Bundle | None = None
+
+    @classmethod
+    def open(cls, path: str | Path | None = None) -> Bundle:
+        """Open and check a bundle.
+
+        path: folder or zip; ``None`` is the bundle packaged with idiolect. A zip is unpacked into a temporary folder
+        that goes away with the bundle. Checked: every file's size and sha256, the manifest's fields and versions,
+        every weight's name, shape, type and finiteness, the tokenizer's, word list's and background's sizes.
+        Raises :class:`BundleError` that names the file and the field.
+        """
+        place = DEFAULT_BUNDLE if path is None else Path(path)
+        if not place.exists():
+            hint = "this install has no default bundle; pass a path" if path is None else "give a bundle's folder or zip"
+            raise BundleError(f"{place}: no such bundle; {hint}")
+        if place.is_dir():
+            return cls._open_folder(place, place)
+        folder = Path(tempfile.mkdtemp(prefix="idiolect-bundle-"))
+        try:
+            _unpack(place, folder)
+            bundle = cls._open_folder(place, folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        weakref.finalize(bundle, shutil.rmtree, folder, ignore_errors=True)
+        return bundle
+
+    @classmethod
+    def _open_folder(cls, path: Path, folder: Path) -> Bundle:
+        manifest = parse(_read_bytes(folder / MANIFEST, path), f"{path}/{MANIFEST}")
+        kept: dict[str, bytes] = {}
+        for name, entry in manifest.files.items():
+            content = _read_checked(folder, path, name, entry)
+            if name in ("weights.safetensors", "tokenizer.model"):
+                kept[name] = content
+        architecture = manifest.read_architecture(str(path))
+        source = f"{path}/weights.safetensors"
+        weights = weight_files.read(kept["weights.safetensors"], source)
+        weight_files.check(architecture, weights, source)
+        tokenizer = Tokenizer(kept["tokenizer.model"], f"{path}/tokenizer.model")
+        if tokenizer.size != architecture.pieces:
+            raise BundleError(
+                f"{path}/tokenizer.model: holds {tokenizer.size} pieces, expected architecture.pieces, "
+                f"{architecture.pieces}"
+            )
+        bundle = cls(path, folder, manifest, weight_files.pack(architecture, weights), tokenizer, manifest.version)
+        _ = bundle.background, bundle.combination  # read now, so that a damaged one is refused here
+        return bundle
+
+    @cached_property
+    def words(self) -> WordList:
+        """The public word list; id = line number, 0 is the bucket of all other words."""
+        from rescoring.words import WordList
+
+        source = f"{self.path}/words.txt"
+        try:
+            return WordList.parse(self.file("words.txt").read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, ValueError, IdiolectError) as error:
+            raise BundleError(f"{source}: {error}") from error
+
+    @cached_property
+    def background(self) -> NDArray[np.float64]:
+        """The background unigram u over the word list: [n] float64, strictly positive, sums to 1, read-only."""
+        source = f"{self.path}/background.safetensors"
+        unigram = weight_files.read(self.file("background.safetensors").read_bytes(), source).get("unigram")
+        if unigram is None:
+            raise BundleError(f"{source}: tensor 'unigram' is missing, expected [{len(self.words)}] float64")
+        if unigram.shape != (len(self.words),) or unigram.dtype != np.float64:
+            raise BundleError(
+                f"{source}: tensor 'unigram' is {unigram.dtype} {list(unigram.shape)}, "
+                f"expected float64 [{len(self.words)}], one probability per word of words.txt"
+            )
+        value = np.asarray(unigram, np.float64)
+        if not (np.isfinite(value).all() and (value > 0.0).all() and abs(float(value.sum()) - 1.0) < 1e-6):
+            raise BundleError(f"{source}: tensor 'unigram' is no distribution, expected positive values that sum to 1")
+        value.flags.writeable = False
+        return value
+
+    @cached_property
+    def combination(self) -> CombinationWeights:
+        """How the parts of a hypothesis' score are weighed, from ``rescoring.json``."""
+        from rescoring.combination import CombinationWeights
+
+        source = f"{self.path}/rescoring.json"
+        try:
+            return CombinationWeights.from_mapping(json.loads(self.file("rescoring.json").read_text(encoding="utf-8")))
+        except (TypeError, ValueError, IdiolectError) as error:
+            raise BundleError(f"{source}: {error}") from error
+
+    def has(self, name: str) -> bool:
+        """Whether the bundle holds this file (the language model and the n-gram are optional)."""
+        return name in self.manifest.files
+
+    def file(self, name: str) -> Path:
+        """Where a file of the bundle lies. Raises :class:`BundleError` where the bundle does not hold it."""
+        if not self.has(name):
+            raise BundleError(f"{self.path}: holds no file {name!r}; its manifest lists {sorted(self.manifest.files)}")
+        return self._folder / name
+
+    def with_weights(self, weights: Mapping[str, NDArray[np.generic]], version: str) -> Bundle:
+        """The same bundle with other weights; constants that ``weights`` leaves out are kept.
+
+        Raises :class:`BundleError` for a wrong name, shape, type or value.
+        """
+        constants = {name: self.weights[name] for name in self.architecture.constant_shapes()}
+        merged: dict[str, NDArray[np.generic]] = {**constants, **weights}
+        weight_files.check(self.architecture, merged, f"weights {version!r}")
+        packed = weight_files.pack(self.architecture, merged)
+        other = Bundle(self.path, self._folder, self.manifest, packed, self.tokenizer, version)
+        other._owner = self._owner or self  # keeps an unpacked zip's folder alive
+        return other
+
+    def __repr__(self) -> str:
+        return f"Bundle({str(self.path)!r}, version={self.version!r})"
+
+
+def _read_bytes(file: Path, bundle: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise BundleError(
+            f"{bundle}: {file.name} cannot be read ({error.strerror}); take the bundle from its source again"
+        ) from error
+
+
+def _read_checked(folder: Path, bundle: Path, name: str, entry: FileEntry) -> bytes:
+    content = _read_bytes(folder / name, bundle)
+    if len(content) != entry.size:
+        raise BundleError(
+            f"{bundle}/{name}: size is {len(content)} bytes, expected {entry.size}; take the bundle from its source again"
+        )
+    found = hashlib.sha256(content).hexdigest()
+    if found != entry.sha256:
+        raise BundleError(
+            f"{bundle}/{name}: sha256 is {found}, expected {entry.sha256}; take the bundle from its source again"
+        )
+    return content
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Write the zip's manifest and the files it lists, and nothing else, into ``folder``."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive.read_bytes())) as opened:
+            entries = {entry.filename: entry for entry in opened.infolist() if not entry.is_dir()}
+            for name in entries:
+                if not is_inside(name):
+                    raise BundleError(f"{archive}: entry {name!r} leaves the bundle's folder; do not use this archive")
+            if MANIFEST not in entries:
+                raise BundleError(f"{archive}: {MANIFEST} is missing; this zip is no bundle")
+            if entries[MANIFEST].file_size > MANIFEST_LIMIT:
+                raise BundleError(f"{archive}/{MANIFEST}: {entries[MANIFEST].file_size} bytes, at most {MANIFEST_LIMIT}")
+            content = opened.read(MANIFEST)
+            manifest = parse(content, f"{archive}/{MANIFEST}")
+            (folder / MANIFEST).write_bytes(content)
+            for name, expected in manifest.files.items():
+                if name not in entries:
+                    raise BundleError(f"{archive}: {name} is missing; take the bundle from its source again")
+                if entries[name].file_size != expected.size:
+                    raise BundleError(
+                        f"{archive}/{name}: size is {entries[name].file_size} bytes, expected {expected.size}; "
+                        "take the bundle from its source again"
+                    )
+                target = folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(opened.read(name))
+    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+        raise BundleError(f"{archive}: not a readable zip ({error}); take the bundle from its source again") from error

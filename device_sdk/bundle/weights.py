@@ -1,0 +1,96 @@
+"""Weights as data: names, shapes, finite values, and one packed buffer that every graph reads.
+
+The packed buffer holds all parameters and constants as little-endian float32 in the architecture's canonical order.
+Graphs declare their weights as external data in a file called :data:`PACKED_FILE` at the offsets of :func:`layout`;
+that file never exists: a session is given the buffer from memory, so one graph serves every version of the weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.errors import BundleError
+
+__all__ = ["PACKED_FILE", "Slot", "architecture_digest", "check", "layout", "pack", "read", "serialise", "unpack"]
+
+PACKED_FILE = "weights"
+FLOAT_BYTES = 4
+
+Float = NDArray[np.float32]
+Slot = tuple[int, tuple[int, ...]]
+
+
+def layout(architecture: Architecture) -> dict[str, Slot]:
+    """Name -> (offset in bytes, shape) in the packed buffer: parameters in canonical order, then constants."""
+    slots: dict[str, Slot] = {}
+    offset = 0
+    for name, shape in (architecture.parameter_shapes() | architecture.constant_shapes()).items():
+        slots[name] = (offset, shape)
+        offset += FLOAT_BYTES * prod(shape)
+    return slots
+
+
+def architecture_digest(architecture: Architecture) -> str:
+    """Hex sha256 of the sizes: stands in every graph's metadata, so that a graph of another shape is refused."""
+    text = json.dumps(asdict(architecture), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check(architecture: Architecture, weights: Mapping[str, NDArray[np.generic]], source: str) -> None:
+    """Raise :class:`BundleError` unless ``weights`` has exactly the architecture's names, shapes, float32, finite.
+
+    source: the file or sender, named in the message.
+    """
+    expected = architecture.parameter_shapes() | architecture.constant_shapes()
+    for name in sorted(weights.keys() - expected.keys()):
+        raise BundleError(f"{source}: found an unknown tensor {name!r}; expected the tensors of the architecture only")
+    for name, shape in expected.items():
+        if name not in weights:
+            raise BundleError(f"{source}: tensor {name!r} is missing, expected shape {list(shape)}")
+        value = weights[name]
+        if value.dtype != np.float32:
+            raise BundleError(f"{source}: tensor {name!r} is {value.dtype}, expected float32")
+        if value.shape != shape:
+            raise BundleError(f"{source}: tensor {name!r} has shape {list(value.shape)}, expected {list(shape)}")
+        if not np.isfinite(value).all():
+            raise BundleError(f"{source}: tensor {name!r} holds NaN or infinity; take the bundle from its source again")
+
+
+def pack(architecture: Architecture, weights: Mapping[str, NDArray[np.generic]]) -> bytes:
+    """The packed buffer of weights that :func:`check` accepts."""
+    names = layout(architecture)
+    return b"".join(np.ascontiguousarray(weights[name], dtype="<f4").tobytes() for name in names)
+
+
+def unpack(architecture: Architecture, packed: bytes) -> dict[str, Float]:
+    """Read-only views into the packed buffer, without a copy."""
+    return {
+        name: np.frombuffer(packed, np.float32, prod(shape), offset).reshape(shape)
+        for name, (offset, shape) in layout(architecture).items()
+    }
+
+
+def serialise(weights: Mapping[str, NDArray[np.generic]]) -> bytes:
+    """Safetensors bytes; the same weights give the same bytes."""
+    from safetensors.numpy import save
+
+    return save({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)})
+
+
+def read(content: bytes, source: str) -> dict[str, NDArray[np.generic]]:
+    """Tensors of a safetensors file's bytes. Raises :class:`BundleError` where it is damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return load(content)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise BundleError(f"{source}: not a readable safetensors file ({error})") from error

@@ -1,0 +1,140 @@
+"""Writes bundles: the same input gives the same bytes, and a reader never sees half of one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle import weights as weight_files
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.bundle import Bundle
+from device_sdk.bundle.manifest import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
+from device_sdk.errors import BundleError
+from device_sdk.features.logmel import FeatureSettings
+from export.bundles.card import card_bytes, render
+from export.graphs import build_graphs
+from rescoring.combination import CombinationWeights
+from rescoring.words import WordList
+
+__all__ = ["write_bundle"]
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def write_bundle(
+    out: str | Path,
+    *,
+    name: str,
+    version: str,
+    architecture: Architecture,
+    weights: Mapping[str, NDArray[np.generic]],
+    tokenizer_model: bytes,
+    words: WordList,
+    background: NDArray[np.float64],
+    combination: CombinationWeights,
+    card: Mapping[str, Any],
+    licence: str,
+    language_model: bytes | Mapping[str, bytes] | None = None,
+    ngram: bytes | None = None,
+    training: Mapping[str, Any] | None = None,
+    features: FeatureSettings = FeatureSettings(),
+    created: str | None = None,
+) -> Path:
+    """Write a bundle, then open it as a device would.
+
+    out: a folder, or a file ending in ``.zip``; a bundle that stands there is replaced in one step.
+    weights: every parameter and constant of the architecture, float32, LSTMs in ONNX layout.
+    background: [n] float64 over ``words``, positive, sums to 1. language_model: the graph's bytes, or several files by
+    name. ngram: an ARPA file's bytes, gzipped or not. card: see :func:`export.bundles.card.render`.
+    training: how the weights came about, JSON values. created: UTC, ISO 8601; now where ``None``.
+    Returns ``out``. Raises :class:`BundleError` for weights or files that a device would refuse, or where ``out`` is
+    something else than a bundle; what stood there is then untouched.
+    """
+    target = Path(out)
+    if target.exists() and not _is_bundle(target):
+        raise BundleError(f"{target}: exists and is no bundle; choose another path or remove it")
+    weight_files.check(architecture, weights, "weights to export")
+    files: dict[str, bytes] = {
+        **build_graphs(architecture),
+        "weights.safetensors": weight_files.serialise(weights),
+        "tokenizer.model": tokenizer_model,
+        "words.txt": words.text().encode(),
+        "background.safetensors": weight_files.serialise({"unigram": np.asarray(background, np.float64)}),
+        "rescoring.json": card_bytes(combination.to_mapping()),
+        "card.json": card_bytes(card),
+        "MODEL_CARD.md": render(name, version, card).encode(),
+        "LICENSE": licence.encode(),
+    }
+    if isinstance(language_model, bytes):
+        files["language_model.onnx"] = language_model
+    elif language_model is not None:
+        files.update(language_model)
+    if ngram is not None:
+        files["ngram.arpa.gz" if ngram.startswith(GZIP_MAGIC) else "ngram.arpa"] = ngram
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        name=name,
+        version=version,
+        created=created or datetime.now(UTC).isoformat(timespec="seconds"),
+        architecture=asdict(architecture),
+        features=asdict(features),
+        files={
+            path: FileEntry(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+            for path, content in sorted(files.items())
+        },
+        training=dict(training or {}),
+    )
+    files[MANIFEST] = manifest.to_bytes()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (_write_zip if target.suffix == ".zip" else _write_folder)(target, files)
+    return target
+
+
+def _is_bundle(path: Path) -> bool:
+    if path.is_dir():
+        return (path / MANIFEST).is_file() or not any(path.iterdir())
+    return zipfile.is_zipfile(path)
+
+
+def _write_folder(target: Path, files: Mapping[str, bytes]) -> None:
+    workshop = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        fresh = workshop / "new"
+        for name, content in files.items():
+            path = fresh / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        Bundle.open(fresh)
+        if target.exists():
+            target.rename(workshop / "old")
+        fresh.rename(target)
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)
+
+
+def _write_zip(target: Path, files: Mapping[str, bytes]) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}-", suffix=".zip", dir=target.parent)
+    os.close(handle)
+    fresh = Path(name)
+    try:
+        with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, content in sorted(files.items()):
+                entry = zipfile.ZipInfo(path, date_time=(1980, 1, 1, 0, 0, 0))
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, content)
+        Bundle.open(fresh)
+        fresh.replace(target)
+    finally:
+        fresh.unlink(missing_ok=True)

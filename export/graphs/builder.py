@@ -1,0 +1,203 @@
+"""A small builder of ONNX graphs: values are names, constants are shared, weights are slots of one packed buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import onnx
+from numpy.typing import ArrayLike, DTypeLike
+from onnx import TensorProto, helper, numpy_helper
+
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.weights import PACKED_FILE, architecture_digest, layout
+from device_sdk.runtimes.onnxruntime import ARCHITECTURE_KEY
+
+__all__ = ["DOUBLE", "FLOAT", "INT64", "GraphBuilder", "Shape", "Value"]
+
+FLOAT, DOUBLE, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
+OPSET, IR_VERSION = 18, 10
+
+Value = str
+"""The name of a tensor in the graph."""
+Shape = Sequence[int | str]
+Body = Callable[["GraphBuilder", list[Value], list[Value]], tuple[list[Value], list[Value]]]
+
+
+@dataclass
+class _Names:
+    """What the main graph and the bodies of its scans share: names, constants and weights in use."""
+
+    count: int = 0
+    constants: dict[tuple[bytes, tuple[int, ...], str], Value] = field(default_factory=dict)
+    initializers: list[TensorProto] = field(default_factory=list)
+    packed: set[str] = field(default_factory=set)
+
+    def fresh(self, stem: str) -> Value:
+        self.count += 1
+        return f"{stem}_{self.count}"
+
+
+class GraphBuilder:
+    """Collects nodes. Operators are called by their ONNX name: ``g.op("Add", a, b)``."""
+
+    def __init__(self, architecture: Architecture, _names: _Names | None = None) -> None:
+        self.architecture = architecture
+        self._names = _names or _Names()
+        self._nodes: list[onnx.NodeProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+
+    # Edges of the graph.
+
+    def input(self, name: str, shape: Shape, kind: int = FLOAT) -> Value:
+        self._inputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
+        return name
+
+    def output(self, name: str, value: Value, shape: Shape, kind: int = FLOAT) -> None:
+        self._nodes.append(helper.make_node("Identity", [value], [name]))
+        self._outputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
+
+    def weight(self, name: str) -> Value:
+        """A parameter or constant of the architecture as an initializer in the packed buffer: constant to the runtime."""
+        if name not in self._names.packed:
+            self._names.packed.add(name)
+            offset, shape = layout(self.architecture)[name]
+            tensor = TensorProto(name=name, data_type=FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
+            length = 4 * prod(shape)
+            for key, text in (("location", PACKED_FILE), ("offset", str(offset)), ("length", str(length))):
+                tensor.external_data.add(key=key, value=text)
+            self._names.initializers.append(tensor)
+        return name
+
+    # Constants.
+
+    def constant(self, value: ArrayLike, dtype: DTypeLike) -> Value:
+        array = np.asarray(value, dtype)
+        key = (array.tobytes(), array.shape, array.dtype.str)
+        if key not in self._names.constants:
+            name = self._names.fresh("constant")
+            self._names.constants[key] = name
+            self._names.initializers.append(numpy_helper.from_array(array, name))
+        return self._names.constants[key]
+
+    def integers(self, *values: int) -> Value:
+        """[len(values)] int64."""
+        return self.constant(values, np.int64)
+
+    def integer(self, value: int) -> Value:
+        return self.constant(value, np.int64)
+
+    def float(self, value: float) -> Value:
+        return self.constant(value, np.float32)
+
+    def double(self, value: float) -> Value:
+        return self.constant(value, np.float64)
+
+    # Nodes.
+
+    def op(self, operator: str, *inputs: Value, **attributes: object) -> Value:
+        return self.ops(operator, 1, *inputs, **attributes)[0]
+
+    def ops(self, operator: str, outputs: int, *inputs: Value, **attributes: object) -> list[Value]:
+        """A node with several outputs."""
+        names = [self._names.fresh(operator.lower()) for _ in range(outputs)]
+        self._nodes.append(helper.make_node(operator, list(inputs), names, **attributes))
+        return names
+
+    def add(self, a: Value, b: Value) -> Value:
+        return self.op("Add", a, b)
+
+    def subtract(self, a: Value, b: Value) -> Value:
+        return self.op("Sub", a, b)
+
+    def multiply(self, a: Value, b: Value) -> Value:
+        return self.op("Mul", a, b)
+
+    def matmul(self, a: Value, b: Value) -> Value:
+        return self.op("MatMul", a, b)
+
+    def transpose(self, value: Value, *order: int) -> Value:
+        return self.op("Transpose", value, perm=list(order or (1, 0)))
+
+    def concat(self, *values: Value, axis: int) -> Value:
+        return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
+
+    def size(self, value: Value, axis: int) -> Value:
+        """[1] int64."""
+        return self.op("Shape", value, start=axis, end=axis + 1)
+
+    def shape(self, *parts: Value | int) -> Value:
+        """[len(parts)] int64 from sizes ([1] values) and fixed integers."""
+        return self.concat(*(self.integers(part) if isinstance(part, int) else part for part in parts), axis=0)
+
+    def reshape(self, value: Value, *parts: Value | int) -> Value:
+        return self.op("Reshape", value, self.shape(*parts))
+
+    def expand(self, value: Value, *parts: Value | int) -> Value:
+        return self.op("Expand", value, self.shape(*parts))
+
+    def slice(self, value: Value, start: Value | int, end: Value | int, axis: int) -> Value:
+        def bound(position: Value | int) -> Value:
+            return self.integers(position) if isinstance(position, int) else position
+
+        return self.op("Slice", value, bound(start), bound(end), self.integers(axis))
+
+    def unsqueeze(self, value: Value, *axes: int) -> Value:
+        return self.op("Unsqueeze", value, self.integers(*axes))
+
+    def squeeze(self, value: Value, *axes: int) -> Value:
+        return self.op("Squeeze", value, self.integers(*axes))
+
+    def cast(self, value: Value, kind: int) -> Value:
+        return self.op("Cast", value, to=kind)
+
+    def sum(self, value: Value, *axes: int, keep: bool = False) -> Value:
+        return self.op("ReduceSum", value, self.integers(*axes), keepdims=int(keep))
+
+    def scan(
+        self, states: Sequence[Value], sequences: Sequence[Value], body: Body, kind: int = FLOAT, reverse: bool = False
+    ) -> list[Value]:
+        """A loop over axis 0 of ``sequences``.
+
+        body(inner builder, states, one element of each sequence) -> (next states, outputs of this step).
+        reverse: from the last element to the first; outputs stand at the element they were made from.
+        Returns final states, then stacked outputs.
+        """
+        inner = GraphBuilder(self.architecture, self._names)
+        state_names = [self._names.fresh("state") for _ in states]
+        element_names = [self._names.fresh("element") for _ in sequences]
+        following, results = body(inner, state_names, element_names)
+        # Every output of a body must be made by one of its own nodes, under a name of its own.
+        produced = [inner.op("Identity", value) for value in [*following, *results]]
+        graph = helper.make_graph(
+            inner._nodes,
+            self._names.fresh("body"),
+            [helper.make_tensor_value_info(name, kind, None) for name in [*state_names, *element_names]],
+            [helper.make_tensor_value_info(name, kind, None) for name in produced],
+        )
+        directions = {}
+        if reverse:
+            directions["scan_input_directions"] = [1] * len(sequences)
+            if results:
+                directions["scan_output_directions"] = [1] * len(results)
+        return self.ops(
+            "Scan",
+            len(produced),
+            *states,
+            *sequences,
+            body=graph,
+            num_scan_inputs=len(sequences),
+            **directions,
+        )
+
+    def finish(self, name: str) -> bytes:
+        """The model's bytes; the same calls give the same bytes."""
+        graph = helper.make_graph(self._nodes, name, self._inputs, self._outputs, self._names.initializers)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="idiolect"
+        )
+        helper.set_model_props(model, {ARCHITECTURE_KEY: architecture_digest(self.architecture)})
+        return model.SerializeToString(deterministic=True)

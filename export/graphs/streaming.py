@@ -1,0 +1,60 @@
+"""The three graphs of streaming recognition: encoder chunk, prediction step, joiner."""
+
+from __future__ import annotations
+
+from device_sdk.bundle.architecture import Architecture
+from export.graphs.builder import INT64, GraphBuilder, Value
+from export.graphs.lstm import stack
+
+__all__ = ["encoder", "joiner", "predictor", "stacked_frames"]
+
+
+def stacked_frames(g: GraphBuilder, features: Value, mean: Value, scale: Value) -> Value:
+    """Normalise [F, M] log-mel, stack K frames into one (left-over frames are dropped): [T, 1, K * M]."""
+    factor, bins = g.architecture.subsampling_factor, g.architecture.mel_bins
+    count = g.op("Div", g.size(features, 0), g.integers(factor))
+    whole = g.slice(features, 0, g.multiply(count, g.integers(factor)), 0)
+    normalised = g.multiply(g.subtract(whole, mean), scale)
+    return g.reshape(normalised, count, 1, factor * bins)
+
+
+def encoder(architecture: Architecture) -> bytes:
+    """features [1, F, M], h [L, 1, H], c [L, 1, H] -> encoded [1, T, J], h_next, c_next."""
+    g = GraphBuilder(architecture)
+    layers, size, joint = architecture.encoder_layers, architecture.encoder_size, architecture.joiner_size
+    features = g.input("features", [1, "F", architecture.mel_bins])
+    h, c = (g.input(name, [layers, 1, size]) for name in "hc")
+    x = stacked_frames(g, g.squeeze(features, 0), g.weight("features.mean"), g.weight("features.scale"))
+    x, h_next, c_next = stack(g, x, "encoder", layers, size, h, c)
+    weight, bias = g.weight("joiner.encoder.weight"), g.weight("joiner.encoder.bias")
+    encoded = g.op("Gemm", g.squeeze(x, 1), weight, bias, transB=1)
+    g.output("encoded", g.unsqueeze(encoded, 0), [1, "T", joint])
+    g.output("h_next", h_next, [layers, 1, size])
+    g.output("c_next", c_next, [layers, 1, size])
+    return g.finish("encoder")
+
+
+def predictor(architecture: Architecture) -> bytes:
+    """tokens [B] int64, h [L, B, P], c [L, B, P] -> predicted [B, J], h_next, c_next."""
+    g = GraphBuilder(architecture)
+    layers, size, joint = architecture.predictor_layers, architecture.predictor_size, architecture.joiner_size
+    tokens = g.input("tokens", ["B"], INT64)
+    h, c = (g.input(name, [layers, "B", size]) for name in "hc")
+    embedded = g.unsqueeze(g.op("Gather", g.weight("predictor.embedding"), tokens, axis=0), 0)
+    x, h_next, c_next = stack(g, embedded, "predictor", layers, size, h, c)
+    predicted = g.op("Gemm", g.squeeze(x, 0), g.weight("joiner.predictor.weight"), transB=1)
+    g.output("predicted", predicted, ["B", joint])
+    g.output("h_next", h_next, [layers, "B", size])
+    g.output("c_next", c_next, [layers, "B", size])
+    return g.finish("predictor")
+
+
+def joiner(architecture: Architecture) -> bytes:
+    """encoded [1 or B, J], predicted [B, J] -> log_probs [B, V] (nats)."""
+    g = GraphBuilder(architecture)
+    encoded = g.input("encoded", ["E", architecture.joiner_size])
+    predicted = g.input("predicted", ["B", architecture.joiner_size])
+    mixed = g.op("Tanh", g.add(encoded, predicted))
+    logits = g.op("Gemm", mixed, g.weight("joiner.output.weight"), g.weight("joiner.output.bias"), transB=1)
+    g.output("log_probs", g.op("LogSoftmax", logits, axis=-1), ["B", architecture.pieces])
+    return g.finish("joiner")

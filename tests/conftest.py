@@ -1,0 +1,14 @@
+"""Fixtures that every part's tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+from device_sdk.bundle import Bundle
+from tests.tiny import write_tiny_bundle
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A bundle of the ``tiny`` preset with random weights that emit tokens. Read-only; shared by the whole run."""
+    return Bundle.open(write_tiny_bundle(tmp_path_factory.mktemp("bundles") / "tiny"))

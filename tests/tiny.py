@@ -1,0 +1,104 @@
+"""A bundle of the ``tiny`` preset with seeded random weights: small, quick, and it emits tokens."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle.architecture import PRESETS, Architecture
+from export.bundles import write_bundle
+from rescoring.combination import CombinationWeights
+from rescoring.words import UNKNOWN, WordList
+
+SENTENCES = (
+    "turn on the light in the kitchen",
+    "turn off the light in the bedroom",
+    "play some jazz in the living room",
+    "set a timer for ten minutes",
+    "set an alarm for seven in the morning",
+    "call my sister on her phone",
+    "what is the weather like today",
+    "make the music a little louder",
+    "stop the radio please",
+    "open the door of the garage",
+    "close the window upstairs",
+    "i would like a large coffee with milk",
+    "a small tea without sugar please",
+    "two croissants and one espresso",
+    "add bread and butter to my list",
+    "remind me to water the plants",
+    "how long does it take to walk home",
+    "read me the news of this week",
+    "dim the lamp next to the sofa",
+    "don't wake me before eight o'clock",
+)
+
+
+def tiny_weights(architecture: Architecture, seed: int = 0) -> dict[str, NDArray[np.float32]]:
+    """Random weights, large enough that audio moves the scores; blank is favoured as in a trained model."""
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in architecture.parameter_shapes().items():
+        width = 1.5 / np.sqrt(shape[-1]) if len(shape) == 2 else 0.1
+        weights[name] = rng.normal(0.0, width, shape).astype(np.float32)
+    for name, gain in (("joiner.output.weight", 4.0), ("predictor.embedding", 2.0), ("joiner.predictor.weight", 2.0)):
+        weights[name] *= np.float32(gain)
+    weights["joiner.output.bias"][0] += 5.0
+    weights["features.mean"] = np.full(architecture.mel_bins, -6.0, np.float32)
+    weights["features.scale"] = np.full(architecture.mel_bins, 0.25, np.float32)
+    return weights
+
+
+def tiny_tokenizer(pieces: int) -> bytes:
+    """A SentencePiece model trained in process on :data:`SENTENCES`."""
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES),
+        model_writer=model,
+        vocab_size=pieces,
+        model_type="unigram",
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        unk_id=0,
+        bos_id=-1,
+        eos_id=-1,
+        pad_id=-1,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def tiny_words() -> WordList:
+    return WordList((UNKNOWN, *sorted({word for sentence in SENTENCES for word in sentence.split()})))
+
+
+def tiny_background(words: WordList) -> NDArray[np.float64]:
+    counts = np.ones(len(words))
+    np.add.at(counts, words.ids(" ".join(SENTENCES)), 1.0)
+    return np.asarray(counts / counts.sum(), np.float64)
+
+
+def write_tiny_bundle(out: Path, seed: int = 0) -> Path:
+    architecture = PRESETS["tiny"]
+    words = tiny_words()
+    return write_bundle(
+        out,
+        name="tiny",
+        version=f"tiny-{seed}",
+        architecture=architecture,
+        weights=tiny_weights(architecture, seed),
+        tokenizer_model=tiny_tokenizer(architecture.pieces),
+        words=words,
+        background=tiny_background(words),
+        combination=CombinationWeights(),
+        card={"description": "random weights for tests", "seed": seed},
+        licence="Apache-2.0\n",
+        training={"seed": seed},
+        created="2026-01-01T00:00:00+00:00",
+    )
