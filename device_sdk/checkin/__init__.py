@@ -1,0 +1,6 @@
+"""What passes between a device and its server: bounded counts, bounded deltas, new models. Never audio or text."""
+
+from device_sdk.checkin.client import Client, Refused
+from device_sdk.checkin.exchange import CheckInReport, Sent
+
+__all__ = ["CheckInReport", "Client", "Refused", "Sent"]

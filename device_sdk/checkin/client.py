@@ -1,0 +1,188 @@
+"""One server over HTTP: signed requests, retries with backoff, clear errors, bytes counted."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from pydantic import ValidationError
+
+from device_sdk.checkin.identity import Identity, signed_headers
+from device_sdk.checkin.outbox import Outgoing
+from device_sdk.errors import CheckInError
+from device_sdk.wire.messages import CheckedIn, CheckIn, Enrol, Enrolled, Marginals, Message, Problem, Receipt
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["Client", "Refused"]
+
+_Answer = TypeVar("_Answer", bound=Message)
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_CONTENT_TYPE = {"marginals": "application/json", "deltas": "application/octet-stream"}
+
+
+class Refused(CheckInError):
+    """The server answered and said no. status: HTTP status; code: the stable code of its Problem."""
+
+    def __init__(self, message: str, status: int, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class Client:
+    """Owns the connections to one server.
+
+    Every request may be sent again: what it carries is the same to the last byte, so the server counts it once.
+    CheckInError: the server could not be reached within ``attempts`` tries, or its answer is no message of the
+    protocol. Refused: it answered with an error.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 30.0,
+        attempts: int = 3,
+        transport: httpx.BaseTransport | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        import httpx
+
+        self.url = url.rstrip("/")
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self._attempts = max(1, attempts)
+        self._pause = pause
+        try:
+            self._http = httpx.Client(timeout=timeout, transport=transport)
+            self._base = httpx.URL(self.url)
+        except httpx.InvalidURL as error:
+            raise CheckInError(f"{url}: not a usable server address: {error}") from error
+        if self._base.scheme not in ("http", "https"):
+            raise CheckInError(f"{url}: found scheme {self._base.scheme!r}, expected http or https")
+
+    def enrol(self, token: str, identity: Identity) -> str:
+        """The id that the server gives this device; the same key again gets the same id."""
+        body = Enrol(token=token, public_key=identity.public_key).model_dump_json().encode()
+        return self._message(Enrolled, "POST", "/v1/enrol", body).device_id
+
+    def check_in(self, identity: Identity, message: CheckIn) -> CheckedIn:
+        return self._message(
+            CheckedIn, "POST", "/v1/check-in", message.model_dump_json().encode(), identity=identity, signed=True
+        )
+
+    def report(self, identity: Identity, outgoing: Outgoing) -> Receipt:
+        """Sends a report's exact bytes. A receipt for another report is an error: the report stays in the outbox."""
+        path = f"/v1/rounds/{outgoing.round_id}/{outgoing.kind}"
+        receipt = self._message(
+            Receipt,
+            "POST",
+            path,
+            outgoing.body,
+            identity=identity,
+            signed=True,
+            round_id=outgoing.round_id,
+            content_type=_CONTENT_TYPE[outgoing.kind],
+        )
+        if receipt.report_id != outgoing.report_id:
+            raise CheckInError(
+                f"{self.url}{path}: receipt: found report {receipt.report_id!r}, expected {outgoing.report_id!r}"
+            )
+        return receipt
+
+    def model(self, version: str, digest: str) -> bytes:
+        """Weights of a published model. CheckInError: their sha256 is not the one that the check-in announced."""
+        path = f"/v1/models/{version}"
+        content = self._send("GET", path, b"")
+        found = sha256(content).hexdigest()
+        if found != digest:
+            raise CheckInError(f"{self.url}{path}: sha256: found {found}, expected {digest}; the download is dropped")
+        return content
+
+    def marginals(self, version: int) -> Marginals:
+        return self._message(Marginals, "GET", f"/v1/marginals/{version}", b"")
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _message(
+        self,
+        answer: type[_Answer],
+        method: str,
+        path: str,
+        body: bytes,
+        *,
+        identity: Identity | None = None,
+        signed: bool = False,
+        round_id: str | None = None,
+        content_type: str = "application/json",
+    ) -> _Answer:
+        signer = identity if signed else None
+        content = self._send(method, path, body, signer, round_id, content_type)
+        try:
+            return answer.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"]) or "(message)"
+            raise CheckInError(
+                f"{self.url}{path}: {answer.__name__}.{field}: {first['msg']}; expected protocol version 1"
+            ) from error
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        signer: Identity | None = None,
+        round_id: str | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        import httpx
+
+        url = httpx.URL(self.url + path)
+        trouble = ""
+        for attempt in range(self._attempts):
+            if attempt:
+                self._pause(min(30.0, 0.5 * 2**attempt) * (0.5 + random.random() / 2))  # spread devices out
+            headers = {"Content-Type": content_type} if body else {}
+            if signer is not None:
+                headers |= signed_headers(signer, method, url.path, round_id, body)
+            try:
+                answer = self._http.request(method, url, content=body, headers=headers)
+            except httpx.HTTPError as error:
+                trouble = f"{type(error).__name__}: {error}"
+                continue
+            self.bytes_up += len(body)
+            self.bytes_down += len(answer.content)
+            if answer.is_success:
+                return answer.content
+            if answer.status_code not in _RETRIED:
+                raise _refusal(f"{self.url}{path}", answer.status_code, answer.content)
+            trouble = str(_refusal("answer", answer.status_code, answer.content))
+        raise CheckInError(
+            f"{self.url}{path}: no usable answer after {self._attempts} tries ({trouble}); "
+            "everything is kept for the next check-in"
+        )
+
+
+def _refusal(where: str, status: int, content: bytes) -> Refused:
+    try:
+        problem = Problem.model_validate_json(content)
+    except ValidationError:
+        return Refused(f"{where}: refused with status {status}", status, "unknown")
+    field = f"{problem.field}: " if problem.field else ""
+    return Refused(f"{where}: refused with status {status}, {problem.code}: {field}{problem.detail}", status, problem.code)

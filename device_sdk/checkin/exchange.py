@@ -1,0 +1,215 @@
+"""One check-in from a device's side: send what waits, ask what is new, report what was learned, fetch what is newer.
+
+Order matters. Reports are written to the outbox in the transaction that takes their content off the device's books, and
+only then sent; whatever happens on the way, the next check-in repeats the same bytes and the server counts them once.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.checkin.client import Client, Refused
+from device_sdk.checkin.identity import Identity
+from device_sdk.checkin.outbox import Outgoing, keep, release, waiting
+from device_sdk.errors import CheckInError
+from device_sdk.learning.delta import bounded_delta
+from device_sdk.learning.step import Arrays
+from device_sdk.personalization.cache import MarginalCache, reported
+from device_sdk.privacy.contributions import bounded_counts
+from device_sdk.state import Store
+from device_sdk.wire.messages import (
+    CheckedIn,
+    DeltaHeader,
+    DeltaPlan,
+    MarginalPlan,
+    MarginalReport,
+    Marginals,
+    RoundOffer,
+)
+
+__all__ = [
+    "CheckInReport",
+    "Sent",
+    "decode_marginals",
+    "delta_report",
+    "enqueue_delta",
+    "enqueue_marginals",
+    "flush",
+    "has_reported",
+    "restored",
+]
+
+_ROUNDS_REMEMBERED = 64
+_GONE = frozenset({400, 403, 404, 409, 410, 413, 422})
+"""Statuses that no repetition can turn into a receipt: the round is over, or this report will never be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One report that left the device. kind: the stream; duplicate: the server had it already; refused: why it was not
+    taken (its content is back on the device's books), else None."""
+
+    report_id: str
+    round_id: str
+    kind: str
+    size: int
+    duplicate: bool = False
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckInReport:
+    """What a check-in did. round_id: the open round, if any. model_version, marginals_version: now on the device;
+    new_model, new_marginals: whether this check-in brought them. bytes_up, bytes_down: bodies, without headers.
+    due_in_seconds: when the server wants the device back."""
+
+    round_id: str | None
+    model_version: str
+    new_model: bool
+    marginals_version: int
+    new_marginals: bool
+    sent: tuple[Sent, ...]
+    bytes_up: int
+    bytes_down: int
+    due_in_seconds: float
+
+
+def flush(client: Client, store: Store, identity: Identity, restore: Callable[[Outgoing], None]) -> tuple[Sent, ...]:
+    """Sends every waiting report, oldest first.
+
+    A receipt takes a report out; so does a final refusal, after ``restore`` put its content back (both in one
+    transaction). CheckInError: the server cannot be reached; what was not acknowledged stays.
+    """
+    sent: list[Sent] = []
+    for outgoing in waiting(store):
+        size = len(outgoing.body)
+        try:
+            receipt = client.report(identity, outgoing)
+        except Refused as error:
+            if error.status not in _GONE:
+                raise
+            with store.transaction():
+                release(store, outgoing.report_id)
+                restore(outgoing)
+            sent.append(Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, size, refused=str(error)))
+            continue
+        release(store, outgoing.report_id)
+        sent.append(Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, size, receipt.duplicate))
+    return tuple(sent)
+
+
+def has_reported(store: Store, round_id: str, kind: str) -> bool:
+    """Whether this device already made its one report of that stream for the round."""
+    return [round_id, kind] in _ledger(store)
+
+
+def enqueue_marginals(
+    store: Store, identity: Identity, offer: RoundOffer, plan: MarginalPlan, cache: MarginalCache
+) -> MarginalCache:
+    """Puts the bounded counts of the utterances not reported yet into the outbox; returns the cache without them.
+
+    Call inside a transaction that also stores the cache returned. The round is marked as reported even where nothing
+    is left to say.
+    """
+    _remember(store, offer.round_id, "marginals")
+    counts = bounded_counts(cache.pending, plan)
+    if not counts:
+        return cache
+    report_id = secrets.token_hex(16)
+    report = MarginalReport(
+        report_id=report_id,
+        device_id=identity.device_id or "",
+        round_id=offer.round_id,
+        words_digest=cache.words_digest,
+        utterances=cache.pending_utterances,
+        counts=counts,
+    )
+    held = {
+        "words_digest": cache.words_digest,
+        "utterances": cache.pending_utterances,
+        "pending": {str(word): float(cache.pending[word]) for word in np.flatnonzero(cache.pending)},
+    }
+    body = report.model_dump_json().encode()
+    keep(store, Outgoing(report_id, "marginals", offer.round_id, body, json.dumps(held).encode()))
+    return reported(cache)
+
+
+def restored(cache: MarginalCache, outgoing: Outgoing) -> MarginalCache:
+    """The cache with the counts of a refused report pending again; unchanged where the word list is another one."""
+    held = json.loads(outgoing.restore)
+    if held["words_digest"] != cache.words_digest:
+        return cache
+    pending = cache.pending.copy()
+    for word, weight in held["pending"].items():
+        pending[int(word)] += weight
+    return replace(
+        cache,
+        pending=np.minimum(pending, cache.counts),
+        pending_utterances=cache.pending_utterances + int(held["utterances"]),
+    )
+
+
+def enqueue_delta(
+    store: Store, identity: Identity, offer: RoundOffer, plan: DeltaPlan, local: Arrays, base: Arrays, utterances: int
+) -> None:
+    """Puts local minus base, clipped and noised as the plan says, into the outbox. The noise is drawn once: a repeat
+    sends the same bytes. Call inside a transaction."""
+    report_id = secrets.token_hex(16)
+    header = DeltaHeader(
+        report_id=report_id,
+        device_id=identity.device_id or "",
+        round_id=offer.round_id,
+        model_version=offer.model_version,
+        utterances=utterances,
+    )
+    keep(store, Outgoing(report_id, "deltas", offer.round_id, delta_report(header, plan, local, base)))
+    _remember(store, offer.round_id, "deltas")
+
+
+def delta_report(header: DeltaHeader, plan: DeltaPlan, local: Arrays, base: Arrays) -> bytes:
+    """The body of a delta report: safetensors of the bounded delta, the header as its metadata."""
+    from safetensors.numpy import save
+
+    delta, _ = bounded_delta(local, base, plan.clip_norm, plan.noise_stddev)
+    tensors = {name: np.ascontiguousarray(delta[name]) for name in sorted(delta)}
+    return save(tensors, metadata={"header": header.model_dump_json()})
+
+
+def decode_marginals(message: Marginals, words_digest: str, count: int) -> npt.NDArray[np.float64]:
+    """The global distribution, float64 [count]. CheckInError: of another word list or size, or no distribution."""
+    where = f"marginals version {message.marginals_version}"
+    if message.words_digest != words_digest:
+        raise CheckInError(f"{where}: words_digest: found {message.words_digest}, expected {words_digest}")
+    try:
+        content = base64.b64decode(message.probabilities, validate=True)
+    except ValueError as error:
+        raise CheckInError(f"{where}: probabilities: not base64 ({error})") from error
+    if len(content) != 8 * count:
+        raise CheckInError(f"{where}: probabilities: found {len(content)} bytes, expected {8 * count}")
+    values = np.frombuffer(content, "<f8").astype(np.float64)
+    if not np.all(np.isfinite(values)) or values.min() < 0 or abs(float(values.sum()) - 1.0) > 1e-6:
+        raise CheckInError(f"{where}: probabilities: expected non-negative values that sum to 1")
+    return values
+
+
+def round_for(answer: CheckedIn, model_version: str) -> RoundOffer | None:
+    """The open round, where it builds on the model that this device has."""
+    offer = answer.round
+    return offer if offer is not None and offer.model_version == model_version else None
+
+
+def _ledger(store: Store) -> list[list[str]]:
+    content = store.get("settings", "reported")
+    return [] if content is None else [list(entry) for entry in json.loads(content)]
+
+
+def _remember(store: Store, round_id: str, kind: str) -> None:
+    entries = [*_ledger(store), [round_id, kind]][-_ROUNDS_REMEMBERED:]
+    store.put("settings", "reported", json.dumps(entries).encode())

@@ -1,0 +1,87 @@
+"""Who a device is to a server: an Ed25519 key made on the device, and the id the server gave it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import time
+from dataclasses import dataclass, replace
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from device_sdk.errors import StateError
+from device_sdk.state import Store
+from device_sdk.wire import signing
+
+__all__ = ["Identity", "enrolled", "load", "new", "signed_headers"]
+
+_NAME = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """private_key: 32 raw bytes. device_id: as the server named it; None before enrolment. server: its URL."""
+
+    private_key: bytes
+    server: str
+    device_id: str | None = None
+
+    @property
+    def public_key(self) -> str:
+        """Raw Ed25519 public key, base64."""
+        public = Ed25519PrivateKey.from_private_bytes(self.private_key).public_key()
+        return base64.b64encode(public.public_bytes(Encoding.Raw, PublicFormat.Raw)).decode()
+
+
+def new(store: Store, server: str) -> Identity:
+    """A fresh key for ``server``, kept in the state before it is used, so that a retried enrolment is the same one."""
+    identity = Identity(secrets.token_bytes(32), server)
+    _keep(store, identity)
+    return identity
+
+
+def enrolled(store: Store, identity: Identity, device_id: str) -> Identity:
+    """The identity with the id the server gave, kept in the state."""
+    identity = replace(identity, device_id=device_id)
+    _keep(store, identity)
+    return identity
+
+
+def load(store: Store, server: str) -> Identity | None:
+    """The identity at ``server``, None where there is none there (an identity is never shown to another server)."""
+    content = store.get("identity", _NAME)
+    if content is None:
+        return None
+    try:
+        fields = json.loads(content)
+        identity = Identity(base64.b64decode(fields["private_key"]), fields["server"], fields["device_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"identity/{_NAME}: found an unreadable value ({error}), expected key, server and id") from error
+    return identity if identity.server == server else None
+
+
+def signed_headers(
+    identity: Identity, method: str, path: str, round_id: str | None, body: bytes, now: float | None = None
+) -> dict[str, str]:
+    """Headers that sign one request: a fresh nonce and time (seconds since the epoch) every time it is sent."""
+    nonce = secrets.token_urlsafe(18)
+    timestamp = int(time.time() if now is None else now)
+    message = signing.signed_bytes(method, path, round_id, body, nonce, timestamp)
+    signature = Ed25519PrivateKey.from_private_bytes(identity.private_key).sign(message)
+    return {
+        signing.DEVICE: identity.device_id or "",
+        signing.NONCE: nonce,
+        signing.TIMESTAMP: str(timestamp),
+        signing.SIGNATURE: base64.b64encode(signature).decode(),
+    }
+
+
+def _keep(store: Store, identity: Identity) -> None:
+    fields = {
+        "private_key": base64.b64encode(identity.private_key).decode(),
+        "server": identity.server,
+        "device_id": identity.device_id,
+    }
+    store.put("identity", _NAME, json.dumps(fields).encode())

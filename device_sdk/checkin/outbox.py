@@ -1,0 +1,53 @@
+"""Reports on their way: exact bytes, kept until the server acknowledges them, so that a repeat is a duplicate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+from device_sdk.errors import StateError
+from device_sdk.state import Store
+
+__all__ = ["Outgoing", "keep", "release", "waiting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """report_id: made on this device. kind: the stream. body: exactly what is sent, every time it is sent.
+
+    restore: what goes back to the device's books if the round ends without it (for marginals, the counts it held).
+    """
+
+    report_id: str
+    kind: Literal["marginals", "deltas"]
+    round_id: str
+    body: bytes
+    restore: bytes = b""
+
+
+def keep(store: Store, report: Outgoing) -> None:
+    """Puts a report into the outbox. Call it inside the transaction that takes its content off the device's books."""
+    head = {"kind": report.kind, "round_id": report.round_id, "body": len(report.body)}
+    text = json.dumps(head).encode()
+    store.put("outbox", report.report_id, len(text).to_bytes(4, "big") + text + report.body + report.restore)
+
+
+def waiting(store: Store) -> list[Outgoing]:
+    """Reports not yet acknowledged, oldest first."""
+    return [_read(name, store.get("outbox", name) or b"") for name in store.names("outbox")]
+
+
+def release(store: Store, report_id: str) -> None:
+    """Takes an acknowledged or refused report out."""
+    store.delete("outbox", report_id)
+
+
+def _read(report_id: str, content: bytes) -> Outgoing:
+    try:
+        start = 4 + int.from_bytes(content[:4], "big")
+        head = json.loads(content[4:start])
+        end = start + int(head["body"])
+        return Outgoing(report_id, head["kind"], head["round_id"], content[start:end], content[end:])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"outbox/{report_id}: found an unreadable report ({error})") from error
