@@ -1,0 +1,7 @@
+"""Streaming recognition: samples in, partials and an n-best list out."""
+
+from device_sdk.decoding.recognizer import Recognizer, Rescore
+from device_sdk.decoding.session import RecognitionSession
+from device_sdk.decoding.settings import DecodingSettings
+
+__all__ = ["DecodingSettings", "RecognitionSession", "Recognizer", "Rescore"]

@@ -2,9 +2,9 @@
 
 Shape legend: K: frames of a block; B: hypotheses; V: pieces, blank 0; J: joiner size.
 
-Between two frames that extend some hypothesis nothing happens but blanks, so the joiner runs on all frames of a block at
-once for every prefix that enters the beam, and the search jumps from one extending frame to the next. The jump is exact:
-it gives what a loop over frames would.
+Between two frames that extend some hypothesis nothing happens but blanks, so the joiner runs on all frames of a block
+at once for every prefix that enters the beam, and the search jumps from one extending frame to the next. The jump is
+exact: it gives what a loop over frames would.
 """
 
 from __future__ import annotations
@@ -223,9 +223,7 @@ def _best_extensions(totals: Double, limit: float, width: int) -> tuple[list[int
     return rows.tolist(), tokens.tolist(), flat[chosen]
 
 
-def _merge(
-    a: tuple[float, float, Emissions], b: tuple[float, float, Emissions]
-) -> tuple[float, float, Emissions]:
+def _merge(a: tuple[float, float, Emissions], b: tuple[float, float, Emissions]) -> tuple[float, float, Emissions]:
     """Two sets of alignments of one prefix: scores add up, the better of the two best alignments stays."""
     high, low = max(a[0], b[0]), min(a[0], b[0])
     score = high + log1p(exp(low - high))
@@ -258,6 +256,4 @@ def greedy(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings)
         here += jump
         emission = (beam.frame + here, emission)
         prefix = tree.extend([prefix], [int(best[jump])])[0]
-    return replace(
-        beam, prefixes=(prefix,), scores=np.array([score]), emissions=(emission,), frame=beam.frame + total
-    )
+    return replace(beam, prefixes=(prefix,), scores=np.array([score]), emissions=(emission,), frame=beam.frame + total)

@@ -8,16 +8,17 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.runtimes.protocol import RecurrentState
+
 __all__ = ["Joint", "Predictor", "Prefix", "PrefixTree"]
 
 Float = NDArray[np.float32]
-State = tuple[Float, Float]
 
 
 class Predictor(Protocol):
     """The prediction network of a transducer, one step, batched."""
 
-    def predict(self, tokens: NDArray[np.int64], state: State | None) -> tuple[Float, State]:
+    def predict(self, tokens: NDArray[np.int64], state: RecurrentState | None) -> tuple[Float, RecurrentState]:
         """tokens [B]; state (h, c), each [layers, B, P], None at the start. Returns (predicted [B, J], next state)."""
         ...
 
@@ -89,7 +90,7 @@ class PrefixTree:
             start, stop = self._used, self._used + len(new)
             source = [rows[node.parent] for node in new if node.parent is not None]
             ids = np.array([node.token for node in new], np.int64)
-            predicted, (h, c) = self.predictor.predict(ids, (self._h[:, source], self._c[:, source]))
+            predicted, (h, c) = self.predictor.predict(ids, RecurrentState(self._h[:, source], self._c[:, source]))
             if stop > len(self._predicted):
                 self._grow(stop)
             self._predicted[start:stop] = predicted

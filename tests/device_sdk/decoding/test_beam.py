@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,7 +18,7 @@ WIDE = 100_000
 def search(lattice, count, decoding, blocks=None, function=advance):
     beam = start(lattice)
     bounds = sorted({0, count, *(blocks or [])})
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in itertools.pairwise(bounds):
         beam = function(beam, frames(count)[begin:end], lattice, decoding)
     return beam
 
@@ -35,7 +37,7 @@ def test_a_wide_beam_is_the_exhaustive_search(seed, shape, sharpness, cut):
     decoding = DecodingSettings(beam=WIDE, symbols_per_frame=symbols, threshold=np.inf)
     found = paths(search(lattice, count, decoding, [min(cut, count)]))
     assert {path.tokens for path in found} == set(expected)
-    assert all(better.score >= worse.score for better, worse in zip(found, found[1:], strict=False))
+    assert all(better.score >= worse.score for better, worse in itertools.pairwise(found))
     for path in found:
         score, times = expected[path.tokens]
         assert path.score == pytest.approx(score, abs=1e-9)
@@ -104,9 +106,7 @@ def test_no_frames_change_nothing():
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 2**31), symbols=st.integers(1, 3), bias=st.floats(0, 4), cuts=st.lists(st.integers(0, 20))
-)
+@given(seed=st.integers(0, 2**31), symbols=st.integers(1, 3), bias=st.floats(0, 4), cuts=st.lists(st.integers(0, 20)))
 def test_greedy_takes_the_best_symbol_until_it_is_blank(seed, symbols, bias, cuts):
     lattice = RandomLattice(seed, 5, 2.0, bias)
     tokens, times, score = [], [], 0.0

@@ -1,0 +1,59 @@
+"""From paths of a beam to the n-best list an app sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from device_sdk.bundle.tokenizer import Tokenizer
+from device_sdk.decoding.beam import Path
+from device_sdk.hypothesis import Hypothesis, Scores, Word
+
+__all__ = ["distinct", "word_times"]
+
+
+def word_times(
+    tokens: Sequence[int], frames: Sequence[int], tokenizer: Tokenizer, frame_seconds: float, seconds: float
+) -> tuple[Word, ...]:
+    """Words with the times of the frames that emitted their first and last pieces.
+
+    frames: the emitting frame of each token; frame_seconds: length of one; seconds: of the audio, an upper bound.
+    """
+    starts = [i for i, token in enumerate(tokens) if i == 0 or tokenizer.starts_word(token)]
+    words: list[Word] = []
+    begin = 0  # a piece that is a bare word boundary has no text: it belongs to the word that follows
+    for _, end in pairwise([*starts, len(tokens)]):
+        text = tokenizer.decode(tokens[begin:end])
+        if not text:
+            continue
+        first = min(frames[begin] * frame_seconds, seconds)
+        last = min((frames[end - 1] + 1) * frame_seconds, seconds)
+        words.append(Word(text, first, last))
+        begin = end
+    return tuple(words)
+
+
+def distinct(
+    paths: Sequence[Path], tokenizer: Tokenizer, frame_seconds: float, seconds: float
+) -> tuple[Hypothesis, ...]:
+    """One hypothesis per text, best first: the best tokens for it, and the sum of the probabilities of all of them."""
+    chosen: dict[str, Path] = {}
+    totals: dict[str, float] = {}
+    for path in sorted(paths, key=lambda path: -path.score):
+        text = tokenizer.decode(path.tokens)
+        if text in chosen:
+            totals[text] = float(np.logaddexp(totals[text], path.score))
+        else:
+            chosen[text], totals[text] = path, path.score
+    return tuple(
+        Hypothesis(
+            tokens=chosen[text].tokens,
+            text=text,
+            words=word_times(chosen[text].tokens, chosen[text].frames, tokenizer, frame_seconds, seconds),
+            scores=Scores(acoustic=total),
+            score=total,
+        )
+        for text, total in sorted(totals.items(), key=lambda item: -item[1])
+    )

@@ -1,0 +1,60 @@
+"""One loaded model, shared by any number of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle import Bundle
+from device_sdk.decoding.session import RecognitionSession
+from device_sdk.decoding.settings import DecodingSettings
+from device_sdk.hypothesis import Hypothesis, Result
+from device_sdk.runtimes.onnxruntime import OnnxTransducer
+from device_sdk.runtimes.protocol import Transducer
+
+__all__ = ["Recognizer", "Rescore"]
+
+Rescore = Callable[[Sequence[Hypothesis]], Sequence[Hypothesis]]
+"""A second pass: the distinct hypotheses of an utterance, best first, to the same ones in a better order."""
+
+
+class Recognizer:
+    """Owns the sessions of a transducer's graphs. Its attributes are never changed after it is built."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        settings: DecodingSettings = DecodingSettings(),
+        rescore: Rescore | None = None,
+        *,
+        transducer: Transducer | None = None,
+        threads: int = 1,
+    ) -> None:
+        """rescore: applied to the n-best list at the end of each utterance; None keeps the first pass.
+
+        transducer: runs the bundle's graphs; by default onnxruntime with this many threads.
+        """
+        self.bundle = bundle
+        self.settings = settings
+        self.rescore = rescore
+        self.features = bundle.features
+        self.tokenizer = bundle.tokenizer
+        self.transducer: Transducer = OnnxTransducer(bundle, threads=threads) if transducer is None else transducer
+        self.frame_seconds = (
+            bundle.architecture.subsampling_factor * bundle.features.shift / bundle.features.sample_rate
+        )
+
+    def session(self, sample_rate: int = 16_000) -> RecognitionSession:
+        """A session for audio of this rate (Hz). Raises :class:`AudioError` for a rate that cannot be resampled."""
+        return RecognitionSession(self, sample_rate)
+
+    def recognise(self, waveform: NDArray[np.generic], sample_rate: int = 16_000) -> Result:
+        """The n-best list of a whole utterance. waveform: [S] float32 or int16, mono.
+
+        Raises :class:`AudioError` as :meth:`RecognitionSession.feed` does.
+        """
+        session = self.session(sample_rate)
+        session.feed(waveform)
+        return session.finish()
