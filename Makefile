@@ -9,7 +9,7 @@ SEED ?= 1
 
 SHELL := /bin/sh
 PROJECTS := pyproject.toml server/pyproject.toml constraints.txt
-PIP_QUIET := --quiet --disable-pip-version-check --retries 1 --constraint constraints.txt
+PIP_QUIET := --quiet --quiet --disable-pip-version-check --retries 1 --constraint constraints.txt
 KENLM_ABSENT := no C++ compiler for kenlm here: everything runs, without the n-gram
 
 # One thread a process: two busy threads slow each other down on small graphs.

@@ -1,0 +1,170 @@
+"""Charts as inline SVG, drawn by hand so that a report needs no plotting library and no second file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+__all__ = ["Bar", "Line", "bars", "lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """name: in the legend. colour: a CSS class. values: one a position on the x axis; None leaves a gap.
+
+    spread: half-height of a band around each value, or None for no band.
+    """
+
+    name: str
+    colour: str
+    values: Sequence[float | None]
+    spread: Sequence[float | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar of a group."""
+
+    name: str
+    colour: str
+    value: float | None
+
+
+WIDTH, HEIGHT = 560, 280
+LEFT, RIGHT, TOP, BOTTOM = 56, 132, 16, 44
+SEPARATION = 15
+
+
+def lines(
+    series: Sequence[Line], labels: Sequence[str], unit: str, *, percent: bool = False, floor: float = 0.0
+) -> str:
+    """A line chart with its legend at the ends of the lines. ``unit`` names the y axis."""
+    tops = [
+        value + (line.spread[i] or 0.0 if line.spread else 0.0)
+        for line in series
+        for i, value in enumerate(line.values)
+        if value is not None
+    ]
+    scale = _Scale(floor, max(tops, default=1.0))
+    step = (WIDTH - LEFT - RIGHT) / max(len(labels) - 1, 1)
+
+    def x(index: int) -> float:
+        return LEFT + step * index if len(labels) > 1 else LEFT + (WIDTH - LEFT - RIGHT) / 2
+
+    parts = _axes(scale, unit, percent)
+    parts += [_text(x(i), HEIGHT - BOTTOM + 18, label, "tick middle") for i, label in enumerate(labels)]
+    ends: list[tuple[float, str, str]] = []
+    for line in series:
+        points = [(x(i), scale.y(value), i) for i, value in enumerate(line.values) if value is not None]
+        if not points:
+            continue
+        if line.spread is not None:
+            upper = [(px, scale.y((line.values[i] or 0.0) + (line.spread[i] or 0.0))) for px, _, i in points]
+            lower = [(px, scale.y((line.values[i] or 0.0) - (line.spread[i] or 0.0))) for px, _, i in points]
+            band = " ".join(f"{px:.1f},{py:.1f}" for px, py in [*upper, *reversed(lower)])
+            parts.append(f'<polygon class="band {line.colour}" points="{band}"/>')
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py, _ in points)
+        parts.append(f'<polyline class="line {line.colour}" points="{path}"/>')
+        for px, py, i in points:
+            value = line.values[i]
+            title = f"{line.name}, {labels[i]}: {_number(value or 0.0, percent)}"
+            dot = f'<circle class="dot {line.colour}" cx="{px:.1f}" cy="{py:.1f}" r="3.5">'
+            parts.append(f"{dot}<title>{escape(title)}</title></circle>")
+        ends.append((points[-1][1], line.name, line.colour))
+    for position, name, colour in _apart(ends):
+        parts.append(_text(WIDTH - RIGHT + 12, position + 4, name, f"legend {colour}"))
+    return _svg(parts, HEIGHT)
+
+
+def bars(groups: Sequence[tuple[str, Sequence[Bar]]], unit: str, *, percent: bool = False, width: int = WIDTH) -> str:
+    """Grouped bars: one group a label on the x axis, its bars side by side, and a legend above."""
+    values = [bar.value for _, group in groups for bar in group if bar.value is not None]
+    scale = _Scale(0.0, max(values, default=1.0))
+    parts = _axes(scale, unit, percent, width, right=16)
+    inner = (width - LEFT - 16) / max(len(groups), 1)
+    for index, (label, group) in enumerate(groups):
+        start = LEFT + inner * index
+        thickness = min(inner * 0.8 / max(len(group), 1), 34.0)
+        offset = start + (inner - thickness * len(group)) / 2
+        for position, bar in enumerate(group):
+            if bar.value is None:
+                continue
+            top = scale.y(bar.value)
+            title = f"{label}, {bar.name}: {_number(bar.value, percent)}"
+            parts.append(
+                f'<rect class="bar {bar.colour}" x="{offset + thickness * position + 1:.1f}" y="{top:.1f}" '
+                f'width="{max(thickness - 2, 1):.1f}" height="{max(HEIGHT - BOTTOM - top, 0):.1f}" rx="2">'
+                f"<title>{escape(title)}</title></rect>"
+            )
+        shown = label if len(label) * 6.2 < inner * 1.1 or len(groups) < 4 else label[: max(int(inner / 6.4), 3)] + "…"
+        parts.append(_text(start + inner / 2, HEIGHT - BOTTOM + 18, shown, "tick middle"))
+    names: dict[str, str] = {bar.name: bar.colour for _, group in groups for bar in group}
+    if len(names) > 1:
+        position = float(LEFT)
+        for name, colour in names.items():
+            parts.append(
+                f'<rect class="bar {colour}" x="{position:.0f}" y="{HEIGHT - 14}" width="10" height="10" rx="2"/>'
+            )
+            parts.append(_text(position + 15, HEIGHT - 5, name, "tick"))
+            position += 32 + 6.6 * len(name)
+    return _svg(parts, HEIGHT, width)
+
+
+class _Scale:
+    """Maps values to y, with round numbers at the grid lines."""
+
+    def __init__(self, low: float, high: float) -> None:
+        reach = max(high - low, 1e-9)
+        raw = reach / 4
+        magnitude = 10.0 ** math.floor(math.log10(raw))
+        step = next(factor * magnitude for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * magnitude >= raw - 1e-12)
+        self.low = math.floor(low / step) * step
+        self.high = math.ceil(high / step - 1e-9) * step
+        self.ticks = [self.low + step * i for i in range(round((self.high - self.low) / step) + 1)]
+
+    def y(self, value: float) -> float:
+        clipped = min(max(value, self.low), self.high)
+        return HEIGHT - BOTTOM - (clipped - self.low) / (self.high - self.low) * (HEIGHT - BOTTOM - TOP)
+
+
+def _axes(scale: _Scale, unit: str, percent: bool, width: int = WIDTH, right: int = RIGHT) -> list[str]:
+    parts = []
+    for tick in scale.ticks:
+        y = scale.y(tick)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_text(LEFT - 8, y + 4, _number(tick, percent), "tick end"))
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    parts.append(
+        f'<text class="tick middle" transform="translate(12 {middle:.0f}) rotate(-90)" x="0" y="0">{escape(unit)}</text>'
+    )
+    return parts
+
+
+def _apart(ends: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
+    """Legend entries moved down until no two overlap, then the whole up if they left the chart."""
+    placed: list[tuple[float, str, str]] = []
+    for position, name, colour in sorted(ends):
+        lowest = placed[-1][0] + SEPARATION if placed else float(TOP)
+        placed.append((max(position, lowest), name, colour))
+    excess = max(placed[-1][0] - (HEIGHT - BOTTOM), 0.0) if placed else 0.0
+    return [(position - excess, name, colour) for position, name, colour in placed]
+
+
+def _number(value: float, percent: bool) -> str:
+    if percent:
+        return f"{100 * value:.0f} %" if abs(value * 100 - round(value * 100)) < 1e-6 else f"{100 * value:.1f} %"
+    if value == 0:
+        return "0"
+    if abs(value) >= 1e4:
+        return f"{value:.0e}".replace("e+0", "e").replace("e+", "e") if abs(value) >= 1e6 else f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _text(x: float, y: float, content: str, style: str) -> str:
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{escape(content)}</text>'
+
+
+def _svg(parts: Sequence[str], height: int, width: int = WIDTH) -> str:
+    return f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg>'

@@ -1,0 +1,298 @@
+"""`report.html`: the whole simulation on one self-contained page."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from server.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, rate
+from server.simulation.plots import Bar, Line, bars, lines
+
+__all__ = ["render"]
+
+TITLES: dict[Kind, str] = {"slot_error": "Slot error", "wer": "Word error"}
+PARTS = {"all": "devices, all rounds", "last": "devices, last round", "heldout": "held-out voices"}
+MEANINGS = {
+    "frozen": "the bundle as shipped",
+    "marginals": "rescoring with personal and global word counts",
+    "learning": "local gradient steps from weak feedback, averaged by the server",
+    "both": "marginals and learning",
+    "supervised": "as both, but the steps are told the true transcripts: a yardstick, not a product",
+}
+
+
+def render(document: dict[str, Any], runs: Sequence[Run]) -> str:
+    """The page. document: the simulation's JSON; runs: what it was computed from."""
+    kinds = [
+        kind for kind in ("slot_error", "wer") if document["conditions"]["frozen"][kind]["all"]["mean"] is not None
+    ]
+    sections = [
+        _headline(document, kinds),
+        _section("Errors", _table(document, kinds), _conditions()),
+        _section(
+            "Round by round",
+            _row(*(_per_round(document, runs, kind) for kind in kinds)),
+            "<p>Every utterance is decoded and scored first and used for learning once, afterwards. Bands are one "
+            "standard deviation over seeds.</p>"
+            if document["seeds"] > 1
+            else "<p>Every utterance is decoded and scored first and used for learning once, afterwards.</p>",
+        ),
+        _section("Device by device", *(_per_device(runs, kind) for kind in kinds)),
+        _section("What travels", _row(_bytes(document, runs, "up"), _bytes(document, runs, "down"))),
+        _section("Privacy", _privacy(document)),
+        _section("On the device", _row(_time(document), _memory(document))),
+        _section("Voices", _voices(document)),
+        _section("How this was made", _settings(document)),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>idiolect: simulation</title><style>{STYLE}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def _headline(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
+    cards = []
+    for kind in kinds:
+        frozen = document["conditions"]["frozen"][kind]["all"]["mean"]
+        both = document["conditions"]["both"][kind]["all"]["mean"]
+        change = (both - frozen) / frozen if frozen else 0.0
+        tone = "good" if change < 0 else "bad" if change > 0 else ""
+        cards.append(
+            f'<div class="card"><div class="what">{TITLES[kind]}</div>'
+            f'<div class="value">{_percent(frozen)} <span class="arrow">→</span> {_percent(both)}</div>'
+            f'<div class="change {tone}">{100 * change:+.0f} % relative</div></div>'
+        )
+    interval = document.get("bootstrap")
+    if interval:
+        low, high = interval["interval"]
+        verdict = "excludes zero" if interval["excludes_zero"] else "includes zero"
+        cards.append(
+            f'<div class="card"><div class="what">{TITLES[interval["figure"]]}, both − frozen</div>'
+            f'<div class="value">{100 * interval["difference"]:+.1f} points</div>'
+            f'<div class="change">95 % interval {100 * low:+.1f} to {100 * high:+.1f}: {verdict}</div></div>'
+        )
+    seeds = document["seeds"]
+    voices = len(document["voices"]["devices"])
+    words = "seed" if seeds == 1 else "seeds"
+    return (
+        "<header><h1>Devices that learn their users</h1>"
+        f"<p>{voices} devices, {document['rounds']} rounds, {seeds} {words}, data <code>{escape(document['data'])}</code>. "
+        "Each device is the real SDK with its own state and its own speaker; it shares noised word counts and a bounded, "
+        "noised weight delta with a live server, and never audio or text.</p>"
+        f'<div class="cards">{"".join(cards)}</div></header>'
+    )
+
+
+def _table(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
+    head = "".join(f'<th colspan="{len(PARTS)}">{TITLES[kind]}</th>' for kind in kinds)
+    under = "".join(f"<th>{title}</th>" for _ in kinds for title in PARTS.values())
+    rows = []
+    for condition in CONDITIONS:
+        cells = []
+        for kind in kinds:
+            for part in PARTS:
+                figure = document["conditions"][condition.name][kind][part]
+                deviation = f" <small>± {100 * figure['std']:.1f}</small>" if document["seeds"] > 1 else ""
+                cells.append(
+                    f"<td>{_percent(figure['mean'])}{deviation}</td>" if figure["mean"] is not None else "<td>–</td>"
+                )
+        swatch = f'<span class="swatch {condition.name}"></span>'
+        rows.append(f"<tr><th>{swatch}{condition.name}</th>{''.join(cells)}</tr>")
+    return (
+        f'<div class="wide"><table><thead><tr><th rowspan="2"></th>{head}</tr><tr>{under}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _conditions() -> str:
+    items = "".join(
+        f'<dt><span class="swatch {name}"></span>{name}</dt><dd>{meaning}</dd>' for name, meaning in MEANINGS.items()
+    )
+    return f'<dl class="meanings">{items}</dl>'
+
+
+def _per_round(document: dict[str, Any], runs: Sequence[Run], kind: Kind) -> str:
+    rounds = document["rounds"]
+    series = []
+    for condition in CONDITIONS:
+        own = [run for run in runs if run.condition == condition.name]
+        columns = [[rate(_in_round(run, number), kind) for run in own] for number in range(rounds)]
+        known = [[value for value in column if value is not None] for column in columns]
+        means = [statistics.fmean(column) if column else None for column in known]
+        bands = [statistics.stdev(column) if len(column) > 1 else 0.0 for column in known]
+        series.append(Line(condition.name, condition.name, means, bands if document["seeds"] > 1 else None))
+    labels = [f"round {number + 1}" for number in range(rounds)]
+    return _figure(TITLES[kind], lines(series, labels, "errors / references", percent=True))
+
+
+def _in_round(run: Run, number: int) -> list[Outcome]:
+    return [outcome for outcome in run.outcomes if outcome.round == number]
+
+
+def _per_device(runs: Sequence[Run], kind: Kind) -> str:
+    shown = ("frozen", "both", "supervised")
+    voices = sorted({outcome.voice for run in runs for outcome in run.outcomes if not outcome.held_out})
+
+    def error(voice: str, condition: str) -> float | None:
+        return rate(
+            (
+                outcome
+                for run in runs
+                if run.condition == condition
+                for outcome in run.outcomes
+                if outcome.voice == voice and not outcome.held_out
+            ),
+            kind,
+        )
+
+    groups = [(voice, [Bar(name, name, error(voice, name)) for name in shown]) for voice in voices]
+    rows = [groups[start : start + 12] for start in range(0, len(groups), 12)]
+    charts = "".join(bars(row, "errors / references", percent=True, width=1140) for row in rows)
+    return f'<figure class="full"><figcaption>{TITLES[kind]}, per device</figcaption>{charts}</figure>'
+
+
+def _bytes(document: dict[str, Any], runs: Sequence[Run], direction: str) -> str:
+    read: Callable[[Any], int] = (lambda traffic: traffic.up) if direction == "up" else (lambda traffic: traffic.down)
+    groups = []
+    for number in range(document["rounds"]):
+        group = []
+        for condition in CONDITIONS:
+            if not condition.reports or condition.supervised:
+                continue
+            own = [run for run in runs if run.condition == condition.name]
+            values = [read(traffic) for run in own for traffic in run.traffic if traffic.round == number]
+            group.append(Bar(condition.name, condition.name, statistics.fmean(values) / 1e6 if values else None))
+        groups.append((f"round {number + 1}", group))
+    title = "Megabytes a device sends" if direction == "up" else "Megabytes a device receives"
+    return _figure(title, bars(groups, "MB a device and round"))
+
+
+def _privacy(document: dict[str, Any]) -> str:
+    rows, shown = [], []
+    for stream, entry in document["epsilon"].items():
+        value = entry.get("epsilon")
+        text = "∞" if _unbounded(value) else f"{value:.4g}"
+        rows.append(
+            f"<tr><th>{escape(stream)}</th><td>{text}</td>"
+            + "".join(
+                f"<td>{escape(str(entry.get(key, '–')))}</td>" for key in ("adjacency", "sampling", "trust_model")
+            )
+            + "</tr>"
+        )
+        by_round = entry.get("per_round") or []
+        if by_round and not any(map(_unbounded, by_round)):
+            labels = [f"round {number + 1}" for number in range(len(by_round))]
+            chart = lines([Line(stream, "both", by_round)], labels, "epsilon spent by a device, so far")
+            shown.append(_figure(f"Epsilon of {stream}", chart))
+    table = (
+        '<div class="wide"><table><thead><tr><th>stream</th><th>epsilon</th><th>adjacency</th><th>sampling</th>'
+        f"<th>who sees what</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+    words = (
+        "<p>Epsilon is stated for each stream by itself, as the server's ledger holds it for the device that spent most. "
+        "∞ says that the noise, if any, is too small to promise anything.</p>"
+    )
+    return table + words + _row(*shown)
+
+
+def _unbounded(value: Any) -> bool:
+    return value is None or isinstance(value, str) or not math.isfinite(value)
+
+
+def _time(document: dict[str, Any]) -> str:
+    device = document["device"]
+    groups = [
+        (
+            name,
+            [
+                Bar("recognise", "marginals", 1e3 * entry["recognise_seconds"]),
+                Bar("learn", "learning", 1e3 * entry["learn_seconds"]),
+            ],
+        )
+        for name, entry in device.items()
+    ]
+    return _figure("Time an utterance", bars(groups, "milliseconds"))
+
+
+def _memory(document: dict[str, Any]) -> str:
+    groups = [
+        (name, [Bar("peak", name, entry["peak_memory_bytes"] / 1e6)]) for name, entry in document["device"].items()
+    ]
+    return _figure("Peak resident memory of the device's process", bars(groups, "megabytes"))
+
+
+def _voices(document: dict[str, Any]) -> str:
+    columns = []
+    titles = {"base": "base training", "devices": "devices", "heldout": "held out"}
+    for name, title in titles.items():
+        voices = document["voices"][name]
+        items = "".join(f"<li>{escape(voice)}</li>" for voice in voices) or "<li>not listed by the bundle</li>"
+        columns.append(f"<div><h3>{title} ({len(voices)})</h3><ul>{items}</ul></div>")
+    return f"<p>The three sets share no voice.</p><div class='columns'>{''.join(columns)}</div>"
+
+
+def _settings(document: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><th>{escape(str(name))}</th><td>{escape(str(value))}</td></tr>"
+        for name, value in document["settings"].items()
+    )
+    return f'<div class="wide"><table class="plain"><tbody>{rows}</tbody></table></div>'
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _section(title: str, *parts: str) -> str:
+    return f"<section><h2>{title}</h2>{''.join(parts)}</section>"
+
+
+def _figure(title: str, chart: str) -> str:
+    return f"<figure><figcaption>{escape(title)}</figcaption>{chart}</figure>"
+
+
+def _row(*figures: str) -> str:
+    return f'<div class="row">{"".join(figures)}</div>'
+
+
+STYLE = """
+:root{--ink:#1c2330;--soft:#5d6878;--line:#e3e7ee;--paper:#f6f7fa;--card:#fff;--good:#18794e;--bad:#b4232c;
+--frozen:#7b8494;--marginals:#2f7fd1;--learning:#e08a1e;--both:#7a3fc4;--supervised:#2c9c69}
+@media(prefers-color-scheme:dark){:root{--ink:#e8ebf1;--soft:#9ba6b6;--line:#2c3442;--paper:#12161d;--card:#1a2029;
+--good:#4cc38a;--bad:#ff7b80;--frozen:#98a2b3;--marginals:#5aa5f0;--learning:#f2a541;--both:#ab7df0;--supervised:#4cc38a}}
+*{box-sizing:border-box}body{margin:0;background:var(--paper);color:var(--ink);
+font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+main{max-width:1200px;margin:0 auto;padding:32px 24px 64px}
+h1{font-size:30px;letter-spacing:-.02em;margin:0 0 8px}h2{font-size:19px;margin:0 0 14px}h3{font-size:14px;margin:0 0 6px}
+header p{max-width:800px;color:var(--soft);margin:0 0 20px}code{font-size:.92em}
+section{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:22px 24px;margin-top:20px}
+section>p{color:var(--soft);margin:8px 0 0;max-width:860px}
+.cards{display:flex;flex-wrap:wrap;gap:14px}.card{background:var(--card);border:1px solid var(--line);border-radius:12px;
+padding:14px 20px;min-width:230px}.what{color:var(--soft);font-size:13px}.value{font-size:25px;font-weight:600;
+letter-spacing:-.01em}.arrow{color:var(--soft);font-weight:400}.change{font-size:13px;color:var(--soft)}
+.change.good{color:var(--good)}.change.bad{color:var(--bad)}
+.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{padding:7px 12px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+thead th{color:var(--soft);font-weight:500;font-size:13px}tbody th{text-align:left;font-weight:600}
+td:has(+td:last-child),td{vertical-align:top}small{color:var(--soft)}
+table.plain th{width:260px}table.plain td{text-align:left;white-space:normal}
+.meanings{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:16px 0 0;font-size:14px}
+.meanings dt{font-weight:600}.meanings dd{margin:0;color:var(--soft)}
+.swatch{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:8px}
+.row{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:20px}
+figure{margin:0;min-width:0}figure.full{margin-top:12px}figcaption{font-weight:600;font-size:14px;margin-bottom:6px}
+svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font-size:11.5px}
+.middle{text-anchor:middle}.end{text-anchor:end}.grid{stroke:var(--line);stroke-width:1}
+.line{fill:none;stroke-width:2.4;stroke-linejoin:round;stroke-linecap:round}.dot{stroke:var(--card);stroke-width:1.5}
+.band{opacity:.13}.legend{font-weight:600}
+.columns{display:grid;grid-template-columns:repeat(auto-fit,minmax(260px,1fr));gap:20px;margin-top:14px}
+ul{margin:0;padding-left:18px;columns:2;column-gap:24px;font-size:13px;color:var(--soft)}li{break-inside:avoid}
+""" + "".join(
+    f".swatch.{name}{{background:var(--{name})}}.line.{name}{{stroke:var(--{name})}}.dot.{name},.band.{name},"
+    f".bar.{name},svg text.legend.{name}{{fill:var(--{name})}}"
+    for name in MEANINGS
+)

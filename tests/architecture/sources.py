@@ -1,0 +1,80 @@
+"""Reads which modules a source file imports from its syntax tree, without running it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("rescoring", "device_sdk", "export", "server", "examples")
+DOTTED = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")
+IMPORTERS = {"import_module", "__import__", "run_module"}
+
+
+def source_files(*packages: str) -> list[Path]:
+    return sorted(
+        path
+        for package in packages
+        for path in (ROOT / package).rglob("*.py")
+        if not {"build", "dist", "_build", "__pycache__"} & set(path.relative_to(ROOT).parts)
+    )
+
+
+def imported_modules(path: Path, root: Path = ROOT) -> set[str]:
+    """Absolute dotted names of everything a file imports, anywhere in it.
+
+    Relative imports are resolved. A dynamic import with a literal counts as that module; one whose argument is
+    computed counts as every string in the file that looks like a module, since it might be any of them.
+    """
+    return set(modules_of(ast.parse(path.read_text("utf-8"), str(path)), package_of(path, root)))
+
+
+def package_of(path: Path, root: Path) -> tuple[str, ...]:
+    return path.relative_to(root).with_suffix("").parts[:-1]
+
+
+def modules_of(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=module, level=level, names=names):
+                base = _absolute(module or "", level, package)
+                yield from (f"{base}.{alias.name}" if base else alias.name for alias in names)
+                if base:
+                    yield base
+            case ast.Call(func=function, args=arguments) if _name(function) in IMPORTERS:
+                yield from _dynamic(tree, arguments[0] if arguments else None, package)
+
+
+def _dynamic(tree: ast.AST, argument: ast.expr | None, package: tuple[str, ...]) -> Iterator[str]:
+    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+        name = argument.value.lstrip(".")
+        yield _absolute(name, len(argument.value) - len(name), package)
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.match(node.value):
+            yield node.value
+
+
+def _absolute(module: str, level: int, package: tuple[str, ...]) -> str:
+    if level == 0:
+        return module
+    anchor = package[: len(package) - (level - 1)]
+    return ".".join([*anchor, module] if module else anchor)
+
+
+def _name(function: ast.expr) -> str:
+    match function:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def top_level(modules: set[str]) -> set[str]:
+    return {module.partition(".")[0] for module in modules}

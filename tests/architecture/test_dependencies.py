@@ -1,0 +1,115 @@
+"""Dependencies point one way, and each folder keeps to the libraries its install brings."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import PACKAGES, ROOT, imported_modules, source_files, top_level
+
+BELOW = {package: set(PACKAGES[: position + 1]) for position, package in enumerate(PACKAGES)}
+
+DEVICE_LIBRARIES = {
+    *("cryptography", "httpx", "numpy", "onnxruntime", "pydantic", "rich", "safetensors", "sentencepiece"),
+    *("soundfile", "soxr", "typer"),
+    *("kenlm", "sounddevice"),  # extras: imported where they are used, and named when they are missing
+}
+LIBRARIES = {
+    "rescoring": {"numpy"},
+    "device_sdk/wire": {"pydantic"},
+    "device_sdk": DEVICE_LIBRARIES,
+}
+TORCH = ("export/", "server/training/", "server/commands/train")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_dependencies_point_one_way(package: str) -> None:
+    forbidden = set(PACKAGES) - BELOW[package] | {"tests"}
+    found = {
+        str(path.relative_to(ROOT)): broken
+        for path in source_files(package)
+        if (broken := top_level(imported_modules(path)) & forbidden)
+    }
+    assert not found, f"{package} may import only {sorted(BELOW[package])}: {found}"
+
+
+@pytest.mark.parametrize("folder", LIBRARIES)
+def test_a_folder_imports_only_the_libraries_of_its_install(folder: str) -> None:
+    allowed = LIBRARIES[folder] | BELOW[folder.partition("/")[0]] | set(sys.stdlib_module_names)
+    files = source_files(folder)
+    found = {str(path.relative_to(ROOT)): extra for path in files if (extra := _third_party(path, folder) - allowed)}
+    assert files and not found, found
+
+
+def _third_party(path: Path, folder: str) -> set[str]:
+    """Modules that a file imports; strings that only look like modules count when they name an installed one."""
+    known = set(sys.stdlib_module_names) | DEVICE_LIBRARIES | set(PACKAGES) | {"torch", "fastapi", "onnx", "sqlalchemy"}
+    names = top_level(imported_modules(path))
+    text = path.read_text("utf-8")
+    return {name for name in names if name in known or f"import {name}" in text or f"from {name}" in text}
+
+
+def test_the_device_never_names_what_its_install_never_loads() -> None:
+    found = {
+        str(path.relative_to(ROOT)): heavy
+        for path in source_files("device_sdk", "rescoring")
+        if path.name != "cli.py"  # which names the modules of extras in its messages
+        and (heavy := top_level(imported_modules(path)) & {"torch", "fastapi", "onnx", "sqlalchemy"})
+    }
+    assert not found
+
+
+def test_torch_stays_in_its_folders() -> None:
+    found = [
+        name
+        for path in source_files("export", "server", "examples")
+        if not (name := str(path.relative_to(ROOT))).startswith(TORCH) and "torch" in top_level(imported_modules(path))
+    ]
+    assert not found
+
+
+def test_nothing_unpickles() -> None:
+    banned = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
+    found = [path for path in source_files(*PACKAGES) if top_level(imported_modules(path)) & banned]
+    assert not found
+
+
+@pytest.mark.parametrize("file", ["pyproject.toml", "server/pyproject.toml"])
+def test_entry_points_name_modules_that_exist(file: str) -> None:
+    project = tomllib.loads((ROOT / file).read_text("utf-8"))["project"]
+    groups = [*project.get("entry-points", {}).values(), project.get("scripts", {})]
+    targets = [target for group in groups for target in group.values()]
+    missing = [
+        target
+        for target in targets
+        if not (path := ROOT / f"{target.partition(':')[0].replace('.', '/')}.py").is_file()
+        or target.partition(":")[2] not in path.read_text("utf-8")
+    ]
+    assert targets and not missing
+
+
+CASES = [
+    ("import server.app\n", {"server"}),
+    ("def f():\n    from server import app\n", {"server"}),
+    ("from ..server import app\n", {"server"}),
+    ("from ... import export\n", set()),  # above the root: nothing of ours
+    ("import importlib\nimportlib.import_module('export.graphs')\n", {"importlib", "export"}),
+    ("from importlib import import_module\nimport_module('..export', __package__)\n", {"importlib", "export"}),
+    ("__import__('server')\n", {"server"}),
+    (
+        "from importlib import import_module\nNAMES = {'a': 'server.app'}\nimport_module(NAMES['a'])\n",
+        {"importlib", "a", "server"},
+    ),
+    ("if False:\n    import torch\n", {"torch"}),
+]
+
+
+@pytest.mark.parametrize(("source", "expected"), CASES)
+def test_the_reader_sees_every_way_to_import(source: str, expected: set[str], tmp_path: Path) -> None:
+    path = tmp_path / "device_sdk" / "module.py"
+    path.parent.mkdir()
+    path.write_text(source, "utf-8")
+    assert top_level(imported_modules(path, tmp_path)) >= expected

@@ -1,0 +1,59 @@
+"""What importing each part loads, seen from a fresh process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import ROOT, source_files
+
+HEAVY = {"torch", "fastapi", "sqlalchemy", "onnx", "uvicorn", "alembic", "espeakng_loader", "export", "server"}
+
+CASES = [
+    ("rescoring", HEAVY | {"onnxruntime", "device_sdk", "pydantic", "httpx", "soundfile"}),
+    ("device_sdk", HEAVY),
+    ("device_sdk.wire.messages", HEAVY | {"numpy", "onnxruntime", "httpx", "cryptography", "soundfile"}),
+    ("device_sdk.cli", HEAVY | {"onnxruntime", "numpy", "httpx"}),
+    ("server.app", {"torch", "onnx", "espeakng_loader", "sherpa_onnx"}),
+    ("server.simulation", {"torch", "onnx", "fastapi"}),
+    ("server.commands.simulate", {"torch", "onnx", "fastapi"}),
+    ("server.corpora", {"torch", "onnx", "fastapi"}),
+]
+
+
+@pytest.mark.parametrize(("module", "never"), CASES)
+def test_an_import_loads_only_what_it_needs(module: str, never: set[str]) -> None:
+    code = f"import json, sys; import {module}; print(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}})))"
+    loaded = set(json.loads(_python(code)))
+    assert not loaded & never
+
+
+def test_every_module_of_the_device_imports_without_the_server_side() -> None:
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in source_files("rescoring", "device_sdk")
+    ]
+    code = f"""
+import importlib, sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {HEAVY | {"kenlm", "sounddevice"}!r}:
+            raise ModuleNotFoundError(f'refused {{name}}', name=name)
+sys.meta_path.insert(0, Refuse())
+for name in {names!r}:
+    importlib.import_module(name)
+print(len({names!r}))
+"""
+    assert int(_python(code)) == len(names)
+
+
+def _python(code: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=Path(ROOT), check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
