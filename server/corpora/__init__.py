@@ -1,0 +1,48 @@
+"""Speech to train, simulate and measure on: readers of real recordings, made voices, rooms, and a command grammar.
+
+Nothing here loads torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from device_sdk.errors import DataError
+from server.corpora.barista import read_barista
+from server.corpora.folder import read_folder
+from server.corpora.fsdd import read_fsdd
+from server.corpora.made import made_corpus
+from server.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
+from server.corpora.voices import VARIANTS
+
+__all__ = ["KINDS", "SAMPLE_RATE", "Corpus", "Utterance", "Waveform", "open_corpus"]
+
+KINDS = ("barista:PATH", "fsdd:PATH", "folder:PATH", *(f"made:{voice_set}" for voice_set in VARIANTS))
+
+
+def open_corpus(source: str | Path, seed: int = 0) -> Corpus:
+    """The corpus that KIND:PATH names; audio is read later, utterance by utterance.
+
+    source: ``barista:PATH``, ``fsdd:PATH``, ``folder:PATH``, or ``made:base``, ``made:devices``, ``made:heldout`` for 200
+        commands by 10 made voices of that set. seed: decides fsdd's strings and made speech.
+    Raises DataError naming the kind, file or field that is wrong.
+    """
+    kind, separator, rest = str(source).partition(":")
+    readers: dict[str, Any] = {
+        "barista": lambda: read_barista(Path(rest).expanduser()),
+        "fsdd": lambda: read_fsdd(Path(rest).expanduser(), seed),
+        "folder": lambda: read_folder(Path(rest).expanduser()),
+        "made": lambda: _made(rest, seed),
+    }
+    if not separator or kind not in readers or not rest:
+        raise DataError(f"data source {str(source)!r}: expected one of {', '.join(KINDS)}")
+    corpus: Corpus = readers[kind]()
+    return corpus
+
+
+def _made(name: str, seed: int) -> Corpus:
+    for voice_set in VARIANTS:
+        if voice_set == name:
+            return made_corpus(voice_set, people=10, each=20, seed=seed)
+    raise DataError(f"data source 'made:{name}': expected one of {', '.join(f'made:{known}' for known in VARIANTS)}")

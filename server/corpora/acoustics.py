@@ -207,9 +207,7 @@ def room_response(rt60: float, direct_db: float, generator: np.random.Generator)
     return tail
 
 
-def coloured_noise(
-    samples: int, colour: float, sway: float, generator: np.random.Generator
-) -> npt.NDArray[np.float64]:
+def coloured_noise(samples: int, colour: float, sway: float, generator: np.random.Generator) -> npt.NDArray[np.float64]:
     """Noise [samples] of RMS 1 whose power falls as 1 / f ** colour and whose loudness wanders by ``sway`` (0 to 1)."""
     size = _fft_size(samples)
     frequencies = np.fft.rfftfreq(size, 1 / SAMPLE_RATE)

@@ -52,7 +52,9 @@ class Profile:
     _weights: Mapping[str, tuple[float, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        weights = {name: tuple(1.0 / rank for rank in range(1, len(values) + 1)) for name, values in self.favourites.items()}
+        weights = {
+            name: tuple(1.0 / rank for rank in range(1, len(values) + 1)) for name, values in self.favourites.items()
+        }
         object.__setattr__(self, "_weights", {name: tuple(w / sum(row) for w in row) for name, row in weights.items()})
 
     def draw(self, slot_type: str, generator: np.random.Generator) -> str | None:

@@ -52,7 +52,15 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "duration": (
         *_product(_COUNTS, ("minutes", "seconds")),
         *_product(_COUNTS[:11], ("hours",)),
-        *("one minute", "one hour", "an hour", "half an hour", "a minute", "an hour and a half", "a quarter of an hour"),
+        *(
+            "one minute",
+            "one hour",
+            "an hour",
+            "half an hour",
+            "a minute",
+            "an hour and a half",
+            "a quarter of an hour",
+        ),
     ),
     "time": (
         *_product(_HOURS, ("o'clock", "fifteen", "thirty", "forty five", "ten", "twenty", "fifty")),
@@ -155,7 +163,9 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     ),
     "weather": _lines("rain, snow, sunny, windy, cloudy, foggy, thunderstorms, freezing, humid, hail"),
     "station": _lines("channel one, channel two, channel five, channel seven, channel nine, news radio, sports radio"),
-    "topic": _lines("headlines, sports news, business news, science news, football scores, stock market, traffic report"),
+    "topic": _lines(
+        "headlines, sports news, business news, science news, football scores, stock market, traffic report"
+    ),
     "language": _lines("french, german, spanish, italian, japanese, korean, arabic, portuguese, swedish, hindi"),
     **{f"digit{position}": _DIGITS for position in range(1, 9)},
 }

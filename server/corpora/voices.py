@@ -60,7 +60,20 @@ REGIONAL_ACCENTS = ("en-029", "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwm
 
 VARIANTS: Mapping[VoiceSet, tuple[str, ...]] = {
     "base": (
-        *("Alex", "Alicia", "Andy", "AnxiousAndy", "Denis", "Diogo", "Gene", "Gene2", "Henrique", "Hugo", "Jacky", "Lee"),
+        *(
+            "Alex",
+            "Alicia",
+            "Andy",
+            "AnxiousAndy",
+            "Denis",
+            "Diogo",
+            "Gene",
+            "Gene2",
+            "Henrique",
+            "Hugo",
+            "Jacky",
+            "Lee",
+        ),
         *("Mario", "Michael", "Mr serious", "Reed", "RicishayMax", "RicishayMax2", "RicishayMax3", "adam"),
         *("antonio", "aunty", "benjamin", "boris", "caleb", "david", "edward", "edward2", "f1", "f2", "f4", "grandma"),
         *("gustave", "iven", "iven2", "iven3", "iven4", "klatt", "klatt2", "klatt3", "klatt4", "klatt5", "klatt6"),
@@ -68,7 +81,22 @@ VARIANTS: Mapping[VoiceSet, tuple[str, ...]] = {
         *("steph", "steph2", "steph3", "victor", "zac"),
     ),
     "devices": (
-        *("Andrea", "Marco", "Storm", "anika", "ed", "f3", "grandpa", "ian", "john", "m3", "m8", "max", "pablo", "robert"),
+        *(
+            "Andrea",
+            "Marco",
+            "Storm",
+            "anika",
+            "ed",
+            "f3",
+            "grandpa",
+            "ian",
+            "john",
+            "m3",
+            "m8",
+            "max",
+            "pablo",
+            "robert",
+        ),
         *("shelby", "travis"),
     ),
     "heldout": ("Annie", "Nguyen", "belinda", "f5", "linda", "m5", "Mike", "mike2", "miguel", "pedro"),
@@ -139,7 +167,9 @@ def draw_voice(voice_set: VoiceSet, generator: np.random.Generator, variant: str
 def draw_voices(voice_set: VoiceSet, count: int, generator: np.random.Generator) -> tuple[Voice, ...]:
     """``count`` voices of a set, each with its own variant as long as the set has variants left."""
     variants = VARIANTS[voice_set]
-    order = [variants[index] for _ in range(-(-count // len(variants))) for index in generator.permutation(len(variants))]
+    order = [
+        variants[index] for _ in range(-(-count // len(variants))) for index in generator.permutation(len(variants))
+    ]
     return tuple(draw_voice(voice_set, generator, variant) for variant in order[:count])
 
 
