@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import base64
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from safetensors.numpy import load
+
+from device_sdk.checkin import Client, Refused, identity
+from device_sdk.checkin.exchange import (
+    decode_marginals,
+    enqueue_delta,
+    enqueue_marginals,
+    flush,
+    has_reported,
+    restored,
+    round_for,
+)
+from device_sdk.checkin.outbox import Outgoing, keep, waiting
+from device_sdk.errors import CheckInError, StateError
+from device_sdk.personalization.cache import MarginalCache
+from device_sdk.state import Store
+from device_sdk.wire import signing
+from device_sdk.wire.messages import (
+    CheckedIn,
+    CheckIn,
+    DeltaHeader,
+    DeltaPlan,
+    MarginalPlan,
+    MarginalReport,
+    Marginals,
+    RoundOffer,
+)
+
+KEY = bytes(range(32))
+URL = "http://server.test"
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    opened = Store(tmp_path, KEY)
+    yield opened
+    opened.close()
+
+
+class Answers:
+    """A server as a list of answers; remembers every request. An exception in the list is raised."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.requests: list[httpx.Request] = []
+        self.pauses: list[float] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def client(self) -> Client:
+        return Client(URL, transport=httpx.MockTransport(self), pause=self.pauses.append)
+
+
+def receipt(report_id: str, duplicate: bool = False) -> httpx.Response:
+    return httpx.Response(200, json={"version": 1, "report_id": report_id, "duplicate": duplicate})
+
+
+def problem(status: int, code: str = "round_closed") -> httpx.Response:
+    return httpx.Response(status, json={"version": 1, "code": code, "detail": "it is over", "field": "round_id"})
+
+
+def enrolled(store: Store) -> identity.Identity:
+    return identity.enrolled(store, identity.new(store, URL), "device-1")
+
+
+def test_identity_survives_and_is_bound_to_its_server(store: Store) -> None:
+    assert identity.load(store, URL) is None
+    fresh = identity.new(store, URL)
+    assert identity.load(store, URL) == fresh
+    named = identity.enrolled(store, fresh, "device-7")
+    assert identity.load(store, URL) == named
+    assert named.public_key == fresh.public_key
+    assert len(base64.b64decode(named.public_key)) == 32
+    assert identity.load(store, "http://other.test") is None
+    store.put("identity", "device", b"{}")
+    with pytest.raises(StateError, match="identity/device"):
+        identity.load(store, URL)
+
+
+def test_signed_requests_can_be_verified(store: Store) -> None:
+    who = enrolled(store)
+    report = Outgoing("report-1", "marginals", "round-3", b'{"a":1}')
+    server = Answers(receipt("report-1"))
+    client = server.client()
+    assert not client.report(who, report).duplicate
+    request = server.requests[0]
+    assert request.url.path == "/v1/rounds/round-3/marginals"
+    assert request.content == report.body
+    assert request.headers[signing.DEVICE] == "device-1"
+    message = signing.signed_bytes(
+        "POST",
+        request.url.path,
+        "round-3",
+        request.content,
+        request.headers[signing.NONCE],
+        int(request.headers[signing.TIMESTAMP]),
+    )
+    public = Ed25519PublicKey.from_public_bytes(base64.b64decode(who.public_key))
+    public.verify(base64.b64decode(request.headers[signing.SIGNATURE]), message)
+    assert client.bytes_up == len(report.body)
+    assert client.bytes_down > 0
+
+
+def test_a_dropped_answer_is_retried_with_the_same_bytes_and_another_nonce(store: Store) -> None:
+    who = enrolled(store)
+    report = Outgoing("report-1", "deltas", "round-3", bytes(100))
+    server = Answers(httpx.ReadTimeout("lost"), httpx.Response(503), receipt("report-1", duplicate=True))
+    assert server.client().report(who, report).duplicate
+    assert [request.content for request in server.requests] == [report.body] * 3
+    assert len({request.headers[signing.NONCE] for request in server.requests}) == 3
+    assert len(server.pauses) == 2
+    assert 0 < server.pauses[0] < server.pauses[1] * 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ([httpx.ConnectError("refused")] * 3, r"http://server.test/v1/check-in: no usable answer after 3 tries.*kept"),
+        ([httpx.Response(500)] * 3, "status 500"),
+        ([problem(401, "bad_signature")], "status 401, bad_signature: round_id: it is over"),
+        ([httpx.Response(404, text="<html>")], "refused with status 404"),
+        ([httpx.Response(200, text="not json")], r"CheckedIn\."),
+        ([httpx.Response(200, json={"version": 2})], r"CheckedIn\."),
+    ],
+)
+def test_errors_name_the_url(store: Store, answers: list[Any], words: str) -> None:
+    who = enrolled(store)
+    message = CheckIn(device_id="d", bundle_format=1, model_version="m", marginals_version=0, words_digest="w")
+    with pytest.raises(CheckInError, match=words):
+        Answers(*answers).client().check_in(who, message)
+
+
+def test_a_receipt_for_something_else_is_no_receipt(store: Store) -> None:
+    with pytest.raises(CheckInError, match="receipt: found report 'other'"):
+        Answers(receipt("other")).client().report(enrolled(store), Outgoing("mine", "marginals", "r", b"{}"))
+
+
+@pytest.mark.parametrize("url", ["ftp://server.test", "no address", "http://[::bad"])
+def test_unusable_addresses(url: str) -> None:
+    with pytest.raises(CheckInError, match="expected http|not a usable"):
+        Client(url)
+
+
+def test_model_downloads_are_checked() -> None:
+    content = b"weights"
+    server = Answers(httpx.Response(200, content=content), httpx.Response(200, content=content[:-1]))
+    with server.client() as client:
+        assert client.model("v2", sha256(content).hexdigest()) == content
+        with pytest.raises(CheckInError, match="sha256: found"):
+            client.model("v2", sha256(content).hexdigest())
+
+
+def test_enrolment_sends_the_public_key(store: Store) -> None:
+    who = identity.new(store, URL)
+    server = Answers(httpx.Response(200, json={"version": 1, "device_id": "device-9"}))
+    assert server.client().enrol("secret", who) == "device-9"
+    assert json.loads(server.requests[0].content) == {"version": 1, "token": "secret", "public_key": who.public_key}
+    assert signing.SIGNATURE not in server.requests[0].headers
+
+
+def cache(pending: list[float], utterances: int = 3) -> MarginalCache:
+    values = np.array(pending)
+    return MarginalCache("digest", values + 1.0, values, {"secret": 2.0}, 10, utterances)
+
+
+OFFER = RoundOffer(round_id="round-1", model_version="m1", closes_in_seconds=60)
+
+
+def test_marginals_are_taken_off_the_books_and_put_back_on_refusal(store: Store) -> None:
+    who = enrolled(store)
+    before = cache([0.0, 3.0, 0.5, 0.25])
+    after = enqueue_marginals(store, who, OFFER, MarginalPlan(max_words=2), before)
+    assert after.pending.sum() == 0
+    assert after.pending_utterances == 0
+    assert has_reported(store, "round-1", "marginals")
+    assert not has_reported(store, "round-1", "deltas")
+    (report,) = waiting(store)
+    message = MarginalReport.model_validate_json(report.body)
+    assert message.counts == {1: 256, 2: 128}
+    assert message.utterances == 3
+    assert b"secret" not in report.body + report.restore
+    back = restored(after, report)
+    np.testing.assert_array_equal(back.pending, before.pending)
+    assert back.pending_utterances == 3
+    other = MarginalCache("another list", after.counts, after.pending, {})
+    assert restored(other, report) is other
+
+
+def test_nothing_to_say_sends_nothing(store: Store) -> None:
+    before = cache([0.0, 0.0])
+    assert enqueue_marginals(store, enrolled(store), OFFER, MarginalPlan(), before) is before
+    assert waiting(store) == []
+    assert has_reported(store, "round-1", "marginals")
+
+
+def test_the_delta_is_drawn_once(store: Store) -> None:
+    who = enrolled(store)
+    base = {"b": np.zeros(4, np.float32), "a": np.zeros((2, 2), np.float32)}
+    local = {name: array + 1 for name, array in base.items()}
+    enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5, noise_stddev=0.1), local, base, 7)
+    (first,), (second,) = waiting(store), waiting(store)
+    assert first.body == second.body
+    size = int.from_bytes(first.body[:8], "little")
+    header = DeltaHeader.model_validate_json(json.loads(first.body[8 : 8 + size])["__metadata__"]["header"])
+    assert (header.report_id, header.utterances, header.model_version) == (first.report_id, 7, "m1")
+    tensors = load(first.body)
+    assert {name: array.shape for name, array in tensors.items()} == {"a": (2, 2), "b": (4,)}
+    enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5), local, base, 7)
+    plain = load(waiting(store)[1].body)
+    np.testing.assert_allclose(plain["b"], 0.5 / np.sqrt(8), rtol=1e-6)
+
+
+def test_the_outbox_empties_only_on_receipts_and_final_refusals(store: Store) -> None:
+    who = enrolled(store)
+    for name in ("one", "two", "three", "four"):
+        keep(store, Outgoing(name, "marginals", "round-1", name.encode(), b"held " + name.encode()))
+    returned: list[bytes] = []
+    server = Answers(receipt("one"), problem(410), problem(401, "unknown_device"))
+    with pytest.raises(Refused, match="unknown_device"):
+        flush(server.client(), store, who, lambda report: returned.append(report.restore))
+    assert [report.report_id for report in waiting(store)] == ["three", "four"]
+    assert returned == [b"held two"]
+    server = Answers(receipt("three", duplicate=True), *[httpx.ConnectError("down")] * 3)
+    with pytest.raises(CheckInError):
+        flush(server.client(), store, who, lambda report: returned.append(report.restore))
+    assert [report.body for report in waiting(store)] == [b"four"]
+    (sent,) = flush(Answers(receipt("four")).client(), store, who, lambda report: None)
+    assert (sent.report_id, sent.duplicate, sent.refused, sent.size) == ("four", False, None, 4)
+    assert waiting(store) == []
+    store.put("outbox", "bad", b"\x00\x00\x00\x09{")
+    with pytest.raises(StateError, match="outbox/bad"):
+        waiting(store)
+
+
+def published(values: list[float], digest: str = "digest") -> Marginals:
+    text = base64.b64encode(np.array(values, "<f8").tobytes()).decode()
+    return Marginals(marginals_version=3, words_digest=digest, probabilities=text)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (published([0.5, 0.5], "other"), "words_digest"),
+        (published([0.5, 0.25, 0.25]), "found 24 bytes, expected 16"),
+        (published([0.5, 0.6]), "sum to 1"),
+        (published([1.5, -0.5]), "sum to 1"),
+        (published([np.nan, 0.5]), "sum to 1"),
+        (Marginals(marginals_version=3, words_digest="digest", probabilities="!!"), "base64"),
+    ],
+)
+def test_marginals_that_cannot_be_used(message: Marginals, words: str) -> None:
+    with pytest.raises(CheckInError, match=words):
+        decode_marginals(message, "digest", 2)
+
+
+def test_marginals_and_offers() -> None:
+    np.testing.assert_array_equal(decode_marginals(published([0.25, 0.75]), "digest", 2), [0.25, 0.75])
+    answer = CheckedIn(
+        model_version="m1", model_sha256="0", marginals_version=0, round=OFFER, retry_after_seconds=1
+    )
+    assert round_for(answer, "m1") == OFFER
+    assert round_for(answer, "m0") is None

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import FeedbackError
+from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon, costs
+from device_sdk.feedback.distance import edit_distance, similarity, word_error_rate
+from device_sdk.feedback.repair import repair
+from device_sdk.feedback.signals import check_costs
+from device_sdk.feedback.slots import slot_cost
+
+LEXICON = SlotLexicon(
+    {
+        "drink": ("latte", "iced coffee", "coffee", "espresso"),
+        "milk": ("soy milk", "milk", "some milk"),
+        "size": ("large", "small"),
+        "shots": ("double shot", "triple shot"),
+    }
+)
+TRUTH = {"drink": "latte", "milk": "soy milk"}
+TEXTS = ["a latte with soy milk", "a latte with milk", "a ladder with so milk", "coffee", "latte soy milk large", ""]
+
+
+@pytest.mark.parametrize(
+    ("signal", "expected"),
+    [
+        (Accepted(), [0.0, 0.2, 0.4, 1.0, 0.6, 1.0]),
+        (Cancelled(), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
+        (Corrected("  A latte with MILK "), [0.25, 0.0, 0.5, 1.0, 0.75, 1.0]),
+        (Semantics(TRUTH, LEXICON), [0.0, 0.5, 1.0, 1.0, 0.5, 1.0]),
+        (Semantics(TRUTH, LEXICON, "paper"), [0.0, 0.5, 1.0, 1.0, 0.0, 1.0]),
+    ],
+)
+def test_the_table_of_costs(signal: object, expected: list[float]) -> None:
+    found = costs(signal, TEXTS, TEXTS[0])  # type: ignore[arg-type]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Corrected("  "), "corrected.text"),
+        (lambda: Corrected(3), "corrected.text"),
+        (lambda: Semantics({"drink": ""}, LEXICON), r"semantics.slots\['drink'\]"),
+        (lambda: Semantics({"drink": 3}, LEXICON), "semantics.slots"),
+        (lambda: Semantics({}, LEXICON, "lenient"), "semantics.mode"),
+        (lambda: costs("accepted", ["a"], "a"), "signal: found str"),
+        (lambda: check_costs([0.0, 1.0], 3), "shape"),
+        (lambda: check_costs([0.0, 1.5], 2), "values in"),
+        (lambda: check_costs([0.0, float("nan")], 2), "values in"),
+    ],
+)
+def test_impossible_feedback_is_refused_by_name(make, words: str) -> None:
+    with pytest.raises(FeedbackError, match=words):
+        make()
+
+
+def test_costs_an_app_gives_itself() -> None:
+    np.testing.assert_array_equal(check_costs([0, 0.5, 1], 3), np.array([0, 0.5, 1], np.float32))
+
+
+words = st.lists(st.sampled_from(["a", "latte", "with", "soy", "milk", "large", "some", "coffee"]), max_size=7)
+
+
+@given(words, words, words)
+def test_edit_distance_is_a_metric(a: list[str], b: list[str], c: list[str]) -> None:
+    assert (edit_distance(a, b) == 0) == (a == b)
+    assert edit_distance(a, b) == edit_distance(b, a)
+    assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
+
+
+@given(words, words)
+def test_word_errors_agree_with_jiwer(reference: list[str], hypothesis: list[str]) -> None:
+    jiwer = pytest.importorskip("jiwer")
+    if reference:
+        expected = jiwer.wer(" ".join(reference), " ".join(hypothesis))
+        assert word_error_rate(" ".join(reference), " ".join(hypothesis)) == pytest.approx(expected)
+
+
+def test_similarity() -> None:
+    assert similarity("", "") == 1.0
+    assert similarity("latte", "latte") == 1.0
+    assert similarity("latte", "ladder") == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "truth", "expected"),
+    [
+        ("a ladder with so milk", TRUTH, "a latte with soy milk"),
+        ("a large iced coffee", {"drink": "iced coffee"}, "a iced coffee"),
+        ("i want trouble shut latte", {"drink": "latte", "shots": "triple shot"}, "i want triple shot latte"),
+        ("coffee", {"drink": "iced coffee"}, "iced coffee"),
+        ("get me a small latte", {"drink": "latte", "size": "large"}, "get me a large latte"),
+    ],
+)
+def test_the_right_repair_is_among_the_first(text: str, truth: dict[str, str], expected: str) -> None:
+    assert expected in repair([text], truth, LEXICON)[:6]
+
+
+@given(
+    st.lists(words.map(" ".join), max_size=5),
+    st.fixed_dictionaries(
+        {}, optional={"drink": st.sampled_from(LEXICON.values["drink"]), "milk": st.sampled_from(LEXICON.values["milk"])}
+    ),
+)
+def test_repairs_have_no_slot_errors_and_are_few_and_new(texts: list[str], truth: dict[str, str]) -> None:
+    found = repair(texts, truth, LEXICON, limit=16)
+    assert len(found) == len(set(found)) <= 16
+    for text in found:
+        assert slot_cost(text, truth, LEXICON) == 0
+        assert text not in texts
+
+
+def test_a_right_text_is_left_alone() -> None:
+    assert repair(["a latte with soy milk"], TRUTH, LEXICON) == ()

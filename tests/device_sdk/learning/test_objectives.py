@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import LearningError
+from device_sdk.learning.objectives import (
+    Objective,
+    expected_cost,
+    label,
+    posterior,
+    reinforce,
+    supervision,
+    total,
+)
+
+
+def loss(objective: Objective, nll: dict[tuple[int, ...], float]) -> float:
+    """The scalar that the training graph differentiates, in plain float64."""
+    values = np.array([nll[hypothesis] for hypothesis in objective.hypotheses])
+    p = np.exp(-values) / np.exp(-values).sum()
+    return float(objective.weights @ values + objective.cost_scale * (p @ objective.costs))
+
+
+def gradient(objective: Objective, nll: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
+    """Central differences of ``loss`` over each hypothesis' NLL."""
+    found = {}
+    for hypothesis in objective.hypotheses:
+        up, down = dict(nll), dict(nll)
+        up[hypothesis] += 1e-5
+        down[hypothesis] -= 1e-5
+        found[hypothesis] = (loss(objective, up) - loss(objective, down)) / 2e-5
+    return found
+
+
+HYPOTHESES = [(1,), (1, 2), (2, 3), ()]
+nlls = st.lists(st.floats(0.1, 8.0), min_size=4, max_size=4).map(lambda v: dict(zip(HYPOTHESES, v, strict=True)))
+costs = st.lists(st.floats(0, 1), min_size=4, max_size=4)
+scales = st.floats(0.1, 3.0)
+
+
+@given(nlls, costs, scales)
+def test_expected_cost_has_the_gradient_of_equation_1(nll, cost, scale) -> None:
+    objective = expected_cost(HYPOTHESES, cost, scale)
+    p = posterior([-nll[hypothesis] for hypothesis in HYPOTHESES])
+    mean = float(p @ np.array(cost))
+    found = gradient(objective, nll)
+    for index, hypothesis in enumerate(HYPOTHESES):
+        assert found[hypothesis] == pytest.approx(scale * p[index] * (mean - cost[index]), abs=1e-5)
+
+
+@given(nlls, costs)
+def test_a_step_on_the_expected_cost_lowers_it(nll, cost) -> None:
+    objective = expected_cost(HYPOTHESES, cost)
+    slope = gradient(objective, nll)
+    moved = {hypothesis: nll[hypothesis] - 1e-2 * slope[hypothesis] for hypothesis in nll}
+    assert loss(objective, moved) <= loss(objective, nll) + 1e-9
+
+
+@given(nlls, costs)
+def test_reinforce_is_equation_1_on_average(nll, cost) -> None:
+    """Over the sampling of the served hypothesis, its gradient is that of E[M] through log p (any baseline), up to the
+    gradient of the baseline's own term, which is the same for all."""
+    p = posterior([-nll[hypothesis] for hypothesis in HYPOTHESES])
+    mean = float(p @ np.array(cost))
+    expected = gradient(expected_cost(HYPOTHESES, cost), nll)
+    for index, hypothesis in enumerate(HYPOTHESES):
+        averaged = p[index] * reinforce(hypothesis, cost[index], baseline=mean).weights[0]
+        assert averaged == pytest.approx(expected[hypothesis], abs=1e-4)
+
+
+def test_signs() -> None:
+    assert label((1, 2)).weights.tolist() == [1.0]
+    assert supervision([1, 2], 0.5).weights.tolist() == [0.5]
+    assert reinforce((1,), cost=1.0).weights.tolist() == [-1.0], "a costly hypothesis becomes less likely"
+    assert reinforce((1,), cost=0.0, baseline=0.25, scale=2.0).weights.tolist() == [0.5]
+
+
+@given(nlls, costs, costs, scales, scales)
+def test_losses_add(nll, first, second, c1, c2) -> None:
+    parts = [expected_cost(HYPOTHESES, first, c1), expected_cost(HYPOTHESES, second, c2), label((2, 3), 0.5)]
+    parts.append(reinforce((1,), 0.7, 0.2))
+    summed = total(parts)
+    assert loss(summed, nll) == pytest.approx(sum(loss(part, nll) for part in parts), rel=1e-4, abs=1e-4)
+    assert summed.hypotheses == tuple(HYPOTHESES)
+
+
+def test_the_set_of_an_expectation_does_not_grow() -> None:
+    with pytest.raises(LearningError, match="expected cost over 2 hypotheses added to a loss that names 3"):
+        total([label((9,)), expected_cost([(1,), (2,)], [0, 1])])
+    with pytest.raises(LearningError, match="no loss"):
+        total([])
+
+
+def test_the_same_pieces_twice_count_once() -> None:
+    objective = expected_cost([(1,), (1,), (2,)], [0.5, 0.5, 1.0])
+    assert objective.hypotheses == ((1,), (2,))
+    assert objective.costs.tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: expected_cost([(1,)], [0.0], -1.0), "scale"),
+        (lambda: Objective(((1,), (1,)), np.zeros(2, np.float32), np.zeros(2, np.float32)), "twice"),
+        (lambda: Objective(((1,),), np.zeros(2, np.float32), np.zeros(1, np.float32)), "weights"),
+        (lambda: Objective(((1,),), np.zeros(1, np.float32), np.full(1, np.nan, np.float32)), "costs"),
+    ],
+)
+def test_impossible_losses_are_refused(make, words: str) -> None:
+    with pytest.raises(LearningError, match=words):
+        make()
+
+
+def test_posterior_survives_large_scores() -> None:
+    np.testing.assert_allclose(posterior([-1000.0, -1000.0]), [0.5, 0.5])
+    assert posterior([0.0, -np.inf]).tolist() == [1.0, 0.0]

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import ConfigurationError, LearningError, PrivacyError
+from device_sdk.learning.delta import bounded_delta, difference, noised, secret_gaussian
+from device_sdk.learning.specaugment import MaskSettings, masked
+from device_sdk.learning.step import Momentum, StepSettings, clipped, global_norm, sgd
+from device_sdk.learning.teacher import TeacherSettings, updated
+
+
+def arrays(*values: list[float]) -> dict[str, np.ndarray]:
+    return {f"p{index}": np.array(value, np.float32) for index, value in enumerate(values)}
+
+
+vectors = st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=6)
+
+
+@given(vectors, vectors, st.floats(0.01, 20))
+def test_clipping_only_scales_down(a, b, bound) -> None:
+    before = arrays(a, b)
+    after, norm = clipped(before, bound)
+    assert norm == pytest.approx(math.sqrt(sum(x * x for x in a) + sum(x * x for x in b)), rel=1e-5, abs=1e-6)
+    assert global_norm(after) <= bound * (1 + 1e-5)
+    for name in before:
+        scale = min(1.0, bound / norm) if norm else 1.0
+        np.testing.assert_allclose(after[name], before[name] * scale, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_by_hand() -> None:
+    weights = arrays([1.0, 2.0], [3.0]) | {"features.mean": np.ones(2, np.float32)}
+    settings = StepSettings(learning_rate=0.1, clip_norm=2.5)
+    stepped, momentum, norm = sgd(weights, arrays([3.0, 0.0], [4.0]), 2.0, Momentum(), settings)
+    assert norm == 5.0
+    np.testing.assert_allclose(stepped["p0"], [0.85, 2.0], rtol=1e-6)
+    np.testing.assert_allclose(stepped["p1"], [2.8], rtol=1e-6)
+    assert stepped["features.mean"] is weights["features.mean"]
+    assert (momentum.steps, momentum.loss, momentum.velocity) == (1, 2.0, {})
+    assert weights["p0"].tolist() == [1.0, 2.0]
+
+
+def test_momentum_adds_up() -> None:
+    settings = StepSettings(learning_rate=1.0, clip_norm=10, momentum=0.5)
+    weights, momentum = arrays([0.0]), Momentum()
+    for _ in range(3):
+        weights, momentum, _ = sgd(weights, arrays([1.0]), 1.0, momentum, settings)
+    np.testing.assert_allclose(weights["p0"], [-(1 + 1.5 + 1.75)])
+    assert momentum.steps == 3
+
+
+@pytest.mark.parametrize(
+    ("gradient", "loss", "momentum", "words"),
+    [
+        ([1.0], math.nan, Momentum(), "loss: found nan"),
+        ([1.0], math.inf, Momentum(), "loss: found inf"),
+        ([math.nan], 1.0, Momentum(), "gradient p0"),
+        ([3e38, 3e38], 1.0, Momentum(), "norm|not finite"),
+        ([2e4], 1.0, Momentum(), "gradient norm: found 2e.04"),
+        ([1.0], 1000.0, Momentum(loss=2.0), "running mean 2"),
+    ],
+)
+def test_divergence_is_refused_and_the_weights_stay(gradient, loss, momentum, words) -> None:
+    weights = arrays([1.0] * len(gradient))
+    with np.errstate(all="ignore"), pytest.raises(LearningError, match=words):
+        sgd(weights, arrays(gradient), loss, momentum, StepSettings())
+    assert weights["p0"].tolist() == [1.0] * len(gradient)
+
+
+def test_a_step_that_would_overflow_is_refused() -> None:
+    settings = StepSettings(learning_rate=1e38, clip_norm=1e3)
+    with np.errstate(all="ignore"), pytest.raises(LearningError, match="p0: the step leaves"):
+        sgd(arrays([1.0]), arrays([1e3]), 1.0, Momentum(), settings)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StepSettings(learning_rate=0.0),
+        lambda: StepSettings(clip_norm=math.inf),
+        lambda: StepSettings(momentum=1.0),
+        lambda: TeacherSettings(decay=1.5),
+        lambda: TeacherSettings(interval=0),
+        lambda: TeacherSettings(confidence=-0.1),
+        lambda: MaskSettings(time_masks=-1),
+        lambda: MaskSettings(time_share=2.0),
+    ],
+)
+def test_settings_outside_their_domain(make) -> None:
+    with pytest.raises(ConfigurationError, match="found"):
+        make()
+
+
+def test_the_teacher_is_an_average_at_its_interval() -> None:
+    teacher, student = arrays([0.0]), arrays([1.0])
+    settings = TeacherSettings(decay=0.9, interval=2)
+    assert updated(teacher, student, 1, settings) is teacher
+    np.testing.assert_allclose(updated(teacher, student, 2, settings)["p0"], [0.1], rtol=1e-6)
+    for step in range(200):
+        teacher = updated(teacher, student, step, settings)
+    np.testing.assert_allclose(teacher["p0"], [1.0], atol=1e-4)
+
+
+@given(st.integers(1, 80), st.integers(0, 1000))
+def test_masks_put_the_mean_and_stay_within_their_share(frames: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    features = generator.normal(size=(frames, 16)).astype(np.float32)
+    mean = np.full(16, 99.0, np.float32)
+    settings = MaskSettings(frequency_masks=1, frequency_width=5, time_masks=3, time_width=10, time_share=0.3)
+    result = masked(features, mean, settings, np.random.default_rng(seed))
+    changed = result != features
+    assert np.all(result[changed] == 99.0)
+    assert changed.all(axis=0).sum() <= 5 or frames < 4
+    assert changed.all(axis=1).sum() <= int(0.3 * frames)
+    assert not np.any(features == 99.0)
+    none = MaskSettings(frequency_masks=0, time_masks=0)
+    np.testing.assert_array_equal(masked(features, mean, none, generator), features)
+
+
+def test_delta_is_local_minus_base_bounded() -> None:
+    base, local = arrays([1.0, 1.0], [0.0]), arrays([4.0, 1.0], [4.0])
+    delta, norm = bounded_delta(local, base, clip_norm=1.0, noise_stddev=0.0)
+    assert norm == 5.0
+    np.testing.assert_allclose(delta["p0"], [0.6, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(delta["p1"], [0.8], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: difference(arrays([1.0]), arrays([1.0], [2.0])), LearningError, "names differ"),
+        (lambda: difference(arrays([1.0]), arrays([1.0, 2.0])), LearningError, r"p0: found shape \(1,\)"),
+        (lambda: difference(arrays([math.nan]), arrays([1.0])), LearningError, "not finite"),
+        (lambda: noised(arrays([1.0]), -1.0), PrivacyError, "noise_stddev"),
+        (lambda: noised(arrays([1.0]), math.nan), PrivacyError, "noise_stddev"),
+        (lambda: bounded_delta(arrays([1.0]), arrays([1.0]), 0.0, 0.0), PrivacyError, "clip_norm"),
+    ],
+)
+def test_impossible_deltas(call, error, words) -> None:
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_the_noise_is_normal_and_never_repeats() -> None:
+    values = secret_gaussian(200_001)
+    assert values.shape == (200_001,)
+    assert abs(values.mean()) < 0.015
+    assert abs(values.std() - 1.0) < 0.01
+    for quantile, expected in ((0.0228, -2.0), (0.1587, -1.0), (0.5, 0.0), (0.8413, 1.0), (0.9772, 2.0)):
+        assert abs(np.quantile(values, quantile) - expected) < 0.05
+    assert abs(np.mean(values[:100_000] * values[100_000:200_000])) < 0.02
+    np.random.seed(0)
+    first = secret_gaussian(4)
+    np.random.seed(0)
+    assert not np.array_equal(first, secret_gaussian(4)), "no seed can be set"
+
+
+def test_noise_is_on_a_grid_whatever_the_value() -> None:
+    """Which results are reachable must not depend on the value that was noised."""
+    grid = 2.0 ** math.floor(math.log2(0.1 / 1024))
+    for value in (0.0, 1 / 3, 1e-7):
+        result = noised({"p": np.full(1000, value, np.float32)}, 0.1)["p"].astype(np.float64)
+        np.testing.assert_array_equal(result, np.round(result / grid) * grid)
+        assert abs(result.std() - 0.1) < 0.02
+    untouched = arrays([1.5])
+    assert noised(untouched, 0.0)["p0"] is untouched["p0"]

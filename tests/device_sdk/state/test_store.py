@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from device_sdk.errors import StateError
+from device_sdk.state import SCHEMA_VERSION, TABLES, Cipher, Store
+
+KEY = bytes(range(32))
+
+
+def test_values_come_back_after_closing(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state", KEY)
+    for table in TABLES:
+        store.put(table, "b", table.encode())
+        store.put(table, "a", b"first")
+        store.put(table, "a", b"")
+    store.delete("counts", "b")
+    store.close()
+    store.close()
+    store = Store(tmp_path / "state", KEY)
+    assert store.names("counts") == ["a"]
+    assert store.names("outbox") == ["b", "a"]
+    assert store.get("counts", "a") == b""
+    assert store.get("counts", "b") is None
+    assert store.get("weights", "b") == b"weights"
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [(bytes(32), "cannot be decrypted"), (b"short", "found 5 bytes"), ("a text of many words", "found str")],
+)
+def test_another_key_is_refused(tmp_path: Path, key: bytes, words: str) -> None:
+    Store(tmp_path, KEY).close()
+    with pytest.raises(StateError, match=words):
+        Store(tmp_path, key)
+    Store(tmp_path, KEY).close()  # the failed try left no lock behind
+
+
+def test_one_owner_at_a_time(tmp_path: Path) -> None:
+    store = Store(tmp_path, KEY)
+    with pytest.raises(StateError, match="in use"):
+        Store(tmp_path, KEY)
+    code = "import sys; from device_sdk.state import Store; Store(sys.argv[1], bytes(range(32)))"
+    other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert other.returncode != 0
+    assert "in use" in other.stderr
+    store.close()
+    Store(tmp_path, KEY).close()
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "state.sqlite").write_bytes(b"not a database" * 1000)
+    with pytest.raises(StateError, match=r"state\.sqlite"):
+        Store(tmp_path / "a", KEY)
+    Store(tmp_path / "b", KEY).close()
+    with sqlite3.connect(tmp_path / "b" / "state.sqlite") as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+    with pytest.raises(StateError, match="schema version: found"):
+        Store(tmp_path / "b", KEY)
+    Store(tmp_path / "c", KEY).close()
+    with sqlite3.connect(tmp_path / "c" / "state.sqlite") as connection:
+        connection.execute("DELETE FROM meta WHERE name = 'salt'")
+    connection.close()
+    with pytest.raises(StateError, match="table meta"):
+        Store(tmp_path / "c", KEY)
+    (tmp_path / "d").write_bytes(b"")
+    with pytest.raises(StateError, match="cannot be used"):
+        Store(tmp_path / "d", KEY)
+
+
+def test_values_cannot_be_swapped(tmp_path: Path) -> None:
+    store = Store(tmp_path, KEY)
+    store.put("counts", "a", b"one")
+    store.put("settings", "a", b"two")
+    store.close()
+    with sqlite3.connect(tmp_path / "state.sqlite") as connection:
+        connection.execute("UPDATE settings SET value = (SELECT value FROM counts WHERE name = 'a')")
+    connection.close()
+    store = Store(tmp_path, KEY)
+    assert store.get("counts", "a") == b"one"
+    with pytest.raises(StateError, match="settings/a"):
+        store.get("settings", "a")
+    store.close()
+
+
+def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path, KEY)
+    store.put("counts", "a", b"before")
+    with pytest.raises(RuntimeError), store.transaction():
+        store.put("counts", "a", b"after")
+        with store.transaction():
+            store.put("weights", "local", b"new")
+        raise RuntimeError
+    assert store.get("counts", "a") == b"before"
+    assert store.get("weights", "local") is None
+    with store.transaction():
+        store.put("counts", "a", b"after")
+        store.put("weights", "local", b"new")
+    assert store.get("counts", "a") == b"after"
+    with pytest.raises(StateError, match="table: found 'audio'"):
+        store.put("audio", "a", b"")
+    store.close()
+    with pytest.raises(StateError):
+        store.get("counts", "a")
+
+
+def test_nothing_readable_lies_on_the_disk(tmp_path: Path) -> None:
+    store = Store(tmp_path, KEY)
+    canary = b"xylophone-canary"
+    for table in TABLES:
+        store.put(table, "value", canary * 100)
+    for path in tmp_path.iterdir():
+        assert canary not in path.read_bytes()
+    store.close()
+
+
+def test_erase_overwrites_pages_and_changes_the_key(tmp_path: Path) -> None:
+    store = Store(tmp_path, KEY)
+    store.put("weights", "local", os.urandom(200_000))
+    before = (tmp_path / "state.sqlite-wal").read_bytes() + (tmp_path / "state.sqlite").read_bytes()
+    sealed = store._run("SELECT value FROM weights").fetchone()[0]
+    salt = store._run("SELECT value FROM meta WHERE name = 'salt'").fetchone()[0]
+    assert sealed[:64] in before
+    store.erase()
+    store.put("settings", "a", b"works")
+    for path in tmp_path.iterdir():
+        content = path.read_bytes()
+        assert sealed[1000:1064] not in content
+        assert salt not in content
+    assert store.names("weights") == []
+    store.close()
+    store = Store(tmp_path, KEY)
+    assert store.get("settings", "a") == b"works"
+    store.close()
+
+
+def test_the_schema_has_no_other_tables(tmp_path: Path) -> None:
+    store = Store(tmp_path, KEY)
+    rows = store._run("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    assert {row[0] for row in rows} == {*TABLES, "meta", "sqlite_sequence"}
+    store.close()
+
+
+def test_cipher_binds_place_and_salt() -> None:
+    sealed = Cipher(KEY, b"salt").seal(b"value", "counts/a")
+    assert Cipher(KEY, b"salt").open(sealed, "counts/a") == b"value"
+    for cipher, place, content in (
+        (Cipher(KEY, b"other"), "counts/a", sealed),
+        (Cipher(KEY, b"salt"), "counts/b", sealed),
+        (Cipher(KEY, b"salt"), "counts/a", sealed[:-1]),
+        (Cipher(KEY, b"salt"), "counts/a", b""),
+    ):
+        with pytest.raises(StateError, match="cannot be decrypted"):
+            cipher.open(content, place)
+
+
+WRITER = """
+import sys
+from device_sdk.state import Store
+store = Store(sys.argv[1], bytes(range(32)))
+step = int(store.get("settings", "step") or b"0")
+print("ready", flush=True)
+while True:
+    step += 1
+    with store.transaction():
+        store.put("weights", "local", str(step).encode() * 20_000)
+        store.put("counts", "cache", str(step).encode())
+        store.put("settings", "step", str(step).encode())
+"""
+
+
+def test_sigkill_leaves_the_last_committed_step(tmp_path: Path) -> None:
+    generator = random.Random(5)
+    last = 0
+    for _ in range(6):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(generator.uniform(0.01, 0.15))
+            process.send_signal(signal.SIGKILL)
+        store = Store(tmp_path, KEY)
+        step = store.get("settings", "step") or b"0"
+        assert int(step) >= last, "counters never go back"
+        last = int(step)
+        if last:
+            assert store.get("counts", "cache") == step
+            assert store.get("weights", "local") == step * 20_000
+        store.close()
+    assert last > 0
