@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from device_sdk.audio import check_waveform
+from device_sdk.errors import AudioError
+
+
+def test_int16_is_scaled():
+    found = check_waveform(np.array([-32_768, 0, 16_384, 32_767], np.int16))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [-1.0, 0.0, 0.5, 32_767 / 32_768])
+
+
+def test_float32_is_taken_as_it_is():
+    samples = np.array([-1.0, 0.25, 1.5], np.float32)
+    assert check_waveform(samples) is samples
+    assert check_waveform(np.zeros(0, np.float32)).size == 0
+    strided = np.zeros(10, np.float32)[::2]
+    assert check_waveform(strided).shape == (5,)
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        ([0.0], r"mic: found list, expected a numpy array"),
+        (None, r"mic: found NoneType"),
+        (b"\x00\x00", r"mic: found bytes"),
+        (np.zeros(3), r"mic: found dtype float64, expected float32 in \[-1, 1\] or int16"),
+        (np.zeros(3, np.int32), r"mic: found dtype int32"),
+        (np.zeros(3, np.uint8), r"mic: found dtype uint8"),
+        (np.zeros(3, object), r"mic: found dtype object"),
+        (np.zeros((3, 2), np.float32), r"mic: found shape \(3, 2\), expected one channel"),
+        (np.zeros((1, 3), np.int16), r"mic: found shape \(1, 3\)"),
+        (np.float32(0).reshape(()), r"mic: found shape \(\)|mic: found float32"),
+        (np.array([0, 0, np.nan], np.float32), r"mic: found nan at sample 2, expected finite"),
+        (np.array([0, -np.inf, np.nan], np.float32), r"mic: found -inf at sample 1"),
+        (np.array([np.inf], np.float32), r"mic: found inf at sample 0"),
+        (
+            np.array([300, -2e4], np.float32),
+            r"mic: found values from -2e\+04 to 300, .*pass 16-bit samples as int16",
+        ),
+    ],
+)
+def test_what_is_no_waveform_is_named(samples, message):
+    with pytest.raises(AudioError, match=message):
+        check_waveform(samples, "mic")

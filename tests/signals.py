@@ -1,0 +1,16 @@
+"""Sounds for tests."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def chirp(length: int, seed: int = 0) -> NDArray[np.float32]:
+    """Sweeping tones and a little noise: [length] float32 in [-1, 1]. A prefix of it does not depend on the length."""
+    rng = np.random.default_rng(seed)
+    time = np.arange(length) / 16_000
+    wave = np.zeros(length)
+    for low, speed in rng.uniform([100, 0.5], [900, 3.0], (3, 2)):
+        wave += 0.2 * np.sin(2 * np.pi * low * time + 300 * np.sin(speed * time))
+    return (wave + 0.01 * rng.standard_normal(length)).astype(np.float32)
