@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -89,7 +90,7 @@ class _Graph:
         self.initializers: list[TensorProto] = []
         self._known: set[str] = set()
 
-    def op(self, kind: str, *inputs: str, output: str | None = None, **attributes: object) -> str:
+    def op(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         name = output or f"{kind}.{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
         return name

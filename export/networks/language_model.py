@@ -1,0 +1,104 @@
+"""The word-level Transformer language model of the second pass (paper 002, section 3.2), in torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from device_sdk.errors import ConfigurationError
+
+__all__ = ["LanguageModel", "LanguageModelShape"]
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModelShape:
+    """Sizes of the model. The paper's: size 256, feed_forward 1024, blocks 3, heads 4, dropout 0.1.
+
+    words: n, the word list's length; the vocabulary is n + 1, with the sentence boundary last. size: D of an embedding.
+    positions: words of context at most. dropout: in training only.
+    """
+
+    words: int
+    size: int = 96
+    feed_forward: int = 384
+    blocks: int = 2
+    heads: int = 4
+    positions: int = 64
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        least = {"words": 1, "size": 1, "feed_forward": 1, "blocks": 1, "heads": 1, "positions": 2}
+        for name, bound in least.items():
+            found = getattr(self, name)
+            if found < bound:
+                raise ConfigurationError(f"language model {name}: found {found}, expected {bound} or more")
+        if self.size % self.heads:
+            raise ConfigurationError(
+                f"language model size: found {self.size}, expected a multiple of heads, {self.heads}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ConfigurationError(f"language model dropout: found {self.dropout}, expected 0 or more and below 1")
+
+    def to_mapping(self) -> dict[str, float]:
+        return asdict(self)
+
+
+class Block(nn.Module):
+    """A causal, pre-norm Transformer block."""
+
+    def __init__(self, shape: LanguageModelShape) -> None:
+        super().__init__()
+        self.heads, self.rate = shape.heads, shape.dropout
+        self.attention_norm = nn.LayerNorm(shape.size)
+        self.projections = nn.Linear(shape.size, 3 * shape.size)
+        self.attention_output = nn.Linear(shape.size, shape.size)
+        self.feed_forward_norm = nn.LayerNorm(shape.size)
+        self.inner = nn.Linear(shape.size, shape.feed_forward)
+        self.outer = nn.Linear(shape.feed_forward, shape.size)
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def forward(self, values: Tensor) -> Tensor:
+        batch, length, size = values.shape
+        projected = self.projections(self.attention_norm(values))
+        heads = projected.view(batch, length, 3, self.heads, size // self.heads).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(
+            heads[0], heads[1], heads[2], is_causal=True, dropout_p=self.rate if self.training else 0.0
+        )
+        attended = attended.transpose(1, 2).reshape(batch, length, size)
+        values = values + self.dropout(self.attention_output(attended))
+        inner = functional.gelu(self.inner(self.feed_forward_norm(values)))
+        result: Tensor = values + self.dropout(self.outer(inner))
+        return result
+
+
+class LanguageModel(nn.Module):
+    """Causal Transformer with learned positions and one matrix for input embeddings and output (tied).
+
+    B: sentences; L: words of the longest, at most ``shape.positions``; n: words on the list.
+    """
+
+    def __init__(self, shape: LanguageModelShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Parameter(torch.randn(shape.words + 1, shape.size) * shape.size**-0.5)
+        self.positions = nn.Parameter(torch.randn(shape.positions, shape.size) * 0.1)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.blocks))
+        self.norm = nn.LayerNorm(shape.size)
+        self.bias = nn.Parameter(torch.zeros(shape.words + 1))
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def distributions(self, words: Tensor) -> Tensor:
+        """words: int64 [B, L], starting with the boundary id n. -> log p(next word) [B, L, n + 1], nats."""
+        scaled = functional.embedding(words, self.embedding) * self.shape.size**0.5
+        values = self.dropout(scaled + self.positions[: words.shape[1]])
+        for block in self.blocks:
+            values = block(values)
+        logits = functional.linear(self.norm(values), self.embedding, self.bias)
+        return functional.log_softmax(logits, dim=-1)
+
+    def forward(self, words: Tensor, targets: Tensor) -> Tensor:
+        """words, targets: int64 [B, L], target l is the word after word l. -> log p(targets) [B, L], nats."""
+        return self.distributions(words).gather(-1, targets.unsqueeze(-1)).squeeze(-1)

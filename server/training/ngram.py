@@ -1,0 +1,183 @@
+"""Interpolated modified Kneser-Ney n-grams (Chen and Goodman, 1998) in ARPA format, which kenlm reads."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from device_sdk.errors import ConfigurationError, DataError
+from rescoring.words import WordList
+
+__all__ = ["Ngram", "estimate", "log_probabilities", "perplexity", "write_arpa"]
+
+Gram = tuple[int, ...]
+START = -1
+"""``<s>`` as an id; it is only ever context. ``</s>`` has the word list's boundary id n."""
+FALLBACK = (0.0, 0.5, 1.0, 1.5)
+"""Discounts where the counts of counts give none (tiny or very regular text)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ngram:
+    """A back-off model. probabilities[k - 1]: k-gram of word ids -> p(last word | words before it). backoffs[k - 1]:
+    k-gram as context -> weight of the shorter context; 1 where absent."""
+
+    words: WordList
+    probabilities: tuple[Mapping[Gram, float], ...]
+    backoffs: tuple[Mapping[Gram, float], ...]
+
+    @property
+    def order(self) -> int:
+        return len(self.probabilities)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.probabilities))
+
+
+def estimate(
+    sentences: Iterable[Sequence[int]], words: WordList, order: int = 5, cutoffs: Sequence[int] = (1,)
+) -> Ngram:
+    """Estimate p(w | h) over the word list (with ``<unk>``) and the end of the sentence; sums to 1 for every h.
+
+        p(w | h) = (c(h w) - D(c(h w))) / c(h) + gamma(h) p(w | h without its first word)
+
+    Lower orders count distinct words to the left instead of occurrences, except behind ``<s>``; below unigrams stands
+    the uniform distribution, so listed words that the text lacks have a probability too.
+
+    sentences: word ids, 0 for unlisted words. cutoffs: the least count a k-gram needs to be kept, for k = 1, 2, ...;
+    the last one holds for all higher orders, and the mass of what is dropped goes to the shorter context (unigrams are
+    always kept). Raises DataError where there is no sentence, ConfigurationError for an impossible order or cut-off.
+    """
+    if order < 2:
+        raise ConfigurationError(f"n-gram order: found {order}, expected 2 or more")
+    if not cutoffs or min(cutoffs) < 1:
+        raise ConfigurationError(f"n-gram cutoffs: found {list(cutoffs)}, expected counts of 1 or more")
+    counts = _adjusted_counts(sentences, words.boundary, order)
+    if not counts[0]:
+        raise DataError("n-gram: the text holds no sentence, expected at least one")
+    kept = _kept(counts, [cutoffs[min(index, len(cutoffs) - 1)] for index in range(order)])
+    vocabulary = len(words) + 1
+    probabilities: list[dict[Gram, float]] = []
+    backoffs: list[dict[Gram, float]] = [{} for _ in range(order)]
+    for index in range(order):
+        discounts = _discounts(counts[index])
+        totals: Counter[Gram] = Counter()
+        held: defaultdict[Gram, float] = defaultdict(float)
+        for gram, count in counts[index].items():
+            totals[gram[:-1]] += count
+            if gram in kept[index]:
+                held[gram[:-1]] += count - discounts[min(count, 3)]
+        gammas = {context: max(0.0, 1.0 - held[context] / total) for context, total in totals.items()}
+        if index == 0:
+            base = gammas[()] / vocabulary
+            table: dict[Gram, float] = {(word,): base for word in range(vocabulary)}
+            for gram, count in counts[0].items():
+                table[gram] += (count - discounts[min(count, 3)]) / totals[()]
+        else:
+            lower = probabilities[index - 1]
+            table = {
+                gram: (counts[index][gram] - discounts[min(counts[index][gram], 3)]) / totals[gram[:-1]]
+                + gammas[gram[:-1]] * lower[gram[1:]]
+                for gram in kept[index]
+            }
+            contexts = {gram[:-1] for gram in table}
+            backoffs[index - 1] = {context: gammas[context] for context in contexts}
+        probabilities.append(table)
+    return Ngram(words, tuple(probabilities), tuple(backoffs))
+
+
+def log_probabilities(model: Ngram, sentence: Sequence[int]) -> list[float]:
+    """log p of each word of a sentence and of its end, nats: [len(sentence) + 1]. Word ids, 0 for unlisted words."""
+    history: Gram = (START,)
+    values = []
+    for word in (*sentence, model.words.boundary):
+        context, weight = history[-(model.order - 1) :], 0.0
+        while context and (*context, word) not in model.probabilities[len(context)]:
+            weight += math.log(model.backoffs[len(context) - 1].get(context, 1.0))
+            context = context[1:]
+        values.append(weight + math.log(model.probabilities[len(context)][(*context, word)]))
+        history = (*history, word)
+    return values
+
+
+def perplexity(model: Ngram, sentences: Iterable[Sequence[int]]) -> float:
+    """Perplexity per word, ends of sentences included."""
+    values = [value for sentence in sentences for value in log_probabilities(model, sentence)]
+    return math.exp(-sum(values) / len(values)) if values else math.nan
+
+
+def write_arpa(model: Ngram, path: Path) -> None:
+    """Write the model line by line; gzipped (and the same bytes each time) where the name ends in ``.gz``."""
+    with path.open("wb") as raw:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed:
+                _write(model, packed)
+        else:
+            _write(model, raw)
+
+
+def _write(model: Ngram, file: IO[bytes] | gzip.GzipFile) -> None:
+    with io.TextIOWrapper(file, encoding="utf-8", newline="\n") as text:
+        text.writelines(f"{line}\n" for line in _arpa_lines(model))
+
+
+def _arpa_lines(model: Ngram) -> Iterator[str]:
+    names = {**dict(enumerate(model.words.words)), model.words.boundary: "</s>", START: "<s>"}
+    yield "\\data\\"
+    for index, table in enumerate(model.probabilities):
+        yield f"ngram {index + 1}={len(table) + (index == 0)}"
+    for index, table in enumerate(model.probabilities):
+        yield f"\n\\{index + 1}-grams:"
+        if index == 0:
+            yield f"-99\t<s>\t{_log10(model.backoffs[0].get((START,), 1.0))}"
+        for gram in sorted(table):
+            line = f"{_log10(table[gram])}\t{' '.join(names[word] for word in gram)}"
+            backoff = model.backoffs[index].get(gram)
+            yield line if backoff is None else f"{line}\t{_log10(backoff)}"
+    yield "\n\\end\\"
+
+
+def _log10(value: float) -> str:
+    return f"{math.log10(value) if value > 0 else -99.0:.6g}"
+
+
+def _adjusted_counts(sentences: Iterable[Sequence[int]], end: int, order: int) -> list[Counter[Gram]]:
+    """[k - 1]: counts of k-grams; of occurrences at the highest order and behind <s>, of left neighbours elsewhere."""
+    raw: list[Counter[Gram]] = [Counter() for _ in range(order)]
+    for sentence in sentences:
+        symbols = (START, *sentence, end)
+        for stop in range(2, len(symbols) + 1):
+            # A history shorter than the order always starts with <s>.
+            raw[min(order, stop) - 1][symbols[max(0, stop - order) : stop]] += 1
+    for index in range(order - 1, 0, -1):
+        for gram in raw[index]:
+            raw[index - 1][gram[1:]] += 1
+    return raw
+
+
+def _kept(counts: Sequence[Mapping[Gram, int]], cutoffs: Sequence[int]) -> list[set[Gram]]:
+    """What reaches the cut-off, with the context and the shorter form of everything kept: the model stays a trie."""
+    kept = [{gram for gram, count in counts[index].items() if count >= cutoffs[index]} for index in range(len(counts))]
+    kept[0] = set(counts[0])
+    for index in range(len(counts) - 1, 1, -1):
+        kept[index - 1] |= {gram[:-1] for gram in kept[index]} | {gram[1:] for gram in kept[index]}
+    return kept
+
+
+def _discounts(counts: Mapping[Gram, int]) -> tuple[float, float, float, float]:
+    """D(0..3+) from the counts of counts; the fallback where they give a discount outside (0, count]."""
+    found = Counter(count for count in counts.values() if count <= 4)
+    ones, twos = found[1], found[2]
+    if not (ones and twos and found[3]):
+        return FALLBACK
+    share = ones / (ones + 2 * twos)
+    values = [count - (count + 1) * share * found[count + 1] / found[count] for count in (1, 2, 3)]
+    if not all(0 < value <= count for count, value in enumerate(values, start=1)):
+        return FALLBACK
+    return (0.0, values[0], values[1], values[2])
