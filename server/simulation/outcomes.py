@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from device_sdk.feedback.distance import edit_distance
 from device_sdk.feedback.slots import SlotLexicon, slot_cost
-from server.corpora.utterance import Utterance
+from server.simulation.population import Recording
 
 __all__ = [
     "CONDITIONS",
@@ -105,14 +105,7 @@ KINDS: tuple[Kind, ...] = ("wer", "slot_error")
 
 
 def score(
-    utterance: Utterance,
-    text: str,
-    lexicon: SlotLexicon | None,
-    *,
-    voice: str,
-    round_: int,
-    recognise_seconds: float,
-    seconds: float,
+    utterance: Recording, text: str, lexicon: SlotLexicon | None, *, voice: str, round_: int, recognise_seconds: float
 ) -> Outcome:
     """Errors of a recognised text against an utterance's labels; words count only where the data is sure of them."""
     truth = utterance.text.split() if utterance.text and utterance.score_words else []
@@ -124,7 +117,7 @@ def score(
         words=len(truth),
         slot_errors=slot_cost(text, slots, lexicon) if slots is not None and lexicon is not None else 0,
         slots=len(slots) if slots is not None else 0,
-        seconds=seconds,
+        seconds=utterance.seconds,
         recognise_seconds=recognise_seconds,
     )
 

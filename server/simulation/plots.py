@@ -137,7 +137,7 @@ def _axes(scale: _Scale, unit: str, percent: bool, width: int = WIDTH, right: in
         parts.append(_text(LEFT - 8, y + 4, _number(tick, percent), "tick end"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(
-        f'<text class="tick middle" transform="translate(12 {middle:.0f}) rotate(-90)" x="0" y="0">{escape(unit)}</text>'
+        f'<text class="tick middle" transform="translate(12 {middle:.0f}) rotate(-90)">{escape(unit)}</text>'
     )
     return parts
 

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from server.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, rate
@@ -50,7 +51,8 @@ def render(document: dict[str, Any], runs: Sequence[Run]) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>idiolect: simulation</title><style>{STYLE}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
+        f"<title>idiolect: simulation</title><style>{STYLE}</style></head>"
+        f"<body><main>{''.join(sections)}</main></body></html>\n"
     )
 
 
@@ -81,8 +83,8 @@ def _headline(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
     return (
         "<header><h1>Devices that learn their users</h1>"
         f"<p>{voices} devices, {document['rounds']} rounds, {seeds} {words}, data <code>{escape(document['data'])}</code>. "
-        "Each device is the real SDK with its own state and its own speaker; it shares noised word counts and a bounded, "
-        "noised weight delta with a live server, and never audio or text.</p>"
+        "Each device is the real SDK with its own state and its own speaker; it shares noised word counts and a "
+        "bounded, noised weight delta with a live server, and never audio or text.</p>"
         f'<div class="cards">{"".join(cards)}</div></header>'
     )
 
@@ -189,12 +191,12 @@ def _privacy(document: dict[str, Any]) -> str:
             chart = lines([Line(stream, "both", by_round)], labels, "epsilon spent by a device, so far")
             shown.append(_figure(f"Epsilon of {stream}", chart))
     table = (
-        '<div class="wide"><table><thead><tr><th>stream</th><th>epsilon</th><th>adjacency</th><th>sampling</th>'
+        '<div class="wide"><table class="words"><thead><tr><th>stream</th><th>epsilon</th><th>adjacency</th><th>sampling</th>'
         f"<th>who sees what</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
     words = (
-        "<p>Epsilon is stated for each stream by itself, as the server's ledger holds it for the device that spent most. "
-        "∞ says that the noise, if any, is too small to promise anything.</p>"
+        "<p>Epsilon is stated for each stream by itself, as the server's ledger holds it for the device that spent "
+        "most. ∞ says that the noise, if any, is too small to promise anything.</p>"
     )
     return table + words + _row(*shown)
 
@@ -259,39 +261,7 @@ def _row(*figures: str) -> str:
     return f'<div class="row">{"".join(figures)}</div>'
 
 
-STYLE = """
-:root{--ink:#1c2330;--soft:#5d6878;--line:#e3e7ee;--paper:#f6f7fa;--card:#fff;--good:#18794e;--bad:#b4232c;
---frozen:#7b8494;--marginals:#2f7fd1;--learning:#e08a1e;--both:#7a3fc4;--supervised:#2c9c69}
-@media(prefers-color-scheme:dark){:root{--ink:#e8ebf1;--soft:#9ba6b6;--line:#2c3442;--paper:#12161d;--card:#1a2029;
---good:#4cc38a;--bad:#ff7b80;--frozen:#98a2b3;--marginals:#5aa5f0;--learning:#f2a541;--both:#ab7df0;--supervised:#4cc38a}}
-*{box-sizing:border-box}body{margin:0;background:var(--paper);color:var(--ink);
-font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main{max-width:1200px;margin:0 auto;padding:32px 24px 64px}
-h1{font-size:30px;letter-spacing:-.02em;margin:0 0 8px}h2{font-size:19px;margin:0 0 14px}h3{font-size:14px;margin:0 0 6px}
-header p{max-width:800px;color:var(--soft);margin:0 0 20px}code{font-size:.92em}
-section{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:22px 24px;margin-top:20px}
-section>p{color:var(--soft);margin:8px 0 0;max-width:860px}
-.cards{display:flex;flex-wrap:wrap;gap:14px}.card{background:var(--card);border:1px solid var(--line);border-radius:12px;
-padding:14px 20px;min-width:230px}.what{color:var(--soft);font-size:13px}.value{font-size:25px;font-weight:600;
-letter-spacing:-.01em}.arrow{color:var(--soft);font-weight:400}.change{font-size:13px;color:var(--soft)}
-.change.good{color:var(--good)}.change.bad{color:var(--bad)}
-.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{padding:7px 12px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
-thead th{color:var(--soft);font-weight:500;font-size:13px}tbody th{text-align:left;font-weight:600}
-td:has(+td:last-child),td{vertical-align:top}small{color:var(--soft)}
-table.plain th{width:260px}table.plain td{text-align:left;white-space:normal}
-.meanings{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:16px 0 0;font-size:14px}
-.meanings dt{font-weight:600}.meanings dd{margin:0;color:var(--soft)}
-.swatch{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:8px}
-.row{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:20px}
-figure{margin:0;min-width:0}figure.full{margin-top:12px}figcaption{font-weight:600;font-size:14px;margin-bottom:6px}
-svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font-size:11.5px}
-.middle{text-anchor:middle}.end{text-anchor:end}.grid{stroke:var(--line);stroke-width:1}
-.line{fill:none;stroke-width:2.4;stroke-linejoin:round;stroke-linecap:round}.dot{stroke:var(--card);stroke-width:1.5}
-.band{opacity:.13}.legend{font-weight:600}
-.columns{display:grid;grid-template-columns:repeat(auto-fit,minmax(260px,1fr));gap:20px;margin-top:14px}
-ul{margin:0;padding-left:18px;columns:2;column-gap:24px;font-size:13px;color:var(--soft)}li{break-inside:avoid}
-""" + "".join(
+STYLE = Path(__file__).with_name("report.css").read_text("utf-8") + "".join(
     f".swatch.{name}{{background:var(--{name})}}.line.{name}{{stroke:var(--{name})}}.dot.{name},.band.{name},"
     f".bar.{name},svg text.legend.{name}{{fill:var(--{name})}}"
     for name in MEANINGS
