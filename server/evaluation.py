@@ -27,9 +27,9 @@ ORACLE_DEPTHS = (1, 4, 8)
 class Score:
     """Errors in one utterance.
 
-    hypothesis: the first text of the list. words, word_errors, oracle_errors (depth -> errors of the best entry): None where
-    the corpus's words do not count. slots, slot_errors: None where it has no slot labels. audio_seconds, seconds: length of
-    the audio, and time that recognising it took.
+    hypothesis: the first text of the list. words, word_errors, oracle_errors (depth -> errors of the best entry): None
+    where the corpus's words do not count. slots, slot_errors: None where it has no slot labels. audio_seconds, seconds:
+    length of the audio, and time that recognising it took.
     """
 
     id: str
@@ -77,7 +77,8 @@ class Evaluation:
         return {name: Evaluation(tuple(row for row in self.scores if row.speaker == name)) for name in speakers}
 
     def as_json(self) -> dict[str, Any]:
-        """``wer``, ``slot_error``, ``oracle_wer`` by depth, ``real_time_factor``, ``utterances``; null without labels."""
+        """``wer``, ``slot_error``, ``oracle_wer`` by depth, ``real_time_factor``, ``utterances``; null without
+        labels."""
         return {
             "wer": self.wer,
             "slot_error": self.slot_error,

@@ -63,9 +63,9 @@ def paired_bootstrap(
 ) -> Difference:
     """Paired bootstrap of the difference in micro-averaged error rate, resampling whole groups with replacement.
 
-    N: utterances. errors_a, errors_b: errors of the two systems on each utterance [N]. denominators: what they are a share
-    of, words or slots [N]. groups: whose utterance it is [N]; utterances of one speaker are not independent, so speakers
-    are resampled, not utterances. Both systems see the same resamples. seed, samples: resamples drawn.
+    N: utterances. errors_a, errors_b: errors of the two systems on each utterance [N]. denominators: what they are a
+    share of, words or slots [N]. groups: whose utterance it is [N]; utterances of one speaker are not independent, so
+    speakers are resampled, not utterances. Both systems see the same resamples. seed, samples: resamples drawn.
 
     Raises ConfigurationError where lengths differ, nothing is counted, or system a makes no error (no relative
     difference).
@@ -73,7 +73,7 @@ def paired_bootstrap(
     first, second, sizes = (np.asarray(values, np.float64) for values in (errors_a, errors_b, denominators))
     if first.ndim != 1 or not first.shape == second.shape == sizes.shape or len(groups) != first.size:
         raise ConfigurationError(
-            f"paired bootstrap: lengths {first.shape}, {second.shape}, {sizes.shape}, {len(groups)}; expected one length"
+            f"paired bootstrap: lengths {first.shape}, {second.shape}, {sizes.shape}, {len(groups)}; expected one"
         )
     if first.size == 0 or sizes.sum() <= 0 or samples < 1:
         raise ConfigurationError("paired bootstrap: nothing to compare; expected utterances with words or slots")

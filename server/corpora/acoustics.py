@@ -2,8 +2,8 @@
 
 Made speech is clean and every utterance sounds alike, real microphones and rooms differ widely; a model for real voices
 has to hear made ones through many of them. A :class:`Scene` is one place with one microphone, drawn once (for an
-utterance in training, for a device's life in a simulation); :func:`apply_scene` is a pure function of waveform, scene and
-generator. All waveforms are float32 [S] at 16 kHz in [-1, 1].
+utterance in training, for a device's life in a simulation); :func:`apply_scene` is a pure function of waveform, scene
+and generator. All waveforms are float32 [S] at 16 kHz in [-1, 1].
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "room_response",
 ]
 
-Spectrum = npt.NDArray[np.complex128]
+Samples = npt.NDArray[np.float64]
 _EQ_HZ = (60.0, 150.0, 350.0, 800.0, 1600.0, 3000.0, 5000.0, 7800.0)
 
 
@@ -41,8 +41,8 @@ class Ranges:
     """What scenes are drawn from; a probability says how often a stage is there at all.
 
     speed: factors. gain_db: of the speech's RMS, relative to full scale. reverb_seconds: RT60. direct_db: direct sound
-    over reverberation. snr_db: speech over noise. eq_db: standard deviation of each band of a random equaliser. tilt_db:
-    standard deviation of the spectral tilt, dB an octave. low_hz, high_hz: corners of the microphone's band.
+    over reverberation. snr_db: speech over noise. eq_db: standard deviation of each band of a random equaliser.
+    tilt_db: standard deviation of the spectral tilt, dB an octave. low_hz, high_hz: corners of the microphone's band.
     """
 
     speed: tuple[float, float] = (0.88, 1.14)
@@ -89,8 +89,8 @@ GENTLE = Ranges(
 class Scene:
     """One room and one microphone; None or 0 leaves a stage out. Units as in :class:`Ranges`.
 
-    eq_db: gain at each band of a fixed list of frequencies. noise_colour: power falls as 1 / f ** colour (0 white, 1 pink,
-    2 brown). sway: how far the noise's loudness wanders, 0 to 1. overdrive: gain before clipping, 1 for none.
+    eq_db: gain at each band of a fixed list of frequencies. noise_colour: power falls as 1 / f ** colour (0 white, 1
+    pink, 2 brown). sway: how far the noise's loudness wanders, 0 to 1. overdrive: gain before clipping, 1 for none.
     """
 
     speed: float
@@ -142,34 +142,29 @@ def augment(waveform: Waveform, generator: np.random.Generator, ranges: Ranges =
 def apply_scene(waveform: Waveform, scene: Scene, generator: np.random.Generator) -> Waveform:
     """The waveform as the scene's microphone hears it, float32, peak at most 1.
 
-    Longer than the input by the scene's edges and changed in length by its speed; noise, and the exact reflections of the
-    room, are drawn from the generator.
+    Longer than the input by the scene's edges and changed in length by its speed; noise, and the exact reflections of
+    the room, are drawn from the generator.
     """
     if waveform.ndim != 1 or waveform.size == 0:
         raise ConfigurationError(f"waveform of shape {waveform.shape}: expected [S] with S > 0")
-    speech = change_speed(waveform, scene.speed)
-    speech = pad(speech, scene.edges[0], scene.edges[1]).astype(np.float64)
-    size = _fft_size(speech.size + (0 if scene.reverb_seconds is None else int(scene.reverb_seconds * SAMPLE_RATE)))
-    spectrum = np.fft.rfft(speech, size)
+    speech: Samples = pad(change_speed(waveform, scene.speed), *scene.edges).astype(np.float64)
+    length = speech.size
+    size = _fft_size(length + (0 if scene.reverb_seconds is None else int(scene.reverb_seconds * SAMPLE_RATE)))
     if scene.reverb_seconds is not None:
         response = room_response(scene.reverb_seconds, scene.direct_db, generator)
-        spectrum *= np.fft.rfft(response, size)
-    speech = np.fft.irfft(spectrum, size)[: speech.size]
-    level = _rms(speech[np.abs(speech) > 0.01 * np.abs(speech).max()]) if speech.any() else 0.0
-    if scene.snr_db is not None and level > 0:
-        noise = coloured_noise(speech.size, scene.noise_colour, scene.sway, generator)
+        speech = np.fft.irfft(np.fft.rfft(speech, size) * np.fft.rfft(response, size), size)[:length]
+    level = _rms(speech[np.abs(speech) > 0.01 * np.abs(speech).max()])
+    if scene.snr_db is not None:
+        noise = coloured_noise(length, scene.noise_colour, scene.sway, generator)
         speech = speech + noise * level * 10 ** (-scene.snr_db / 20)
     if scene.hum_hz is not None:
-        time = np.arange(speech.size) / SAMPLE_RATE
-        hum = sum(np.sin(2 * np.pi * scene.hum_hz * k * time + generator.uniform(0, 6.28)) / k for k in (1, 2, 3, 5))
-        speech = speech + hum * level * 0.03
-    speech = np.fft.irfft(np.fft.rfft(speech, size) * _microphone(size, scene), size)[: speech.size]
-    peak = np.abs(speech).max()
+        speech = speech + _hum(length, scene.hum_hz, generator) * level * 0.03
+    speech = np.fft.irfft(np.fft.rfft(speech, size) * _microphone(size, scene), size)[:length]
+    peak = float(np.abs(speech).max())
     if peak > 0:
-        if scene.overdrive > 1.0:
-            speech = np.clip(speech * scene.overdrive / peak, -1.0, 1.0)
+        speech = np.clip(speech * scene.overdrive / peak, -1.0, 1.0)
         if scene.quantise:
-            speech = mu_law(speech / np.abs(speech).max())
+            speech = mu_law(speech)
         speech = speech * (10 ** (scene.gain_db / 20) / max(_rms(speech), 1e-9))
     return np.clip(speech, -1.0, 1.0).astype(np.float32)
 
@@ -188,7 +183,7 @@ def pad(waveform: Waveform, before: float, after: float) -> Waveform:
     return np.pad(waveform, (int(before * SAMPLE_RATE), int(after * SAMPLE_RATE)))
 
 
-def room_response(rt60: float, direct_db: float, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+def room_response(rt60: float, direct_db: float, generator: np.random.Generator) -> Samples:
     """A made impulse response [rt60 * 16000]: a direct impulse, a few reflections, and noise that decays 60 dB in rt60.
 
     direct_db: energy of the direct sound over that of all the rest. High frequencies die away sooner, as in real rooms.
@@ -207,7 +202,7 @@ def room_response(rt60: float, direct_db: float, generator: np.random.Generator)
     return tail
 
 
-def coloured_noise(samples: int, colour: float, sway: float, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+def coloured_noise(samples: int, colour: float, sway: float, generator: np.random.Generator) -> Samples:
     """Noise [samples] of RMS 1 whose power falls as 1 / f ** colour and whose loudness wanders by ``sway`` (0 to 1)."""
     size = _fft_size(samples)
     frequencies = np.fft.rfftfreq(size, 1 / SAMPLE_RATE)
@@ -219,7 +214,7 @@ def coloured_noise(samples: int, colour: float, sway: float, generator: np.rando
     return np.asarray(noise / max(_rms(noise), 1e-12))
 
 
-def mu_law(waveform: npt.NDArray[np.float64], bits: int = 8) -> npt.NDArray[np.float64]:
+def mu_law(waveform: Samples, bits: int = 8) -> Samples:
     """What telephone coding leaves of a waveform in [-1, 1]."""
     mu = float(2**bits - 1)
     coded = np.sign(waveform) * np.log1p(mu * np.abs(waveform)) / np.log1p(mu)
@@ -227,7 +222,14 @@ def mu_law(waveform: npt.NDArray[np.float64], bits: int = 8) -> npt.NDArray[np.f
     return np.asarray(np.sign(coded) * np.expm1(np.abs(coded) * np.log1p(mu)) / mu)
 
 
-def _microphone(size: int, scene: Scene) -> npt.NDArray[np.float64]:
+def _hum(samples: int, hertz: float, generator: np.random.Generator) -> Samples:
+    """Mains hum with a few harmonics, each with its own phase."""
+    turns = 2 * np.pi * hertz * np.arange(samples) / SAMPLE_RATE
+    waves = [np.sin(harmonic * turns + generator.uniform(0, 2 * np.pi)) / harmonic for harmonic in (1, 2, 3, 5)]
+    return np.asarray(np.sum(waves, axis=0))
+
+
+def _microphone(size: int, scene: Scene) -> Samples:
     """Gain at every frequency of a transform of ``size`` samples (zero phase)."""
     hertz = np.maximum(np.fft.rfftfreq(size, 1 / SAMPLE_RATE), 20.0)
     octaves = np.log2(hertz / 1000.0)
@@ -239,7 +241,7 @@ def _microphone(size: int, scene: Scene) -> npt.NDArray[np.float64]:
     return np.asarray(gain)
 
 
-def _rms(waveform: npt.NDArray[np.float64]) -> float:
+def _rms(waveform: Samples) -> float:
     return float(np.sqrt(np.mean(np.square(waveform)))) if waveform.size else 0.0
 
 

@@ -1,7 +1,7 @@
 """Real commands to a coffee machine (Picovoice speech-to-intent-benchmark, Apache-2.0), with labelled slots.
 
-PATH holds ``barista.jsonl`` and ``audio/ID.flac``. The slots are ground truth. The text was recovered by aligning a grammar,
-so its carrier words are weak: rows marked ``suspicious`` do not count word errors. Speakers are the clusters
+PATH holds ``barista.jsonl`` and ``audio/ID.flac``. The slots are ground truth. The text was recovered by aligning a
+grammar, so its carrier words are weak: rows marked ``suspicious`` do not count word errors. Speakers are the clusters
 ``voice_group``.
 """
 

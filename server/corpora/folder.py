@@ -1,8 +1,8 @@
 """A user's own recordings.
 
-Either PATH holds ``manifest.jsonl`` (one object a line: ``audio`` (relative to PATH), and where known ``text``, ``speaker``,
-``slots``, ``id``), or any tree of audio files, each with its words in a file of the same name ending in ``.txt``; then the
-speaker is the first folder below PATH, or the name of PATH itself.
+Either PATH holds ``manifest.jsonl`` (one object a line: ``audio`` (relative to PATH), and where known ``text``,
+``speaker``, ``slots``, ``id``), or any tree of audio files, each with its words in a file of the same name ending in
+``.txt``; then the speaker is the first folder below PATH, or the name of PATH itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def normalise_text(text: str) -> str:
 
 
 def read_folder(path: Path) -> Corpus:
-    """The recordings below a folder, sorted by name or in the manifest's order. Raises DataError where there is none."""
+    """The recordings below a folder, sorted by name or in the manifest's order. Raises DataError where there is
+    none."""
     required_folder(path, "audio files with .txt files beside them, or a manifest.jsonl")
     manifest = path / "manifest.jsonl"
     if manifest.is_file():

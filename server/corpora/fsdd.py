@@ -1,7 +1,7 @@
 """Real spoken digits (Free Spoken Digit Dataset, CC BY-SA 4.0), joined to strings of 4 to 7 digits of one speaker.
 
-PATH holds ``recordings/{digit}_{speaker}_{index}.flac`` (or .wav) at 8 kHz. A seed decides the strings: each recording is
-used once, in a random order, and the last few of a speaker that make no string of 4 are left out.
+PATH holds ``recordings/{digit}_{speaker}_{index}.flac`` (or .wav) at 8 kHz. A seed decides the strings: each recording
+is used once, in a random order, and the last few of a speaker that make no string of 4 are left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Spoken commands with their intents and slots: what base models are trained on and simulated devices hear.
 
-A pattern is written in a small language: ``(a|b)`` chooses, ``[a]`` may be left out, ``{type}`` is a slot whose value is
-drawn from :data:`server.corpora.values.VALUES`, ``<name>`` is another rule. A stable hash of the sentence decides whether
-it belongs to base training (80 %), to the devices (10 %) or is held out (10 %), so no sentence is in two of them.
+A pattern is written in a small language: ``(a|b)`` chooses, ``[a]`` may be left out, ``{type}`` is a slot whose value
+is drawn from :data:`server.corpora.values.VALUES`, ``<name>`` is another rule. A stable hash of the sentence decides
+whether it belongs to base training (80 %), to the devices (10 %) or is held out (10 %), so no sentence is in two of
+them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ class Intent:
 
 RULES: Mapping[str, str] = {
     "polite": "[please|thanks|thank you|for me|right now]",
-    "ask": """(can i (get|have) | could i (get|have) | may i have | may i get | get me | give me | make me | brew me | brew
+    "ask": """(can i (get|have) | could i (get|have) | may i have | may i get | get me | give me | make me | brew me |
+    brew
         | make | i'd like | i would like | i want | i'll have | i'll take | i need | let me have | bring me | prepare
         | we need | please make | please brew | could you make | can you make me)""",
     "article": "(a|a|a|an|the|another|my usual)",

@@ -31,10 +31,10 @@ _TENS = ("ten", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eight
 VALUES: Mapping[str, tuple[str, ...]] = {
     "drink": _lines(
         """coffee, house coffee, drip coffee, iced coffee, black coffee, filter coffee, decaf coffee, mocha, iced mocha
-        white mocha, latte, iced latte, vanilla latte, caramel latte, americano, iced americano, cappuccino, iced cappuccino
-        espresso, macchiato, caramel macchiato, cortado, flat white, cold brew, lungo, ristretto, affogato
-        green tea, black tea, mint tea, earl grey, iced tea, herbal tea, chamomile tea, lemon tea, ginger tea, chai latte
-        hot chocolate, matcha, lemonade, orange juice, apple juice, sparkling water, hot water"""
+        white mocha, latte, iced latte, vanilla latte, caramel latte, americano, iced americano, cappuccino
+        iced cappuccino, espresso, macchiato, caramel macchiato, cortado, flat white, cold brew, lungo, ristretto
+        affogato, green tea, black tea, mint tea, earl grey, iced tea, herbal tea, chamomile tea, lemon tea, ginger tea
+        chai latte, hot chocolate, matcha, lemonade, orange juice, apple juice, sparkling water, hot water"""
     ),
     "size": _lines(
         """small, medium, large, extra large, regular, tall, double sized, eight ounce, ten ounce, twelve ounce
@@ -77,8 +77,9 @@ VALUES: Mapping[str, tuple[str, ...]] = {
         nursery, guest room, porch, study, balcony, laundry room, playroom, library, stairs"""
     ),
     "appliance": _lines(
-        """lights, light, lamp, ceiling light, desk lamp, fan, heater, television, air conditioner, radio, blinds, curtains
-        oven, dishwasher, washing machine, vacuum, speaker, humidifier, kettle, coffee maker, alarm system, sprinkler"""
+        """lights, light, lamp, ceiling light, desk lamp, fan, heater, television, air conditioner, radio, blinds
+        curtains, oven, dishwasher, washing machine, vacuum, speaker, humidifier, kettle, coffee maker, alarm system,
+        sprinkler"""
     ),
     "color": _lines("red, green, blue, yellow, purple, orange, pink, warm white, cool white, turquoise, violet, amber"),
     "level": _product(_TENS, ("percent",)),
@@ -94,7 +95,8 @@ VALUES: Mapping[str, tuple[str, ...]] = {
         """mozart, beethoven, bach, chopin, vivaldi, debussy, miles davis, billie holiday, louis armstrong, nina simone
         ella fitzgerald, duke ellington, the copper foxes, silver harbor, paper lanterns, the velvet owls, northern echo
         golden sparrow, the wandering stones, crystal avenue, stella marlowe, felix romano, the night painters
-        lucky thunder, ivory coast trio, river and rain, the brass monkeys, clara winters, diego santana, electric meadow"""
+        lucky thunder, ivory coast trio, river and rain, the brass monkeys, clara winters, diego santana
+        electric meadow"""
     ),
     "song": _lines(
         """midnight river, dancing in the snow, paper moon, summer of stars, broken compass, letters from paris
@@ -129,8 +131,8 @@ VALUES: Mapping[str, tuple[str, ...]] = {
         bring an umbrella, see you at the station"""
     ),
     "item": _lines(
-        """eggs, bread, butter, bananas, apples, rice, pasta, tomatoes, potatoes, onions, garlic, cheese, yogurt, chicken
-        salmon, ground beef, olive oil, flour, salt, pepper, cereal, peanut butter, strawberry jam, spinach, lettuce
+        """eggs, bread, butter, bananas, apples, rice, pasta, tomatoes, potatoes, onions, garlic, cheese, yogurt
+        chicken, salmon, ground beef, olive oil, flour, salt, pepper, cereal, peanut butter, strawberry jam, spinach, lettuce
         carrots, cucumbers, mushrooms, avocados, lemons, grapes, blueberries, paper towels, toilet paper, dish soap
         laundry detergent, shampoo, toothpaste, batteries, light bulbs, dog food, cat litter, ice cream, frozen pizza
         crackers, chocolate cookies, orange marmalade, walnuts, maple bars, trash bags, aluminum foil, diapers, vinegar

@@ -17,8 +17,8 @@ heldout      listeners' check: never trained on, by base or device  mainstream a
 So base training never hears a regional accent nor a device's variant, devices have something to learn, and held-out
 voices show whether what the devices learned carries over to other speakers of the same accents. Variants of one family
 (``edward``, ``edward2``) are in one set. Left out: whispers and creaks (``whisper``, ``whisperf``, ``croak``), effects
-and robots with echo or distortion (``Demonic``, ``UniRobot``, ``anikaRobot``, ``robosoft*``, ``Tweaky``, ``kaukovalta``,
-``announcer``), and ``fast``, which changes only the limit of the speaking rate.
+and robots with echo or distortion (``Demonic``, ``UniRobot``, ``anikaRobot``, ``robosoft*``, ``Tweaky``,
+``kaukovalta``, ``announcer``), and ``fast``, which changes only the limit of the speaking rate.
 """
 
 from __future__ import annotations
