@@ -14,3 +14,8 @@ def chirp(length: int, seed: int = 0) -> NDArray[np.float32]:
     for low, speed in rng.uniform([100, 0.5], [900, 3.0], (3, 2)):
         wave += 0.2 * np.sin(2 * np.pi * low * time + 300 * np.sin(speed * time))
     return (wave + 0.01 * rng.standard_normal(length)).astype(np.float32)
+
+
+def noise(length: int, seed: int = 0) -> NDArray[np.float32]:
+    """White noise: [length] float32."""
+    return (0.1 * np.random.default_rng(seed).standard_normal(length)).astype(np.float32)
