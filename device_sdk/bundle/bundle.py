@@ -69,7 +69,9 @@ class Bundle:
         """
         place = DEFAULT_BUNDLE if path is None else Path(path)
         if not place.exists():
-            hint = "this install has no default bundle; pass a path" if path is None else "give a bundle's folder or zip"
+            hint = (
+                "this install has no default bundle; pass a path" if path is None else "give a bundle's folder or zip"
+            )
             raise BundleError(f"{place}: no such bundle; {hint}")
         if place.is_dir():
             return cls._open_folder(place, place)
@@ -185,7 +187,8 @@ def _read_checked(folder: Path, bundle: Path, name: str, entry: FileEntry) -> by
     content = _read_bytes(folder / name, bundle)
     if len(content) != entry.size:
         raise BundleError(
-            f"{bundle}/{name}: size is {len(content)} bytes, expected {entry.size}; take the bundle from its source again"
+            f"{bundle}/{name}: size is {len(content)} bytes, expected {entry.size}; "
+            "take the bundle from its source again"
         )
     found = hashlib.sha256(content).hexdigest()
     if found != entry.sha256:
@@ -206,7 +209,9 @@ def _unpack(archive: Path, folder: Path) -> None:
             if MANIFEST not in entries:
                 raise BundleError(f"{archive}: {MANIFEST} is missing; this zip is no bundle")
             if entries[MANIFEST].file_size > MANIFEST_LIMIT:
-                raise BundleError(f"{archive}/{MANIFEST}: {entries[MANIFEST].file_size} bytes, at most {MANIFEST_LIMIT}")
+                raise BundleError(
+                    f"{archive}/{MANIFEST}: {entries[MANIFEST].file_size} bytes, at most {MANIFEST_LIMIT}"
+                )
             content = opened.read(MANIFEST)
             manifest = parse(content, f"{archive}/{MANIFEST}")
             (folder / MANIFEST).write_bytes(content)

@@ -21,6 +21,7 @@ REQUIRED_FILES = (
     "encoder.onnx",
     "predictor.onnx",
     "joiner.onnx",
+    "training.onnx",
     "weights.safetensors",
     "tokenizer.model",
     "words.txt",

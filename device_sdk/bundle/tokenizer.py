@@ -12,7 +12,7 @@ WORD_START = "\u2581"
 
 
 class Tokenizer:
-    """Text to pieces and back. Text is lower-case words of ``[a-z']``; piece 0 (unknown) is blank and decodes to nothing."""
+    """Text to pieces and back. Text is lower-case words of ``[a-z']``; piece 0 (unknown) is blank, without text."""
 
     def __init__(self, model: bytes, source: str = "tokenizer.model") -> None:
         """model: bytes of a SentencePiece model. Raises :class:`BundleError` where it is damaged."""

@@ -37,9 +37,7 @@ class Transducer(Protocol):
         """
         ...
 
-    def predict(
-        self, tokens: NDArray[np.int64], state: RecurrentState | None = None
-    ) -> tuple[Float, RecurrentState]:
+    def predict(self, tokens: NDArray[np.int64], state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
         """One step of the prediction network. tokens: [B] int64 (blank first). Returns (predicted [B, J], state)."""
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from device_sdk.bundle.architecture import Architecture
 from export.graphs.streaming import encoder, joiner, predictor
+from export.graphs.training import training
 
 __all__ = ["build_graphs"]
 
@@ -14,4 +15,5 @@ def build_graphs(architecture: Architecture) -> dict[str, bytes]:
         "encoder.onnx": encoder(architecture),
         "predictor.onnx": predictor(architecture),
         "joiner.onnx": joiner(architecture),
+        "training.onnx": training(architecture),
     }

@@ -61,7 +61,7 @@ class GraphBuilder:
         self._outputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
 
     def weight(self, name: str) -> Value:
-        """A parameter or constant of the architecture as an initializer in the packed buffer: constant to the runtime."""
+        """A parameter or constant as an initializer in the packed buffer: constant to the runtime."""
         if name not in self._names.packed:
             self._names.packed.add(name)
             offset, shape = layout(self.architecture)[name]
@@ -194,10 +194,28 @@ class GraphBuilder:
         )
 
     def finish(self, name: str) -> bytes:
-        """The model's bytes; the same calls give the same bytes."""
-        graph = helper.make_graph(self._nodes, name, self._inputs, self._outputs, self._names.initializers)
+        """The model's bytes, without nodes that no output needs; the same calls give the same bytes."""
+        graph = helper.make_graph(self._live_nodes(), name, self._inputs, self._outputs, self._names.initializers)
         model = helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="idiolect"
         )
         helper.set_model_props(model, {ARCHITECTURE_KEY: architecture_digest(self.architecture)})
         return model.SerializeToString(deterministic=True)
+
+    def _live_nodes(self) -> list[onnx.NodeProto]:
+        live = {output.name for output in self._outputs}
+        kept = []
+        for node in reversed(self._nodes):
+            if live.intersection(node.output):
+                kept.append(node)
+                live.update(_names_read(node))
+        return kept[::-1]
+
+
+def _names_read(node: onnx.NodeProto) -> set[str]:
+    """Values that a node reads, also inside the bodies of its scans."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            names |= _names_read(inner)
+    return names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from export.graphs.builder import GraphBuilder, Value
 
-__all__ = ["lstm", "stack"]
+__all__ = ["lstm", "lstm_gradients", "stack"]
 
 
 def lstm(
@@ -34,3 +34,72 @@ def stack(
         hidden.append(h_next)
         cells.append(c_next)
     return x, g.concat(*hidden, axis=0), g.concat(*cells, axis=0)
+
+
+def lstm_gradients(
+    g: GraphBuilder, x: Value, y: Value, dy: Value, w: Value, r: Value, b: Value, size: int, wanted: frozenset[str]
+) -> dict[str, Value]:
+    """Gradients of one layer that started from a zero state, by backpropagation through time.
+
+    T: steps; B: batch; D: input; H: size.
+    x: [T, B, D] the layer's input; y: [T, B, H] its output; dy: [T, B, H] the loss' gradient by it.
+    wanted: which of ``x W R B`` to return: [T, B, D], [4H, D], [4H, H], [4H].
+
+    The fused operator keeps neither gates nor cells. Every step's gates follow from the stored outputs in two large
+    products; only the cells' recurrence and the gradient's own recurrence are left to walk through time.
+    """
+    batch, width = g.size(x, 1), g.size(x, 2)
+    zero = g.expand(g.float(0.0), batch, size)
+    before = g.concat(g.unsqueeze(zero, 0), g.slice(y, 0, -1, 0), axis=0)
+    x_rows, before_rows = g.reshape(x, -1, width), g.reshape(before, -1, size)
+    recurrent = g.op("Gemm", before_rows, r, b, transB=1)
+    gates = g.reshape(g.op("Gemm", x_rows, w, recurrent, transB=1), -1, batch, 4 * size)
+    i, o, f, candidate = g.ops("Split", 4, gates, axis=2, num_outputs=4)
+    i, o, f, candidate = g.op("Sigmoid", i), g.op("Sigmoid", o), g.op("Sigmoid", f), g.op("Tanh", candidate)
+
+    def advance(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
+        cell = q.add(q.multiply(states[0], now[0]), now[1])
+        return [cell], [cell]
+
+    _, cells = g.scan([zero], [f, g.multiply(i, candidate)], advance)
+    cells_before = g.concat(g.unsqueeze(zero, 0), g.slice(cells, 0, -1, 0), axis=0)
+    squashed = g.op("Tanh", cells)
+    # d(loss)/d(gate before its nonlinearity) = (dc, dh, dc, dc) * slopes, in gate order i, o, f, c.
+    slopes = g.concat(
+        g.multiply(candidate, _sigmoid_slope(g, i)),
+        g.multiply(squashed, _sigmoid_slope(g, o)),
+        g.multiply(cells_before, _sigmoid_slope(g, f)),
+        g.multiply(i, _tanh_slope(g, candidate)),
+        axis=2,
+    )
+    through_output = g.multiply(o, _tanh_slope(g, squashed))
+
+    def retreat(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
+        d_gates, d_cell = states
+        d_output, to_cell, slope, forget = now
+        d_hidden = q.op("Gemm", d_gates, r, d_output)
+        d_cell = q.add(q.multiply(d_hidden, to_cell), d_cell)
+        d_gates = q.multiply(q.concat(d_cell, d_hidden, d_cell, d_cell, axis=1), slope)
+        return [d_gates, q.multiply(d_cell, forget)], [d_gates]
+
+    start = g.expand(g.float(0.0), batch, 4 * size)
+    d_gates = g.scan([start, zero], [dy, through_output, slopes, f], retreat, reverse=True)[2]
+    rows = g.reshape(d_gates, -1, 4 * size)
+    gradients: dict[str, Value] = {}
+    if "W" in wanted:
+        gradients["W"] = g.op("Gemm", rows, x_rows, transA=1)
+    if "R" in wanted:
+        gradients["R"] = g.op("Gemm", rows, before_rows, transA=1)
+    if "B" in wanted:
+        gradients["B"] = g.sum(rows, 0)
+    if "x" in wanted:
+        gradients["x"] = g.matmul(d_gates, w)
+    return gradients
+
+
+def _sigmoid_slope(g: GraphBuilder, y: Value) -> Value:
+    return g.multiply(y, g.subtract(g.float(1.0), y))
+
+
+def _tanh_slope(g: GraphBuilder, y: Value) -> Value:
+    return g.subtract(g.float(1.0), g.multiply(y, y))

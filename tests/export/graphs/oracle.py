@@ -1,0 +1,90 @@
+"""An independent float64 reference of the training graph's loss: torch autograd through a plain lattice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from device_sdk.bundle.architecture import Architecture
+
+Parameters = Mapping[str, NDArray[np.floating]]
+
+
+def loss_and_gradients(
+    architecture: Architecture,
+    parameters: Parameters,
+    features: NDArray[np.float32],
+    hypotheses: Sequence[Sequence[int]],
+    weights: Sequence[float],
+    costs: Sequence[float],
+    cost_scale: float,
+) -> tuple[NDArray[np.float64], float, dict[str, NDArray[np.float64]]]:
+    """NLLs [N], expected cost, and d(sum w_i NLL_i + c E[M]) by every parameter, all float64."""
+    with torch.enable_grad():
+        named = {name: torch.tensor(value, dtype=torch.float64) for name, value in parameters.items()}
+        trainable = list(architecture.parameter_shapes())
+        for name in trainable:
+            named[name].requires_grad_(True)
+        nll = likelihoods(architecture, named, torch.tensor(features, dtype=torch.float64), hypotheses)
+        expected = torch.softmax(-nll, 0) @ torch.tensor(costs, dtype=torch.float64)
+        loss = nll @ torch.tensor(weights, dtype=torch.float64) + cost_scale * expected
+        gradients = torch.autograd.grad(loss, [named[name] for name in trainable], allow_unused=True)
+    found = {
+        name: np.zeros(named[name].shape) if gradient is None else gradient.numpy()
+        for name, gradient in zip(trainable, gradients, strict=True)
+    }
+    return nll.detach().numpy(), float(expected.detach()), found
+
+
+def likelihoods(
+    architecture: Architecture, named: Mapping[str, Tensor], features: Tensor, hypotheses: Sequence[Sequence[int]]
+) -> Tensor:
+    """[N] negative log-likelihoods, one hypothesis at a time, one node at a time."""
+    count = len(features) // architecture.subsampling_factor
+    x = (features - named["features.mean"]) * named["features.scale"]
+    x = x[: count * architecture.subsampling_factor].reshape(count, -1)
+    for layer in range(architecture.encoder_layers):
+        x = _lstm(x, *(named[f"encoder.{layer}.{part}"] for part in "WRB"))
+    encoded = x @ named["joiner.encoder.weight"].T + named["joiner.encoder.bias"]
+    results = []
+    for tokens in hypotheses:
+        y = named["predictor.embedding"][[0, *tokens]]
+        for layer in range(architecture.predictor_layers):
+            y = _lstm(y, *(named[f"predictor.{layer}.{part}"] for part in "WRB"))
+        predicted = y @ named["joiner.predictor.weight"].T
+        mixed = torch.tanh(encoded[:, None] + predicted[None])
+        log_probs = torch.log_softmax(mixed @ named["joiner.output.weight"].T + named["joiner.output.bias"], -1)
+        results.append(-_path_sum(log_probs, tokens))
+    return torch.stack(results)
+
+
+def _path_sum(log_probs: Tensor, tokens: Sequence[int]) -> Tensor:
+    """log of the sum over all alignments, by the textbook recursion over single nodes. log_probs: [T, U + 1, V]."""
+    alpha: dict[tuple[int, int], Tensor] = {(0, 0): torch.zeros((), dtype=torch.float64)}
+    frames = len(log_probs)
+    for t in range(frames):
+        for u in range(len(tokens) + 1):
+            if (t, u) != (0, 0):
+                incoming = []
+                if t > 0:
+                    incoming.append(alpha[t - 1, u] + log_probs[t - 1, u, 0])
+                if u > 0:
+                    incoming.append(alpha[t, u - 1] + log_probs[t, u - 1, tokens[u - 1]])
+                alpha[t, u] = torch.logsumexp(torch.stack(incoming), 0)
+    return alpha[frames - 1, len(tokens)] + log_probs[frames - 1, len(tokens), 0]
+
+
+def _lstm(x: Tensor, w: Tensor, r: Tensor, b: Tensor) -> Tensor:
+    """[T, D] -> [T, H] from a zero state, rows in gate order i, o, f, c."""
+    h = c = torch.zeros(r.shape[1], dtype=torch.float64)
+    outputs = []
+    for step in x:
+        i, o, f, candidate = (w @ step + r @ h + b).chunk(4)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(candidate)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        outputs.append(h)
+    return torch.stack(outputs)
