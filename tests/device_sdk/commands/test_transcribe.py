@@ -54,7 +54,7 @@ def test_the_table_shows_every_part(tiny_bundle, recordings, capsys, monkeypatch
 def test_partials_on_a_terminal_are_one_line_that_changes(tiny_bundle, recordings, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert run(tiny_bundle, recordings / "a.wav", "--json") == 0
-    assert "\x1b[1m" in capsys.readouterr().err
+    assert "\x1b[2K" in capsys.readouterr().err
 
 
 def test_folders_are_expanded_and_rates_brought_to_16_khz(tiny_bundle, recordings, capsys):
