@@ -20,13 +20,15 @@ from server.training.trainer import Average, Budget, learning_rate
 
 __all__ = ["LanguageModelSettings", "Progress", "perplexity", "train_language_model"]
 
+DEFAULT_BUDGET = Budget(steps=2000)
+
 
 @dataclass(frozen=True, slots=True)
 class LanguageModelSettings:
     """batch_words: words of a batch, padding included. unlisted: share of words replaced by ``<unk>`` in training, so
     that what follows an unlisted word is learned even from text that the list covers."""
 
-    budget: Budget = Budget(steps=2000)
+    budget: Budget = DEFAULT_BUDGET
     batch_words: int = 2048
     peak_rate: float = 3e-3
     warmup: int = 100
