@@ -1,0 +1,94 @@
+"""Speech recognition that learns its user, for apps to embed. Importing it is cheap: every name is loaded when used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from device_sdk.bundle import Bundle
+    from device_sdk.checkin import CheckInReport, Client
+    from device_sdk.decoding import DecodingSettings, RecognitionSession, Recognizer
+    from device_sdk.device import Device, DeviceSession
+    from device_sdk.errors import (
+        AudioError,
+        BundleError,
+        CheckInError,
+        ConfigurationError,
+        DataError,
+        FeedbackError,
+        IdiolectError,
+        LearningError,
+        MissingExtraError,
+        PrivacyError,
+        ProtocolError,
+        StateError,
+    )
+    from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon
+    from device_sdk.hypothesis import Hypothesis, Partial, Result, Scores, Word
+    from device_sdk.learned import Learned
+    from device_sdk.learning import LearningReport, LearningSettings
+    from device_sdk.settings import DeviceSettings
+
+__all__ = [
+    "Accepted",
+    "AudioError",
+    "Bundle",
+    "BundleError",
+    "Cancelled",
+    "CheckInError",
+    "CheckInReport",
+    "Client",
+    "ConfigurationError",
+    "Corrected",
+    "DataError",
+    "DecodingSettings",
+    "Device",
+    "DeviceSession",
+    "DeviceSettings",
+    "FeedbackError",
+    "Hypothesis",
+    "IdiolectError",
+    "Learned",
+    "LearningError",
+    "LearningReport",
+    "LearningSettings",
+    "MissingExtraError",
+    "Partial",
+    "PrivacyError",
+    "ProtocolError",
+    "RecognitionSession",
+    "Recognizer",
+    "Result",
+    "Scores",
+    "Semantics",
+    "SlotLexicon",
+    "StateError",
+    "Word",
+]
+
+_HOMES = {
+    "bundle": ("Bundle",),
+    "checkin": ("CheckInReport", "Client"),
+    "decoding": ("DecodingSettings", "RecognitionSession", "Recognizer"),
+    "device": ("Device", "DeviceSession"),
+    "feedback": ("Accepted", "Cancelled", "Corrected", "Semantics", "SlotLexicon"),
+    "hypothesis": ("Hypothesis", "Partial", "Result", "Scores", "Word"),
+    "learned": ("Learned",),
+    "settings": ("DeviceSettings",),
+    "learning": ("LearningReport", "LearningSettings"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name, "errors" if name in __all__ else None)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

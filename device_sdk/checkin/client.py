@@ -185,4 +185,5 @@ def _refusal(where: str, status: int, content: bytes) -> Refused:
     except ValidationError:
         return Refused(f"{where}: refused with status {status}", status, "unknown")
     field = f"{problem.field}: " if problem.field else ""
-    return Refused(f"{where}: refused with status {status}, {problem.code}: {field}{problem.detail}", status, problem.code)
+    message = f"{where}: refused with status {status}, {problem.code}: {field}{problem.detail}"
+    return Refused(message, status, problem.code)

@@ -58,7 +58,7 @@ def load(store: Store, server: str) -> Identity | None:
         fields = json.loads(content)
         identity = Identity(base64.b64decode(fields["private_key"]), fields["server"], fields["device_id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"identity/{_NAME}: found an unreadable value ({error}), expected key, server and id") from error
+        raise StateError(f"identity/{_NAME}: found an unreadable value ({error})") from error
     return identity if identity.server == server else None
 
 

@@ -59,7 +59,7 @@ def _start(text: str, truth: Mapping[str, str], lexicon: SlotLexicon) -> tuple[l
     """The text with its right values fixed, and the values it lacks."""
     words = tuple(text.split())
     fixed = [False] * len(words)
-    missing = [value for value in truth.values()]
+    missing = list(truth.values())
     start = 0
     while start < len(words):
         length, _ = lexicon.match(words, start)
@@ -76,7 +76,7 @@ def _with_value(draft: _Draft, value: tuple[str, ...]) -> list[_Draft]:
     spoken = " ".join(value)
     options: list[tuple[float, int, int]] = []
     for start in range(len(draft.words) + 1):
-        for length in range(0, min(len(value) + 2, len(draft.words) - start) + 1):
+        for length in range(min(len(value) + 2, len(draft.words) - start) + 1):
             if any(draft.fixed[start : start + length]):
                 break
             inside = 0 < start < len(draft.words) and draft.fixed[start - 1] and draft.fixed[start]

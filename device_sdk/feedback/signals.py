@@ -7,7 +7,7 @@ One table says it all; M is the cost in [0, 1] that paper 001 (sections 2.3.1 an
 | ``Accepted()`` | the user went on with it | word error rate against the served text | the served text |
 | ``Cancelled()`` | the user undid or repeated it | 1 for the served text, 0 for every other | none |
 | ``Corrected(text)`` | the user gave the words | word error rate against the text | the text |
-| ``Semantics(slots, lexicon)`` | what was carried out in the end | (wrong + missing + extra) / true slots | cheapest candidate |
+| ``Semantics(slots, lexicon)`` | what was done | (wrong + missing + extra) / true slots | the cheapest candidate |
 
 An app whose outcomes say more passes its own :data:`CostFunction` when it opens the device.
 """

@@ -1,2 +1,10 @@
 """Local gradient steps from weak feedback (paper 001): losses, teacher, SGD and deltas in numpy, gradients from the
 bundle's training graph."""
+
+from device_sdk.learning.learner import LearningReport, Student
+from device_sdk.learning.settings import LearningSettings
+from device_sdk.learning.specaugment import MaskSettings
+from device_sdk.learning.step import StepSettings
+from device_sdk.learning.teacher import TeacherSettings
+
+__all__ = ["LearningReport", "LearningSettings", "MaskSettings", "StepSettings", "Student", "TeacherSettings"]

@@ -1,0 +1,419 @@
+"""The device: one user's recogniser that hears, remembers briefly, learns, and checks in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle import Bundle
+from device_sdk.bundle import weights as weight_files
+from device_sdk.checkin import exchange, identity
+from device_sdk.checkin.client import Client
+from device_sdk.checkin.exchange import CheckInReport
+from device_sdk.checkin.outbox import Outgoing
+from device_sdk.decoding import RecognitionSession, Recognizer
+from device_sdk.errors import CheckInError, FeedbackError, LearningError
+from device_sdk.feedback.signals import Accepted, Cancelled, Corrected, CostFunction, Semantics, Signal
+from device_sdk.hypothesis import Hypothesis, Partial, Result
+from device_sdk.learned import Learned
+from device_sdk.learning.learner import LearningReport, Outcome, Student, Teacher, learn, learn_one
+from device_sdk.learning.memory import Example, Recent
+from device_sdk.learning.step import Momentum
+from device_sdk.personalization import cache as caches
+from device_sdk.personalization.rescorer import Rescorer
+from device_sdk.runtimes.training import TrainingSession
+from device_sdk.settings import DeviceSettings
+from device_sdk.state import Store, records
+from device_sdk.wire.messages import CheckedIn, CheckIn
+
+__all__ = ["Device", "DeviceSession"]
+
+
+class DeviceSession:
+    """One utterance at a time through a device: as a recognition session, and what it hears is remembered for learning.
+
+    A session keeps the model and the marginals of the moment it was opened or reset.
+    """
+
+    def __init__(self, device: Device, sample_rate: int) -> None:
+        self._device = device
+        self._sample_rate = sample_rate
+        self.reset()
+
+    @property
+    def utterance_id(self) -> str:
+        return self._session.utterance_id
+
+    def reset(self) -> None:
+        """Forget the utterance, finished or not, and begin another with the newest model."""
+        self._session: RecognitionSession = self._device._recogniser().session(self._sample_rate)
+
+    def feed(self, samples: NDArray[np.generic]) -> Partial:
+        """Hear the next samples; see :meth:`RecognitionSession.feed`."""
+        return self._session.feed(samples)
+
+    def partial(self) -> Partial:
+        return self._session.partial()
+
+    def finish(self) -> Result:
+        """The n-best list; the device's counts are refreshed with it."""
+        result = self._session.finish()
+        self._device._heard(result, self._session.features)
+        return result
+
+
+class Device:
+    """Owns one user's state folder and everything that runs on it. Threads may share it; close it when done."""
+
+    def __init__(
+        self,
+        store: Store,
+        bundle: Bundle,
+        settings: DeviceSettings,
+        cost_function: CostFunction | None = None,
+    ) -> None:
+        self.settings = settings
+        self._store = store
+        self._cost_function = cost_function
+        self._guard = threading.RLock()  # short: state and caches
+        self._working = threading.Lock()  # long: one learn, check-in or forget at a time
+        self._generator = np.random.default_rng()
+        self._recent = Recent(settings.memory_utterances, settings.memory_seconds)
+        self._packaged = bundle
+        self._rescorer = Rescorer(bundle, threads=settings.threads)
+        self._training: TrainingSession | None = None
+        self._student: Student
+        self._cache: caches.MarginalCache
+        self._recognizer: Recognizer | None
+        self._marginal: NDArray[np.float64] | None
+        self._global: NDArray[np.float64] | None
+        self._load()
+
+    @classmethod
+    def open(
+        cls,
+        state_folder: str | Path,
+        key: bytes,
+        bundle: Bundle | None = None,
+        settings: DeviceSettings | None = None,
+        *,
+        cost_function: CostFunction | None = None,
+    ) -> Self:
+        """A device over a state folder (made if absent), with the app's key.
+
+        bundle: the app's; None is the one packaged with idiolect. A published model that a check-in brought is used
+        instead, until the app ships another bundle. cost_function: the app's own costs of hypotheses.
+        Raises StateError (folder in use, wrong key, damage) and BundleError.
+        """
+        bundle = Bundle.open() if bundle is None else bundle
+        store = Store(state_folder, key)
+        try:
+            return cls(store, bundle, settings or DeviceSettings(), cost_function)
+        except BaseException:
+            store.close()
+            raise
+
+    @property
+    def model_version(self) -> str:
+        """Version of the published model that the device works from."""
+        return self._base.version
+
+    @property
+    def base(self) -> Bundle:
+        """The published model, without what was learned here."""
+        return self._base
+
+    @property
+    def student(self) -> Student:
+        """The local weights, their teacher and how many steps made them."""
+        return self._student
+
+    def session(self, sample_rate: int = 16_000) -> DeviceSession:
+        """A session for audio of this rate (Hz)."""
+        return DeviceSession(self, sample_rate)
+
+    def recognise(self, waveform: NDArray[np.generic], sample_rate: int = 16_000) -> Result:
+        """The n-best list of a whole utterance. waveform: [S] float32 in [-1, 1] or int16, mono."""
+        session = self.session(sample_rate)
+        session.feed(waveform)
+        return session.finish()
+
+    def feedback(self, utterance_id: str, signal: Signal) -> None:
+        """What the app saw its user do. Late feedback is fine while the utterance is in memory; FeedbackError after.
+
+        A cancelled utterance's words are taken out of the counts, a corrected one's replaced by the correction's.
+        """
+        if not isinstance(signal, Accepted | Cancelled | Corrected | Semantics):
+            raise FeedbackError(
+                f"signal: found {type(signal).__name__}, expected Accepted, Cancelled, Corrected or Semantics"
+            )
+        with self._guard:
+            example = self._recent.mark(utterance_id, signal)
+            words, weights = self._base.words, self._base.combination
+            if isinstance(signal, Cancelled | Corrected):
+                texts = (signal.text,) if isinstance(signal, Corrected) else ()
+                counts = caches.count(texts, words, weights.sigma)
+                cache = caches.withdraw(self._cache, example.counts)
+                self._recent.recount(utterance_id, counts)
+                self._keep_cache(caches.update(cache, counts))
+
+    def learn(self, budget_seconds: float | None = None, stop: Callable[[], bool] = lambda: False) -> LearningReport:
+        """Takes local steps on what is in memory; each utterance is used in one pass and is gone.
+
+        Ends when nothing is left, after ``budget_seconds``, or when ``stop()`` is true: between steps only. A step that
+        diverges is undone and named in the report. Raises LearningError where the settings do not allow learning.
+        """
+        if not self.settings.learn:
+            raise LearningError("device.learn: found False, expected True in the device's settings to learn")
+        with self._working:
+            if self._training is None:
+                self._training = TrainingSession(self._packaged, self.settings.threads)
+            session, base = self._training, self._base
+            teacher = Teacher(base, self.settings.decoding, self.settings.threads)
+
+            def step(student: Student, example: Example) -> Outcome:
+                return learn_one(
+                    student,
+                    example,
+                    session,
+                    teacher,
+                    base,
+                    self.settings.learning,
+                    self._generator,
+                    self._cost_function,
+                )
+
+            def take() -> Example | None:
+                with self._guard:
+                    return self._recent.take(self.settings.learning.wait_seconds)
+
+            student, report = learn(self._student, take, step, self._commit, budget_seconds, stop)
+            with self._guard:
+                self._student = student
+                if report.steps:
+                    self._recognizer = None
+            return report
+
+    def check_in(self, url: str | Client, token: str | None = None) -> CheckInReport:
+        """Sends what waits and what is due, and fetches what is newer.
+
+        token: shown once, to enrol. CheckInError: the server cannot be reached or refuses; everything is kept and the
+        next check-in goes on where this one ended.
+        """
+        client = url if isinstance(url, Client) else Client(url)
+        try:
+            with self._working:
+                return self._check_in(client, token)
+        finally:
+            if client is not url:
+                client.close()
+
+    def learned(self) -> Learned:
+        """What the device has learned of its user."""
+        with self._guard:
+            counts = self._cache.counts
+            top = [word for word in np.argsort(-counts, kind="stable")[:11].tolist() if word and counts[word] > 0][:10]
+            return Learned(
+                utterances=self._cache.utterances,
+                words=tuple((self._base.words[word], float(counts[word])) for word in top),
+                unlisted=len(self._cache.unlisted),
+                steps=self._student.steps,
+                model_version=self._base.version,
+                marginals_version=self._marginals_version,
+                marginal_reports=int(records.read_number(self._store, "marginals_sent")),
+                delta_reports=int(records.read_number(self._store, "deltas_sent")),
+            )
+
+    def forget(self) -> None:
+        """Erases everything the device learned, in memory and on the disk: counts, local weights, published models and
+        marginals, reports not yet sent, and its identity at the server. It is then as if new."""
+        with self._working, self._guard:
+            self._recent.clear()
+            self._store.erase()
+            self._load()
+
+    def close(self) -> None:
+        with self._working, self._guard:
+            self._recent.clear()
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What follows is for this file only: reading and writing the state, always under the guard.
+
+    def _load(self) -> None:
+        """Everything the device is, from the store; a new bundle of the app takes the place of an older base."""
+        store, bundle = self._store, self._packaged
+        shipped = f"{bundle.manifest.name} {bundle.version}"
+        if records.read_text(store, "bundle") != shipped:
+            with store.transaction():
+                records.write_published(store, None)
+                records.drop_local(store)
+                records.write_text(store, "bundle", shipped)
+        published = records.read_published(store)
+        self._base = bundle if published is None else _with_published(bundle, published)
+        parameters = {name: self._base.weights[name] for name in bundle.architecture.parameter_shapes()}
+        local = records.read_local(store)
+        if local is None or local.base != self._base.version:
+            self._student = Student(parameters, parameters)
+        else:
+            self._student = Student(local.weights, local.teacher, Momentum(), local.steps, local.utterances)
+        content = store.get("counts", "cache")
+        self._cache = caches.empty(bundle.words) if content is None else caches.from_bytes(content, bundle.words)
+        self._marginals_version, self._global = 0, None
+        found = records.read_marginals(store)
+        if found is not None and found[1] == bundle.words.digest:
+            self._marginals_version, self._global = found[0], found[2]
+        self._recognizer, self._marginal = None, None
+
+    def _recogniser(self) -> Recognizer:
+        """The recogniser of the local weights, built again only after they changed, with the marginal of now."""
+        with self._guard:
+            if self._recognizer is None:
+                bundle = self._base
+                if self._student.steps:
+                    bundle = bundle.with_weights(self._student.weights, f"{bundle.version}+{self._student.steps}")
+                self._recognizer = Recognizer(
+                    bundle, self.settings.decoding, self._rescore, threads=self.settings.threads
+                )
+            return self._recognizer
+
+    def _rescore(self, hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
+        with self._guard:
+            if self.settings.use_marginals and self._marginal is None:
+                self._marginal = caches.marginal(
+                    self._cache, self._base.background, self._global, self._rescorer.weights
+                )
+            marginal = self._marginal
+        return self._rescorer.rescore(hypotheses, marginal)
+
+    def _heard(self, result: Result, features: NDArray[np.float32]) -> None:
+        with self._guard:
+            texts = [hypothesis.text for hypothesis in result.nbest]
+            counts = caches.count(texts, self._base.words, self._rescorer.weights.sigma)
+            if self.settings.use_marginals or self.settings.share_marginals:
+                self._keep_cache(caches.update(self._cache, counts))
+            if self.settings.learn and len(features) >= self._base.architecture.subsampling_factor:
+                self._recent.add(result.utterance_id, features, result.nbest, counts)
+
+    def _keep_cache(self, cache: caches.MarginalCache) -> None:
+        self._store.put("counts", "cache", caches.to_bytes(cache, self._base.words))
+        self._cache = cache
+        self._marginal = None
+
+    def _commit(self, student: Student) -> None:
+        local = records.Local(self._base.version, student.weights, student.teacher, student.steps, student.utterances)
+        with self._guard:
+            records.write_local(self._store, local)
+            self._student = student
+
+    def _check_in(self, client: Client, token: str | None) -> CheckInReport:
+        who = self._enrolled(client, token)
+        sent = exchange.flush(client, self._store, who, self._give_back)
+        answer = client.check_in(
+            who,
+            CheckIn(
+                device_id=who.device_id or "",
+                bundle_format=self._packaged.manifest.format_version,
+                model_version=self._base.version,
+                marginals_version=self._marginals_version,
+                words_digest=self._base.words.digest,
+            ),
+        )
+        self._enqueue(who, answer)
+        sent += exchange.flush(client, self._store, who, self._give_back)
+        new_model = answer.model_version != self._base.version
+        if new_model:
+            self._adopt(
+                records.Published(answer.model_version, client.model(answer.model_version, answer.model_sha256))
+            )
+        new_marginals = answer.marginals_version != self._marginals_version
+        if new_marginals:
+            message = client.marginals(answer.marginals_version)
+            digest = self._base.words.digest
+            values = exchange.decode_marginals(message, digest, len(self._base.words))
+            with self._guard:
+                records.write_marginals(self._store, message.marginals_version, digest, values)
+                self._marginals_version, self._global, self._marginal = message.marginals_version, values, None
+        with self._guard, self._store.transaction():
+            for kind in ("marginals", "deltas"):
+                count = sum(report.kind == kind and report.refused is None for report in sent)
+                total = records.read_number(self._store, f"{kind}_sent") + count
+                records.write_number(self._store, f"{kind}_sent", total)
+        return CheckInReport(
+            round_id=answer.round.round_id if answer.round else None,
+            model_version=self._base.version,
+            new_model=new_model,
+            marginals_version=self._marginals_version,
+            new_marginals=new_marginals,
+            sent=sent,
+            bytes_up=client.bytes_up,
+            bytes_down=client.bytes_down,
+            due_in_seconds=answer.retry_after_seconds,
+        )
+
+    def _enrolled(self, client: Client, token: str | None) -> identity.Identity:
+        who = identity.load(self._store, client.url)
+        if who is None or who.device_id is None:
+            if token is None:
+                raise CheckInError(f"{client.url}: this device is not enrolled there, expected an enrolment token")
+            if who is None:
+                who = identity.new(self._store, client.url)
+            who = identity.enrolled(self._store, who, client.enrol(token, who))
+        return who
+
+    def _enqueue(self, who: identity.Identity, answer: CheckedIn) -> None:
+        """Puts this round's reports into the outbox, each stream once a round, as far as the user shares them."""
+        offer = answer.round
+        if offer is None:
+            return
+        with self._guard, self._store.transaction():
+            plan = offer.marginals
+            wanted = plan is not None and self.settings.share_marginals
+            if plan is not None and wanted and not exchange.has_reported(self._store, offer.round_id, "marginals"):
+                self._keep_cache(exchange.enqueue_marginals(self._store, who, offer, plan, self._cache))
+            deltas, student = offer.deltas, self._student
+            if (
+                deltas is not None
+                and self.settings.share_deltas
+                and offer.model_version == self._base.version
+                and student.utterances >= deltas.minimum_utterances
+                and not exchange.has_reported(self._store, offer.round_id, "deltas")
+            ):
+                base = {name: self._base.weights[name] for name in student.weights}
+                exchange.enqueue_delta(self._store, who, offer, deltas, student.weights, base, student.utterances)
+
+    def _give_back(self, outgoing: Outgoing) -> None:
+        """A report that a round ended without: its counts are due again in the next one."""
+        if outgoing.kind == "marginals":
+            with self._guard:
+                self._keep_cache(exchange.restored(self._cache, outgoing))
+
+    def _adopt(self, published: records.Published) -> None:
+        """A new base: local weights are dropped, marginals kept. BundleError: it is unfit; the old one stays."""
+        base = _with_published(self._packaged, published)
+        with self._guard:
+            with self._store.transaction():
+                records.write_published(self._store, published)
+                records.drop_local(self._store)
+            self._base = base
+            parameters = {name: base.weights[name] for name in base.architecture.parameter_shapes()}
+            self._student = Student(parameters, parameters)
+            self._recognizer = None
+
+
+def _with_published(bundle: Bundle, published: records.Published) -> Bundle:
+    source = f"model {published.version}"
+    return bundle.with_weights(weight_files.read(published.content, source), published.version)

@@ -1,0 +1,227 @@
+"""The loop of local learning: take an utterance, label it, take a step, let the teacher follow."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.bundle import Bundle
+from device_sdk.decoding import DecodingSettings, beam
+from device_sdk.decoding.nbest import distinct
+from device_sdk.errors import LearningError
+from device_sdk.feedback.signals import CostFunction
+from device_sdk.learning import teacher as teachers
+from device_sdk.learning.candidates import Heard, gather, objective
+from device_sdk.learning.memory import Example
+from device_sdk.learning.settings import LearningSettings
+from device_sdk.learning.specaugment import masked
+from device_sdk.learning.step import Arrays, Momentum, sgd
+from device_sdk.runtimes.onnxruntime import OnnxTransducer
+from device_sdk.runtimes.training import TrainingSession
+
+__all__ = ["LearningReport", "Outcome", "Student", "decode", "learn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Student:
+    """Everything that steps change. weights, teacher: trainable parameters; steps, utterances: since the base came."""
+
+    weights: Arrays
+    teacher: Arrays
+    momentum: Momentum = field(default_factory=Momentum)
+    steps: int = 0
+    utterances: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LearningReport:
+    """What ``learn`` did. utterances: taken from memory; steps: taken; skipped: reason -> utterances not learned from.
+
+    loss: mean loss before each step, NaN without one. gradient_norm: mean, before clipping. cost: mean cost of what was
+    served, over utterances with feedback, NaN without. stopped: why it ended. seconds: wall clock. peak_bytes: the
+    process' largest resident memory so far, 0 where the system does not tell.
+    """
+
+    utterances: int
+    steps: int
+    skipped: Mapping[str, int]
+    loss: float
+    gradient_norm: float
+    cost: float
+    stopped: str
+    seconds: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One utterance's turn. losses, norms: one for each step taken. cost: of what was served, None without feedback.
+    skipped: why there was no step."""
+
+    student: Student
+    losses: tuple[float, ...] = ()
+    norms: tuple[float, ...] = ()
+    cost: float | None = None
+    skipped: str | None = None
+
+
+class Teacher:
+    """Owns the session of the teacher's weights; opened again only when they changed."""
+
+    def __init__(self, bundle: Bundle, decoding: DecodingSettings, threads: int) -> None:
+        self._bundle = bundle
+        self._decoding = decoding
+        self._threads = threads
+        self._weights: Arrays | None = None
+        self._transducer: OnnxTransducer | None = None
+
+    def hear(self, weights: Arrays, features: npt.NDArray[np.float32]) -> Heard:
+        """The teacher's n-best of clean features (paper 001, section 2.2)."""
+        if self._transducer is None or weights is not self._weights:
+            self._transducer = OnnxTransducer(self._bundle.with_weights(weights, "teacher"), self._threads)
+            self._weights = weights
+        return decode(self._transducer, features, self._bundle, self._decoding)
+
+
+def decode(
+    transducer: OnnxTransducer, features: npt.NDArray[np.float32], bundle: Bundle, settings: DecodingSettings
+) -> Heard:
+    """First-pass n-best of features [F, M]."""
+    usable = len(features) - len(features) % bundle.architecture.subsampling_factor
+    encoded, _ = transducer.encode(np.ascontiguousarray(features[:usable]))
+    search = beam.greedy if settings.beam == 1 else beam.advance
+    paths = beam.paths(search(beam.start(transducer), encoded, transducer, settings))
+    found = distinct(paths, bundle.tokenizer, 0.03, 0.03 * len(encoded))[: settings.nbest]
+    return Heard(
+        tuple(hypothesis.text for hypothesis in found),
+        tuple(hypothesis.tokens for hypothesis in found),
+        tuple(hypothesis.scores.acoustic for hypothesis in found),
+    )
+
+
+def learn_one(
+    student: Student,
+    example: Example,
+    session: TrainingSession,
+    teacher: Teacher,
+    bundle: Bundle,
+    settings: LearningSettings,
+    generator: np.random.Generator,
+    cost_function: CostFunction | None = None,
+) -> Outcome:
+    """The student after one utterance. LearningError: a step diverged; the student given is as it was."""
+    served = Heard(
+        tuple(hypothesis.text for hypothesis in example.nbest),
+        tuple(hypothesis.tokens for hypothesis in example.nbest),
+        tuple(hypothesis.scores.acoustic for hypothesis in example.nbest),
+    )
+    taught = teacher.hear(student.teacher, example.features)
+    candidates = gather(served, taught, example.signal, bundle.tokenizer.encode, settings, cost_function)
+    cost = None if example.signal is None else float(candidates.costs[0])
+    constants = {name: bundle.weights[name] for name in bundle.architecture.constant_shapes()}
+    zeros = np.zeros(len(candidates.tokens), np.float32)
+    scored = session.run({**constants, **student.weights}, example.features, candidates.tokens, zeros)
+    loss = objective(candidates, scored.negative_log_likelihoods, taught, example.signal, settings)
+    if isinstance(loss, str):
+        return Outcome(student, cost=cost, skipped=loss)
+    losses: list[float] = []
+    norms: list[float] = []
+    for _ in range(settings.passes):
+        features = masked(example.features, constants["features.mean"], settings.masks, generator)
+        found = session.run(
+            {**constants, **student.weights}, features, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale
+        )
+        value = float(loss.weights @ found.negative_log_likelihoods) + loss.cost_scale * found.expected_cost
+        weights, momentum, norm = sgd(student.weights, found.gradients, value, student.momentum, settings.step)
+        steps = student.steps + 1
+        averaged = teachers.updated(student.teacher, weights, steps, settings.teacher)
+        student = Student(weights, averaged, momentum, steps, student.utterances)
+        losses.append(value)
+        norms.append(norm)
+    student = Student(student.weights, student.teacher, student.momentum, student.steps, student.utterances + 1)
+    return Outcome(student, tuple(losses), tuple(norms), cost)
+
+
+def learn(
+    student: Student,
+    take: Callable[[], Example | None],
+    step: Callable[[Student, Example], Outcome],
+    commit: Callable[[Student], None],
+    budget_seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    commit_every: int = 8,
+) -> tuple[Student, LearningReport]:
+    """Steps until nothing is left, time is up or ``stop`` says so; between steps only.
+
+    take: the next example, or None. commit: makes a student durable; called every ``commit_every`` utterances and at
+    the end. A step that diverges is undone: the student goes back to the last commit and learning ends, and says so.
+    """
+    begin = time.monotonic()
+    first, committed, behind, reason = student.steps, student, 0, "nothing left to learn from"
+    losses: list[float] = []
+    norms: list[float] = []
+    served: list[float] = []
+    skipped: Counter[str] = Counter()
+    utterances = 0
+    while True:
+        if stop():
+            reason = "asked to stop"
+            break
+        if budget_seconds is not None and time.monotonic() - begin >= budget_seconds:
+            reason = "time is up"
+            break
+        example = take()
+        if example is None:
+            break
+        utterances += 1
+        try:
+            outcome = step(student, example)
+        except LearningError as error:
+            student, behind, reason = committed, 0, f"undone: {error}"
+            skipped["the step diverged"] += 1
+            break
+        student = outcome.student
+        losses.extend(outcome.losses)
+        norms.extend(outcome.norms)
+        if outcome.cost is not None:
+            served.append(outcome.cost)
+        if outcome.skipped is not None:
+            skipped[outcome.skipped] += 1
+            continue
+        behind += 1
+        if behind >= commit_every:
+            commit(student)
+            committed, behind = student, 0
+    if behind:
+        commit(student)
+    report = LearningReport(
+        utterances,
+        student.steps - first,
+        dict(skipped),
+        _mean(losses),
+        _mean(norms),
+        _mean(served),
+        reason,
+        time.monotonic() - begin,
+        _peak_bytes(),
+    )
+    return student, report
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _peak_bytes() -> int:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,94 @@
+"""What a device remembers of recent utterances, in memory only, until it has learned from them or they are too old."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.errors import FeedbackError
+from device_sdk.feedback.signals import Signal
+from device_sdk.hypothesis import Hypothesis
+from device_sdk.personalization.cache import UtteranceCounts
+
+__all__ = ["Example", "Recent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One utterance. features: [F, M] raw log-mel, float32. nbest: as served, best first. counts: what it added to the
+    unigram cache. heard: time on the memory's clock (s). signal: the app's feedback, None while there is none."""
+
+    utterance_id: str
+    features: npt.NDArray[np.float32]
+    nbest: tuple[Hypothesis, ...]
+    counts: UtteranceCounts
+    heard: float
+    signal: Signal | None = None
+
+
+class Recent:
+    """A bounded ring of examples, oldest first. capacity: utterances; seconds: how long one may stay."""
+
+    def __init__(self, capacity: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._capacity = capacity
+        self._seconds = seconds
+        self._clock = clock
+        self._examples: dict[str, Example] = {}
+
+    def __len__(self) -> int:
+        self._expire()
+        return len(self._examples)
+
+    def add(
+        self,
+        utterance_id: str,
+        features: npt.NDArray[np.float32],
+        nbest: tuple[Hypothesis, ...],
+        counts: UtteranceCounts,
+    ) -> None:
+        """Remembers an utterance; the oldest makes room."""
+        self._expire()
+        self._examples[utterance_id] = Example(utterance_id, features, nbest, counts, self._clock())
+        while len(self._examples) > self._capacity:
+            del self._examples[next(iter(self._examples))]
+
+    def mark(self, utterance_id: str, signal: Signal) -> Example:
+        """Attaches feedback; later feedback replaces earlier. Returns the example as it was.
+
+        FeedbackError: no such utterance in memory (never heard, learned from already, or too old).
+        """
+        self._expire()
+        example = self._examples.get(utterance_id)
+        if example is None:
+            raise FeedbackError(
+                f"utterance {utterance_id!r}: not in memory; feedback must come before it was learned from, within "
+                f"{self._seconds:.0f} s and {self._capacity} utterances"
+            )
+        self._examples[utterance_id] = replace(example, signal=signal)
+        return example
+
+    def recount(self, utterance_id: str, counts: UtteranceCounts) -> None:
+        """Notes that an utterance in memory now stands with other counts in the unigram cache."""
+        self._examples[utterance_id] = replace(self._examples[utterance_id], counts=counts)
+
+    def take(self, wait_seconds: float) -> Example | None:
+        """Takes out the oldest utterance with feedback, else the oldest that waited ``wait_seconds`` for it in vain;
+        None where there is neither. What is taken out is used once and is gone."""
+        self._expire()
+        now = self._clock()
+        marked = (key for key, example in self._examples.items() if example.signal is not None)
+        waited = (key for key, example in self._examples.items() if now - example.heard >= wait_seconds)
+        key = next(marked, None) or next(waited, None)
+        return None if key is None else self._examples.pop(key)
+
+    def clear(self) -> None:
+        self._examples.clear()
+
+    def _expire(self) -> None:
+        oldest = self._clock() - self._seconds
+        for key in [key for key, example in self._examples.items() if example.heard < oldest]:
+            del self._examples[key]

@@ -1,0 +1,38 @@
+"""What a device may do and how, validated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from device_sdk.decoding import DecodingSettings
+from device_sdk.errors import ConfigurationError
+from device_sdk.learning.settings import LearningSettings
+
+__all__ = ["DeviceSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSettings:
+    """What a device may do, each its user's own choice, and how.
+
+    use_marginals: adapt recognition to the user's own words and the published ones. learn: keep features in memory and
+    take local steps. share_marginals, share_deltas: what check-ins may send. memory_utterances, memory_seconds: bound
+    of what is kept in memory for late feedback and learning. threads: of each onnxruntime session.
+    """
+
+    use_marginals: bool = True
+    learn: bool = True
+    share_marginals: bool = True
+    share_deltas: bool = True
+    decoding: DecodingSettings = field(default_factory=DecodingSettings)
+    learning: LearningSettings = field(default_factory=LearningSettings)
+    memory_utterances: int = 64
+    memory_seconds: float = 3600.0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.memory_utterances < 1 or not self.memory_seconds > 0 or self.threads < 1:
+            raise ConfigurationError(
+                f"device.memory_utterances, memory_seconds, threads: found {self.memory_utterances}, "
+                f"{self.memory_seconds}, {self.threads}; expected positive numbers"
+            )

@@ -1,0 +1,135 @@
+"""What the values in the store mean: models, local weights, marginals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from device_sdk.errors import StateError
+from device_sdk.state.store import Store
+
+__all__ = [
+    "Local",
+    "Published",
+    "drop_local",
+    "read_local",
+    "read_marginals",
+    "read_number",
+    "read_published",
+    "read_text",
+    "write_local",
+    "write_marginals",
+    "write_number",
+    "write_published",
+    "write_text",
+]
+
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A model from the server that is newer than the bundle. content: its safetensors bytes, as published."""
+
+    version: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What steps made of the base. base: version it started from; steps, utterances: since then."""
+
+    base: str
+    weights: Arrays
+    teacher: Arrays
+    steps: int
+    utterances: int
+
+
+def read_published(store: Store) -> Published | None:
+    version, content = read_text(store, "published"), store.get("weights", "published")
+    return None if version is None or content is None else Published(version, content)
+
+
+def write_published(store: Store, published: Published | None) -> None:
+    """Replaces the published model; None takes it out (the bundle's own weights are the base again)."""
+    with store.transaction():
+        if published is None:
+            store.delete("weights", "published")
+            store.delete("settings", "published")
+        else:
+            store.put("weights", "published", published.content)
+            write_text(store, "published", published.version)
+
+
+def read_local(store: Store) -> Local | None:
+    """The local weights, None where nothing was learned since the base came. StateError: unreadable."""
+    head = store.get("settings", "local")
+    weights, teacher = store.get("weights", "local"), store.get("weights", "teacher")
+    if head is None or weights is None or teacher is None:
+        return None
+    try:
+        fields = json.loads(head)
+        return Local(fields["base"], load(weights), load(teacher), int(fields["steps"]), int(fields["utterances"]))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise StateError(f"weights/local: found unreadable local weights ({error})") from error
+
+
+def write_local(store: Store, local: Local) -> None:
+    """All of it in one transaction."""
+    head = {"base": local.base, "steps": local.steps, "utterances": local.utterances}
+    with store.transaction():
+        store.put("settings", "local", json.dumps(head).encode())
+        store.put("weights", "local", _bytes(local.weights))
+        store.put("weights", "teacher", _bytes(local.teacher))
+
+
+def drop_local(store: Store) -> None:
+    with store.transaction():
+        store.delete("settings", "local")
+        store.delete("weights", "local")
+        store.delete("weights", "teacher")
+
+
+def read_marginals(store: Store) -> tuple[int, str, npt.NDArray[np.float64]] | None:
+    """(version, digest of the word list, probabilities [n] float64) of the global distribution, if one was pulled."""
+    head, content = store.get("settings", "marginals"), store.get("marginals", "global")
+    if head is None or content is None:
+        return None
+    fields = json.loads(head)
+    return int(fields["version"]), str(fields["words_digest"]), np.frombuffer(content, "<f8").astype(np.float64)
+
+
+def write_marginals(store: Store, version: int, words_digest: str, values: npt.NDArray[np.float64]) -> None:
+    with store.transaction():
+        store.put("settings", "marginals", json.dumps({"version": version, "words_digest": words_digest}).encode())
+        store.put("marginals", "global", values.astype("<f8").tobytes())
+
+
+def read_text(store: Store, name: str) -> str | None:
+    content = store.get("settings", name)
+    return None if content is None else content.decode()
+
+
+def write_text(store: Store, name: str, value: str) -> None:
+    store.put("settings", name, value.encode())
+
+
+def read_number(store: Store, name: str) -> float:
+    """A counter; 0 where it was never written."""
+    content = store.get("settings", name)
+    return 0.0 if content is None else float(content)
+
+
+def write_number(store: Store, name: str, value: float) -> None:
+    store.put("settings", name, repr(value).encode())
+
+
+def _bytes(arrays: Arrays) -> bytes:
+    return save({name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)})
