@@ -151,6 +151,10 @@ class GraphBuilder:
     def squeeze(self, value: Value, *axes: int) -> Value:
         return self.op("Squeeze", value, self.integers(*axes))
 
+    def shift(self, value: Value, steps: int, fill: Value) -> Value:
+        """Move rows along axis 0 of [rows, columns] by ``steps``, ``fill`` where none comes in."""
+        return self.op("Pad", value, self.integers(steps, 0, -steps, 0), fill)
+
     def cast(self, value: Value, kind: int) -> Value:
         return self.op("Cast", value, to=kind)
 
@@ -171,7 +175,11 @@ class GraphBuilder:
         element_names = [self._names.fresh("element") for _ in sequences]
         following, results = body(inner, state_names, element_names)
         # Every output of a body must be made by one of its own nodes, under a name of its own.
-        produced = [inner.op("Identity", value) for value in [*following, *results]]
+        made = {name for node in inner._nodes for name in node.output}
+        produced: list[Value] = []
+        for value in [*following, *results]:
+            distinct = value in made and value not in produced
+            produced.append(value if distinct else inner.op("Identity", value))
         graph = helper.make_graph(
             inner._nodes,
             self._names.fresh("body"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,23 +10,32 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from export.networks.language_model import LanguageModel
+from device_sdk.errors import BundleError
+from export.networks.language_model_shape import LanguageModelShape
 
 __all__ = ["language_model_graph"]
 
 OPSET, IR_VERSION = 18, 10
 
 
-def language_model_graph(model: LanguageModel, words_digest: str) -> onnx.ModelProto:
-    """The graph of a language model.
+def language_model_graph(
+    parameters: Mapping[str, NDArray[np.floating]], shape: LanguageModelShape, words_digest: str
+) -> onnx.ModelProto:
+    """The graph of a language model from its parameters (names and shapes of ``shape.parameter_shapes()``).
 
     B: sentences; L: words, at most ``positions``; both free. words, targets: int64 [B, L]. log_probs: float32 [B, L],
     nats, log p(targets[b, l] | words[b, :l + 1]); padding at the end changes nothing before it (causal).
     Metadata: ``positions`` and ``words_digest``, the word list whose ids the graph speaks. Checked by onnx before it
-    is returned.
+    is returned. Raises BundleError for a parameter that is missing, unknown, of another shape or not finite.
     """
-    shape = model.shape
-    graph = _Graph({name: value.detach().cpu().numpy() for name, value in model.state_dict().items()})
+    expected = shape.parameter_shapes()
+    found = {name: value.shape for name, value in parameters.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if found.get(name) != expected.get(name):
+            raise BundleError(f"language model {name}: found {found.get(name)}, expected {expected.get(name)}")
+        if not np.isfinite(parameters[name]).all():
+            raise BundleError(f"language model {name}: found values that are not finite; train it again")
+    graph = _Graph(parameters)
     length = graph.op("Gather", graph.op("Shape", "words"), graph.integers(1))
     order = graph.op("Range", graph.integers(0), length, graph.integers(1))
     later = graph.op("Less", graph.op("Unsqueeze", order, graph.integers([1])), order)
@@ -84,7 +93,7 @@ def _gelu(graph: _Graph, values: str) -> str:
 class _Graph:
     """Nodes and initializers under construction; every method answers a tensor's name."""
 
-    def __init__(self, weights: dict[str, NDArray[np.float32]]) -> None:
+    def __init__(self, weights: Mapping[str, NDArray[np.floating]]) -> None:
         self.weights = weights
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[TensorProto] = []

@@ -12,7 +12,6 @@ from export.graphs.builder import DOUBLE, GraphBuilder, Value
 __all__ = ["lattice"]
 
 IMPOSSIBLE = -1e30
-END = (1 << 63) - 1
 
 
 def lattice(g: GraphBuilder, blank: Value, emit: Value, lengths: Value) -> tuple[Value, Value, Value]:
@@ -27,13 +26,13 @@ def lattice(g: GraphBuilder, blank: Value, emit: Value, lengths: Value) -> tuple
     diagonals = g.subtract(g.add(frames, columns), g.integers(1))
     impossible = g.double(IMPOSSIBLE)
     blank, emit = (_by_diagonal(g, edge, frames, columns, count, diagonals) for edge in (blank, emit))
-    no_row = g.expand(impossible, 1, count)
 
     def advance(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
         stay = q.add(states[0], now[0])
-        move = q.concat(no_row, q.slice(q.add(states[0], now[1]), 0, -1, 0), axis=0)
-        gap = q.op("Softplus", q.op("Neg", q.op("Abs", q.subtract(stay, move))))
-        total = q.add(q.op("Max", stay, move), gap)
+        move = q.shift(q.add(states[0], now[1]), 1, impossible)
+        larger = q.op("Max", stay, move)
+        ratio = q.op("Exp", q.subtract(q.op("Min", stay, move), larger))
+        total = q.add(larger, q.op("Log", q.add(ratio, q.double(1.0))))
         return [total], [total]
 
     # Forward variables: alpha[n][u] for n = 0 (only u = 0 is reached) and, from the scan, n = 1 .. T + U.
@@ -54,12 +53,10 @@ def lattice(g: GraphBuilder, blank: Value, emit: Value, lengths: Value) -> tuple
     before = g.concat(g.unsqueeze(first, 0), g.slice(alpha, 0, -1, 0), axis=0)
     blank_share = g.op("Exp", g.subtract(g.add(before, blank), alpha))
 
-    no_mass = g.expand(g.double(0.0), 1, count)
-
     def retreat(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
         here = q.add(states[0], now[0])
         by_blank = q.multiply(here, now[1])
-        by_token = q.concat(q.slice(q.subtract(here, by_blank), 1, END, 0), no_mass, axis=0)
+        by_token = q.shift(q.subtract(here, by_blank), -1, q.double(0.0))
         return [q.add(by_blank, by_token)], [by_blank, by_token]
 
     nothing = g.expand(g.double(0.0), columns, count)

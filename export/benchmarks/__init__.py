@@ -1,0 +1,1 @@
+"""Benchmarks that need a peer in torch or sherpa-onnx."""
