@@ -94,8 +94,9 @@ def _table(title: str, evaluations: dict[str, Evaluation], speakers: bool) -> An
     from server.evaluation import ORACLE_DEPTHS
 
     table = Table(title=title)
-    for heading in ("data", "WER", "slot error", *(f"oracle {depth}" for depth in ORACLE_DEPTHS), "RTF", "utterances"):
-        table.add_column(heading, justify="left" if heading == "data" else "right", no_wrap=heading != "data")
+    table.add_column("data", min_width=14, overflow="fold")
+    for heading in ("WER", "slot error", *(f"oracle {depth}" for depth in ORACLE_DEPTHS), "RTF", "utterances"):
+        table.add_column(heading, justify="right")
     for name, evaluation in evaluations.items():
         table.add_row(*_cells(name, evaluation))
         for speaker, part in evaluation.of_speakers().items() if speakers else ():

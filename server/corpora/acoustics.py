@@ -197,7 +197,7 @@ def room_response(rt60: float, direct_db: float, generator: np.random.Generator)
     tail[: max(1, int(0.002 * SAMPLE_RATE))] = 0.0
     early = generator.integers(int(0.002 * SAMPLE_RATE), max(int(0.03 * SAMPLE_RATE), 33), 5)
     tail[early[early < length]] += generator.uniform(-3.0, 3.0, int((early < length).sum()))
-    tail *= 10 ** (-direct_db / 20) / max(np.linalg.norm(tail), 1e-9)
+    tail *= 10 ** (-direct_db / 20) / max(float(np.linalg.norm(tail)), 1e-9)
     tail[0] = 1.0
     return tail
 

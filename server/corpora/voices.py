@@ -191,12 +191,14 @@ def speak(text: str, voice: Voice) -> Waveform:
             pieces.append(ctypes.string_at(samples, count * 2))
         return 0
 
+    if not (_data_path() / "voices" / "!v" / voice.variant).is_file():  # which the library would ignore
+        raise DataError(f"espeak-ng has no voice {voice.name!r}; see installed_variants()")
     data, callback = text.encode(), _CALLBACK(collect)
     with _LOCK, _library() as (library, native_rate):
         library.espeak_SetSynthCallback(callback)
         accent = _ACCENT_FILES.get(voice.accent, voice.accent)
         if library.espeak_SetVoiceByName(f"{accent}+{voice.variant}".encode()) != 0:
-            raise DataError(f"espeak-ng has no voice {voice.name!r}; see installed_variants()")
+            raise DataError(f"espeak-ng has no voice {voice.name!r}; accents are {', '.join(accents_of('devices'))}")
         for parameter, value in (
             (_RATE, round(voice.rate / voice.tract)),
             (_PITCH, voice.pitch),

@@ -1,0 +1,70 @@
+"""`idiolect evaluate` on a tiny bundle and a folder of recordings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from device_sdk.bundle import Bundle
+from device_sdk.cli import main
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    for speaker in ("ann", "bob"):
+        (tmp_path / speaker).mkdir()
+        for number in range(2):
+            samples = generator.standard_normal(12_000).astype(np.float32) * 0.1
+            soundfile.write(tmp_path / speaker / f"{number}.flac", samples, 16_000)
+            (tmp_path / speaker / f"{number}.txt").write_text("make me a mocha")
+    return tmp_path
+
+
+def test_json_has_the_promised_keys(
+    tiny_bundle: Bundle, recordings: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "figures.json"
+    arguments = [str(tiny_bundle.path), "--data", f"folder:{recordings}", "--json", "--output", str(output)]
+    assert main(["evaluate", *arguments]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert list(figures) == ["wer", "slot_error", "oracle_wer", "real_time_factor", "utterances"]
+    assert figures["utterances"] == 4 and figures["slot_error"] is None
+    assert figures["wer"] >= figures["oracle_wer"]["4"] >= figures["oracle_wer"]["8"] >= 0
+    assert json.loads(output.read_text()) == figures
+
+
+def test_table_speakers_limits_and_several_sources(
+    tiny_bundle: Bundle, recordings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ["--data", f"folder:{recordings}"]
+    bundle = str(tiny_bundle.path)
+    assert main(["evaluate", bundle, *source, "--speakers", "--no-rescore", "--beam", "2"]) == 0
+    table = capsys.readouterr().out
+    assert "ann" in table and "bob" in table and "WER" in table
+    options = ["--only", "bob", "--limit", "1", "--speakers", "--json"]
+    assert main(["evaluate", bundle, *source, "--data", f"folder:{recordings / 'ann'}", *options[2:]]) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert set(both["data"]) == {f"folder:{recordings}", f"folder:{recordings / 'ann'}"}
+    assert main(["evaluate", bundle, *source, *options]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert one["utterances"] == 1 and list(one["speakers"]) == ["bob"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "mp3:x"], "expected one of"),
+        (["--data", "folder:/nowhere/at/all"], "no such folder"),
+    ],
+)
+def test_bad_data_is_one_clear_line(
+    tiny_bundle: Bundle, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(tiny_bundle.path), *arguments]) == 1
+    error = capsys.readouterr().err
+    assert message in error and "DataError" in error and "Traceback" not in error
