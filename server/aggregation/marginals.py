@@ -1,0 +1,78 @@
+"""The global marginal: equation 6 of paper 002 over bounded, noised counts.
+
+Each round's bounded counts are summed (an exact integer sum, so any order and any grouping agree), noised once, and
+released. Releases of a lineage are added up: what was published before is used again at no further privacy cost, and
+the noise grows with the square root of the number of rounds while the counts grow with their number. Everything after
+the release (clamping, suppression, smoothing) is a function of released numbers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.errors import ConfigurationError
+from device_sdk.wire.messages import FIXED_POINT
+
+__all__ = ["CountSum", "add", "global_marginal", "init", "merge", "surviving_counts"]
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CountSum:
+    """total: int64 [words], in units of 1 / FIXED_POINT; reports: how many were added."""
+
+    total: Counts
+    reports: int
+
+
+def init(words: int) -> CountSum:
+    """The sum of no reports."""
+    return CountSum(np.zeros(words, np.int64), 0)
+
+
+def add(state: CountSum, counts: Mapping[int, int]) -> CountSum:
+    """``state`` with one more validated report: the numerator of equation 6, c_i q_i(w) being the raw count."""
+    total = state.total.copy()
+    if counts:
+        total[np.fromiter(counts.keys(), np.int64, len(counts))] += np.fromiter(counts.values(), np.int64, len(counts))
+    return CountSum(total, state.reports + 1)
+
+
+def merge(left: CountSum, right: CountSum) -> CountSum:
+    """The sum of two partial sums: exactly associative and commutative."""
+    return CountSum(left.total + right.total, left.reports + right.reports)
+
+
+def surviving_counts(released: Counts, variance: float, deviations: float = 3.0) -> NDArray[np.float64]:
+    """Counts in words after clamping at zero and dropping what lies within the noise.
+
+    released: int64 [words], cumulative noised counts in fixed-point units. variance: of one word's cumulative noise,
+    in squared words; 0 keeps every positive count. Returns float64 [words].
+    """
+    counts = np.maximum(released, 0).astype(np.float64) / FIXED_POINT
+    counts[counts < deviations * np.sqrt(variance)] = 0.0
+    return counts
+
+
+def global_marginal(
+    released: Counts,
+    variance: float,
+    background: NDArray[np.float64],
+    smoothing: float,
+    deviations: float = 3.0,
+) -> NDArray[np.float64]:
+    """The global distribution over the words, positive everywhere.
+
+    q(w) = (c(w) + s u(w)) / (sum c + s): equation 6 on the surviving counts c, mixed with the background u, whose share
+    s / (sum c + s) shrinks as evidence grows. smoothing: s > 0, in words. Returns float64 [words] that sums to 1.
+    """
+    if not smoothing > 0:
+        raise ConfigurationError(f"smoothing: found {smoothing!r}, expected a positive number of words")
+    counts = surviving_counts(released, variance, deviations)
+    mixed = counts + smoothing * background
+    return np.asarray(mixed / mixed.sum(), dtype=np.float64)

@@ -1,0 +1,59 @@
+"""Weights and deltas as safetensors bytes: read with every offset checked, never pickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save
+
+from device_sdk.errors import ProtocolError
+
+__all__ = ["dump_weights", "parse_weights", "read_metadata"]
+
+HEADER_LIMIT = 1 << 20
+
+
+def dump_weights(weights: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str] | None = None) -> bytes:
+    """float32 arrays as safetensors, names sorted, so equal weights give equal bytes."""
+    ordered = {name: np.ascontiguousarray(weights[name], dtype=np.float32) for name in sorted(weights)}
+    return bytes(save(ordered, metadata=dict(metadata) if metadata else None))
+
+
+def parse_weights(content: bytes) -> dict[str, NDArray[np.float32]]:
+    """Every array of the file, read-only views of ``content``.
+
+    Raises ProtocolError for a damaged file and for any array that is not float32.
+    """
+    read_metadata(content)
+    try:
+        entries = deserialize(content)
+    except (SafetensorError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"safetensors: damaged file ({error}); send it again") from error
+    arrays: dict[str, NDArray[np.float32]] = {}
+    for name, entry in entries:
+        if entry["dtype"] != "F32":
+            raise ProtocolError(f"{name}: found dtype {entry['dtype']}, expected F32")
+        arrays[name] = np.frombuffer(entry["data"], dtype="<f4").reshape(entry["shape"])
+    return arrays
+
+
+def read_metadata(content: bytes) -> dict[str, str]:
+    """The file's free-form metadata. Raises ProtocolError if the header is not what the format says."""
+    if len(content) < 8:
+        raise ProtocolError(f"safetensors: found {len(content)} bytes, expected a header of at least 8")
+    length = int.from_bytes(content[:8], "little")
+    if length > min(HEADER_LIMIT, len(content) - 8):
+        raise ProtocolError(f"safetensors: header length {length} does not fit; found {len(content)} bytes in all")
+    try:
+        header: Any = json.loads(content[8 : 8 + length])
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("safetensors: the header is not JSON") from error
+    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else None
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ProtocolError("safetensors: __metadata__ must be an object of strings")
+    return metadata

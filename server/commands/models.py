@@ -1,0 +1,114 @@
+"""``idiolect models``: push, list and roll back the models that devices fetch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.commands.operator_client import (
+    DEFAULT_SERVER,
+    JsonOption,
+    OperatorClient,
+    OutputOption,
+    ServerOption,
+    TokenOption,
+    moment,
+    report,
+    show,
+)
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Push, list and roll back models.", no_args_is_help=True)
+
+
+@app.command("push")
+def push(
+    source: Annotated[Path, typer.Argument(help="A weights.safetensors file, a bundle folder or a bundle zip.")],
+    version: Annotated[
+        str | None, typer.Option(help="Name of the new version.  [default: a bundle's own version]")
+    ] = None,
+    note: Annotated[str, typer.Option(help="Kept with the version.")] = "",
+    publish: Annotated[bool, typer.Option(help="Make it current at once.")] = True,
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    as_json: JsonOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Register weights made elsewhere and publish them."""
+    content, name = _read_weights(source, version)
+    parameters = {"note": note, "published": publish}
+    found = OperatorClient(server, token).post(f"models/{name}", content=content, params=parameters)
+    if report(found, as_json, output):
+        typer.echo(f"model {found['version']} registered" + (" and published" if publish else ""))
+
+
+@app.command("list")
+def list_models(
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    as_json: JsonOption = False,
+    output: OutputOption = None,
+) -> None:
+    """List versions with their lineage, the newest first."""
+    found = OperatorClient(server, token).get("models")
+    if report(found, as_json, output):
+        rows = [
+            (
+                "*" if entry["version"] == found["current"] else "",
+                entry["version"],
+                entry["parent"],
+                entry["sha256"][:12],
+                f"{entry['size'] / 1e6:.2f}",
+                moment(entry["created_at"]),
+                entry["note"],
+            )
+            for entry in found["models"]
+        ]
+        show("Models (* is current)", ("", "version", "parent", "sha256", "MB", "created", "note"), rows)
+
+
+@app.command("rollback")
+def rollback(
+    version: Annotated[
+        str | None, typer.Argument(help="Version to go back to.  [default: the one published before the current]")
+    ] = None,
+    note: Annotated[str, typer.Option(help="Why.")] = "rolled back",
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    as_json: JsonOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Publish an older version again."""
+    client = OperatorClient(server, token)
+    if version is None:
+        state = client.get("models")
+        earlier = [entry["version"] for entry in state["history"] if entry["version"] != state["current"]]
+        if not earlier:
+            typer.echo("error: no other version was ever published", err=True)
+            raise typer.Exit(1)
+        version = earlier[0]
+    found = client.post(f"models/{version}/publish", params={"note": note})
+    if report(found, as_json, output):
+        typer.echo(f"model {found['version']} is current")
+
+
+def _read_weights(source: Path, version: str | None) -> tuple[bytes, str]:
+    """The bytes to push and the version's name."""
+    from device_sdk.errors import IdiolectError
+
+    try:
+        if source.is_file() and source.suffix == ".safetensors":
+            if version is None:
+                raise typer.BadParameter("a weights file does not name its version; give one", param_hint="--version")
+            return source.read_bytes(), version
+        from server.aggregation.weights_file import dump_weights
+        from server.registry.initial import initial_from_bundle
+
+        bundle = initial_from_bundle(source)
+        return dump_weights(bundle.weights), version or bundle.version
+    except (IdiolectError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error

@@ -1,0 +1,165 @@
+"""``idiolect serve``: one server process over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from device_sdk.errors import ConfigurationError, IdiolectError
+
+if TYPE_CHECKING:
+    from server.registry.initial import InitialModel
+    from server.settings import ServerSettings
+
+__all__ = ["command", "read_tokens", "run"]
+
+
+def command(
+    bundle: Annotated[
+        Path | None, typer.Option(help="Bundle whose weights, word list and background start a new database.")
+    ] = None,
+    database: Annotated[str, typer.Option(help="SQLite file, or a database URL.")] = "idiolect-server.db",
+    blobs: Annotated[
+        Path | None, typer.Option(help="Folder of weights and raw deltas.  [default: the database's name + .blobs]")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8470,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="JSON with enrolment_token and operator_token; made with fresh secrets if missing."),
+    ] = None,
+    enrolment_token: Annotated[
+        str | None, typer.Option(envvar="IDIOLECT_ENROLMENT_TOKEN", help="What devices show to enrol.")
+    ] = None,
+    operator_token: Annotated[
+        str | None, typer.Option(envvar="IDIOLECT_OPERATOR_TOKEN", help="What operators' commands show.")
+    ] = None,
+    marginals_cap: Annotated[
+        float, typer.Option(help="Largest epsilon a device may spend on marginals; 'inf' for no bound.")
+    ] = 100.0,
+    deltas_cap: Annotated[
+        float, typer.Option(help="Largest epsilon a device may spend on deltas; deltas without noise need 'inf'.")
+    ] = float("inf"),
+    retry_after: Annotated[float, typer.Option(help="Seconds after which devices check in again.", min=0.01)] = 60.0,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Written with the URL as JSON once the server accepts connections.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option(help="Log every request.")] = False,
+) -> None:
+    """Serve devices and operators until stopped. Stop it with Ctrl-C, or kill it: nothing accepted is lost."""
+    from server.registry.initial import initial_from_bundle
+    from server.settings import ServerSettings
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for chatty in ("alembic", "httpx"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    try:
+        stem = Path(database) if "://" not in database else Path("idiolect-server")
+        tokens = read_tokens(token_file or stem.with_suffix(".tokens.json"), enrolment_token, operator_token)
+        settings = ServerSettings(
+            database=database,
+            blobs=blobs or stem.with_suffix(".blobs"),
+            enrolment_token=tokens[0],
+            operator_token=tokens[1],
+            marginals_cap=marginals_cap,
+            deltas_cap=deltas_cap,
+            retry_after_seconds=retry_after,
+        )
+        run(settings, initial_from_bundle(bundle), host=host, port=port, ready_file=ready_file, verbose=verbose)
+    except IdiolectError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def run(
+    settings: ServerSettings,
+    initial: InitialModel | None,
+    *,
+    host: str,
+    port: int,
+    ready_file: Path | None = None,
+    verbose: bool = False,
+) -> None:
+    """Serve until SIGINT or SIGTERM. Raises ConfigurationError when the address cannot be used."""
+    import uvicorn
+
+    from server.app import create_app
+
+    # Bound before the state is opened: a port in use is found while nothing has happened, and 0 becomes a number.
+    listener = _listen(host, port)
+    url = f"http://{host}:{listener.getsockname()[1]}"
+    try:
+        app = create_app(settings, initial)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=verbose,
+            log_level="info" if verbose else "warning",
+            timeout_graceful_shutdown=10,
+        )
+        server = uvicorn.Server(config)
+        if ready_file is not None:
+            # Connections queue in the listener's backlog from here on, so the address works before the loop runs.
+            _write_private(ready_file, {"url": url, "pid": os.getpid()})
+        logging.getLogger("idiolect.server").info("serving on %s", url)
+
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            server.should_exit = True
+
+        signal.signal(signal.SIGTERM, stop)
+        server.run(sockets=[listener])
+    finally:
+        listener.close()
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+
+
+def read_tokens(path: Path, enrolment: str | None, operator: str | None) -> tuple[str, str]:
+    """The two secrets: given ones first, then those in the file; a missing file is made with fresh ones (mode 600)."""
+    if enrolment is not None and operator is not None:
+        return enrolment, operator
+    if not path.exists():
+        fresh = {"enrolment_token": secrets.token_urlsafe(24), "operator_token": secrets.token_urlsafe(24)}
+        _write_private(path, fresh)
+        typer.echo(f"tokens written to {path}", err=True)
+    try:
+        content = json.loads(path.read_text())
+        found = content["enrolment_token"], content["operator_token"]
+        if not all(isinstance(value, str) for value in found):
+            raise TypeError("not a string")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{path}: found {error.__class__.__name__} ({error}), expected JSON with the strings enrolment_token and "
+            "operator_token"
+        ) from error
+    return enrolment or found[0], operator or found[1]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        raise ConfigurationError(f"{host}:{port}: cannot listen there ({error}); choose another --port") from error
+    return listener
+
+
+def _write_private(path: Path, content: dict[str, str | int]) -> None:
+    """Whole or not at all, readable by the owner only."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.touch(mode=0o600)
+    temporary.write_text(json.dumps(content) + "\n")
+    temporary.replace(path)

@@ -1,0 +1,85 @@
+"""Who sent a request: the Ed25519 signature over the canonical request, its time and its nonce."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from sqlalchemy import Connection, delete, insert, select
+
+from device_sdk.wire.signing import DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
+from server.devices.enrolment import find_device
+from server.problems import Refusal
+from server.storage.schema import nonces
+
+__all__ = ["Sender", "authenticate", "spend_nonce"]
+
+NONCE_FORMAT = re.compile(r"[A-Za-z0-9._~+/=-]{8,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """A verified sender. expires_at: until when its nonce must be remembered."""
+
+    device_id: str
+    nonce: str
+    expires_at: float
+
+
+def authenticate(
+    connection: Connection,
+    headers: Mapping[str, str],
+    *,
+    method: str,
+    path: str,
+    round_id: str | None,
+    body: bytes,
+    now: float,
+    window: float,
+) -> Sender:
+    """Check signature and time of a request. The nonce is spent by the transaction that acts on it.
+
+    Raises Refusal: 401 ``unsigned``, ``stale_time``, ``unknown_device`` or ``bad_signature``, 403 ``device_revoked``.
+    """
+    device_id, nonce, stamp, signature = (headers.get(name, "") for name in (DEVICE, NONCE, TIMESTAMP, SIGNATURE))
+    for name, value in ((DEVICE, device_id), (NONCE, nonce), (TIMESTAMP, stamp), (SIGNATURE, signature)):
+        if not value:
+            raise Refusal(401, "unsigned", f"header {name} is missing; sign the request", name)
+    if not NONCE_FORMAT.fullmatch(nonce):
+        raise Refusal(401, "unsigned", "nonce: expected 8 to 128 characters of base64 or hex", NONCE)
+    if not re.fullmatch(r"[0-9]{1,12}", stamp):
+        raise Refusal(401, "unsigned", "time: expected whole seconds since the epoch", TIMESTAMP)
+    timestamp = int(stamp)
+    if abs(timestamp - now) > window:
+        detail = f"time: found {timestamp}, expected within {window:.0f} s of the server's {now:.0f}; set the clock"
+        raise Refusal(401, "stale_time", detail, TIMESTAMP)
+    device = find_device(connection, device_id)
+    if device is None:
+        raise Refusal(401, "unknown_device", "this device is not enrolled here", DEVICE)
+    if device.revoked_at is not None:
+        raise Refusal(403, "device_revoked", "this device was revoked", DEVICE)
+    message = signed_bytes(method, path, round_id, body, nonce, timestamp)
+    try:
+        raw = b64decode(signature.encode(), validate=True)
+        Ed25519PublicKey.from_public_bytes(device.public_key).verify(raw, message)
+    except (ValueError, InvalidSignature) as error:
+        detail = "the signature does not belong to this method, path, round, body, nonce and time"
+        raise Refusal(401, "bad_signature", detail, SIGNATURE) from error
+    return Sender(device_id, nonce, timestamp + window)
+
+
+def spend_nonce(connection: Connection, sender: Sender, now: float) -> None:
+    """Remember a nonce until its request could no longer be replayed. Raises Refusal (409) if it was spent before."""
+    connection.execute(delete(nonces).where(nonces.c.expires_at < now))
+    seen = connection.execute(
+        select(nonces.c.nonce).where(nonces.c.device_id == sender.device_id, nonces.c.nonce == sender.nonce)
+    ).first()
+    if seen is not None:
+        raise Refusal(409, "replayed", "this request was received before; sign it anew", NONCE)
+    connection.execute(
+        insert(nonces).values(device_id=sender.device_id, nonce=sender.nonce, expires_at=sender.expires_at)
+    )

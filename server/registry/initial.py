@@ -1,0 +1,80 @@
+"""What a server starts from: one bundle's weights, word list and background, without its graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import select
+
+from device_sdk.errors import ConfigurationError
+from server.aggregation.validation import validate_shapes
+from server.registry.marginals import MarginalEntry, add_marginals, find_marginals, validate_probabilities
+from server.registry.models import add_model, find_model, load, store
+from server.registry.publications import current_version, publish
+from server.storage.blobs import BlobStore
+from server.storage.database import Database
+from server.storage.schema import publications
+
+__all__ = ["InitialModel", "initial_from_bundle", "register_initial"]
+
+
+@dataclass(frozen=True, slots=True)
+class InitialModel:
+    """weights: parameters and constants, float32; background: float64 [words]; words: the list itself, if known."""
+
+    weights: Mapping[str, NDArray[np.float32]]
+    version: str
+    words_digest: str
+    background: NDArray[np.float64]
+    words: tuple[str, ...] = ()
+
+
+def initial_from_bundle(path: Path | None) -> InitialModel:
+    """Read a bundle (None: the packaged default). Raises BundleError naming file and field."""
+    from device_sdk.bundle import Bundle
+
+    bundle = Bundle.open(path)
+    return InitialModel(
+        weights=dict(bundle.weights),
+        version=bundle.version,
+        words_digest=bundle.words.digest,
+        background=np.asarray(bundle.background, np.float64),
+        words=tuple(bundle.words.words),
+    )
+
+
+def register_initial(database: Database, blobs: BlobStore, initial: InitialModel, now: float) -> None:
+    """Register the first model and version 0 of the marginals in an empty database; else check that they fit.
+
+    Raises ConfigurationError when the database belongs to another word list or other parameter shapes.
+    """
+    validate_probabilities(initial.background, initial.background.size)
+    with database.read() as connection:
+        started = connection.execute(select(publications.c.id).limit(1)).first() is not None
+        if started:
+            model = find_model(connection, current_version(connection, "model"))
+            row = find_marginals(connection, 0)
+    if started:
+        if row.words_digest != initial.words_digest:
+            raise ConfigurationError(
+                f"bundle {initial.version}: word list {initial.words_digest[:12]} differs from the database's "
+                f"{row.words_digest[:12]}; start a new database for a new word list"
+            )
+        shapes = {name: tuple(values.shape) for name, values in load(blobs, model.sha256).items()}
+        validate_shapes(initial.weights, shapes)
+        return
+    validate_shapes(initial.weights, {name: tuple(values.shape) for name, values in initial.weights.items()})
+    stored = store(blobs, initial.weights, {"version": initial.version})
+    counts = np.zeros(initial.background.size, np.int64)
+    entry = MarginalEntry(initial.words_digest, initial.background, counts, 0.0)
+    with database.write() as connection:
+        if connection.execute(select(publications.c.id).limit(1)).first() is not None:
+            return  # another process was first
+        add_model(connection, initial.version, stored, now=now, note="from the bundle")
+        add_marginals(connection, 0, entry, now=now, note="background")
+        publish(connection, "model", initial.version, now, "from the bundle")
+        publish(connection, "marginals", 0, now, "background")

@@ -1,0 +1,108 @@
+"""Models by version: weights in the blob store under their sha256, lineage and figures in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Row, insert, select
+
+from device_sdk.bundle.architecture import PRESETS
+from server.aggregation.weights_file import dump_weights, parse_weights
+from server.problems import Refusal
+from server.storage.blobs import BlobStore
+from server.storage.schema import models
+
+__all__ = [
+    "CONSTANTS",
+    "StoredModel",
+    "add_model",
+    "blob_name",
+    "find_model",
+    "list_models",
+    "load",
+    "store",
+    "trainable",
+]
+
+CONSTANTS = frozenset(PRESETS["tiny"].constant_shapes())
+"""Entries of a weights file that no delta moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """Weights that are already on disk. sha256, size: of the safetensors bytes."""
+
+    sha256: str
+    size: int
+
+
+def store(blobs: BlobStore, weights: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str]) -> StoredModel:
+    """Write weights to the blob store. A model row may point to them only after this returns."""
+    content = dump_weights(weights, metadata)
+    digest = sha256(content).hexdigest()
+    blobs.put(blob_name(digest), content)
+    return StoredModel(digest, len(content))
+
+
+def load(blobs: BlobStore, digest: str) -> dict[str, NDArray[np.float32]]:
+    return parse_weights(blobs.get(blob_name(digest)))
+
+
+def blob_name(digest: str) -> str:
+    return f"models/{digest}.safetensors"
+
+
+def trainable(weights: Mapping[str, NDArray[np.float32]]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes that a delta of these weights must have."""
+    return {name: tuple(values.shape) for name, values in sorted(weights.items()) if name not in CONSTANTS}
+
+
+def add_model(
+    connection: Connection,
+    version: str,
+    stored: StoredModel,
+    *,
+    now: float,
+    parent: str | None = None,
+    round_id: str | None = None,
+    optimizer_sha256: str | None = None,
+    figures: Mapping[str, Any] | None = None,
+    note: str = "",
+) -> None:
+    """Register a version. Raises Refusal (409) if the version exists with other weights."""
+    row = connection.execute(select(models).where(models.c.version == version)).first()
+    if row is not None:
+        if row.sha256 == stored.sha256:
+            return
+        raise Refusal(409, "version_exists", f"model {version} exists with other weights; choose a new version")
+    connection.execute(
+        insert(models).values(
+            version=version,
+            parent=parent,
+            round_id=round_id,
+            sha256=stored.sha256,
+            size=stored.size,
+            created_at=now,
+            optimizer_sha256=optimizer_sha256,
+            figures=dict(figures or {}),
+            note=note,
+        )
+    )
+
+
+def find_model(connection: Connection, version: str) -> Row[Any]:
+    """The row of a version. Raises Refusal (404)."""
+    row = connection.execute(select(models).where(models.c.version == version)).first()
+    if row is None:
+        raise Refusal(404, "unknown_model", f"model {version[:64]!r} is not in the registry", "version")
+    return row
+
+
+def list_models(connection: Connection) -> list[Row[Any]]:
+    """All versions, the newest first."""
+    return list(connection.execute(select(models).order_by(models.c.created_at.desc(), models.c.version)))

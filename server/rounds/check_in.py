@@ -1,0 +1,71 @@
+"""What a device is told when it checks in: what is current, which round wants something from it, when to come back."""
+
+from __future__ import annotations
+
+import random
+
+from sqlalchemy import Connection
+
+from device_sdk.wire.messages import CheckedIn, CheckIn, RoundOffer
+from server.devices.authentication import Sender, spend_nonce
+from server.problems import Refusal
+from server.registry.marginals import find_marginals
+from server.registry.models import find_model
+from server.registry.publications import current_version
+from server.rounds.reports import affordable, reported_streams
+from server.rounds.states import RoundState
+from server.rounds.store import read_settings, rounds_in
+from server.settings import ServerSettings
+
+__all__ = ["check_in"]
+
+
+def check_in(connection: Connection, settings: ServerSettings, sender: Sender, message: CheckIn) -> CheckedIn:
+    """Answer one check-in. A stream is offered only if the device can still report in it: not yet reported, the same
+    word list for marginals, and epsilon left under the cap.
+
+    Raises Refusal: 403 ``other_device``, 409 ``replayed``.
+    """
+    if message.device_id != sender.device_id:
+        raise Refusal(403, "other_device", "device_id: differs from the device that signed", "device_id")
+    now = settings.clock()
+    spend_nonce(connection, sender, now)
+    model = find_model(connection, current_version(connection, "model"))
+    marginals = find_marginals(connection, int(current_version(connection, "marginals")))
+    offer = _offer(connection, settings, message, marginals.words_digest, now)
+    return CheckedIn(
+        model_version=model.version,
+        model_sha256=model.sha256,
+        marginals_version=marginals.version,
+        round=offer,
+        # Spread over a fifth of the interval, so a fleet that woke together does not come back together.
+        retry_after_seconds=settings.retry_after_seconds * random.uniform(0.9, 1.1),
+    )
+
+
+def _offer(
+    connection: Connection, settings: ServerSettings, message: CheckIn, words_digest: str, now: float
+) -> RoundOffer | None:
+    for row in rounds_in(connection, RoundState.OPEN):
+        plans = read_settings(row)
+        done = reported_streams(connection, message.device_id, row.id)
+        wanted = {
+            stream
+            for stream in plans.streams
+            if stream not in done
+            and (plans.goal is None or getattr(row, f"{stream}_reports") < plans.goal)
+            and affordable(
+                connection, message.device_id, stream, plans, settings.cap(stream), settings.delta_probability
+            )
+        }
+        if message.words_digest != words_digest:
+            wanted.discard("marginals")
+        if wanted and row.deadline > now:
+            return RoundOffer(
+                round_id=row.id,
+                model_version=row.base_model,
+                marginals=plans.marginals if "marginals" in wanted else None,
+                deltas=plans.deltas if "deltas" in wanted else None,
+                closes_in_seconds=row.deadline - now,
+            )
+    return None

@@ -1,0 +1,149 @@
+"""Accepting a report: the report, the round's count and the ledger's line become true together or not at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from device_sdk.wire.messages import Receipt
+from server.devices.authentication import Sender, spend_nonce
+from server.privacy.ledger import charge_for, compose, record, spent
+from server.problems import Refusal
+from server.rounds.settings import RoundSettings
+from server.rounds.states import RoundState
+from server.rounds.store import find_round, read_settings, transition
+from server.storage.schema import reports, rounds
+
+__all__ = ["Contribution", "accept", "affordable", "reported_streams"]
+
+UTTERANCES_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A report that was parsed and, for deltas, already stored. body: its exact bytes.
+
+    counts: word id -> fixed-point units of a marginal report; blob: name of a delta's bytes in the blob store.
+    """
+
+    report_id: str
+    round_id: str
+    stream: str
+    body: bytes
+    utterances: int
+    counts: Mapping[int, int] | None = None
+    blob: str | None = None
+
+
+def accept(
+    connection: Connection, sender: Sender, contribution: Contribution, *, cap: float, delta: float, now: float
+) -> tuple[Receipt, bool]:
+    """Count a report once. Returns its receipt and whether it closed the round by reaching the goal.
+
+    The same id with the same body is answered as a duplicate whatever state the round is in. Raises Refusal:
+    409 ``replayed``, ``report_conflict``, ``round_closed``, ``not_collected``, ``already_reported``;
+    403 ``privacy_cap``; 404 ``unknown_round``; 422 ``utterances``.
+    """
+    spend_nonce(connection, sender, now)
+    digest = sha256(contribution.body).hexdigest()
+    known = connection.execute(select(reports).where(reports.c.id == contribution.report_id)).first()
+    if known is not None:
+        if known.body_sha256 == digest and known.device_id == sender.device_id:
+            return Receipt(report_id=contribution.report_id, duplicate=True), False
+        raise Refusal(409, "report_conflict", "this report id was used for another report", "report_id")
+    row = find_round(connection, contribution.round_id)
+    settings = read_settings(row)
+    _check_open(row, settings, contribution.stream)
+    if contribution.counts is None and contribution.blob is None:
+        # The round opened after the body was looked at, so nobody checked its values.
+        raise Refusal(409, "round_closed", f"round {row.id} was not open when the report arrived", "round_id")
+    _check_single(connection, sender.device_id, contribution)
+    charge = charge_for(contribution.stream, settings)
+    if not _within(connection, sender.device_id, contribution.stream, settings, cap, delta):
+        raise Refusal(403, "privacy_cap", f"{contribution.stream}: this device's epsilon would pass the cap {cap:g}")
+    if contribution.utterances > UTTERANCES_LIMIT:
+        raise Refusal(422, "utterances", f"utterances: expected at most {UTTERANCES_LIMIT}", "utterances")
+    counts = contribution.counts
+    connection.execute(
+        insert(reports).values(
+            id=contribution.report_id,
+            device_id=sender.device_id,
+            round_id=row.id,
+            stream=contribution.stream,
+            body_sha256=digest,
+            size=len(contribution.body),
+            utterances=contribution.utterances,
+            accepted_at=now,
+            counts={str(word): count for word, count in counts.items()} if counts is not None else None,
+            blob=contribution.blob,
+        )
+    )
+    record(
+        connection,
+        device_id=sender.device_id,
+        stream=contribution.stream,
+        round_id=row.id,
+        report_id=contribution.report_id,
+        charge=charge,
+        now=now,
+    )
+    column = _counter(contribution.stream)
+    connection.execute(update(rounds).where(rounds.c.id == row.id).values({column: rounds.c[column] + 1}))
+    return Receipt(report_id=contribution.report_id), _close_if_full(connection, row.id, settings, now)
+
+
+def affordable(
+    connection: Connection, device_id: str, stream: str, settings: RoundSettings, cap: float, delta: float
+) -> bool:
+    """Whether a device may still report in a stream of a round with these settings."""
+    return _within(connection, device_id, stream, settings, cap, delta)
+
+
+def reported_streams(connection: Connection, device_id: str, round_id: str) -> set[str]:
+    """Streams in which the device's one report of the round was accepted."""
+    query = select(reports.c.stream).where(reports.c.device_id == device_id, reports.c.round_id == round_id)
+    return set(connection.execute(query).scalars())
+
+
+def _check_open(row: Row[Any], settings: RoundSettings, stream: str) -> None:
+    if row.state != RoundState.OPEN:
+        raise Refusal(409, "round_closed", f"round {row.id} is {row.state}; it takes no more reports", "round_id")
+    if stream not in settings.streams:
+        raise Refusal(409, "not_collected", f"round {row.id} does not collect {stream}", "round_id")
+    if settings.goal is not None and getattr(row, _counter(stream)) >= settings.goal:
+        raise Refusal(409, "round_closed", f"round {row.id} has all the {stream} reports it wants", "round_id")
+
+
+def _check_single(connection: Connection, device_id: str, contribution: Contribution) -> None:
+    if contribution.stream in reported_streams(connection, device_id, contribution.round_id):
+        detail = f"this device already sent its one {contribution.stream} report of round {contribution.round_id}"
+        raise Refusal(409, "already_reported", detail, "device_id")
+
+
+def _within(
+    connection: Connection, device_id: str, stream: str, settings: RoundSettings, cap: float, delta: float
+) -> bool:
+    if math.isinf(cap):
+        return True
+    total = spent(connection, device_id, stream).plus(charge_for(stream, settings))
+    return compose(total, delta)[0] <= cap
+
+
+def _close_if_full(connection: Connection, round_id: str, settings: RoundSettings, now: float) -> bool:
+    row = find_round(connection, round_id)
+    if settings.goal is None:
+        return False
+    goal = settings.goal
+    if any(getattr(row, _counter(stream)) < goal for stream in settings.streams):
+        return False
+    transition(connection, row, RoundState.CLOSING, now, "goal reached")
+    return True
+
+
+def _counter(stream: str) -> str:
+    return f"{stream}_reports"

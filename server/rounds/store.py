@@ -1,0 +1,137 @@
+"""Rounds in the database: created, found, moved between states. Every function runs in the caller's transaction."""
+
+from __future__ import annotations
+
+from secrets import token_hex
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from server.problems import Refusal
+from server.registry.publications import current_version
+from server.rounds.settings import RoundSettings
+from server.rounds.states import RoundState, check
+from server.storage.schema import releases, rounds, transitions
+
+__all__ = [
+    "count_by_state",
+    "create_round",
+    "find_release",
+    "find_round",
+    "list_rounds",
+    "open_round",
+    "read_settings",
+    "rounds_in",
+    "transition",
+    "view",
+]
+
+
+def create_round(connection: Connection, settings: RoundSettings, now: float) -> str:
+    """A planned round. Returns its id: unique over all servers, since devices remember the rounds they answered."""
+    number = int(connection.execute(select(func.coalesce(func.max(rounds.c.number), 0))).scalar_one()) + 1
+    round_id = f"r{number}-{token_hex(5)}"
+    connection.execute(
+        insert(rounds).values(
+            id=round_id,
+            number=number,
+            state=RoundState.PLANNED,
+            settings=settings.model_dump(mode="json"),
+            created_at=now,
+            marginals_reports=0,
+            deltas_reports=0,
+            note="",
+        )
+    )
+    return round_id
+
+
+def open_round(connection: Connection, round_id: str, now: float) -> None:
+    """Open a planned round on what is current. Raises Refusal (409) while another round is open."""
+    other = connection.execute(select(rounds.c.id).where(rounds.c.state == RoundState.OPEN)).scalar()
+    if other is not None:
+        raise Refusal(409, "round_open", f"round {other} is open; close or abandon it first", "state")
+    row = find_round(connection, round_id)
+    transition(connection, row, RoundState.OPEN, now)
+    connection.execute(
+        update(rounds)
+        .where(rounds.c.id == round_id)
+        .values(
+            base_model=current_version(connection, "model"),
+            base_marginals=int(current_version(connection, "marginals")),
+            opened_at=now,
+            deadline=now + read_settings(row).seconds,
+        )
+    )
+
+
+def transition(connection: Connection, row: Row[Any], target: RoundState, now: float, note: str = "") -> None:
+    """Move a round, and write down that it moved. ``row`` must come from this transaction."""
+    check(RoundState(row.state), target)
+    connection.execute(update(rounds).where(rounds.c.id == row.id).values(state=target, note=note or row.note))
+    connection.execute(insert(transitions).values(round_id=row.id, source=row.state, target=target, at=now, note=note))
+
+
+def find_round(connection: Connection, round_id: str) -> Row[Any]:
+    """Raises Refusal (404)."""
+    row = connection.execute(select(rounds).where(rounds.c.id == round_id)).first()
+    if row is None:
+        raise Refusal(404, "unknown_round", f"round {round_id[:64]!r} does not exist", "round_id")
+    return row
+
+
+def find_release(connection: Connection, round_id: str, stream: str) -> Row[Any] | None:
+    query = select(releases).where(releases.c.round_id == round_id, releases.c.stream == stream)
+    return connection.execute(query).first()
+
+
+def list_rounds(connection: Connection, limit: int = 100) -> list[Row[Any]]:
+    """The newest first."""
+    return list(connection.execute(select(rounds).order_by(rounds.c.number.desc()).limit(limit)))
+
+
+def rounds_in(connection: Connection, *states: RoundState) -> list[Row[Any]]:
+    """Rounds in any of the states, the oldest first."""
+    return list(connection.execute(select(rounds).where(rounds.c.state.in_(states)).order_by(rounds.c.number)))
+
+
+def count_by_state(connection: Connection) -> dict[str, int]:
+    query = select(rounds.c.state, func.count().label("rounds")).group_by(rounds.c.state)
+    return {row.state: row.rounds for row in connection.execute(query)}
+
+
+def read_settings(row: Row[Any]) -> RoundSettings:
+    return RoundSettings.model_validate(row.settings)
+
+
+def view(connection: Connection, row: Row[Any]) -> dict[str, Any]:
+    """A round as operators see it."""
+    moves = connection.execute(select(transitions).where(transitions.c.round_id == row.id).order_by(transitions.c.id))
+    drawn = connection.execute(select(releases).where(releases.c.round_id == row.id).order_by(releases.c.stream))
+    return {
+        "round_id": row.id,
+        "number": row.number,
+        "state": row.state,
+        "settings": row.settings,
+        "base_model": row.base_model,
+        "base_marginals": row.base_marginals,
+        "opened_at": row.opened_at,
+        "deadline": row.deadline,
+        "reports": {"marginals": row.marginals_reports, "deltas": row.deltas_reports},
+        "model_version": row.model_version,
+        "marginals_version": row.marginals_version,
+        "evaluation": row.evaluation,
+        "note": row.note,
+        "transitions": [
+            {"source": move.source, "target": move.target, "at": move.at, "note": move.note} for move in moves
+        ],
+        "releases": {
+            release.stream: {
+                "reports": release.reports,
+                "inputs_sha256": release.inputs_sha256,
+                "mechanism": release.mechanism,
+                "drawn_at": release.drawn_at,
+            }
+            for release in drawn
+        },
+    }

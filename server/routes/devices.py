@@ -1,0 +1,194 @@
+"""The routes devices use: :mod:`device_sdk.wire.messages` lists them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import uuid4
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import FileResponse, Response
+
+from device_sdk.errors import ProtocolError
+from device_sdk.wire.messages import CheckIn, DeltaHeader, Enrol, Enrolled, MarginalReport
+from server.aggregation.validation import validate_counts, validate_delta
+from server.aggregation.weights_file import parse_weights, read_metadata
+from server.devices.authentication import Sender, authenticate
+from server.devices.enrolment import enrol, read_public_key, same_secret
+from server.problems import Refusal
+from server.registry import marginals as marginal_registry
+from server.registry import models as model_registry
+from server.rounds import check_in as checking
+from server.rounds.reports import Contribution, accept
+from server.rounds.store import find_round, read_settings
+from server.routes.bodies import answer, body_reader, parse, refused, service
+from server.service import Service
+from server.storage.schema import reports
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1")
+
+Small = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes))]
+Medium = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.report_bytes))]
+Large = Annotated[bytes, Depends(body_reader(lambda own: own.delta_bytes))]
+
+
+@router.post("/enrol")
+def post_enrol(request: Request, body: Small) -> Response:
+    """Enrol -> Enrolled."""
+    own = service(request)
+    message = parse(Enrol, body)
+    if not same_secret(message.token, own.settings.enrolment_token):
+        raise Refusal(401, "bad_token", "token: not this server's enrolment token", "token")
+    public_key = read_public_key(message)
+    with own.database.write() as connection:
+        return answer(Enrolled(device_id=enrol(connection, public_key, own.settings.clock())))
+
+
+@router.post("/check-in")
+def post_check_in(request: Request, body: Small) -> Response:
+    """CheckIn, signed -> CheckedIn."""
+    own = service(request)
+    sender = _sender(own, request, body, None)
+    message = parse(CheckIn, body)
+    with own.database.write() as connection:
+        return answer(checking.check_in(connection, own.settings, sender, message))
+
+
+@router.post("/rounds/{round_id}/marginals")
+def post_marginals(request: Request, round_id: str, body: Medium) -> Response:
+    """MarginalReport, signed -> Receipt."""
+    own = service(request)
+    sender = _sender(own, request, body, round_id)
+    report = parse(MarginalReport, body)
+    _check_addressed(sender, round_id, report.device_id, report.round_id)
+    with own.database.read() as connection:
+        row = find_round(connection, round_id)
+        plan = read_settings(row).marginals
+        known = marginal_registry.find_marginals(connection, 0)
+    if plan is not None:
+        if report.words_digest != known.words_digest:
+            raise Refusal(409, "other_words", "words_digest: counts are over another word list", "words_digest")
+        try:
+            validate_counts(report.counts, marginal_registry.read_probabilities(known).size, plan)
+        except ProtocolError as error:
+            raise refused(error, "bad_counts", "counts") from error
+    return _accept(
+        own,
+        sender,
+        Contribution(report.report_id, round_id, "marginals", body, report.utterances, counts=report.counts),
+    )
+
+
+@router.post("/rounds/{round_id}/deltas")
+def post_deltas(request: Request, round_id: str, body: Large) -> Response:
+    """safetensors bytes with a DeltaHeader in their metadata, signed -> Receipt."""
+    own = service(request)
+    sender = _sender(own, request, body, round_id)
+    try:
+        metadata = read_metadata(body)
+    except ProtocolError as error:
+        raise refused(error, "bad_delta") from error
+    header = parse(DeltaHeader, metadata.get("header", ""))
+    _check_addressed(sender, round_id, header.device_id, header.round_id)
+    with own.database.read() as connection:
+        row = find_round(connection, round_id)
+        known = connection.execute(reports.select().where(reports.c.id == header.report_id)).first()
+        base = model_registry.find_model(connection, row.base_model) if row.base_model is not None else None
+    plan = read_settings(row).deltas
+    blob: str | None = None
+    # A repeat, a closed round or a stream that is not collected is settled by ``accept``, without reading the values.
+    if known is None and plan is not None and base is not None and row.state == "open":
+        if header.model_version != base.version:
+            detail = f"model_version: delta is on {header.model_version}, the round is on {base.version}"
+            raise Refusal(409, "stale_model", detail, "model_version")
+        if header.utterances < plan.minimum_utterances:
+            detail = f"utterances: found {header.utterances}, expected at least {plan.minimum_utterances}"
+            raise Refusal(422, "too_few_utterances", detail, "utterances")
+        try:
+            validate_delta(parse_weights(body), own.shapes(base.sha256), plan)
+        except ProtocolError as error:
+            raise refused(error, "bad_delta") from error
+        blob = f"deltas/{round_id}/{uuid4().hex}.safetensors"
+        own.blobs.put(blob, body)
+    contribution = Contribution(header.report_id, round_id, "deltas", body, header.utterances, blob=blob)
+    return _accept(own, sender, contribution)
+
+
+@router.get("/models/{version}")
+def get_model(request: Request, version: str) -> Response:
+    """Weights as safetensors bytes; the ETag is their sha256. Ranges are served, so a download can be resumed."""
+    own = service(request)
+    with own.database.read() as connection:
+        row = model_registry.find_model(connection, version)
+    etag = f'"{row.sha256}"'
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers={"ETag": etag})
+    path = own.blobs.path(model_registry.blob_name(row.sha256))
+    return FileResponse(path, headers={"ETag": etag}, media_type="application/octet-stream")
+
+
+@router.get("/marginals/{version}")
+def get_marginals(request: Request, version: int) -> Response:
+    """Marginals; the ETag is the sha256 of the probabilities' bytes."""
+    own = service(request)
+    with own.database.read() as connection:
+        row = marginal_registry.find_marginals(connection, version)
+    etag = f'"{row.sha256}"'
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers={"ETag": etag})
+    return answer(marginal_registry.message(row), headers={"ETag": etag})
+
+
+def _sender(own: Service, request: Request, body: bytes, round_id: str | None) -> Sender:
+    with own.database.read() as connection:
+        return authenticate(
+            connection,
+            request.headers,
+            method=request.method,
+            path=request.scope["path"],
+            round_id=round_id,
+            body=body,
+            now=own.settings.clock(),
+            window=own.settings.window_seconds,
+        )
+
+
+def _check_addressed(sender: Sender, round_id: str, device_found: str, round_found: str) -> None:
+    if device_found != sender.device_id:
+        raise Refusal(403, "other_device", "device_id: differs from the device that signed", "device_id")
+    if round_found != round_id:
+        detail = f"round_id: found {round_found}, the address says {round_id[:64]}"
+        raise Refusal(422, "other_round", detail, "round_id")
+
+
+def _accept(own: Service, sender: Sender, contribution: Contribution) -> Response:
+    settings = own.settings
+    stream = contribution.stream
+    try:
+        with own.database.write() as connection:
+            receipt, full = accept(
+                connection,
+                sender,
+                contribution,
+                cap=settings.cap(stream),
+                delta=settings.delta_probability,
+                now=settings.clock(),
+            )
+    except Refusal:
+        own.metrics.reports.labels(stream, "refused").inc()
+        _drop(own, contribution)
+        raise
+    # After any other error the blob stays: the transaction may have been stored. Start-up removes what nobody needs.
+    if receipt.duplicate:
+        _drop(own, contribution)
+    own.metrics.reports.labels(stream, "duplicate" if receipt.duplicate else "accepted").inc()
+    own.metrics.received.labels(stream).inc(len(contribution.body))
+    if full:
+        own.wake()
+    return answer(receipt)
+
+
+def _drop(own: Service, contribution: Contribution) -> None:
+    if contribution.blob is not None:
+        own.blobs.delete(contribution.blob)

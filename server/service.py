@@ -1,0 +1,177 @@
+"""One running server: its database, its blobs, and the thread that moves rounds on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import select
+
+from server.devices.enrolment import count_devices
+from server.metrics import Metrics
+from server.privacy import ledger
+from server.registry.initial import InitialModel, register_initial
+from server.registry.models import find_model, load, trainable
+from server.registry.publications import current_version
+from server.rounds.advance import Evaluate, advance, close_overdue, remove_orphans
+from server.rounds.settings import RoundSettings
+from server.rounds.states import RoundState, check
+from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, view
+from server.settings import ServerSettings
+from server.storage.blobs import BlobStore
+from server.storage.database import Database
+from server.storage.schema import publications
+
+__all__ = ["Service"]
+
+log = logging.getLogger("idiolect.server")
+
+PAUSE_AFTER_FAILURE = 10.0
+
+
+class Service:
+    """Owns what a server process owns. Open it once per process; ``close`` waits for the step in progress."""
+
+    def __init__(
+        self, settings: ServerSettings, initial: InitialModel | None = None, evaluate: Evaluate | None = None
+    ) -> None:
+        self.settings = settings
+        self.database = Database(settings.database_url)
+        self.blobs = BlobStore(settings.blobs)
+        self.metrics = Metrics()
+        self.words: tuple[str, ...] = initial.words if initial is not None else ()
+        self._evaluate = evaluate
+        self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+        self._advancing = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._ticker: threading.Thread | None = None
+        try:
+            if initial is not None:
+                register_initial(self.database, self.blobs, initial, settings.clock())
+            with self.database.read() as connection:
+                model = find_model(connection, current_version(connection, "model"))
+            # A delta holds no constants, so the model's own size bounds it.
+            self.delta_bytes = model.size + settings.limits.delta_overhead
+            remove_orphans(self.database, self.blobs)
+        except BaseException:
+            self.database.close()
+            raise
+
+    def start(self) -> None:
+        """Start moving rounds on: first those that a stopped or killed server left half-way."""
+        self._ticker = threading.Thread(target=self._run, name="idiolect-rounds", daemon=True)
+        self._ticker.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._wake.set()
+        if self._ticker is not None:
+            self._ticker.join()
+        self.database.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def shapes(self, digest: str) -> dict[str, tuple[int, ...]]:
+        """Names and shapes that a delta of a stored model must have."""
+        found = self._shapes.get(digest)
+        if found is None:
+            found = trainable(load(self.blobs, digest))
+            self._shapes = {digest: found}  # rounds follow each other: only the newest base is asked for
+        return found
+
+    def wake(self) -> None:
+        """Have rounds looked at now: one has just reached its goal."""
+        self._wake.set()
+
+    def tick(self) -> None:
+        """Close what is overdue and move every round that can move."""
+        close_overdue(self.database, self.settings.clock())
+        with self.database.read() as connection:
+            ready = rounds_in(connection, RoundState.CLOSING, RoundState.AGGREGATED, RoundState.EVALUATED)
+        for row in ready:
+            self.advance(row.id)
+
+    def advance(self, round_id: str) -> None:
+        with self._advancing:
+            advance(self.database, self.blobs, round_id, self.settings.clock, self._evaluate)
+
+    def create_round(self, settings: RoundSettings, *, opened: bool) -> dict[str, Any]:
+        with self.database.write() as connection:
+            now = self.settings.clock()
+            round_id = create_round(connection, settings, now)
+            if opened:
+                open_round(connection, round_id, now)
+            return view(connection, find_round(connection, round_id))
+
+    def open_round(self, round_id: str) -> dict[str, Any]:
+        with self.database.write() as connection:
+            open_round(connection, round_id, self.settings.clock())
+            return view(connection, find_round(connection, round_id))
+
+    def close_round(self, round_id: str) -> dict[str, Any]:
+        """Close an open round and wait until it is published or abandoned. Closing it again returns its result."""
+        with self.database.write() as connection:
+            row = find_round(connection, round_id)
+            if row.state == RoundState.PLANNED:
+                check(RoundState.PLANNED, RoundState.CLOSING)
+            if row.state == RoundState.OPEN:
+                transition(connection, row, RoundState.CLOSING, self.settings.clock(), "closed by the operator")
+        self.advance(round_id)
+        with self.database.read() as connection:
+            return view(connection, find_round(connection, round_id))
+
+    def abandon_round(self, round_id: str) -> dict[str, Any]:
+        """End a round without a release. What its reports were charged stays charged."""
+        with self._advancing, self.database.write() as connection:
+            row = find_round(connection, round_id)
+            transition(connection, row, RoundState.ABANDONED, self.settings.clock(), "abandoned by the operator")
+            return view(connection, find_round(connection, round_id))
+
+    def privacy(self) -> dict[str, dict[str, Any]]:
+        """Per stream: epsilon, delta, adjacency, sampling, trust model, rounds."""
+        with self.database.read() as connection:
+            return ledger.summary(connection, self.settings.delta_probability)
+
+    def status(self) -> dict[str, Any]:
+        """What is current, and which rounds are under way."""
+        with self.database.read() as connection:
+            underway = rounds_in(connection, *_UNDERWAY)
+            started = connection.execute(select(publications.c.at).order_by(publications.c.id).limit(1)).scalar()
+            return {
+                "model_version": current_version(connection, "model"),
+                "marginals_version": int(current_version(connection, "marginals")),
+                "devices": count_devices(connection),
+                "since": started,
+                "rounds": [view(connection, row) for row in underway],
+            }
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            pause = self.settings.tick_seconds
+            try:
+                self.tick()
+            except Exception:
+                # The round stays where it is, its reports are safe; the next look tries again.
+                log.exception("moving rounds on failed; trying again in %.0f s", PAUSE_AFTER_FAILURE)
+                pause = PAUSE_AFTER_FAILURE
+            self._wake.wait(pause)
+
+
+_UNDERWAY = (
+    RoundState.PLANNED,
+    RoundState.OPEN,
+    RoundState.CLOSING,
+    RoundState.AGGREGATED,
+    RoundState.EVALUATED,
+)

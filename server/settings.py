@@ -1,0 +1,76 @@
+"""How one server runs: where its state lies, who may speak to it, and the bounds on what it accepts."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from device_sdk.errors import ConfigurationError
+
+__all__ = ["Limits", "ServerSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Upper bounds, in bytes or seconds. delta_overhead: bytes a delta may have beyond its float32 values."""
+
+    message_bytes: int = 64 * 1024
+    report_bytes: int = 4 * 1024 * 1024
+    delta_overhead: int = 64 * 1024
+    model_bytes: int = 1 << 30
+    body_seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if not value > 0:
+                raise ConfigurationError(f"limits.{name}: found {value!r}, expected a positive number")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Settings of one server process.
+
+    database: an SQLAlchemy URL, or the path of an SQLite file. blobs: folder of weights and raw deltas.
+    enrolment_token, operator_token: secrets that devices and operators show.
+    window_seconds: how far a signed request's time may lie from the server's clock.
+    retry_after_seconds: when a device without an open round should come back.
+    marginals_cap, deltas_cap: the largest epsilon a device may spend in a stream over all rounds; a report that would
+    pass it is refused. math.inf lets a stream run without a bound, and the ledger says so.
+    delta_probability: the delta at which Gaussian epsilons are stated.
+    tick_seconds: how often deadlines are looked at. clock: seconds since the epoch.
+    """
+
+    database: str
+    blobs: Path
+    enrolment_token: str = field(repr=False)
+    operator_token: str = field(repr=False)
+    window_seconds: float = 300.0
+    retry_after_seconds: float = 60.0
+    marginals_cap: float = 100.0
+    deltas_cap: float = math.inf
+    delta_probability: float = 1e-6
+    tick_seconds: float = 0.5
+    limits: Limits = Limits()
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        for name in ("enrolment_token", "operator_token"):
+            if len(getattr(self, name)) < 8:
+                raise ConfigurationError(f"{name}: too short; expected at least 8 characters")
+        for name in ("window_seconds", "retry_after_seconds", "tick_seconds", "marginals_cap", "deltas_cap"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise ConfigurationError(f"{name}: found {value!r}, expected a positive number")
+        if not 0 < self.delta_probability < 1:
+            raise ConfigurationError(f"delta_probability: found {self.delta_probability!r}, expected inside (0, 1)")
+
+    @property
+    def database_url(self) -> str:
+        return self.database if "://" in self.database else f"sqlite:///{Path(self.database).absolute()}"
+
+    def cap(self, stream: str) -> float:
+        return self.marginals_cap if stream == "marginals" else self.deltas_cap

@@ -1,0 +1,95 @@
+"""One database: transactions that either happen whole or not at all, and its migrations."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from device_sdk.errors import StateError
+
+__all__ = ["Database"]
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+class Database:
+    """Owns the connection pool. Opening it brings the schema up to date.
+
+    SQLite runs with write-ahead logging and a full fsync at each commit, so what was acknowledged is on disk.
+    """
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        self.sqlite = parsed.get_backend_name() == "sqlite"
+        if self.sqlite and parsed.database not in (None, "", ":memory:"):
+            Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
+        self.engine = create_engine(parsed, pool_size=16, max_overflow=32, pool_pre_ping=not self.sqlite)
+        # SQLite has one writer: threads of this process queue here instead of polling its lock.
+        self._writer = threading.Lock()
+        if self.sqlite:
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+        try:
+            self.migrate()
+        except SQLAlchemyError as error:
+            self.engine.dispose()
+            raise StateError(
+                f"database {parsed.render_as_string()}: cannot be opened ({error.__class__.__name__}: "
+                f"{str(error).splitlines()[0]}); expected a readable and writable database"
+            ) from error
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that holds the write lock from its start; committed when the block ends without an error."""
+        if not self.sqlite:
+            with self.engine.begin() as connection:
+                yield connection
+            return
+        with self._writer, self.engine.connect() as connection:
+            connection = connection.execution_options(immediate=True)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one snapshot and changes nothing."""
+        with self.engine.connect() as connection:
+            yield connection
+
+    def migrate(self) -> None:
+        """Bring the schema to the newest revision. Safe to call on an empty and on a current database."""
+        from alembic import command
+
+        with self.write() as connection:
+            command.upgrade(self.alembic_config(connection), "head")
+
+    def alembic_config(self, connection: Connection) -> Any:
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+        config.attributes["connection"] = connection
+        return config
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # SQLAlchemy's begin event, not the driver, decides when a transaction starts
+    cursor = connection.cursor()
+    for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    immediate = connection.get_execution_options().get("immediate", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

@@ -1,0 +1,191 @@
+"""The tables. Times are seconds since the epoch; JSON columns hold settings as they were validated."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+)
+
+__all__ = [
+    "devices",
+    "ledger",
+    "marginals",
+    "metadata",
+    "models",
+    "nonces",
+    "publications",
+    "releases",
+    "reports",
+    "rounds",
+    "transitions",
+]
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+devices = Table(
+    "devices",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("public_key", LargeBinary(32), nullable=False, unique=True),
+    Column("enrolled_at", Float, nullable=False),
+    Column("revoked_at", Float),
+)
+
+nonces = Table(
+    "nonces",
+    metadata,
+    Column("device_id", ForeignKey("devices.id"), primary_key=True),
+    Column("nonce", String(128), primary_key=True),
+    Column("expires_at", Float, nullable=False, index=True),
+)
+
+models = Table(
+    "models",
+    metadata,
+    Column("version", String(64), primary_key=True),
+    Column("parent", ForeignKey("models.version")),
+    Column("round_id", String(64)),
+    Column("sha256", String(64), nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("optimizer_sha256", String(64)),
+    Column("figures", JSON, nullable=False),
+    Column("note", String, nullable=False),
+)
+
+marginals = Table(
+    "marginals",
+    metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("parent", ForeignKey("marginals.version")),
+    Column("round_id", String(64)),
+    Column("sha256", String(64), nullable=False),
+    Column("words_digest", String(64), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("probabilities", LargeBinary, nullable=False),
+    # What the lineage has released so far: noised counts (int64, little-endian, fixed point) and one word's variance.
+    Column("counts", LargeBinary, nullable=False),
+    Column("variance", Float, nullable=False),
+    Column("figures", JSON, nullable=False),
+    Column("note", String, nullable=False),
+)
+
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("number", Integer, nullable=False, unique=True),
+    Column("state", String(16), nullable=False, index=True),
+    Column("settings", JSON, nullable=False),
+    Column("base_model", ForeignKey("models.version")),
+    Column("base_marginals", ForeignKey("marginals.version")),
+    Column("created_at", Float, nullable=False),
+    Column("opened_at", Float),
+    Column("deadline", Float),
+    Column("marginals_reports", Integer, nullable=False),
+    Column("deltas_reports", Integer, nullable=False),
+    Column("model_version", ForeignKey("models.version")),
+    Column("marginals_version", ForeignKey("marginals.version")),
+    Column("evaluation", JSON),
+    Column("note", String, nullable=False),
+    CheckConstraint(
+        "state IN ('planned', 'open', 'closing', 'aggregated', 'evaluated', 'published', 'abandoned')", name="state"
+    ),
+)
+
+transitions = Table(
+    "transitions",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("round_id", ForeignKey("rounds.id"), nullable=False, index=True),
+    Column("source", String(16), nullable=False),
+    Column("target", String(16), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("note", String, nullable=False),
+)
+
+reports = Table(
+    "reports",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("device_id", ForeignKey("devices.id"), nullable=False),
+    Column("round_id", ForeignKey("rounds.id"), nullable=False),
+    Column("stream", String(16), nullable=False),
+    Column("body_sha256", String(64), nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("utterances", Integer, nullable=False),
+    Column("accepted_at", Float, nullable=False),
+    # Raw contributions: a marginal report's counts, or a delta's blob. Cleared once the round is aggregated.
+    Column("counts", JSON(none_as_null=True)),
+    Column("blob", String),
+    UniqueConstraint("device_id", "round_id", "stream"),
+    Index(None, "round_id", "stream"),
+    CheckConstraint("stream IN ('marginals', 'deltas')", name="stream"),
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("device_id", ForeignKey("devices.id"), nullable=False),
+    Column("stream", String(16), nullable=False),
+    Column("round_id", ForeignKey("rounds.id"), nullable=False),
+    Column("report_id", ForeignKey("reports.id"), nullable=False, unique=True),
+    Column("mechanism", String(32), nullable=False),
+    Column("trust", String(16), nullable=False),
+    Column("sensitivity", Float, nullable=False),
+    Column("scale", Float, nullable=False),
+    # What the charge adds to its stream: pure epsilons and squared Gaussian ratios add up; unbounded: no noise.
+    Column("epsilon", Float, nullable=False),
+    Column("squared_ratio", Float, nullable=False),
+    Column("unbounded", Boolean, nullable=False),
+    Column("charged_at", Float, nullable=False),
+    Index(None, "device_id", "stream"),
+)
+
+releases = Table(
+    "releases",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("round_id", ForeignKey("rounds.id"), nullable=False),
+    Column("stream", String(16), nullable=False),
+    Column("inputs_sha256", String(64), nullable=False),
+    Column("reports", Integer, nullable=False),
+    Column("mechanism", JSON, nullable=False),
+    # Noised marginal counts, int64 little-endian in fixed-point units; a delta release is the model it made.
+    Column("counts", LargeBinary),
+    Column("variance", Float, nullable=False),
+    Column("model_version", ForeignKey("models.version")),
+    Column("drawn_at", Float, nullable=False),
+    UniqueConstraint("round_id", "stream"),
+)
+
+publications = Table(
+    "publications",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("kind", String(16), nullable=False, index=True),
+    Column("version", String(64), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("note", String, nullable=False),
+)
