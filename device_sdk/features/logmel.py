@@ -124,17 +124,25 @@ def _transform(samples: Float, count: int, settings: FeatureSettings) -> Float:
     if count <= 0:
         return np.zeros((0, settings.mel_bins), np.float32)
     window, mel = _window(settings), _mel_filters(settings)
-    view = np.lib.stride_tricks.sliding_window_view(samples, settings.window)[:: settings.shift][:count]
-    emphasised = np.empty(view.shape, np.float32)
-    np.multiply(view[:, :-1], -settings.preemphasis, out=emphasised[:, 1:])
-    emphasised[:, 1:] += view[:, 1:]
-    emphasised[:, 0] = view[:, 0] * (1.0 - settings.preemphasis)
-    emphasised *= window
-    spectrum = np.fft.rfft(emphasised, settings.fft_size)
+    emphasised = np.empty(samples.shape, np.float32)
+    emphasised[0] = 0.0  # is the first of a window, if it is used at all
+    np.multiply(samples[:-1], -settings.preemphasis, out=emphasised[1:])
+    emphasised[1:] += samples[1:]
+    framed = np.zeros((count, settings.fft_size), np.float32)
+    np.multiply(_overlapping(emphasised, count, settings), window, out=framed[:, : settings.window])
+    # Within a window the first sample has no predecessor but itself.
+    framed[:, 0] = samples[: count * settings.shift : settings.shift] * ((1.0 - settings.preemphasis) * window[0])
+    spectrum = np.fft.rfft(framed)
     power = spectrum.real**2 + spectrum.imag**2
     energy = power.astype(np.float32, copy=False) @ mel
     np.maximum(energy, np.finfo(np.float32).eps, out=energy)
     return np.log(energy, out=energy)
+
+
+def _overlapping(samples: Float, count: int, settings: FeatureSettings) -> Float:
+    """A view of the first ``count`` windows, [T, window]; numpy's own sliding view costs more than the transform."""
+    step = samples.itemsize
+    return np.ndarray((count, settings.window), np.float32, samples, 0, (settings.shift * step, step))
 
 
 @cache

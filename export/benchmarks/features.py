@@ -1,0 +1,86 @@
+"""Features: ours in numpy beside kaldi-native-fbank's in C++, both streaming in chunks of 100 ms on one thread."""
+
+from __future__ import annotations
+
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.benchmarks import Figure
+from device_sdk.features import FeatureSettings, Remainder, flush, frames
+
+__all__ = ["benchmark"]
+
+SECONDS, CHUNK, RUNS = 20, 1_600, 9
+TARGET = 1.5
+
+
+def benchmark() -> list[Figure]:
+    """Frames a second, and the largest difference between the two. Medians; the runs of both alternate.
+
+    The peer is handed lists of floats, which its binding wants; making them is not timed.
+    """
+    import kaldi_native_fbank  # noqa: F401  (so that a missing install is named before anything runs)
+
+    waveform = _waveform(SECONDS * 16_000)
+    chunks = [waveform[at : at + CHUNK] for at in range(0, len(waveform), CHUNK)]
+    lists = [chunk.tolist() for chunk in chunks]
+    difference = float(np.abs(_ours(chunks) - _kaldi(lists)).max())
+    ours, peer = [], []
+    for _ in range(RUNS):
+        begin = perf_counter()
+        count = len(_ours(chunks))
+        middle = perf_counter()
+        _kaldi(lists)
+        end = perf_counter()
+        ours.append(count / (middle - begin))
+        peer.append(count / (end - middle))
+    name = "kaldi-native-fbank"
+    return [
+        Figure("log-mel features, 64 bins, 100 ms chunks", "frames/s", median(ours), name, median(peer), TARGET),
+        Figure("largest difference from kaldi-native-fbank", "nats", difference, target=1e-3, lower_is_better=True),
+    ]
+
+
+def _waveform(samples: int) -> NDArray[np.float32]:
+    """Seeded harmonics with a moving pitch over noise, [samples] float32."""
+    time = np.arange(samples) / 16_000
+    phase = 2 * np.pi * np.cumsum(140 + 40 * np.sin(2 * np.pi * 0.7 * time)) / 16_000
+    voice = sum(0.3 / k * np.sin(k * phase) for k in range(1, 20))
+    noise = np.random.default_rng(0).normal(0.0, 0.01, samples)
+    return np.asarray(0.5 * voice * (np.sin(2 * np.pi * 2.3 * time) > -0.3) + noise, np.float32)
+
+
+def _ours(chunks: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    remainder, found = Remainder(np.zeros(0, np.float32)), []
+    for chunk in chunks:
+        ready, remainder = frames(chunk, remainder)
+        found.append(ready)
+    return np.concatenate([*found, flush(remainder)])
+
+
+def _kaldi(chunks: list[list[float]]) -> NDArray[np.float32]:
+    import kaldi_native_fbank
+
+    settings = FeatureSettings()
+    options = kaldi_native_fbank.FbankOptions()
+    options.frame_opts.samp_freq = settings.sample_rate
+    options.frame_opts.dither = 0.0
+    options.frame_opts.window_type = "hann"
+    options.frame_opts.snip_edges = False
+    options.frame_opts.remove_dc_offset = False
+    options.frame_opts.preemph_coeff = settings.preemphasis
+    options.mel_opts.num_bins = settings.mel_bins
+    options.mel_opts.low_freq = settings.low_frequency
+    options.mel_opts.high_freq = settings.high_frequency
+    options.mel_opts.is_librosa = True
+    online = kaldi_native_fbank.OnlineFbank(options)
+    found: list[NDArray[np.float32]] = []
+    for chunk in chunks:
+        online.accept_waveform(settings.sample_rate, chunk)
+        found += [online.get_frame(i) for i in range(len(found), online.num_frames_ready)]
+    online.input_finished()
+    found += [online.get_frame(i) for i in range(len(found), online.num_frames_ready)]
+    return np.stack(found)
