@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import PRESETS, Architecture
 from export.bundles import write_bundle
+from export.graphs.language_model import language_model_graph
+from export.networks.language_model_shape import LanguageModelShape
 from rescoring.combination import CombinationWeights
 from rescoring.words import UNKNOWN, WordList
+from server.training.ngram import arpa, estimate
 
 SENTENCES = (
     "turn on the light in the kitchen",
@@ -84,6 +87,19 @@ def tiny_background(words: WordList) -> NDArray[np.float64]:
     return np.asarray(counts / counts.sum(), np.float64)
 
 
+def tiny_language_model(words: WordList, seed: int = 0) -> bytes:
+    """A Transformer with random weights, two blocks and eight positions, so that sentences need windows."""
+    shape = LanguageModelShape(len(words), size=8, feed_forward=16, blocks=2, heads=2, positions=8)
+    rng = np.random.default_rng(seed)
+    parameters = {name: rng.normal(0.0, 0.3, size) for name, size in shape.parameter_shapes().items()}
+    return bytes(language_model_graph(parameters, shape, words.digest).SerializeToString())
+
+
+def tiny_ngram(words: WordList) -> bytes:
+    """A trigram of :data:`SENTENCES`, ARPA."""
+    return arpa(estimate([words.ids(sentence) for sentence in SENTENCES], words, order=3))
+
+
 def write_tiny_bundle(out: Path, seed: int = 0) -> Path:
     architecture = PRESETS["tiny"]
     words = tiny_words()
@@ -99,6 +115,8 @@ def write_tiny_bundle(out: Path, seed: int = 0) -> Path:
         combination=CombinationWeights(),
         card={"description": "random weights for tests", "seed": seed},
         licence="Apache-2.0\n",
+        language_model=tiny_language_model(words, seed),
+        ngram=tiny_ngram(words),
         training={"seed": seed},
         created="2026-01-01T00:00:00+00:00",
     )

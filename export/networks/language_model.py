@@ -2,48 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from device_sdk.errors import ConfigurationError
+from export.networks.language_model_shape import LanguageModelShape
 
-__all__ = ["LanguageModel", "LanguageModelShape"]
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageModelShape:
-    """Sizes of the model. The paper's: size 256, feed_forward 1024, blocks 3, heads 4, dropout 0.1.
-
-    words: n, the word list's length; the vocabulary is n + 1, with the sentence boundary last. size: D of an embedding.
-    positions: words of context at most. dropout: in training only.
-    """
-
-    words: int
-    size: int = 96
-    feed_forward: int = 384
-    blocks: int = 2
-    heads: int = 4
-    positions: int = 64
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        least = {"words": 1, "size": 1, "feed_forward": 1, "blocks": 1, "heads": 1, "positions": 2}
-        for name, bound in least.items():
-            found = getattr(self, name)
-            if found < bound:
-                raise ConfigurationError(f"language model {name}: found {found}, expected {bound} or more")
-        if self.size % self.heads:
-            raise ConfigurationError(
-                f"language model size: found {self.size}, expected a multiple of heads, {self.heads}"
-            )
-        if not 0 <= self.dropout < 1:
-            raise ConfigurationError(f"language model dropout: found {self.dropout}, expected 0 or more and below 1")
-
-    def to_mapping(self) -> dict[str, float]:
-        return asdict(self)
+__all__ = ["LanguageModel"]
 
 
 class Block(nn.Module):

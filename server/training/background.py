@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.numpy import save_file
 
 from export.graphs.language_model import language_model_graph
-from export.networks.language_model import LanguageModelShape
+from export.networks.language_model_shape import LanguageModelShape
 from rescoring.words import WordList
 from server.training import ngram
 from server.training.language_model import LanguageModelSettings, Progress, perplexity, train_language_model
@@ -49,7 +49,8 @@ def run_language_model(
     shape = LanguageModelShape(len(words), **sizes)
     model = train_language_model(_training_ids(sources, words), shape, settings, report)
     figures = {name: perplexity(model, ids) for name, ids in _held_out_ids(sources, words).items()}
-    graph = language_model_graph(model, words.digest).SerializeToString()
+    parameters = {name: value.numpy() for name, value in model.state_dict().items()}
+    graph = language_model_graph(parameters, shape, words.digest).SerializeToString()
     out.mkdir(parents=True, exist_ok=True)
     (out / "language_model.onnx").write_bytes(graph)
     summary = {

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from device_sdk.errors import ConfigurationError, DataError
-from export.networks.language_model import LanguageModel, LanguageModelShape
+from export.networks.language_model import LanguageModel
+from export.networks.language_model_shape import LanguageModelShape
 from server.training.trainer import Average, Budget, learning_rate
 
 __all__ = ["LanguageModelSettings", "Progress", "perplexity", "train_language_model"]

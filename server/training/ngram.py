@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import io
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from device_sdk.errors import ConfigurationError, DataError
 from rescoring.words import WordList
 
-__all__ = ["Ngram", "estimate", "log_probabilities", "perplexity", "write_arpa"]
+__all__ = ["Ngram", "arpa", "estimate", "log_probabilities", "perplexity", "write_arpa"]
 
 Gram = tuple[int, ...]
 START = -1
@@ -114,33 +112,32 @@ def perplexity(model: Ngram, sentences: Iterable[Sequence[int]]) -> float:
 
 def write_arpa(model: Ngram, path: Path) -> None:
     """Write the model line by line; gzipped (and the same bytes each time) where the name ends in ``.gz``."""
-    with path.open("wb") as raw:
+    with path.open("wb") as file:
         if path.suffix == ".gz":
-            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed:
-                _write(model, packed)
+            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+                packed.writelines(_arpa_lines(model))
         else:
-            _write(model, raw)
+            file.writelines(_arpa_lines(model))
 
 
-def _write(model: Ngram, file: IO[bytes] | gzip.GzipFile) -> None:
-    with io.TextIOWrapper(file, encoding="utf-8", newline="\n") as text:
-        text.writelines(f"{line}\n" for line in _arpa_lines(model))
+def arpa(model: Ngram) -> bytes:
+    """The model's ARPA file in memory."""
+    return b"".join(_arpa_lines(model))
 
 
-def _arpa_lines(model: Ngram) -> Iterator[str]:
+def _arpa_lines(model: Ngram) -> Iterator[bytes]:
     names = {**dict(enumerate(model.words.words)), model.words.boundary: "</s>", START: "<s>"}
-    yield "\\data\\"
+    sizes = [len(table) + (index == 0) for index, table in enumerate(model.probabilities)]
+    yield "".join(["\\data\\\n", *(f"ngram {order}={size}\n" for order, size in enumerate(sizes, start=1))]).encode()
     for index, table in enumerate(model.probabilities):
-        yield f"ngram {index + 1}={len(table) + (index == 0)}"
-    for index, table in enumerate(model.probabilities):
-        yield f"\n\\{index + 1}-grams:"
+        yield f"\n\\{index + 1}-grams:\n".encode()
         if index == 0:
-            yield f"-99\t<s>\t{_log10(model.backoffs[0].get((START,), 1.0))}"
+            yield f"-99\t<s>\t{_log10(model.backoffs[0].get((START,), 1.0))}\n".encode()
         for gram in sorted(table):
             line = f"{_log10(table[gram])}\t{' '.join(names[word] for word in gram)}"
             backoff = model.backoffs[index].get(gram)
-            yield line if backoff is None else f"{line}\t{_log10(backoff)}"
-    yield "\n\\end\\"
+            yield f"{line}\n".encode() if backoff is None else f"{line}\t{_log10(backoff)}\n".encode()
+    yield b"\n\\end\\\n"
 
 
 def _log10(value: float) -> str:

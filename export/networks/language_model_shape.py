@@ -1,0 +1,59 @@
+"""Sizes and parameter names of the second pass' language model; torch is not needed to know them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from device_sdk.errors import ConfigurationError
+
+__all__ = ["LanguageModelShape"]
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModelShape:
+    """Sizes of the model. The paper's: size 256, feed_forward 1024, blocks 3, heads 4, dropout 0.1.
+
+    words: n, the word list's length; the vocabulary is n + 1, with the sentence boundary last. size: D of an embedding.
+    positions: words of context at most. dropout: in training only.
+    """
+
+    words: int
+    size: int = 96
+    feed_forward: int = 384
+    blocks: int = 2
+    heads: int = 4
+    positions: int = 64
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        least = {"words": 1, "size": 1, "feed_forward": 1, "blocks": 1, "heads": 1, "positions": 2}
+        for name, bound in least.items():
+            found = getattr(self, name)
+            if found < bound:
+                raise ConfigurationError(f"language model {name}: found {found}, expected {bound} or more")
+        if self.size % self.heads:
+            raise ConfigurationError(
+                f"language model size: found {self.size}, expected a multiple of heads, {self.heads}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ConfigurationError(f"language model dropout: found {self.dropout}, expected 0 or more and below 1")
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every parameter by name; matrices are [outputs, inputs]."""
+        size, inner = self.size, self.feed_forward
+        shapes: dict[str, tuple[int, ...]] = {"embedding": (self.words + 1, size), "positions": (self.positions, size)}
+        for block in range(self.blocks):
+            for name, (rows, columns) in {
+                "projections": (3 * size, size),
+                "attention_output": (size, size),
+                "inner": (inner, size),
+                "outer": (size, inner),
+            }.items():
+                shapes[f"blocks.{block}.{name}.weight"] = (rows, columns)
+                shapes[f"blocks.{block}.{name}.bias"] = (rows,)
+            for name in ("attention_norm", "feed_forward_norm"):
+                shapes |= {f"blocks.{block}.{name}.weight": (size,), f"blocks.{block}.{name}.bias": (size,)}
+        return {**shapes, "norm.weight": (size,), "norm.bias": (size,), "bias": (self.words + 1,)}
+
+    def to_mapping(self) -> dict[str, float]:
+        return asdict(self)
