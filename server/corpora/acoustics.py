@@ -42,7 +42,8 @@ class Ranges:
 
     speed: factors. gain_db: of the speech's RMS, relative to full scale. reverb_seconds: RT60. direct_db: direct sound
     over reverberation. snr_db: speech over noise. eq_db: standard deviation of each band of a random equaliser.
-    tilt_db: standard deviation of the spectral tilt, dB an octave. low_hz, high_hz: corners of the microphone's band.
+    tilt_db: standard deviation of the spectral tilt, dB an octave. low_hz, high_hz: corners of the microphone's band. floor_db: of the
+    converter's own white noise, relative to full scale, which is always there.
     """
 
     speed: tuple[float, float] = (0.88, 1.14)
@@ -51,7 +52,7 @@ class Ranges:
     reverb_seconds: tuple[float, float] = (0.08, 0.7)
     direct_db: tuple[float, float] = (-3.0, 15.0)
     noise: float = 0.85
-    snr_db: tuple[float, float] = (6.0, 40.0)
+    snr_db: tuple[float, float] = (6.0, 45.0)
     eq_db: float = 4.0
     tilt_db: float = 2.0
     band: float = 0.4
@@ -61,6 +62,7 @@ class Ranges:
     quantise: float = 0.08
     hum: float = 0.15
     edges_seconds: tuple[float, float] = (0.1, 0.7)
+    floor_db: tuple[float, float] = (-95.0, -60.0)
 
 
 STRONG = Ranges()
@@ -107,6 +109,7 @@ class Scene:
     quantise: bool
     hum_hz: float | None
     edges: tuple[float, float]
+    floor_db: float | None = None
 
 
 def draw_scene(generator: np.random.Generator, ranges: Ranges = STRONG) -> Scene:
@@ -131,6 +134,7 @@ def draw_scene(generator: np.random.Generator, ranges: Ranges = STRONG) -> Scene
         quantise=bool(present[4] < ranges.quantise),
         hum_hz=float(generator.choice([50.0, 60.0])) if present[5] < ranges.hum else None,
         edges=(float(generator.uniform(*ranges.edges_seconds)), float(generator.uniform(*ranges.edges_seconds))),
+        floor_db=float(generator.uniform(*ranges.floor_db)),
     )
 
 
@@ -166,6 +170,8 @@ def apply_scene(waveform: Waveform, scene: Scene, generator: np.random.Generator
         if scene.quantise:
             speech = mu_law(speech)
         speech = speech * (10 ** (scene.gain_db / 20) / max(_rms(speech), 1e-9))
+    if scene.floor_db is not None:
+        speech = speech + generator.standard_normal(length) * 10 ** (scene.floor_db / 20)
     return np.clip(speech, -1.0, 1.0).astype(np.float32)
 
 

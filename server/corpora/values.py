@@ -135,8 +135,8 @@ VALUES: Mapping[str, tuple[str, ...]] = {
         chicken, salmon, ground beef, olive oil, flour, salt, pepper, cereal, peanut butter, strawberry jam, spinach
         lettuce, carrots, cucumbers, mushrooms, avocados, lemons, grapes, blueberries, paper towels, toilet paper
         dish soap, laundry detergent, shampoo, toothpaste, batteries, light bulbs, dog food, cat litter, ice cream
-        frozen pizza, crackers, chocolate cookies, orange marmalade, walnuts, maple bars, trash bags, aluminum foil, diapers
-        vinegar, broccoli, zucchini, turkey, tuna, tofu, hummus, tortillas"""
+        frozen pizza, crackers, chocolate cookies, orange marmalade, walnuts, maple bars, trash bags, aluminum foil
+        diapers, vinegar, broccoli, zucchini, turkey, tuna, tofu, hummus, tortillas"""
     ),
     "list": ("shopping list", "grocery list", "to do list", "packing list", "wish list"),
     "city": _lines(

@@ -157,7 +157,7 @@ def draw_voice(voice_set: VoiceSet, generator: np.random.Generator, variant: str
         accent=accents[generator.integers(len(accents))],
         variant=variant or VARIANTS[voice_set][generator.integers(len(VARIANTS[voice_set]))],
         pitch=int(generator.integers(25, 76)),
-        rate=int(generator.integers(125, 226)),
+        rate=int(generator.integers(112, 216)),
         pitch_range=int(generator.integers(20, 81)),
         tract=float(np.round(generator.uniform(0.88, 1.14), 3)),
         word_gap=int(generator.integers(0, 3)) if generator.random() < 0.25 else 0,

@@ -72,6 +72,11 @@ def test_a_plain_scene_only_sets_the_level() -> None:
     assert np.corrcoef(heard, tone())[0, 1] == pytest.approx(1.0, abs=1e-6)
 
 
+def test_the_converter_is_never_quite_silent() -> None:
+    heard = apply_scene(np.zeros(20_000, np.float32), replace(PLAIN, floor_db=-70.0), np.random.default_rng(0))
+    assert 20 * np.log10(np.sqrt(np.mean(heard**2))) == pytest.approx(-70.0, abs=0.3)
+
+
 def test_silence_stays_silent() -> None:
     silence = np.zeros(1_000, np.float32)
     for scene in (PLAIN, replace(PLAIN, snr_db=10.0, hum_hz=50.0, quantise=True, overdrive=3.0, reverb_seconds=0.2)):
