@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.errors import DataError
 from server.commands.operator_client import (
     DEFAULT_SERVER,
     JsonOption,
@@ -43,14 +45,7 @@ def push(
     output: OutputOption = None,
 ) -> None:
     """Publish a distribution made from counts or text that need no protection: they are sent without noise."""
-    from device_sdk.errors import IdiolectError
-
-    try:
-        counts = _read_counts(source)
-        probabilities = counts_to_probabilities(counts, bundle, smoothing)
-    except (IdiolectError, OSError, ValueError) as error:
-        typer.echo(f"error: {source}: {error}", err=True)
-        raise typer.Exit(1) from error
+    probabilities = counts_to_probabilities(_read_counts(source), bundle, smoothing)
     content = {"probabilities": b64encode(probabilities.astype("<f8").tobytes()).decode(), "note": note}
     found = OperatorClient(server, token).post("marginals", json=content | {"publish": publish})
     if report(found, as_json, output):
@@ -140,16 +135,14 @@ def counts_to_probabilities(counts: dict[str, float], bundle: Path | None, smoot
 
 
 def _read_counts(source: Path) -> dict[str, float]:
-    text = source.read_text(encoding="utf-8")
-    if source.suffix != ".json":
-        words: dict[str, float] = {}
-        for word in text.lower().split():
-            words[word] = words.get(word, 0.0) + 1.0
-        return words
-    found: Any = json.loads(text)
+    try:
+        text = source.read_text(encoding="utf-8")
+        found: Any = json.loads(text) if source.suffix == ".json" else Counter(text.lower().split())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{source}: cannot be read ({error}); expected UTF-8 text or JSON") from error
     if not isinstance(found, dict):
-        raise ValueError("expected a JSON object of word -> count")
+        raise DataError(f"{source}: found {type(found).__name__}, expected a JSON object of word -> count")
     for word, count in found.items():
         if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count < 1e12:
-            raise ValueError(f"{word}: found {count!r}, expected a count of 0 or more")
+            raise DataError(f"{source}: {word}: found {count!r}, expected a count of 0 or more")
     return found

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from device_sdk.errors import ConfigurationError
 from server.commands.operator_client import (
     DEFAULT_SERVER,
     JsonOption,
@@ -87,8 +88,7 @@ def rollback(
         state = client.get("models")
         earlier = [entry["version"] for entry in state["history"] if entry["version"] != state["current"]]
         if not earlier:
-            typer.echo("error: no other version was ever published", err=True)
-            raise typer.Exit(1)
+            raise ConfigurationError("models: no other version was ever published; nothing to go back to")
         version = earlier[0]
     found = client.post(f"models/{version}/publish", params={"note": note})
     if report(found, as_json, output):
@@ -97,18 +97,12 @@ def rollback(
 
 def _read_weights(source: Path, version: str | None) -> tuple[bytes, str]:
     """The bytes to push and the version's name."""
-    from device_sdk.errors import IdiolectError
+    if source.is_file() and source.suffix == ".safetensors":
+        if version is None:
+            raise typer.BadParameter("a weights file does not name its version; give one", param_hint="--version")
+        return source.read_bytes(), version
+    from server.aggregation.weights_file import dump_weights
+    from server.registry.initial import initial_from_bundle
 
-    try:
-        if source.is_file() and source.suffix == ".safetensors":
-            if version is None:
-                raise typer.BadParameter("a weights file does not name its version; give one", param_hint="--version")
-            return source.read_bytes(), version
-        from server.aggregation.weights_file import dump_weights
-        from server.registry.initial import initial_from_bundle
-
-        bundle = initial_from_bundle(source)
-        return dump_weights(bundle.weights), version or bundle.version
-    except (IdiolectError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
+    bundle = initial_from_bundle(source)
+    return dump_weights(bundle.weights), version or bundle.version

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from device_sdk.errors import CheckInError, IdiolectError
+from device_sdk.errors import CheckInError, DataError
 
 __all__ = [
     "DEFAULT_SERVER",
@@ -35,7 +35,7 @@ DEFAULT_SERVER = "http://127.0.0.1:8470"
 
 
 class OperatorClient:
-    """Requests to one server with the operator token. Errors end the command with one line on standard error."""
+    """Requests to one server with the operator token. Raises CheckInError when it is out of reach or refuses."""
 
     def __init__(self, server: str, token: str) -> None:
         self.server = server.rstrip("/")
@@ -49,15 +49,9 @@ class OperatorClient:
         return self._send("POST", path, **content)
 
     def _send(self, method: str, path: str, **content: Any) -> dict[str, Any]:
-        try:
-            return self._request(method, f"{self.server}/v1/operator/{path}", content)
-        except IdiolectError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(1) from error
-
-    def _request(self, method: str, url: str, content: dict[str, Any]) -> dict[str, Any]:
         import httpx
 
+        url = f"{self.server}/v1/operator/{path}"
         if not self.token:
             raise CheckInError("no operator token; give --token or set IDIOLECT_OPERATOR_TOKEN")
         try:
@@ -83,8 +77,7 @@ def report(content: Any, as_json: bool, output: Path | None) -> bool:
         try:
             output.write_text(text + "\n")
         except OSError as error:
-            typer.echo(f"error: {output}: cannot be written ({error.strerror})", err=True)
-            raise typer.Exit(1) from error
+            raise DataError(f"{output}: cannot be written ({error.strerror})") from error
     if as_json:
         typer.echo(text)
     return not as_json

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from device_sdk.errors import ConfigurationError
 from server.commands.operator_client import (
     DEFAULT_SERVER,
     JsonOption,
@@ -147,14 +149,10 @@ def _show(found: dict[str, Any], as_json: bool, output: Path | None) -> None:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    import json
-
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        typer.echo(f"error: {path}: found {error}, expected a JSON file with a round's settings", err=True)
-        raise typer.Exit(1) from error
+        raise ConfigurationError(f"{path}: found {error}, expected a JSON file with a round's settings") from error
     if not isinstance(found, dict):
-        typer.echo(f"error: {path}: expected a JSON object with a round's settings", err=True)
-        raise typer.Exit(1)
+        raise ConfigurationError(f"{path}: found {type(found).__name__}, expected a JSON object of settings")
     return found

@@ -8,13 +8,14 @@ import os
 import secrets
 import signal
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from device_sdk.errors import ConfigurationError, IdiolectError
+from device_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from server.registry.initial import InitialModel
@@ -62,22 +63,18 @@ def command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for chatty in ("alembic", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    try:
-        stem = Path(database) if "://" not in database else Path("idiolect-server")
-        tokens = read_tokens(token_file or stem.with_suffix(".tokens.json"), enrolment_token, operator_token)
-        settings = ServerSettings(
-            database=database,
-            blobs=blobs or stem.with_suffix(".blobs"),
-            enrolment_token=tokens[0],
-            operator_token=tokens[1],
-            marginals_cap=marginals_cap,
-            deltas_cap=deltas_cap,
-            retry_after_seconds=retry_after,
-        )
-        run(settings, initial_from_bundle(bundle), host=host, port=port, ready_file=ready_file, verbose=verbose)
-    except IdiolectError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
+    stem = Path(database) if "://" not in database else Path("idiolect-server")
+    tokens = read_tokens(token_file or stem.with_suffix(".tokens.json"), enrolment_token, operator_token)
+    settings = ServerSettings(
+        database=database,
+        blobs=blobs or stem.with_suffix(".blobs"),
+        enrolment_token=tokens[0],
+        operator_token=tokens[1],
+        marginals_cap=marginals_cap,
+        deltas_cap=deltas_cap,
+        retry_after_seconds=retry_after,
+    )
+    run(settings, initial_from_bundle(bundle), host=host, port=port, ready_file=ready_file, verbose=verbose)
 
 
 def run(
@@ -115,7 +112,9 @@ def run(
         def stop(_number: int, _frame: FrameType | None) -> None:
             server.should_exit = True
 
-        signal.signal(signal.SIGTERM, stop)
+        # uvicorn raises the signal it stopped for once more when it is done; with this handler that is a clean exit.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
         server.run(sockets=[listener])
     finally:
         listener.close()
@@ -156,7 +155,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _write_private(path: Path, content: dict[str, str | int]) -> None:
+def _write_private(path: Path, content: Mapping[str, str | int]) -> None:
     """Whole or not at all, readable by the owner only."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
