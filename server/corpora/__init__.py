@@ -24,9 +24,9 @@ KINDS = ("barista:PATH", "fsdd:PATH", "folder:PATH", *(f"made:{voice_set}" for v
 def open_corpus(source: str | Path, seed: int = 0) -> Corpus:
     """The corpus that KIND:PATH names; audio is read later, utterance by utterance.
 
-    source: ``barista:PATH``, ``fsdd:PATH``, ``folder:PATH``, or ``made:base``, ``made:devices``, ``made:heldout`` for
-    200
-        commands by 10 made voices of that set. seed: decides fsdd's strings and made speech.
+    source: ``barista:PATH``, ``fsdd:PATH``, ``folder:PATH``, or ``made:base``, ``made:devices``, ``made:heldout``: 200
+        commands by 10 made voices of that set.
+    seed: decides fsdd's strings and made speech.
     Raises DataError naming the kind, file or field that is wrong.
     """
     kind, separator, rest = str(source).partition(":")
