@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,12 +30,18 @@ from server.corpora.voices import (
     speak,
 )
 
+try:
+    import espeakng_loader
+except ImportError:
+    espeakng_loader = None
+
 SENTENCE = "can i get a light roast coffee"
 
 
 @pytest.fixture
 def espeak() -> None:
-    pytest.importorskip("espeakng_loader", reason="espeakng-loader is not installed: idiolect-server[simulate]")
+    if espeakng_loader is None:
+        pytest.skip("espeakng-loader is not installed: idiolect-server[simulate]")
 
 
 def test_sets_are_disjoint_and_families_stay_together() -> None:
@@ -52,6 +61,23 @@ def test_sets_are_disjoint_and_families_stay_together() -> None:
 def test_every_installed_variant_is_accounted_for() -> None:
     known = {variant for variants in VARIANTS.values() for variant in variants} | set(SKIPPED_VARIANTS)
     assert set(installed_variants()) == known
+
+
+@pytest.mark.usefixtures("espeak")
+def test_no_voice_has_a_near_copy_in_another_set() -> None:
+    folder = Path(espeakng_loader.get_data_path()) / "voices" / "!v"
+
+    def settings(variant: str) -> frozenset[str]:
+        lines = (
+            re.split("//|#", line)[0].split() for line in (folder / variant).read_text(errors="ignore").splitlines()
+        )
+        naming = {"language", "name", "gender", "maintainer", "status"}
+        return frozenset(" ".join(words) for words in lines if words and words[0] not in naming)
+
+    variants = [(settings(variant), name, variant) for name, group in VARIANTS.items() for variant in group]
+    for (first, one, left), (second, other, right) in itertools.combinations(variants, 2):
+        if one != other:
+            assert len(first & second) <= 0.5 * len(first | second), (left, right)
 
 
 @pytest.mark.usefixtures("espeak")
