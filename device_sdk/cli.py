@@ -29,6 +29,7 @@ EXTRAS = {
     "kenlm": "idiolect[ngram]",
     "onnx": "idiolect-server[train]",
     "opendp": "idiolect-server",
+    "prometheus_client": "idiolect-server",
     "server": "idiolect-server",
     "sherpa_onnx": "idiolect-server[bench]",
     "sounddevice": "idiolect[mic]",
@@ -38,7 +39,18 @@ EXTRAS = {
 }
 """Which install brings an optional module."""
 
-SERVER_COMMANDS = ("evaluate", "export", "marginals", "models", "rounds", "serve", "simulate", "train", "tune")
+SERVER_COMMANDS = (
+    "evaluate",
+    "export",
+    "marginals",
+    "models",
+    "privacy",
+    "rounds",
+    "serve",
+    "simulate",
+    "train",
+    "tune",
+)
 
 
 def available(group: str) -> dict[str, EntryPoint]:
@@ -125,7 +137,7 @@ def _invoke(name: str, command: Any, words: list[str]) -> int:
 def _as_function(command: Any) -> Callable[..., Any]:
     if not callable(command):
         raise ConfigurationError(f"command: found {type(command).__name__}, expected a function or a typer.Typer")
-    return command  # type: ignore[no-any-return]
+    return command
 
 
 def _print_help() -> None:
@@ -156,7 +168,9 @@ def _summary(point: EntryPoint) -> str:
     except (OSError, SyntaxError):
         return ""
     docstring = ast.get_docstring(tree) if tree else None
-    return docstring.partition("\n\n")[0].replace("\n", " ") if docstring else ""
+    first = docstring.partition("\n\n")[0].replace("\n", " ") if docstring else ""
+    first = first.partition(". ")[0].removeprefix(f"``idiolect {point.name}``: ").rstrip(".")
+    return first[:1].upper() + first[1:]
 
 
 def _installed_version(name: str) -> str:

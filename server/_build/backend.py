@@ -53,7 +53,9 @@ def staged() -> Iterator[None]:
         settings = (project / "pyproject.toml").read_text("utf-8")
         for old, new in REPLACEMENTS:
             if old not in settings:
-                raise RuntimeError(f"server/pyproject.toml: expected to find {old!r}; change REPLACEMENTS along with it")
+                raise RuntimeError(
+                    f"server/pyproject.toml: expected to find {old!r}; change REPLACEMENTS along with it"
+                )
             settings = settings.replace(old, new)
         (stage / "pyproject.toml").write_text(settings, "utf-8")
         os.chdir(stage)

@@ -102,13 +102,13 @@ def bars(groups: Sequence[tuple[str, Sequence[Bar]]], unit: str, *, percent: boo
         parts.append(_text(start + inner / 2, HEIGHT - BOTTOM + 18, shown, "tick middle"))
     names: dict[str, str] = {bar.name: bar.colour for _, group in groups for bar in group}
     if len(names) > 1:
-        position = float(LEFT)
+        cursor = float(LEFT)
         for name, colour in names.items():
             parts.append(
-                f'<rect class="bar {colour}" x="{position:.0f}" y="{HEIGHT - 14}" width="10" height="10" rx="2"/>'
+                f'<rect class="bar {colour}" x="{cursor:.0f}" y="{HEIGHT - 14}" width="10" height="10" rx="2"/>'
             )
-            parts.append(_text(position + 15, HEIGHT - 5, name, "tick"))
-            position += 32 + 6.6 * len(name)
+            parts.append(_text(cursor + 15, HEIGHT - 5, name, "tick"))
+            cursor += 32 + 6.6 * len(name)
     return _svg(parts, HEIGHT, width)
 
 
@@ -116,8 +116,9 @@ class _Scale:
     """Maps values to y, with round numbers at the grid lines."""
 
     def __init__(self, low: float, high: float) -> None:
-        reach = max(high - low, 1e-9)
-        raw = reach / 4
+        if high - low < 1e-9:
+            high = low + 1.0  # nothing but zeros: any scale will do
+        raw = (high - low) / 4
         magnitude = 10.0 ** math.floor(math.log10(raw))
         step = next(factor * magnitude for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * magnitude >= raw - 1e-12)
         self.low = math.floor(low / step) * step
@@ -129,16 +130,14 @@ class _Scale:
         return HEIGHT - BOTTOM - (clipped - self.low) / (self.high - self.low) * (HEIGHT - BOTTOM - TOP)
 
 
-def _axes(scale: _Scale, unit: str, percent: bool, width: int = WIDTH, right: int = RIGHT) -> list[str]:
+def _axes(scale: _Scale, unit: str, percent: bool, width: float = WIDTH, right: int = RIGHT) -> list[str]:
     parts = []
     for tick in scale.ticks:
         y = scale.y(tick)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(_text(LEFT - 8, y + 4, _number(tick, percent), "tick end"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
-    parts.append(
-        f'<text class="tick middle" transform="translate(12 {middle:.0f}) rotate(-90)">{escape(unit)}</text>'
-    )
+    parts.append(f'<text class="tick middle" transform="translate(12 {middle:.0f}) rotate(-90)">{escape(unit)}</text>')
     return parts
 
 

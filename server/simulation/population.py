@@ -7,8 +7,9 @@ ones. Speech is rendered once into a folder and read from there by every conditi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,9 @@ def _recorded(corpus: Corpus, seed: int, shape: Shape, voices: Mapping[str, Any]
     """Speakers of real recordings: those of base training left out, the others split as the card says or by a hash."""
     known = {name: {str(voice) for voice in voices.get(name, ())} for name in ("base", "devices", "heldout")}
     unseen = [speaker for speaker in corpus.speakers if speaker not in known["base"]]
-    devices = [name for name in unseen if name in known["devices"] or (name not in known["heldout"] and _is_device(name))]
+    devices = [
+        name for name in unseen if name in known["devices"] or (name not in known["heldout"] and _is_device(name))
+    ]
     heldout = [name for name in unseen if name not in devices]
     if not heldout and len(devices) > 1:
         heldout = [max(devices, key=_position)]
@@ -158,7 +161,7 @@ def _recorded(corpus: Corpus, seed: int, shape: Shape, voices: Mapping[str, Any]
     for name in devices[: shape.devices]:
         said = _shuffled(corpus, name, seed)[: shape.each * shape.rounds if shape.each else None]
         bounds = [round(len(said) * number / shape.rounds) for number in range(shape.rounds + 1)]
-        talk.append((name, [said[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]))
+        talk.append((name, [said[start:end] for start, end in pairwise(bounds)]))
     listeners: _Voices = [
         (name, [_shuffled(corpus, name, seed)[: shape.heldout_each]]) for name in heldout[: shape.heldout]
     ]
@@ -197,4 +200,3 @@ class _Renderer:
         slots = dict(utterance.slots) if utterance.slots is not None else None
         seconds = waveform.size / SAMPLE_RATE
         return Recording(utterance.id, utterance.text, slots, utterance.score_words, str(path), seconds)
-

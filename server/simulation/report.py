@@ -27,9 +27,7 @@ MEANINGS = {
 
 def render(document: dict[str, Any], runs: Sequence[Run]) -> str:
     """The page. document: the simulation's JSON; runs: what it was computed from."""
-    kinds = [
-        kind for kind in ("slot_error", "wer") if document["conditions"]["frozen"][kind]["all"]["mean"] is not None
-    ]
+    kinds = [kind for kind in TITLES if document["conditions"]["frozen"][kind]["all"]["mean"] is not None]
     sections = [
         _headline(document, kinds),
         _section("Errors", _table(document, kinds), _conditions()),
@@ -70,11 +68,11 @@ def _headline(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
         )
     interval = document.get("bootstrap")
     if interval:
-        low, high = interval["interval"]
-        verdict = "excludes zero" if interval["excludes_zero"] else "includes zero"
+        low, high = interval["absolute"]["low"], interval["absolute"]["high"]
+        verdict = "excludes zero" if interval["absolute"]["excludes_zero"] else "includes zero"
         cards.append(
             f'<div class="card"><div class="what">{TITLES[interval["figure"]]}, both − frozen</div>'
-            f'<div class="value">{100 * interval["difference"]:+.1f} points</div>'
+            f'<div class="value">{100 * interval["absolute"]["mean"]:+.1f} points</div>'
             f'<div class="change">95 % interval {100 * low:+.1f} to {100 * high:+.1f}: {verdict}</div></div>'
         )
     seeds = document["seeds"]
@@ -82,7 +80,8 @@ def _headline(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
     words = "seed" if seeds == 1 else "seeds"
     return (
         "<header><h1>Devices that learn their users</h1>"
-        f"<p>{voices} devices, {document['rounds']} rounds, {seeds} {words}, data <code>{escape(document['data'])}</code>. "
+        f"<p>{voices} devices, {document['rounds']} rounds, {seeds} {words}, "
+        f"data <code>{escape(document['data'])}</code>. "
         "Each device is the real SDK with its own state and its own speaker; it shares noised word counts and a "
         "bounded, noised weight delta with a live server, and never audio or text.</p>"
         f'<div class="cards">{"".join(cards)}</div></header>'
@@ -191,8 +190,8 @@ def _privacy(document: dict[str, Any]) -> str:
             chart = lines([Line(stream, "both", by_round)], labels, "epsilon spent by a device, so far")
             shown.append(_figure(f"Epsilon of {stream}", chart))
     table = (
-        '<div class="wide"><table class="words"><thead><tr><th>stream</th><th>epsilon</th><th>adjacency</th><th>sampling</th>'
-        f"<th>who sees what</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        '<div class="wide"><table class="words"><thead><tr><th>stream</th><th>epsilon</th><th>adjacency</th>'
+        f"<th>sampling</th><th>who sees what</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
     words = (
         "<p>Epsilon is stated for each stream by itself, as the server's ledger holds it for the device that spent "

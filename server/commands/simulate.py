@@ -1,0 +1,133 @@
+"""Simulates devices that learn against a live server: a table and report.html."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from server.simulation import Watch
+
+__all__ = ["command"]
+
+
+def command(
+    data: Annotated[
+        str, typer.Option(help="Speech: 'made' by espeak-ng, or barista:PATH, fsdd:PATH, folder:PATH.")
+    ] = "made",
+    bundle: Annotated[str | None, typer.Option(help="Bundle to start from; the packaged one by default.")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds: devices talk, learn and check in, the server aggregates.")] = 3,
+    devices: Annotated[int | None, typer.Option(help="Number of devices; recordings: all their voices.")] = None,
+    each: Annotated[int | None, typer.Option(help="Utterances of a device in a round; recordings: all.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides voices, sentences and their order.")] = 1,
+    seeds: Annotated[int, typer.Option(help="How many seeds to run, from --seed upwards.")] = 1,
+    workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
+    report: Annotated[Path, typer.Option(help="Where the page with plots goes.")] = Path("report.html"),
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output instead of the table.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+) -> None:
+    """Simulate devices that learn against a live server, under five conditions on the same utterances."""
+    from rich.console import Console
+
+    from server.simulation import Shape, SimulationSettings, render, simulate
+
+    settings = SimulationSettings(
+        source=data,
+        bundle=bundle,
+        seeds=tuple(range(seed, seed + seeds)),
+        shape=Shape(rounds=rounds, devices=devices, each=each),
+        workers=workers,
+    )
+    started = time.monotonic()
+    with _progress() as watch:
+        document, runs = simulate(settings, watch)
+    document["settings"]["seconds"] = round(time.monotonic() - started)
+    text = json.dumps(document, indent=2)
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text + "\n", "utf-8")
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.write_text(render(document, runs), "utf-8")
+    if json_:
+        print(text)
+        return
+    console = Console()
+    console.print(table(document))
+    for line in _remarks(document):
+        console.print(line)
+    console.print(f"Report: {report.resolve()}", soft_wrap=True)
+
+
+def table(document: dict[str, Any]) -> Table:
+    """Errors of every condition, in percent."""
+    from rich.table import Table
+
+    kinds = [
+        (kind, title)
+        for kind, title in (("slot_error", "slots"), ("wer", "words"))
+        if document["conditions"]["frozen"][kind]["all"]["mean"] is not None
+    ]
+    parts = {"all": "all", "last": "last round", "heldout": "held out"}
+    result = Table(
+        title=f"{len(document['voices']['devices'])} devices, {document['rounds']} rounds, "
+        f"seed {', '.join(map(str, document['seed_values']))}, {document['data']}: errors in %",
+        caption="every utterance is decoded and scored first, then learned from once",
+    )
+    result.add_column("condition", no_wrap=True)
+    for _, title in kinds:
+        for part in parts.values():
+            result.add_column(f"{title}\n{part}", justify="right")
+    for name, condition in document["conditions"].items():
+        cells = [_cell(condition[kind][part], document["seeds"]) for kind, _ in kinds for part in parts]
+        result.add_row(name, *cells, style="bold" if name == "both" else "dim" if name == "supervised" else None)
+    return result
+
+
+def _cell(figure: dict[str, Any], seeds: int) -> str:
+    if figure["mean"] is None:
+        return "-"
+    return f"{100 * figure['mean']:.1f}" + (f" ± {100 * figure['std']:.1f}" if seeds > 1 else "")
+
+
+def _remarks(document: dict[str, Any]) -> Iterator[str]:
+    found = document["bootstrap"]
+    if found is not None:
+        title = {"slot_error": "slot error", "wer": "word error"}[found["figure"]]
+        absolute, relative = found["absolute"], found["relative"]["mean"]
+        verdict = "excludes" if absolute["excludes_zero"] else "includes"
+        yield (
+            f"{title}, both against frozen: {100 * relative:+.1f} % relative; difference {100 * absolute['mean']:+.1f} "
+            f"points, 95 % interval {100 * absolute['low']:+.1f} to {100 * absolute['high']:+.1f} (bootstrap over "
+            f"{found['groups']} voices: {verdict} zero)"
+        )
+    for stream, entry in document["epsilon"].items():
+        value = entry["epsilon"]
+        shown = value if isinstance(value, str) else f"{value:.4g}"
+        adjacency, trust = (entry[key].partition(":")[0] for key in ("adjacency", "trust_model"))
+        yield f"epsilon, {stream}: {shown} (adjacency: {adjacency}; trust: {trust})"
+
+
+@contextmanager
+def _progress() -> Iterator[Watch]:
+    """Progress bars on standard error, one for each thing that is being done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def watch(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done)
+
+        yield watch

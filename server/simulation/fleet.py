@@ -1,0 +1,238 @@
+"""One condition under one seed: devices talk, learn and check in with a live server, round by round.
+
+Every device is the SDK with its own state folder. One is open at a time, so the peak memory of this process is a
+device's. The order within a round:
+
+1. each device fetches what the server has published, then hears its user: recognise, score, tell the device what the
+   app saw, learn;
+2. the server opens a round, each device reports, the round is closed and its model and marginals are published.
+
+After the last round, held-out voices are recognised with what the server published and nothing personal.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from device_sdk.bundle import Bundle
+from device_sdk.decoding import DecodingSettings, Recognizer
+from device_sdk.device import Device
+from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, Signal, SlotLexicon
+from device_sdk.hypothesis import Hypothesis, Result
+from device_sdk.learning.settings import LearningSettings
+from device_sdk.learning.step import StepSettings
+from device_sdk.personalization import cache as caches
+from device_sdk.personalization.rescorer import Rescorer
+from device_sdk.settings import DeviceSettings
+from server.simulation.outcomes import Condition, Outcome, Run, Traffic, score
+from server.simulation.population import Participant, Population, Recording
+from server.simulation.process import Operator, ServerProcess
+from server.simulation.settings import FleetSettings, SimulationSettings
+
+__all__ = ["Task", "run_task", "saw", "start_worker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One condition under one seed. folder: where its server and devices keep their state."""
+
+    condition: Condition
+    seed: int
+    settings: SimulationSettings
+    population: Population
+    folder: str
+
+
+_tell: Callable[[Any], None] = lambda message: None  # noqa: E731
+
+
+def start_worker(queue: Any) -> None:
+    """Called once in every worker process; progress goes to ``queue``, one entry an utterance."""
+    global _tell
+    _tell = queue.put
+
+
+def run_task(task: Task) -> Run:
+    """Runs a condition and returns what was measured. Errors of the SDK and the server are raised as they are."""
+    started = time.monotonic()
+    folder, condition = Path(task.folder), task.condition
+    bundle = Bundle.open(task.settings.bundle)
+    fleet = [
+        _Member(voice, folder / f"device-{number:02d}", secrets.token_bytes(32))
+        for number, voice in enumerate(task.population.devices)
+    ]
+    outcomes: list[Outcome] = []
+    traffic: list[Traffic] = []
+    epsilon: dict[str, dict[str, Any]] = {}
+    spent: list[dict[str, float]] = []
+    with ExitStack() as stack:
+        server = operator = None
+        if condition.reports:
+            server = stack.enter_context(ServerProcess(folder / "server", task.settings.bundle))
+            operator = stack.enter_context(server.operator())
+        for number in range(task.settings.shape.rounds):
+            bytes_moved = [[0, 0] for _ in fleet]
+            for member, moved in zip(fleet, bytes_moved, strict=True):
+                with _opened(member, bundle, task) as device:
+                    if server is not None:
+                        _check_in(device, server, moved)
+                    outcomes += _hear(device, member.voice, number, task)
+            if server is not None and operator is not None:
+                round_id = operator.open_round(round_settings(task.settings.fleet, condition, len(fleet)))
+                for member, moved in zip(fleet, bytes_moved, strict=True):
+                    with _opened(member, bundle, task) as device:
+                        _check_in(device, server, moved)
+                operator.close_round(round_id)
+                epsilon = operator.privacy()
+                spent.append({stream: float(entry["epsilon"]) for stream, entry in epsilon.items()})
+                traffic += [
+                    Traffic(member.voice.name, number, up, down)
+                    for member, (up, down) in zip(fleet, bytes_moved, strict=True)
+                ]
+        recognizer = _published(bundle, server, operator, condition)
+    for voice in task.population.heldout:
+        outcomes += _listen(recognizer, voice, task.population.lexicon)
+    for stream, entry in epsilon.items():
+        entry["per_round"] = [values[stream] for values in spent]
+    return Run(
+        condition.name,
+        task.seed,
+        tuple(outcomes),
+        tuple(traffic),
+        epsilon,
+        _peak_bytes(),
+        time.monotonic() - started,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    voice: Participant
+    folder: Path
+    key: bytes
+
+
+@contextmanager
+def _opened(member: _Member, bundle: Bundle, task: Task) -> Iterator[Device]:
+    with Device.open(member.folder, member.key, bundle, device_settings(task.settings.fleet, task.condition)) as device:
+        yield device
+
+
+def device_settings(fleet: FleetSettings, condition: Condition) -> DeviceSettings:
+    """What the condition lets a device do."""
+    return DeviceSettings(
+        use_marginals=condition.marginals,
+        share_marginals=condition.marginals,
+        learn=condition.learning,
+        share_deltas=condition.learning,
+        learning=LearningSettings(passes=fleet.steps, step=StepSettings(learning_rate=fleet.learning_rate)),
+    )
+
+
+def round_settings(fleet: FleetSettings, condition: Condition, devices: int) -> dict[str, Any]:
+    """The round that the operator opens: the streams of the condition, bounded and noised."""
+    plans: dict[str, Any] = {"marginals": None, "deltas": None}
+    if condition.marginals:
+        plans["marginals"] = {"epsilon": fleet.marginal_epsilon}
+    if condition.learning:
+        plans["deltas"] = {"clip_norm": fleet.clip_norm, "noise_stddev": fleet.noise_stddev}
+    return {
+        **plans,
+        "goal": devices,
+        "minimum": max(1, math.ceil(devices / 2)),
+        "weighting": "uniform",
+        "optimizer": {"kind": "sgd", "learning_rate": fleet.server_rate},
+    }
+
+
+def _check_in(device: Device, server: ServerProcess, moved: list[int]) -> None:
+    report = device.check_in(server.url, server.token)
+    moved[0] += report.bytes_up
+    moved[1] += report.bytes_down
+
+
+def _hear(device: Device, voice: Participant, number: int, task: Task) -> Iterator[Outcome]:
+    """Predict, then learn: every utterance of a round, in order."""
+    for recording in voice.rounds[number]:
+        begin = time.perf_counter()
+        result = device.recognise(recording.load())
+        heard = time.perf_counter() - begin
+        outcome = score(
+            recording, result.text, task.population.lexicon, voice=voice.name, round_=number, recognise_seconds=heard
+        )
+        signal = saw(recording, result, task.population.lexicon, task.condition)
+        if task.condition.learning and signal is not None:
+            begin = time.perf_counter()
+            device.feedback(result.utterance_id, signal)
+            device.learn()
+            outcome = replace(outcome, learn_seconds=time.perf_counter() - begin)
+        _tell(1)
+        yield outcome
+
+
+def saw(recording: Recording, result: Result, lexicon: SlotLexicon | None, condition: Condition) -> Signal | None:
+    """What an app would see its user do.
+
+    With labelled slots: the request that was carried out in the end. Without: whether the user went on with what was
+    served or cancelled it. Only the supervised yardstick is told the words.
+    """
+    if condition.supervised:
+        return Corrected(recording.text) if recording.text else None
+    if recording.slots is not None and lexicon is not None:
+        return Semantics(recording.slots, lexicon)
+    if recording.text is None:
+        return None
+    return Accepted() if result.text == recording.text else Cancelled()
+
+
+def _published(
+    bundle: Bundle, server: ServerProcess | None, operator: Operator | None, condition: Condition
+) -> Recognizer:
+    """A recogniser of what the server has published: what a new device of a new user starts with."""
+    if server is None or operator is None:
+        rescorer = Rescorer(bundle)
+        return Recognizer(bundle, DecodingSettings(), rescorer.rescore)
+    from device_sdk.bundle import weights as weight_files
+    from device_sdk.checkin import Client
+    from device_sdk.checkin.exchange import decode_marginals
+
+    status = operator.status()
+    version = str(status["model_version"])
+    marginal = None
+    with Client(server.url) as client:
+        if version != bundle.version:
+            content = client.model(version, operator.models()[version])
+            bundle = bundle.with_weights(weight_files.read(content, f"model {version}"), version)
+        rescorer = Rescorer(bundle)
+        if condition.marginals:
+            message = client.marginals(int(status["marginals_version"]))
+            shared = decode_marginals(message, bundle.words.digest, len(bundle.words))
+            marginal = caches.marginal(caches.empty(bundle.words), bundle.background, shared, rescorer.weights)
+
+    def rescore(hypotheses: Sequence[Hypothesis]) -> Sequence[Hypothesis]:
+        return rescorer.rescore(hypotheses, marginal)
+
+    return Recognizer(bundle, DecodingSettings(), rescore)
+
+
+def _listen(recognizer: Recognizer, voice: Participant, lexicon: SlotLexicon | None) -> Iterator[Outcome]:
+    for round_ in voice.rounds:
+        for recording in round_:
+            begin = time.perf_counter()
+            result = recognizer.recognise(recording.load())
+            heard = time.perf_counter() - begin
+            _tell(1)
+            yield score(recording, result.text, lexicon, voice=voice.name, round_=-1, recognise_seconds=heard)
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,59 @@
+"""Every choice of a simulation, with the defaults of the demonstration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from device_sdk.errors import ConfigurationError
+from server.simulation.population import Shape
+
+__all__ = ["FleetSettings", "SimulationSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """How devices learn and what the server asks of them.
+
+    learning_rate, steps: of a device's gradient descent, and steps an utterance.
+    clip_norm, noise_stddev: bound of a delta (L2) and the noise each device adds to every value of it.
+    server_rate: learning rate of the server's averaging; 1 moves the model onto the mean of the devices' models.
+    marginal_epsilon: epsilon of one marginal report.
+    """
+
+    learning_rate: float = 0.02
+    steps: int = 1
+    clip_norm: float = 1.0
+    noise_stddev: float = 1e-5
+    server_rate: float = 1.0
+    marginal_epsilon: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationSettings:
+    """source: ``made``, ``barista:PATH``, ``fsdd:PATH`` or ``folder:PATH``. bundle: path; None for the packaged one.
+
+    seeds: each is one whole simulation with its own voices, sentences and order. workers: processes, one thread each.
+    """
+
+    source: str = "made"
+    bundle: str | None = None
+    seeds: tuple[int, ...] = (1,)
+    shape: Shape = field(default_factory=Shape)
+    fleet: FleetSettings = FleetSettings()
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ConfigurationError(f"seeds: found {self.seeds}, expected one or more different numbers")
+        if self.workers < 1:
+            raise ConfigurationError(f"workers: found {self.workers}, expected at least 1")
+        for name in ("rounds", "devices", "each", "heldout", "heldout_each"):
+            value = getattr(self.shape, name)
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name}: found {value}, expected at least 1")
+
+    def as_json(self) -> dict[str, Any]:
+        """For a report: what was chosen, in plain values."""
+        fleet = {name: getattr(self.fleet, name) for name in FleetSettings.__slots__}
+        return {"data": self.source, "seeds": list(self.seeds), "workers": self.workers, **fleet}

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from device_sdk import cli
+from device_sdk.benchmarks import Figure
+from device_sdk.errors import DataError, MissingExtraError
+
+
+def fails(path: str, count: int = 1) -> None:
+    """A command that fails on purpose."""
+    raise DataError(f"{path}: field {count}")
+
+
+def needs_torch() -> None:
+    raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+
+def broken() -> None:
+    raise ModuleNotFoundError("No module named 'nonsense'", name="nonsense")
+
+
+def leaves(code: int) -> None:
+    raise typer.Exit(code)
+
+
+group = typer.Typer()
+
+
+@group.callback()
+def _group() -> None:
+    """A group."""
+
+
+@group.command()
+def hello(name: str) -> None:
+    print(f"hello {name}")
+
+
+def good() -> list[Figure]:
+    return [Figure("speed", "frames/s", 20.0, "peer", 10.0, 1.0), Figure("size", "MB", 3.0)]
+
+
+def slow() -> list[Figure]:
+    return [Figure("speed", "frames/s", 1.0, "peer", 10.0, 1.0)]
+
+
+not_a_command = 3
+
+
+@pytest.fixture(autouse=True)
+def entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {
+        cli.COMMANDS: ("fails", "needs_torch", "broken", "leaves", "group", "not_a_command", "absent"),
+        cli.BENCHMARKS: ("good", "slow"),
+    }
+
+    def points(group: str) -> list[EntryPoint]:
+        found = [EntryPoint(name, f"{__name__}:{name}", group) for name in names[group] if name != "absent"]
+        if group == cli.COMMANDS:
+            found.append(EntryPoint("absent", "onnx_not_here.module:x", group))
+            found.append(EntryPoint("bench", "device_sdk.commands.bench:command", group))
+        return found
+
+    monkeypatch.setattr(cli, "entry_points", points)
+
+
+def test_help_lists_commands_without_importing_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    listed = capsys.readouterr().out
+    assert "bench" in listed and "Runs a benchmark" in listed and "absent" in listed
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("idiolect ")
+
+
+def test_an_error_raised_on_purpose_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fails", "a.wav", "--count", "3"]) == 1
+    said = capsys.readouterr()
+    assert said.err == "idiolect: DataError: a.wav: field 3\n" and not said.out
+
+
+def test_the_traceback_stays_for_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IDIOLECT_DEBUG", "1")
+    with pytest.raises(DataError):
+        cli.main(["fails", "a.wav"])
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [(["needs_torch"], "'idiolect-server[train]'"), (["serve"], "pip install idiolect-server")],
+)
+def test_a_missing_extra_is_named(words: list[str], extra: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 1
+    assert extra in capsys.readouterr().err
+
+
+def test_a_missing_module_of_no_extra_is_a_bug_and_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ModuleNotFoundError, match="nonsense"):
+        cli.main(["broken"])
+    with pytest.raises(ModuleNotFoundError):
+        cli.load(EntryPoint("absent", "onnx_not_here.module:x", cli.COMMANDS))
+    with pytest.raises(MissingExtraError, match="benchmark 'x' needs the module 'kenlm'"):
+        raise cli.missing_extra("benchmark 'x'", ModuleNotFoundError(name="kenlm"))
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["not_a_command"]])
+def test_what_is_no_command_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 1
+    assert "ConfigurationError: command: found" in capsys.readouterr().err
+
+
+def test_groups_exit_codes_and_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["group", "hello", "you"]) == 0
+    assert capsys.readouterr().out == "hello you\n"
+    assert cli.main(["leaves", "7"]) == 7
+    assert cli.main(["fails"]) == 2  # an argument is missing
+    assert "Usage: idiolect fails" in capsys.readouterr().err
+
+
+def test_bench_prints_the_json_that_others_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["bench", "good", "--json", "--output", str(tmp_path / "figures.json")]) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert report == json.loads((tmp_path / "figures.json").read_text("utf-8"))
+    assert set(report) == {"name", "machine", "figures"} and report["name"] == "good"
+    keys = {"metric", "unit", "ours", "peer", "peer_value", "ratio", "target", "holds"}
+    assert all(set(figure) == keys for figure in report["figures"])
+    assert report["figures"][0]["ratio"] == 2.0 and report["figures"][0]["holds"] is True
+    assert report["figures"][1]["holds"] is None
+
+
+def test_bench_prints_a_table_and_says_what_misses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "slow"]) == 0
+    said = capsys.readouterr()
+    assert "speed" in said.out and "miss their target" in said.err
+
+
+def test_bench_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--list"]) == 0
+    assert capsys.readouterr().out.split() == ["good", "slow"]
+    assert cli.main(["bench", "nothing"]) == 1
+    assert "expected one of good, slow" in capsys.readouterr().err
+
+
+def test_benchmarks_are_listed_by_name() -> None:
+    assert list(cli.available(cli.BENCHMARKS)) == ["good", "slow"]
