@@ -100,7 +100,7 @@ def list_rounds(
     if report(found, as_json, output):
         rows = [
             (
-                entry["round_id"],
+                entry["id"],
                 entry["state"],
                 entry["reports"]["marginals"],
                 entry["reports"]["deltas"],
@@ -145,7 +145,7 @@ def _show(found: dict[str, Any], as_json: bool, output: Path | None) -> None:
         (moment(move["at"]), f"{move['source']} to {move['target']}" + (f": {move['note']}" if move["note"] else ""))
         for move in found["transitions"]
     ]
-    show(f"Round {found['round_id']}", ("", ""), facts)
+    show(f"Round {found['id']}", ("", ""), facts)
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

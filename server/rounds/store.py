@@ -109,7 +109,7 @@ def view(connection: Connection, row: Row[Any]) -> dict[str, Any]:
     moves = connection.execute(select(transitions).where(transitions.c.round_id == row.id).order_by(transitions.c.id))
     drawn = connection.execute(select(releases).where(releases.c.round_id == row.id).order_by(releases.c.stream))
     return {
-        "round_id": row.id,
+        "id": row.id,
         "number": row.number,
         "state": row.state,
         "settings": row.settings,
