@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from server.corpora import Corpus
     from server.evaluation import Evaluation
@@ -40,6 +42,8 @@ def command(
     from device_sdk.decoding.settings import DecodingSettings
     from server.corpora import open_corpus
 
+    if output is not None and not output.parent.is_dir():
+        raise ConfigurationError(f"--output {output}: the folder {output.parent} does not exist; make it first")
     corpora = [_selected(open_corpus(source, seed=seed), only, limit) for source in data]
     loaded = Bundle.open(None if bundle == "default" else bundle)
     second_pass = None

@@ -38,6 +38,14 @@ def test_json_has_the_promised_keys(
     assert json.loads(output.read_text()) == figures
 
 
+def test_an_output_that_cannot_be_written_is_said_before_the_work(
+    recordings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["nowhere", "--data", f"folder:{recordings}", "--output", str(recordings / "no" / "such" / "file.json")]
+    assert main(["evaluate", *arguments]) == 1
+    assert "make it first" in capsys.readouterr().err
+
+
 def test_table_speakers_limits_and_several_sources(
     tiny_bundle: Bundle, recordings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
