@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -25,7 +25,7 @@ CHUNK_FRAMES = 30
 OPSET, IR_VERSION = 17, 8
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 Float = NDArray[np.float32]
-Edge = tuple[str, int, Sequence[int | str]]
+Edge = tuple[str, int, Sequence[Any]]
 
 
 def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
@@ -57,7 +57,7 @@ class _Graph:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
 
-    def op(self, kind: str, *inputs: str, out: str = "", count: int = 1, **attributes: object) -> list[str]:
+    def op(self, kind: str, *inputs: str, out: str = "", count: int = 1, **attributes: Any) -> list[str]:
         outputs = [
             out or f"{kind.lower()}_{len(self.nodes)}",
             *(f"{kind}_{len(self.nodes)}_{i}" for i in range(1, count)),

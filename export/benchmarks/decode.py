@@ -1,0 +1,239 @@
+"""Decoding end to end, samples to n-best list, beside sherpa-onnx on the same exported weights and audio, one thread.
+
+Audio: recordings of ``barista`` where ``IDIOLECT_DATA`` holds them, else the made speech next to this file (held-out
+voices of espeak-ng). Weights: the packaged bundle, else the ``bench`` preset with random ones. sherpa-onnx runs its
+streaming recogniser; like ours it gets 300 ms at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.audio import SAMPLE_RATE, list_audio, read_audio
+from device_sdk.benchmarks import Figure
+from device_sdk.bundle import Bundle
+from device_sdk.decoding import DecodingSettings, Recognizer
+from device_sdk.errors import BundleError
+from device_sdk.features import frames, logmel
+from export.sherpa import CHUNK_FRAMES, export_sherpa
+
+if TYPE_CHECKING:
+    from sherpa_onnx import OnlineRecognizer
+
+__all__ = ["benchmark", "sherpa_recognizer", "sherpa_tokens", "speech"]
+
+BEAM, RUNS, CLIPS = 8, 5, 16
+CHUNK = SAMPLE_RATE * 3 // 10
+SHERPA_SYMBOLS = 10  # tokens that sherpa-onnx's greedy search may emit on one frame
+UNIT = "s of audio/s"
+
+Waveform = NDArray[np.float32]
+
+
+def benchmark() -> list[Figure]:
+    """Beam 8 with 8-best and greedy, ours beside sherpa-onnx and beside our encoder alone; how far the tokens agree."""
+    import sherpa_onnx  # noqa: F401  (so that a missing install is named before anything runs)
+
+    clips = speech()
+    seconds = sum(map(len, clips)) / SAMPLE_RATE
+    with TemporaryDirectory(prefix="idiolect-decode-") as folder:
+        bundle = _bundle(Path(folder))
+        exported = export_sherpa(bundle, Path(folder) / "sherpa")
+        beam = Recognizer(bundle, DecodingSettings(beam=BEAM, nbest=BEAM))
+        greedy = Recognizer(bundle, DecodingSettings(beam=1, nbest=1))
+        peers = {name: sherpa_recognizer(exported, bundle, name) for name in ("modified_beam_search", "greedy_search")}
+        speeds = _alternate(
+            {
+                "beam": partial(_ours, beam),
+                "greedy": partial(_ours, greedy),
+                "features and encoder": partial(_encode, beam),
+                "encoder": partial(_encode, beam, features=[logmel(clip) for clip in clips]),
+                "sherpa beam": partial(_sherpa, peers["modified_beam_search"]),
+                "sherpa greedy": partial(_sherpa, peers["greedy_search"]),
+            },
+            clips,
+        )
+        agreement = _agreement(bundle, peers["greedy_search"], clips)
+    speed = {name: seconds / took for name, took in speeds.items()}
+    what = f"{bundle.manifest.name} weights"
+    return [
+        Figure(f"beam 8, 8-best, {what}", UNIT, speed["beam"], "sherpa-onnx beam 8", speed["sherpa beam"], 10.0),
+        Figure(
+            "beam 8 by features and encoder", UNIT, speed["beam"], "those alone", speed["features and encoder"], 0.5
+        ),
+        Figure("beam 8 by the encoder", UNIT, speed["beam"], "it alone", speed["encoder"], 0.5),
+        Figure(f"greedy, {what}", UNIT, speed["greedy"], "sherpa-onnx greedy", speed["sherpa greedy"]),
+        Figure("greedy by features and encoder", UNIT, speed["greedy"], "those alone", speed["features and encoder"]),
+        Figure("clips whose greedy tokens and times are sherpa-onnx's", "share", agreement, target=1.0),
+    ]
+
+
+def speech() -> list[Waveform]:
+    """The clips to decode: each [S] float32 at 16 kHz."""
+    data = os.environ.get("IDIOLECT_DATA")
+    real = Path(data) / "barista" / "audio" if data else None
+    folder = real if real is not None and real.is_dir() else Path(__file__).parent / "speech"
+    return [read_audio(path) for path in list_audio([folder])[:CLIPS]]
+
+
+def sherpa_recognizer(folder: Path, bundle: Bundle, method: str) -> OnlineRecognizer:
+    """sherpa-onnx over an exported folder. method: ``greedy_search`` or ``modified_beam_search``."""
+    import sherpa_onnx
+
+    return sherpa_onnx.OnlineRecognizer.from_transducer(
+        tokens=str(folder / "tokens.txt"),
+        encoder=str(folder / "encoder.onnx"),
+        decoder=str(folder / "decoder.onnx"),
+        joiner=str(folder / "joiner.onnx"),
+        num_threads=1,
+        feature_dim=bundle.architecture.mel_bins,
+        decoding_method=method,
+        max_active_paths=BEAM,
+        model_type="nemo_transducer",
+    )
+
+
+def sherpa_tokens(recognizer: OnlineRecognizer, clip: Waveform) -> tuple[list[str], list[float]]:
+    """Tokens (pieces, with a space for the word mark) and their times (s), of the frames that sherpa-onnx decodes: it
+    hands the encoder whole chunks only, and drops what is left over."""
+    stream = recognizer.create_stream()
+    for at in range(0, len(clip), CHUNK):
+        stream.accept_waveform(SAMPLE_RATE, clip[at : at + CHUNK])
+        while recognizer.is_ready(stream):
+            recognizer.decode_stream(stream)
+    stream.input_finished()
+    while recognizer.is_ready(stream):
+        recognizer.decode_stream(stream)
+    return list(recognizer.tokens(stream)), list(recognizer.timestamps(stream))
+
+
+def _bundle(folder: Path) -> Bundle:
+    try:
+        return Bundle.open()
+    except BundleError:
+        return Bundle.open(_random_bundle(folder / "bundle"))
+
+
+def _random_bundle(folder: Path) -> Path:
+    """The ``bench`` preset with seeded random weights, scaled so that tokens come about as often as in speech."""
+    import io
+
+    import sentencepiece
+
+    from device_sdk.bundle.architecture import PRESETS
+    from export.bundles import write_bundle
+    from rescoring.combination import CombinationWeights
+    from rescoring.words import UNKNOWN, WordList
+
+    architecture, random = PRESETS["bench"], np.random.default_rng(0)
+    weights: dict[str, NDArray[np.generic]] = {}
+    gains = {"joiner.output.weight": 3.0, "joiner.encoder.weight": 5.0, "joiner.predictor.weight": 4.0}
+    for name, shape in architecture.parameter_shapes().items():
+        scale = gains.get(name, 1.0) / (np.sqrt(shape[-1]) if len(shape) > 1 else 10.0)
+        weights[name] = (scale * random.standard_normal(shape)).astype(np.float32)
+    weights["joiner.output.bias"][0] += np.float32(3.0)
+    weights["features.mean"] = np.full(architecture.mel_bins, -8.0, np.float32)
+    weights["features.scale"] = np.full(architecture.mel_bins, 0.3, np.float32)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    sentences = [" ".join("".join(random.choice(letters, 5)) for _ in range(6)) for _ in range(400)]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        vocab_size=architecture.pieces,
+        normalization_rule_name="identity",
+        unk_id=0,
+        bos_id=-1,
+        eos_id=-1,
+        pad_id=-1,
+        minloglevel=2,
+    )
+    words = WordList((UNKNOWN, "a"))
+    return write_bundle(
+        folder,
+        name="random bench",
+        version="random",
+        architecture=architecture,
+        weights=weights,
+        tokenizer_model=model.getvalue(),
+        words=words,
+        background=np.full(len(words), 1.0 / len(words)),
+        combination=CombinationWeights(),
+        card={"description": "random weights, for speed only"},
+        licence="Apache-2.0\n",
+    )
+
+
+def _alternate(ways: dict[str, Callable[[list[Waveform]], Any]], clips: list[Waveform]) -> dict[str, float]:
+    """Median seconds of each way over the clips; one run of each in turn, so that a busy machine slows all of them."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for run in range(RUNS + 1):
+        for name, way in ways.items():
+            begin = perf_counter()
+            way(clips)
+            if run:  # the first one warms up
+                times[name].append(perf_counter() - begin)
+    return {name: median(found) for name, found in times.items()}
+
+
+def _ours(recognizer: Recognizer, clips: list[Waveform]) -> None:
+    for clip in clips:
+        session = recognizer.session()
+        for at in range(0, len(clip), CHUNK):
+            session.feed(clip[at : at + CHUNK])
+        session.finish()
+
+
+def _encode(recognizer: Recognizer, clips: list[Waveform], features: Sequence[Waveform] | None = None) -> None:
+    """The encoder in the chunks that the recogniser uses; on features, or on samples where there are none."""
+    factor = recognizer.bundle.architecture.subsampling_factor
+    for number, clip in enumerate(clips):
+        found = _streamed(clip) if features is None else features[number]
+        state = None
+        for at in range(0, len(found) - len(found) % factor, CHUNK_FRAMES):
+            chunk = found[at : at + CHUNK_FRAMES]
+            _, state = recognizer.transducer.encode(chunk[: len(chunk) - len(chunk) % factor], state)
+
+
+def _streamed(clip: Waveform) -> Waveform:
+    found, remainder = frames(clip[:CHUNK])
+    chunks = [found]
+    for at in range(CHUNK, len(clip), CHUNK):
+        found, remainder = frames(clip[at : at + CHUNK], remainder)
+        chunks.append(found)
+    return np.concatenate(chunks)
+
+
+def _sherpa(recognizer: OnlineRecognizer, clips: list[Waveform]) -> None:
+    for clip in clips:
+        sherpa_tokens(recognizer, clip)
+
+
+def _agreement(bundle: Bundle, peer: OnlineRecognizer, clips: list[Waveform]) -> float:
+    """Share of clips on which both greedy searches emit the same tokens at the same times, as far as sherpa's goes."""
+    from device_sdk.decoding.beam import greedy, paths, start
+    from device_sdk.runtimes.onnxruntime import OnnxTransducer
+
+    settings = DecodingSettings(beam=1, nbest=1, symbols_per_frame=SHERPA_SYMBOLS)
+    transducer, same = OnnxTransducer(bundle), 0
+    factor = bundle.architecture.subsampling_factor
+    seconds = factor * bundle.features.shift / bundle.features.sample_rate
+    for clip in clips:
+        tokens, times = sherpa_tokens(peer, clip)
+        features = logmel(clip)
+        whole = (len(features) - 1) // CHUNK_FRAMES * CHUNK_FRAMES
+        encoded, _ = transducer.encode(features[:whole])
+        (path,) = paths(greedy(start(transducer), encoded, transducer, settings))
+        ours = [bundle.tokenizer.piece(token).replace("\u2581", " ") for token in path.tokens]
+        same += ours == tokens and np.allclose(np.array(path.frames) * seconds, times, atol=1e-3)
+    return same / len(clips)
