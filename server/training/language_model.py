@@ -152,7 +152,7 @@ def _batches(
         if groups[-1] and (len(groups[-1]) + 1) * lengths[index] > settings.batch_words:
             groups.append([])
         groups[-1].append(index)
-    for position in generator.permutation(len(groups)).tolist():
+    for position in generator.permutation(len(groups) if windows else 0).tolist():
         chosen = [windows[index] for index in groups[position]]
         symbols = np.full((len(chosen), max(len(window.symbols) for window in chosen)), boundary, dtype=np.int64)
         mask = np.zeros((len(chosen), symbols.shape[1] - 1), dtype=np.float32)

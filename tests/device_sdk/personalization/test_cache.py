@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import StateError
+from device_sdk.personalization import cache
+from rescoring.combination import CombinationWeights
+from rescoring.words import UNKNOWN, WordList
+
+WORDS = WordList((UNKNOWN, "get", "me", "a", "mocha"))
+BACKGROUND = np.array([0.1, 0.3, 0.3, 0.2, 0.1])
+
+texts = st.lists(st.lists(st.sampled_from(["get", "me", "mocha", "zog", "blip"]), max_size=5).map(" ".join), max_size=4)
+
+
+def test_counts_weigh_ranks_and_keep_unlisted_words_apart() -> None:
+    found = cache.count(["get me a mocha", "get zog a zog", "get"], WORDS, sigma=1.0)
+    second, third = math.exp(-0.5), math.exp(-2.0)
+    assert found.listed == pytest.approx({0: 2 * second, 1: 1 + second + third, 2: 1.0, 3: 1 + second, 4: 1.0})
+    assert found.unlisted == pytest.approx({"zog": 2 * second})
+    held = cache.update(cache.empty(WORDS), found)
+    np.testing.assert_allclose(held.counts, [2 * second, 1 + second + third, 1.0, 1 + second, 1.0])
+    assert (held.utterances, held.pending_utterances) == (1, 1)
+
+
+def test_a_narrow_kernel_reads_the_first_text_only() -> None:
+    assert cache.count(["get me", "mocha"], WORDS, sigma=1e-3).listed == {1: 1.0, 2: 1.0}
+
+
+@given(st.lists(texts, max_size=5), texts, st.floats(0.2, 5))
+def test_withdrawing_undoes_an_update(before: list[list[str]], given_: list[str], sigma: float) -> None:
+    held = cache.empty(WORDS)
+    for nbest in before:
+        held = cache.update(held, cache.count(nbest, WORDS, sigma))
+    counts = cache.count(given_, WORDS, sigma)
+    back = cache.withdraw(cache.update(held, counts), counts)
+    np.testing.assert_allclose(back.counts, held.counts, atol=1e-9)
+    np.testing.assert_allclose(back.pending, held.pending, atol=1e-9)
+    assert dict(back.unlisted) == pytest.approx(dict(held.unlisted))
+    assert (back.utterances, back.pending_utterances) == (held.utterances, held.pending_utterances)
+
+
+@given(st.lists(texts, min_size=1, max_size=5), st.floats(0.2, 5))
+def test_the_bucket_weighs_what_the_unlisted_words_weigh(given_: list[list[str]], sigma: float) -> None:
+    held = cache.empty(WORDS)
+    for nbest in given_:
+        held = cache.update(held, cache.count(nbest, WORDS, sigma))
+    assert held.counts[0] == pytest.approx(sum(held.unlisted.values()))
+    assert cache.from_bytes(cache.to_bytes(held, WORDS), WORDS).unlisted == held.unlisted
+
+
+def test_each_utterance_is_pending_until_it_is_reported() -> None:
+    first = cache.count(["get mocha"], WORDS, 1.0)
+    held = cache.reported(cache.update(cache.empty(WORDS), first))
+    assert (held.pending.sum(), held.pending_utterances, held.utterances) == (0.0, 0, 1)
+    held = cache.update(held, cache.count(["me"], WORDS, 1.0))
+    assert held.pending.tolist() == [0, 0, 1, 0, 0]
+    assert held.counts.tolist() == [0, 1, 1, 0, 1]
+    held = cache.withdraw(held, first)  # what was reported cannot be taken back
+    assert held.pending.tolist() == [0, 0, 1, 0, 0]
+    assert held.counts.tolist() == [0, 0, 1, 0, 0]
+
+
+def test_marginal_follows_equations_2_and_4() -> None:
+    held = cache.update(cache.empty(WORDS), cache.count(["mocha mocha"], WORDS, 1.0))
+    weights = CombinationWeights(alpha=0.5, beta=0.25, smoothing=2.0)
+    own = (np.array([0, 0, 0, 0, 2.0]) + 2.0 * BACKGROUND) / 4.0
+    np.testing.assert_allclose(cache.personal(held, BACKGROUND, 2.0), own)
+    published = np.array([0.2, 0.2, 0.2, 0.2, 0.2])
+    np.testing.assert_allclose(
+        cache.marginal(held, BACKGROUND, published, weights), 0.25 * BACKGROUND + 0.5 * published + 0.25 * own
+    )
+    np.testing.assert_allclose(cache.marginal(cache.empty(WORDS), BACKGROUND, None, weights), BACKGROUND)
+
+
+@given(st.lists(texts, max_size=4), st.floats(0.3, 4))
+def test_bytes_round_trip_exactly(given_: list[list[str]], sigma: float) -> None:
+    held = cache.empty(WORDS)
+    for nbest in given_:
+        held = cache.update(held, cache.count(nbest, WORDS, sigma))
+    held = cache.update(cache.reported(held), cache.count(["a"], WORDS, sigma))
+    back = cache.from_bytes(cache.to_bytes(held, WORDS), WORDS)
+    assert back.counts.tobytes() == held.counts.tobytes()
+    assert back.pending.tobytes() == held.pending.tobytes()
+    assert (back.unlisted, back.utterances, back.pending_utterances) == (held.unlisted, held.utterances, 1)
+
+
+def test_a_new_word_list_keeps_the_counts() -> None:
+    held = cache.update(cache.empty(WORDS), cache.count(["get me a mocha zog"], WORDS, 1.0))
+    other = WordList((UNKNOWN, "zog", "mocha", "new"))
+    moved = cache.from_bytes(cache.to_bytes(held, WORDS), other)
+    assert moved.counts.tolist() == [3.0, 1.0, 1.0, 0.0]
+    assert moved.unlisted == {"get": 1.0, "me": 1.0, "a": 1.0}
+    assert moved.words_digest == other.digest
+    assert (moved.pending <= moved.counts).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: None,
+        lambda content: {**content, "format": 2},
+        lambda content: {**content, "listed": {"get": ["x", 0]}},
+        lambda content: {**content, "listed": {"get": [-1.0, 0]}},
+        lambda content: {**content, "unlisted": {"zog": math.nan}},
+        lambda content: {name: value for name, value in content.items() if name != "utterances"},
+        lambda content: [],
+    ],
+)
+def test_damaged_bytes_are_refused(change: object) -> None:
+    content = json.loads(cache.to_bytes(cache.empty(WORDS), WORDS))
+    assert callable(change)
+    with pytest.raises(StateError, match="marginal cache"):
+        cache.from_bytes(json.dumps(change(content)).encode(), WORDS)
+    with pytest.raises(StateError, match="marginal cache"):
+        cache.from_bytes(b"\xff\x00", WORDS)
+
+
+def test_unlisted_words_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "UNLISTED_LIMIT", 3)
+    held = cache.empty(WORDS)
+    for word in ("often", "often", "twice", "twice", "once", "rare"):
+        held = cache.update(held, cache.count([word], WORDS, 1.0))
+    assert dict(held.unlisted) == {"often": 2.0, "twice": 2.0, "once": 1.0}
+    assert held.counts[0] == 6.0

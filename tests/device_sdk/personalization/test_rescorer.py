@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.hypothesis import Hypothesis, Scores, Word
+from device_sdk.personalization.rescorer import Rescorer
+from rescoring.combination import CombinationWeights, combine
+from rescoring.marginals import adaptation
+
+WEIGHTS = CombinationWeights(
+    language_model=0.7, ngram_share=0.4, word_bonus=0.2, unlisted_bonus=-0.5, marginal=0.8, smoothing=1.0
+)
+
+
+def hypothesis(text: str, acoustic: float, hotword: float = 0.0) -> Hypothesis:
+    words = tuple(Word(word, 0.0, 0.1) for word in text.split())
+    return Hypothesis((1, 2), text, words, Scores(acoustic, hotword=hotword), acoustic)
+
+
+NBEST = (
+    hypothesis("turn on the light", -3.0),
+    hypothesis("turn on zog light", -2.5),
+    hypothesis("", -9.0),
+    hypothesis("call my sister on her phone", -4.0, hotword=1.5),
+)
+
+
+@pytest.fixture(scope="module")
+def rescorer(tiny_bundle: Bundle) -> Rescorer:
+    return Rescorer(tiny_bundle, WEIGHTS)
+
+
+def test_parts_and_total(rescorer: Rescorer, tiny_bundle: Bundle) -> None:
+    rng = np.random.default_rng(0)
+    marginal = rng.dirichlet(np.ones(len(tiny_bundle.words)))
+    factors = adaptation(marginal, tiny_bundle.background, WEIGHTS.marginal)
+    found = rescorer.rescore(NBEST, marginal)
+    assert [entry.score for entry in found] == sorted((entry.score for entry in found), reverse=True)
+    assert {entry.text for entry in found} == {entry.text for entry in NBEST}
+    assert rescorer.neural is not None
+    for entry in found:
+        before = next(other for other in NBEST if other.text == entry.text)
+        ids = tiny_bundle.words.ids(entry.text)
+        assert (entry.tokens, entry.words, entry.scores.acoustic, entry.scores.hotword) == (
+            before.tokens,
+            before.words,
+            before.scores.acoustic,
+            before.scores.hotword,
+        )
+        assert entry.scores.neural == pytest.approx(rescorer.neural([ids])[0].sum(), abs=1e-4)
+        assert entry.scores.personal == pytest.approx(sum(factors[word] for word in ids))
+        if rescorer.ngram is not None:
+            assert entry.scores.ngram == pytest.approx(rescorer.ngram([ids])[0].sum())
+        assert entry.score == pytest.approx(
+            combine(
+                WEIGHTS,
+                acoustic=entry.scores.acoustic,
+                words=len(ids),
+                unlisted=ids.count(0),
+                neural=entry.scores.neural,
+                ngram=None if rescorer.ngram is None else entry.scores.ngram,
+                personal=entry.scores.personal,
+                hotword=entry.scores.hotword,
+            )
+        )
+
+
+def test_no_marginal_no_adaptation(rescorer: Rescorer, tiny_bundle: Bundle) -> None:
+    plain = rescorer.rescore(NBEST)
+    assert all(entry.scores.personal == 0.0 for entry in plain)
+    unchanged = rescorer.rescore(NBEST, tiny_bundle.background)
+    assert [entry.text for entry in unchanged] == [entry.text for entry in plain]
+    assert rescorer.rescore([]) == ()
+
+
+def test_a_favourite_word_moves_up(rescorer: Rescorer, tiny_bundle: Bundle) -> None:
+    one, two = hypothesis("play some jazz", -3.0), hypothesis("play some news", -3.0)
+    for favourite in ("jazz", "news"):
+        marginal = tiny_bundle.background * 0.01
+        marginal[tiny_bundle.words.id(favourite)] += 0.99
+        assert rescorer.rescore([one, two], marginal)[0].text == f"play some {favourite}"
+
+
+def test_equal_scores_keep_their_order(rescorer: Rescorer) -> None:
+    same = [hypothesis("read me the news", -3.0), hypothesis("read me the news", -3.0)]
+    found = rescorer.rescore(same)
+    assert found[0].score == found[1].score
+
+
+def test_without_models_the_first_pass_and_the_words_remain(
+    monkeypatch: pytest.MonkeyPatch, tiny_bundle: Bundle
+) -> None:
+    monkeypatch.setattr(Bundle, "has", lambda bundle, name: False)
+    found = Rescorer(tiny_bundle, CombinationWeights()).rescore(NBEST)
+    assert [entry.text for entry in found] == [NBEST[1].text, NBEST[3].text, NBEST[0].text, NBEST[2].text]
+    assert [entry.score for entry in found] == pytest.approx([-2.5, -2.5, -3.0, -9.0])
+    assert all(entry.scores.neural == entry.scores.ngram == 0.0 for entry in found)
+
+
+def test_default_weights_are_the_bundles(tiny_bundle: Bundle) -> None:
+    assert Rescorer(tiny_bundle).weights == tiny_bundle.combination

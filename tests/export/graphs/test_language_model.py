@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from device_sdk.errors import BundleError, ConfigurationError
+from export.graphs.language_model import language_model_graph
+from export.networks.language_model import LanguageModel
+from export.networks.language_model_shape import LanguageModelShape
+
+SHAPE = LanguageModelShape(words=30, size=16, feed_forward=24, blocks=2, heads=4, positions=12)
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    torch.manual_seed(0)
+    network = LanguageModel(SHAPE).eval()
+    with torch.no_grad():  # biases and norms away from their neutral first values, so that a lost one shows
+        for value in network.parameters():
+            value.add_(torch.randn_like(value) * 0.2)
+    return network
+
+
+@pytest.fixture(scope="module")
+def session(model: LanguageModel) -> onnxruntime.InferenceSession:
+    parameters = {name: value.numpy() for name, value in model.state_dict().items()}
+    graph = language_model_graph(parameters, SHAPE, "digest").SerializeToString()
+    return onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 1), (1, 12), (7, 5), (3, 9)])
+def test_parity_with_torch(
+    model: LanguageModel, session: onnxruntime.InferenceSession, batch: int, length: int
+) -> None:
+    rng = np.random.default_rng(batch * length)
+    words, targets = (rng.integers(0, 31, (batch, length)) for _ in range(2))
+    (found,) = session.run(None, {"words": words, "targets": targets})
+    with torch.no_grad():
+        expected = model(torch.from_numpy(words), torch.from_numpy(targets)).numpy()
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_probabilities_sum_to_one_and_the_future_is_not_seen(session: onnxruntime.InferenceSession) -> None:
+    words = np.array([[30, 3, 5, 7]])
+    rows = np.repeat(words, 31, axis=0)
+    targets = np.repeat(np.arange(31)[:, None], 4, axis=1)
+    (table,) = session.run(None, {"words": rows, "targets": targets})
+    np.testing.assert_allclose(np.exp(table.astype(np.float64)).sum(axis=0), 1.0, atol=1e-5)
+    changed = rows.copy()
+    changed[:, 2:] = 9
+    (other,) = session.run(None, {"words": changed, "targets": targets})
+    np.testing.assert_allclose(other[:, :2], table[:, :2], atol=1e-5)
+    assert np.abs(other[:, 2:] - table[:, 2:]).max() > 0.01
+
+
+def test_interface_and_metadata(session: onnxruntime.InferenceSession) -> None:
+    assert [(value.name, value.shape, value.type) for value in session.get_inputs()] == [
+        ("words", ["B", "L"], "tensor(int64)"),
+        ("targets", ["B", "L"], "tensor(int64)"),
+    ]
+    assert [value.name for value in session.get_outputs()] == ["log_probs"]
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert metadata == {"positions": "12", "words_digest": "digest"}
+
+
+def test_parameters_are_checked_by_name(model: LanguageModel) -> None:
+    parameters = {name: value.numpy().copy() for name, value in model.state_dict().items()}
+    assert {name: value.shape for name, value in parameters.items()} == SHAPE.parameter_shapes()
+    missing = {name: value for name, value in parameters.items() if name != "norm.bias"}
+    with pytest.raises(BundleError, match=r"norm\.bias: found None"):
+        language_model_graph(missing, SHAPE, "")
+    with pytest.raises(BundleError, match="extra"):
+        language_model_graph({**parameters, "extra": np.zeros(1)}, SHAPE, "")
+    parameters["bias"][3] = np.nan
+    with pytest.raises(BundleError, match="bias: found values that are not finite"):
+        language_model_graph(parameters, SHAPE, "")
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"words": 0}, {"words": 5, "size": 10, "heads": 4}, {"words": 5, "positions": 1}, {"words": 5, "dropout": 1.0}],
+)
+def test_impossible_shapes_are_refused(sizes: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="language model"):
+        LanguageModelShape(**sizes)  # type: ignore[arg-type]
