@@ -382,7 +382,7 @@ class Device:
         with self._guard, self._store.transaction():
             plan = offer.marginals
             wanted = plan is not None and self.settings.share_marginals
-            if plan is not None and wanted and not exchange.has_reported(self._store, offer.round_id, "marginals"):
+            if plan is not None and wanted and not exchange.has_reported(self._store, who, offer.round_id, "marginals"):
                 self._keep_cache(exchange.enqueue_marginals(self._store, who, offer, plan, self._cache))
             deltas, student = offer.deltas, self._student
             if (
@@ -390,7 +390,7 @@ class Device:
                 and self.settings.share_deltas
                 and offer.model_version == self._base.version
                 and student.utterances >= deltas.minimum_utterances
-                and not exchange.has_reported(self._store, offer.round_id, "deltas")
+                and not exchange.has_reported(self._store, who, offer.round_id, "deltas")
             ):
                 base = {name: self._base.weights[name] for name in student.weights}
                 exchange.enqueue_delta(self._store, who, offer, deltas, student.weights, base, student.utterances)

@@ -23,6 +23,7 @@ from device_sdk.learning.delta import bounded_delta
 from device_sdk.learning.step import Arrays
 from device_sdk.personalization.cache import MarginalCache, reported
 from device_sdk.privacy.contributions import bounded_counts
+from device_sdk.privacy.local import locally_noised
 from device_sdk.state import Store
 from device_sdk.wire.messages import (
     CheckedIn,
@@ -49,6 +50,8 @@ __all__ = [
 _ROUNDS_REMEMBERED = 64
 _GONE = frozenset({400, 403, 404, 409, 410, 413, 422})
 """Statuses that no repetition can turn into a receipt: the round is over, or this report will never be taken."""
+_SENT_AGAIN = frozenset({"replayed", "disconnected"})
+"""Codes with such a status that speak of the request, not of the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +91,12 @@ def flush(client: Client, store: Store, identity: Identity, restore: Callable[[O
     transaction). CheckInError: the server cannot be reached; what was not acknowledged stays.
     """
     sent: list[Sent] = []
-    for outgoing in waiting(store):
+    for outgoing in waiting(store, identity.server):
         size = len(outgoing.body)
         try:
             receipt = client.report(identity, outgoing)
         except Refused as error:
-            if error.status not in _GONE:
+            if error.status not in _GONE or error.code in _SENT_AGAIN:
                 raise
             with store.transaction():
                 release(store, outgoing.report_id)
@@ -105,9 +108,9 @@ def flush(client: Client, store: Store, identity: Identity, restore: Callable[[O
     return tuple(sent)
 
 
-def has_reported(store: Store, round_id: str, kind: str) -> bool:
-    """Whether this device already made its one report of that stream for the round."""
-    return [round_id, kind] in _ledger(store)
+def has_reported(store: Store, identity: Identity, round_id: str, kind: str) -> bool:
+    """Whether this device already made its one report of that stream for the server's round."""
+    return [identity.server, round_id, kind] in _ledger(store)
 
 
 def enqueue_marginals(
@@ -118,10 +121,12 @@ def enqueue_marginals(
     Call inside a transaction that also stores the cache returned. The round is marked as reported even where nothing
     is left to say.
     """
-    _remember(store, offer.round_id, "marginals")
+    _remember(store, identity, offer.round_id, "marginals")
     counts = bounded_counts(cache.pending, plan)
     if not counts:
         return cache
+    if plan.trust == "local":
+        counts = locally_noised(counts, len(cache.pending), plan)
     report_id = secrets.token_hex(16)
     report = MarginalReport(
         report_id=report_id,
@@ -137,7 +142,7 @@ def enqueue_marginals(
         "pending": {str(word): float(cache.pending[word]) for word in np.flatnonzero(cache.pending)},
     }
     body = report.model_dump_json().encode()
-    keep(store, Outgoing(report_id, "marginals", offer.round_id, body, json.dumps(held).encode()))
+    keep(store, Outgoing(report_id, identity.server, "marginals", offer.round_id, body, json.dumps(held).encode()))
     return reported(cache)
 
 
@@ -169,8 +174,8 @@ def enqueue_delta(
         model_version=offer.model_version,
         utterances=utterances,
     )
-    keep(store, Outgoing(report_id, "deltas", offer.round_id, delta_report(header, plan, local, base)))
-    _remember(store, offer.round_id, "deltas")
+    keep(store, Outgoing(report_id, identity.server, "deltas", offer.round_id, delta_report(header, plan, local, base)))
+    _remember(store, identity, offer.round_id, "deltas")
 
 
 def delta_report(header: DeltaHeader, plan: DeltaPlan, local: Arrays, base: Arrays) -> bytes:
@@ -210,6 +215,6 @@ def _ledger(store: Store) -> list[list[str]]:
     return [] if content is None else [list(entry) for entry in json.loads(content)]
 
 
-def _remember(store: Store, round_id: str, kind: str) -> None:
-    entries = [*_ledger(store), [round_id, kind]][-_ROUNDS_REMEMBERED:]
+def _remember(store: Store, identity: Identity, round_id: str, kind: str) -> None:
+    entries = [*_ledger(store), [identity.server, round_id, kind]][-_ROUNDS_REMEMBERED:]
     store.put("settings", "reported", json.dumps(entries).encode())

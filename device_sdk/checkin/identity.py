@@ -7,6 +7,7 @@ import json
 import secrets
 import time
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -16,8 +17,6 @@ from device_sdk.state import Store
 from device_sdk.wire import signing
 
 __all__ = ["Identity", "enrolled", "load", "new", "signed_headers"]
-
-_NAME = "device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +49,15 @@ def enrolled(store: Store, identity: Identity, device_id: str) -> Identity:
 
 
 def load(store: Store, server: str) -> Identity | None:
-    """The identity at ``server``, None where there is none there (an identity is never shown to another server)."""
-    content = store.get("identity", _NAME)
+    """The identity at ``server``, None where there is none. Every server knows the device by another key."""
+    content = store.get("identity", _name(server))
     if content is None:
         return None
     try:
         fields = json.loads(content)
-        identity = Identity(base64.b64decode(fields["private_key"]), fields["server"], fields["device_id"])
+        return Identity(base64.b64decode(fields["private_key"]), server, fields["device_id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"identity/{_NAME}: found an unreadable value ({error})") from error
-    return identity if identity.server == server else None
+        raise StateError(f"identity/{_name(server)}: found an unreadable value ({error})") from error
 
 
 def signed_headers(
@@ -81,7 +79,10 @@ def signed_headers(
 def _keep(store: Store, identity: Identity) -> None:
     fields = {
         "private_key": base64.b64encode(identity.private_key).decode(),
-        "server": identity.server,
         "device_id": identity.device_id,
     }
-    store.put("identity", _NAME, json.dumps(fields).encode())
+    store.put("identity", _name(identity.server), json.dumps(fields).encode())
+
+
+def _name(server: str) -> str:
+    return sha256(server.encode()).hexdigest()[:16]

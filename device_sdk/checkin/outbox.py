@@ -14,12 +14,13 @@ __all__ = ["Outgoing", "keep", "release", "waiting"]
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """report_id: made on this device. kind: the stream. body: exactly what is sent, every time it is sent.
+    """report_id: made on this device. server: whom it is for. kind: the stream. body: exactly what is sent, every time.
 
     restore: what goes back to the device's books if the round ends without it (for marginals, the counts it held).
     """
 
     report_id: str
+    server: str
     kind: Literal["marginals", "deltas"]
     round_id: str
     body: bytes
@@ -28,14 +29,15 @@ class Outgoing:
 
 def keep(store: Store, report: Outgoing) -> None:
     """Puts a report into the outbox. Call it inside the transaction that takes its content off the device's books."""
-    head = {"kind": report.kind, "round_id": report.round_id, "body": len(report.body)}
+    head = {"server": report.server, "kind": report.kind, "round_id": report.round_id, "body": len(report.body)}
     text = json.dumps(head).encode()
     store.put("outbox", report.report_id, len(text).to_bytes(4, "big") + text + report.body + report.restore)
 
 
-def waiting(store: Store) -> list[Outgoing]:
-    """Reports not yet acknowledged, oldest first."""
-    return [_read(name, store.get("outbox", name) or b"") for name in store.names("outbox")]
+def waiting(store: Store, server: str) -> list[Outgoing]:
+    """Reports for ``server`` not yet acknowledged, oldest first."""
+    reports = [_read(name, store.get("outbox", name) or b"") for name in store.names("outbox")]
+    return [report for report in reports if report.server == server]
 
 
 def release(store: Store, report_id: str) -> None:
@@ -48,6 +50,6 @@ def _read(report_id: str, content: bytes) -> Outgoing:
         start = 4 + int.from_bytes(content[:4], "big")
         head = json.loads(content[4:start])
         end = start + int(head["body"])
-        return Outgoing(report_id, head["kind"], head["round_id"], content[start:end], content[end:])
+        return Outgoing(report_id, head["server"], head["kind"], head["round_id"], content[start:end], content[end:])
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(f"outbox/{report_id}: found an unreadable report ({error})") from error

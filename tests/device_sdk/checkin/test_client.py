@@ -89,14 +89,17 @@ def test_identity_survives_and_is_bound_to_its_server(store: Store) -> None:
     assert named.public_key == fresh.public_key
     assert len(base64.b64decode(named.public_key)) == 32
     assert identity.load(store, "http://other.test") is None
-    store.put("identity", "device", b"{}")
-    with pytest.raises(StateError, match="identity/device"):
+    other = identity.new(store, "http://other.test")
+    assert identity.load(store, URL) == named
+    assert other.public_key != named.public_key
+    store.put("identity", store.names("identity")[0], b"{}")
+    with pytest.raises(StateError, match="identity/"):
         identity.load(store, URL)
 
 
 def test_signed_requests_can_be_verified(store: Store) -> None:
     who = enrolled(store)
-    report = Outgoing("report-1", "marginals", "round-3", b'{"a":1}')
+    report = Outgoing("report-1", URL, "marginals", "round-3", b'{"a":1}')
     server = Answers(receipt("report-1"))
     client = server.client()
     assert not client.report(who, report).duplicate
@@ -120,7 +123,7 @@ def test_signed_requests_can_be_verified(store: Store) -> None:
 
 def test_a_dropped_answer_is_retried_with_the_same_bytes_and_another_nonce(store: Store) -> None:
     who = enrolled(store)
-    report = Outgoing("report-1", "deltas", "round-3", bytes(100))
+    report = Outgoing("report-1", URL, "deltas", "round-3", bytes(100))
     server = Answers(httpx.ReadTimeout("lost"), httpx.Response(503), receipt("report-1", duplicate=True))
     assert server.client().report(who, report).duplicate
     assert [request.content for request in server.requests] == [report.body] * 3
@@ -149,12 +152,12 @@ def test_errors_name_the_url(store: Store, answers: list[Any], words: str) -> No
 
 def test_a_receipt_for_something_else_is_no_receipt(store: Store) -> None:
     with pytest.raises(CheckInError, match="receipt: found report 'other'"):
-        Answers(receipt("other")).client().report(enrolled(store), Outgoing("mine", "marginals", "r", b"{}"))
+        Answers(receipt("other")).client().report(enrolled(store), Outgoing("mine", URL, "marginals", "r", b"{}"))
 
 
 @pytest.mark.parametrize("url", ["ftp://server.test", "no address", "http://[::bad"])
 def test_unusable_addresses(url: str) -> None:
-    with pytest.raises(CheckInError, match="expected http|not a usable"):
+    with pytest.raises(CheckInError, match=r"expected http|not a usable"):
         Client(url)
 
 
@@ -189,9 +192,9 @@ def test_marginals_are_taken_off_the_books_and_put_back_on_refusal(store: Store)
     after = enqueue_marginals(store, who, OFFER, MarginalPlan(max_words=2), before)
     assert after.pending.sum() == 0
     assert after.pending_utterances == 0
-    assert has_reported(store, "round-1", "marginals")
-    assert not has_reported(store, "round-1", "deltas")
-    (report,) = waiting(store)
+    assert has_reported(store, who, "round-1", "marginals")
+    assert not has_reported(store, who, "round-1", "deltas")
+    (report,) = waiting(store, URL)
     message = MarginalReport.model_validate_json(report.body)
     assert message.counts == {1: 256, 2: 128}
     assert message.utterances == 3
@@ -205,9 +208,10 @@ def test_marginals_are_taken_off_the_books_and_put_back_on_refusal(store: Store)
 
 def test_nothing_to_say_sends_nothing(store: Store) -> None:
     before = cache([0.0, 0.0])
-    assert enqueue_marginals(store, enrolled(store), OFFER, MarginalPlan(), before) is before
-    assert waiting(store) == []
-    assert has_reported(store, "round-1", "marginals")
+    who = enrolled(store)
+    assert enqueue_marginals(store, who, OFFER, MarginalPlan(), before) is before
+    assert waiting(store, URL) == []
+    assert has_reported(store, who, "round-1", "marginals")
 
 
 def test_the_delta_is_drawn_once(store: Store) -> None:
@@ -215,7 +219,7 @@ def test_the_delta_is_drawn_once(store: Store) -> None:
     base = {"b": np.zeros(4, np.float32), "a": np.zeros((2, 2), np.float32)}
     local = {name: array + 1 for name, array in base.items()}
     enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5, noise_stddev=0.1), local, base, 7)
-    (first,), (second,) = waiting(store), waiting(store)
+    (first,), (second,) = waiting(store, URL), waiting(store, URL)
     assert first.body == second.body
     size = int.from_bytes(first.body[:8], "little")
     header = DeltaHeader.model_validate_json(json.loads(first.body[8 : 8 + size])["__metadata__"]["header"])
@@ -223,30 +227,30 @@ def test_the_delta_is_drawn_once(store: Store) -> None:
     tensors = load(first.body)
     assert {name: array.shape for name, array in tensors.items()} == {"a": (2, 2), "b": (4,)}
     enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5), local, base, 7)
-    plain = load(waiting(store)[1].body)
+    plain = load(waiting(store, URL)[1].body)
     np.testing.assert_allclose(plain["b"], 0.5 / np.sqrt(8), rtol=1e-6)
 
 
 def test_the_outbox_empties_only_on_receipts_and_final_refusals(store: Store) -> None:
     who = enrolled(store)
     for name in ("one", "two", "three", "four"):
-        keep(store, Outgoing(name, "marginals", "round-1", name.encode(), b"held " + name.encode()))
+        keep(store, Outgoing(name, URL, "marginals", "round-1", name.encode(), b"held " + name.encode()))
     returned: list[bytes] = []
     server = Answers(receipt("one"), problem(410), problem(401, "unknown_device"))
     with pytest.raises(Refused, match="unknown_device"):
         flush(server.client(), store, who, lambda report: returned.append(report.restore))
-    assert [report.report_id for report in waiting(store)] == ["three", "four"]
+    assert [report.report_id for report in waiting(store, URL)] == ["three", "four"]
     assert returned == [b"held two"]
     server = Answers(receipt("three", duplicate=True), *[httpx.ConnectError("down")] * 3)
     with pytest.raises(CheckInError):
         flush(server.client(), store, who, lambda report: returned.append(report.restore))
-    assert [report.body for report in waiting(store)] == [b"four"]
+    assert [report.body for report in waiting(store, URL)] == [b"four"]
     (sent,) = flush(Answers(receipt("four")).client(), store, who, lambda report: None)
     assert (sent.report_id, sent.duplicate, sent.refused, sent.size) == ("four", False, None, 4)
-    assert waiting(store) == []
+    assert waiting(store, URL) == []
     store.put("outbox", "bad", b"\x00\x00\x00\x09{")
     with pytest.raises(StateError, match="outbox/bad"):
-        waiting(store)
+        waiting(store, URL)
 
 
 def published(values: list[float], digest: str = "digest") -> Marginals:
@@ -272,8 +276,6 @@ def test_marginals_that_cannot_be_used(message: Marginals, words: str) -> None:
 
 def test_marginals_and_offers() -> None:
     np.testing.assert_array_equal(decode_marginals(published([0.25, 0.75]), "digest", 2), [0.25, 0.75])
-    answer = CheckedIn(
-        model_version="m1", model_sha256="0", marginals_version=0, round=OFFER, retry_after_seconds=1
-    )
+    answer = CheckedIn(model_version="m1", model_sha256="0", marginals_version=0, round=OFFER, retry_after_seconds=1)
     assert round_for(answer, "m1") == OFFER
     assert round_for(answer, "m0") is None

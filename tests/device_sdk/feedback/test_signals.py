@@ -104,7 +104,11 @@ def test_the_right_repair_is_among_the_first(text: str, truth: dict[str, str], e
 @given(
     st.lists(words.map(" ".join), max_size=5),
     st.fixed_dictionaries(
-        {}, optional={"drink": st.sampled_from(LEXICON.values["drink"]), "milk": st.sampled_from(LEXICON.values["milk"])}
+        {},
+        optional={
+            "drink": st.sampled_from(LEXICON.values["drink"]),
+            "milk": st.sampled_from(LEXICON.values["milk"]),
+        },
     ),
 )
 def test_repairs_have_no_slot_errors_and_are_few_and_new(texts: list[str], truth: dict[str, str]) -> None:

@@ -1,0 +1,219 @@
+"""A device against the real server on a real port."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.checkin import Client
+from device_sdk.device import Device
+from device_sdk.errors import BundleError, CheckInError
+from device_sdk.feedback import Corrected
+from device_sdk.learning import LearningSettings, StepSettings
+from device_sdk.settings import DeviceSettings
+from device_sdk.wire.messages import DeltaPlan, MarginalPlan
+
+uvicorn = pytest.importorskip("uvicorn")
+pytest.importorskip("fastapi")
+
+KEY = bytes(range(32))
+TOKEN = "a token to enrol with"
+OPERATOR = "a token of the operator"
+SETTINGS = DeviceSettings(learning=LearningSettings(cost_weight=0.0, step=StepSettings(learning_rate=0.05)))
+
+
+@dataclass
+class Running:
+    url: str
+    operator: httpx.Client
+
+    def open_round(self, **settings: object) -> str:
+        body = {
+            "settings": {"marginals": MarginalPlan(epsilon=100).model_dump(), "suppression": 0.0, **settings},
+            "open": True,
+        }
+        answer = self.operator.post("/v1/operator/rounds", json=body)
+        assert answer.is_success, answer.text
+        return str(answer.json()["id"])
+
+    def close_round(self, round_id: str) -> dict[str, object]:
+        answer = self.operator.post(f"/v1/operator/rounds/{round_id}/close")
+        assert answer.is_success, answer.text
+        found: dict[str, object] = answer.json()
+        return found
+
+
+@pytest.fixture
+def server(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Running]:
+    from server.app import create_app
+    from server.registry.initial import InitialModel
+    from server.settings import ServerSettings
+
+    settings = ServerSettings(str(tmp_path / "server.sqlite"), tmp_path / "blobs", TOKEN, OPERATOR)
+    initial = InitialModel(
+        dict(tiny_bundle.weights), tiny_bundle.version, tiny_bundle.words.digest, np.asarray(tiny_bundle.background)
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    running = uvicorn.Server(
+        uvicorn.Config(create_app(settings, initial), host="127.0.0.1", port=port, log_level="error")
+    )
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    while not running.started:
+        time.sleep(0.02)
+    url = f"http://127.0.0.1:{port}"
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {OPERATOR}"}, timeout=30) as operator:
+        yield Running(url, operator)
+    running.should_exit = True
+    thread.join(10)
+
+
+def taught(device: Device, seed: int = 1) -> None:
+    waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
+    result = device.recognise(waveform)
+    device.feedback(result.utterance_id, Corrected("turn on the light"))
+    device.learn()
+
+
+def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
+    round_id = server.open_round(deltas=DeltaPlan(clip_norm=10.0).model_dump())
+    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+        with pytest.raises(CheckInError, match="not enrolled there"):
+            device.check_in(server.url)
+        taught(device)
+        local = device.student.weights
+        report = device.check_in(server.url, TOKEN)
+        assert report.round_id == round_id
+        assert [(sent.kind, sent.refused) for sent in report.sent] == [("marginals", None), ("deltas", None)]
+        assert report.bytes_up > sum(sent.size for sent in report.sent) > 0
+        assert not report.new_model
+        again = device.check_in(server.url)
+        assert again.sent == ()
+        assert device.student.steps == 1, "local weights stay until a new base comes"
+        closed = server.close_round(round_id)
+        assert closed["state"] == "published", closed
+        report = device.check_in(server.url)
+        assert report.new_model
+        assert report.new_marginals
+        assert device.model_version == closed["model_version"] != tiny_bundle.version
+        assert device.student.steps == 0
+        for name, array in device.base.weights.items():
+            expected = local[name] if name in local else tiny_bundle.weights[name]
+            np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-6)  # one device: the mean is its own model
+        light = tiny_bundle.words.id("light")
+        assert device._global is not None
+        assert device._global[light] > tiny_bundle.background[light]
+        learned = device.learned()
+        assert (learned.marginal_reports, learned.delta_reports, learned.utterances) == (1, 1, 1)
+    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+        assert device.model_version == closed["model_version"]
+        assert device.learned().marginals_version == report.marginals_version
+        device.recognise(np.zeros(9600, np.float32))
+
+
+def test_without_the_users_consent_nothing_is_sent(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
+    server.open_round(deltas=DeltaPlan().model_dump())
+    silent = DeviceSettings(share_marginals=False, share_deltas=False)
+    with Device.open(tmp_path / "device", KEY, tiny_bundle, silent) as device:
+        taught(device)
+        assert device.check_in(server.url, TOKEN).sent == ()
+
+
+def test_a_server_that_is_down_costs_nothing(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
+    round_id = server.open_round(deltas=DeltaPlan(clip_norm=10.0, noise_stddev=0.0).model_dump())
+    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+        taught(device)
+        lost = Client(server.url, transport=Losing(httpx.HTTPTransport()), pause=lambda seconds: None)
+        with pytest.raises(CheckInError, match=r"/marginals: no usable answer after 3 tries"):
+            device.check_in(lost, TOKEN)
+        with pytest.raises(CheckInError, match=r"http://127\.0\.0\.1:9/"):
+            device.check_in(Client("http://127.0.0.1:9", pause=lambda seconds: None), TOKEN)
+        lost.close()
+    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+        report = device.check_in(server.url, TOKEN)
+        assert [(sent.kind, sent.duplicate) for sent in report.sent] == [("marginals", True), ("deltas", False)]
+    counted = server.operator.get(f"/v1/operator/rounds/{round_id}").json()["reports"]
+    assert counted == {"marginals": 1, "deltas": 1}, "the report whose receipt was lost is counted once"
+
+
+def test_a_report_for_a_round_that_ended_goes_into_the_next(
+    tmp_path: Path, tiny_bundle: Bundle, server: Running
+) -> None:
+    first = server.open_round()
+    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+        taught(device)
+        down = Client(server.url, transport=Down(httpx.HTTPTransport()), pause=lambda seconds: None)
+        with pytest.raises(CheckInError):
+            device.check_in(down, TOKEN)
+        down.close()
+        assert device._cache.pending.sum() == 0
+        server.close_round(first)
+        second = server.open_round()
+        report = device.check_in(server.url, TOKEN)
+        assert [(sent.round_id, sent.refused is None) for sent in report.sent] == [(first, False), (second, True)]
+        assert "round_closed" in str(report.sent[0].refused)
+        assert device.learned().marginal_reports == 1
+
+
+def test_local_trust_sends_noise_only(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
+    server.open_round(marginals=MarginalPlan(trust="local", epsilon=1.0).model_dump())
+    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+        taught(device)
+        (sent,) = device.check_in(server.url, TOKEN).sent
+        assert sent.refused is None
+
+
+def test_a_model_that_does_not_fit_is_refused_and_the_old_one_kept(
+    tmp_path: Path, tiny_bundle: Bundle, server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.numpy import save
+
+    round_id = server.open_round(deltas=DeltaPlan(clip_norm=10.0).model_dump())
+    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+        taught(device)
+        device.check_in(server.url, TOKEN)
+        server.close_round(round_id)
+        damaged = save({"joiner.output.bias": np.zeros(3, np.float32)})
+        with monkeypatch.context() as patch, pytest.raises(BundleError, match="tensor"):
+            patch.setattr(Client, "model", lambda self, version, digest: damaged)
+            device.check_in(server.url)
+        assert device.model_version == tiny_bundle.version
+        assert device.student.steps == 1
+        assert device.check_in(server.url).new_model
+
+
+class Losing(httpx.BaseTransport):
+    """Passes requests on and loses the answers to reports."""
+
+    def __init__(self, inner: httpx.BaseTransport) -> None:
+        self.inner = inner
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = self.inner.handle_request(request)
+        if "/rounds/" in request.url.path:
+            answer.close()
+            raise httpx.ReadError("the answer was lost")
+        return answer
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Down(Losing):
+    """Never delivers reports."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if "/rounds/" in request.url.path:
+            raise httpx.ConnectError("down")
+        return self.inner.handle_request(request)
