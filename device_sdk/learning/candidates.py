@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ from device_sdk.learning.settings import LearningSettings
 
 __all__ = ["Candidates", "Heard", "gather", "objective"]
 
-_REPAIRS = 16
+_REPAIRS = 12
 _BLANK = 0
 
 
@@ -43,11 +44,15 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """texts, tokens, costs: [N], no text twice. The first entry is the one that was served."""
+    """texts, tokens, costs: [N], no text twice. The first entry is the one that was served.
+
+    nlls: [N] float64, -log p(tokens | audio) as far as a beam found it; NaN for candidates that none did.
+    """
 
     texts: tuple[str, ...]
     tokens: tuple[Tokens, ...]
     costs: npt.NDArray[np.float32]
+    nlls: npt.NDArray[np.float64]
 
 
 def gather(
@@ -62,18 +67,20 @@ def gather(
 
     encode: text -> sentence pieces. Without a signal all costs are 0.
     """
-    found = dict(zip(served.texts, served.tokens, strict=True))
-    if teacher is not None:
-        found = found | {t: k for t, k in zip(teacher.texts, teacher.tokens, strict=True) if t not in found}
+    found: dict[str, tuple[Tokens, float]] = {}
+    for heard in (served, teacher):
+        if heard is not None:
+            for text, tokens, score in zip(heard.texts, heard.tokens, heard.scores, strict=True):
+                found.setdefault(text, (tokens, -score))
     extra: Sequence[str] = ()
     if isinstance(signal, Corrected):
         extra = (signal.text,)
     elif isinstance(signal, Semantics) and settings.repair:
         extra = repair(tuple(found), signal.slots, signal.lexicon, limit=_REPAIRS)
     for text in extra:
-        tokens = tuple(encode(text))
-        if _BLANK not in tokens:  # the unknown piece shares the blank's id: such a text cannot be learned
-            found.setdefault(text, tokens)
+        pieces = tuple(encode(text))
+        if _BLANK not in pieces:  # the unknown piece shares the blank's id: such a text cannot be learned
+            found.setdefault(text, (pieces, math.nan))
     texts = tuple(found)
     if signal is None:
         values = np.zeros(len(texts), np.float32)
@@ -81,26 +88,23 @@ def gather(
         values = costs(signal, texts, served.texts[0])
     else:
         values = check_costs(cost_function(signal, texts, served.texts[0]), len(texts))
-    return Candidates(texts, tuple(found.values()), values)
+    tokens_found, nlls = zip(*found.values(), strict=True)
+    return Candidates(texts, tokens_found, values, np.array(nlls, np.float64))
 
 
 def objective(
-    candidates: Candidates,
-    nlls: npt.NDArray[np.floating],
-    teacher: Heard | None,
-    signal: Signal | None,
-    settings: LearningSettings,
+    candidates: Candidates, teacher: Heard | None, signal: Signal | None, settings: LearningSettings
 ) -> Objective | str:
     """The utterance's loss, or why there is nothing to learn from it.
 
-    nlls: [N] of the candidates, from the training graph on clean features. The label is the teacher's where feedback
+    All of the candidates' NLLs must be known by now. The label is the teacher's where feedback
     does not contradict it and the teacher is sure enough; else the likeliest of the cheapest candidates, weighed by
     1 - cost. Costs that are all the same say nothing and are left out.
     """
-    chosen, weight = _label(candidates, nlls, teacher, signal, settings)
-    order = np.argsort(nlls, kind="stable")
+    chosen, weight = _label(candidates, teacher, signal, settings)
+    order = np.argsort(candidates.nlls, kind="stable")
     kept = list(dict.fromkeys(int(index) for index in order[: settings.hypotheses]))
-    for index in (_cheapest(candidates, nlls), chosen, 0 if settings.reinforce_weight else None):
+    for index in (_cheapest(candidates), chosen, 0 if settings.reinforce_weight else None):
         if index is not None and index not in kept:
             kept.append(index)
     losses: list[Objective] = []
@@ -115,18 +119,14 @@ def objective(
     return total(losses) if losses else ("the teacher is not sure" if signal is None else "the feedback says nothing")
 
 
-def _cheapest(candidates: Candidates, nlls: npt.NDArray[np.floating]) -> int:
+def _cheapest(candidates: Candidates) -> int:
     """The likeliest of the candidates with the lowest cost."""
     lowest = np.flatnonzero(candidates.costs <= candidates.costs.min() + 1e-6)
-    return int(lowest[np.argmin(nlls[lowest])])
+    return int(lowest[np.argmin(candidates.nlls[lowest])])
 
 
 def _label(
-    candidates: Candidates,
-    nlls: npt.NDArray[np.floating],
-    teacher: Heard | None,
-    signal: Signal | None,
-    settings: LearningSettings,
+    candidates: Candidates, teacher: Heard | None, signal: Signal | None, settings: LearningSettings
 ) -> tuple[int | None, float]:
     """(index of the label, its weight); (None, 0) where there is none."""
     if isinstance(signal, Accepted):
@@ -143,5 +143,5 @@ def _label(
             return taught, 1.0 - float(candidates.costs[taught])
     if signal is None:
         return None, 0.0
-    cheapest = _cheapest(candidates, nlls)
+    cheapest = _cheapest(candidates)
     return cheapest, 1.0 - float(candidates.costs[cheapest])

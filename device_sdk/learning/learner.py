@@ -126,9 +126,12 @@ def learn_one(
     candidates = gather(served, taught, example.signal, bundle.tokenizer.encode, settings, cost_function)
     cost = None if example.signal is None else float(candidates.costs[0])
     constants = {name: bundle.weights[name] for name in bundle.architecture.constant_shapes()}
-    zeros = np.zeros(len(candidates.tokens), np.float32)
-    scored = session.run({**constants, **student.weights}, example.features, candidates.tokens, zeros)
-    loss = objective(candidates, scored.negative_log_likelihoods, taught, example.signal, settings)
+    unknown = np.flatnonzero(np.isnan(candidates.nlls))
+    if unknown.size:
+        tokens = [candidates.tokens[index] for index in unknown]
+        scored = session.run({**constants, **student.weights}, example.features, tokens, np.zeros(unknown.size))
+        candidates.nlls[unknown] = scored.negative_log_likelihoods
+    loss = objective(candidates, taught, example.signal, settings)
     if isinstance(loss, str):
         return Outcome(student, cost=cost, skipped=loss)
     losses: list[float] = []
