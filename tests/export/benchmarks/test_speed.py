@@ -1,0 +1,38 @@
+"""The benchmarks run and say what they should; what they measure is not asserted on a shared machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from device_sdk.bundle import Bundle
+from export.benchmarks import decode, features
+
+pytest.importorskip("sherpa_onnx")
+
+
+def test_features(monkeypatch):
+    monkeypatch.setattr(features, "SECONDS", 2)
+    monkeypatch.setattr(features, "RUNS", 3)
+    speed, difference = features.benchmark()
+    assert speed.unit == "frames/s"
+    assert speed.peer == "kaldi-native-fbank"
+    assert speed.ratio is not None
+    assert difference.holds
+
+
+def test_decode(monkeypatch, tiny_bundle):
+    monkeypatch.setattr(decode, "RUNS", 1)
+    monkeypatch.setattr(decode, "CLIPS", 2)
+    monkeypatch.setattr(decode, "_bundle", lambda folder: tiny_bundle)
+    monkeypatch.delenv("IDIOLECT_DATA", raising=False)
+    figures = decode.benchmark()
+    assert all(figure.ours > 0.0 and (figure.peer is None) == (figure.peer_value is None) for figure in figures)
+    assert figures[-1].holds, "greedy tokens and times are those of sherpa-onnx"
+
+
+def test_without_a_packaged_bundle_random_weights_are_decoded(monkeypatch, tmp_path):
+    monkeypatch.setattr("device_sdk.bundle.bundle.DEFAULT_BUNDLE", tmp_path / "none")
+    bundle = decode._bundle(tmp_path)
+    assert isinstance(bundle, Bundle)
+    assert bundle.manifest.name == "random bench"
+    assert len(decode.speech()) >= 6
