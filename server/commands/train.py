@@ -1,0 +1,59 @@
+"""``idiolect train``: base models from made and real speech. Torch is loaded only when a command runs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from device_sdk.errors import ConfigurationError, MissingExtraError
+from server.commands import train_language
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Train base models (needs the extra idiolect-server[train]).", no_args_is_help=True)
+train_language.register(app)
+
+
+@app.callback()
+def _group() -> None:
+    """Train base models (needs the extra idiolect-server[train])."""
+
+
+@app.command()
+def rnnt(
+    out: Annotated[Path, typer.Option(help="Folder of the run; an interrupted run goes on from its checkpoint.")],
+    preset: Annotated[str, typer.Option(help="tiny, small, bench or paper.")] = "small",
+    minutes: Annotated[float | None, typer.Option(help="Budget of training time (default: 60).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget in steps instead.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides speech, order and first weights.")] = 1,
+    text: Annotated[list[Path] | None, typer.Option(help="Sentences to speak besides the grammar's, one a line.")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Real speech, KIND:PATH (barista, fsdd, folder); base voices only.")
+    ] = None,
+    shard: Annotated[int, typer.Option(help="Utterances made at a time.")] = 1200,
+    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 2,
+    snapshots: Annotated[Path | None, typer.Option(help="Folder for numbered copies of the weights on the way.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the last line of the log as JSON.")] = False,
+) -> None:
+    """Train an RNN-T by CTC, then by RNN-T, on speech made on the fly and on real recordings.
+
+    Writes OUT/weights.safetensors, tokenizer.model, words.txt, training.json and log.jsonl.
+    """
+    try:
+        from server.training.rnnt import Recipe
+        from server.training.runs import run_rnnt
+        from server.training.trainer import Budget
+    except ImportError as error:
+        raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
+    if minutes is not None and steps is not None:
+        raise ConfigurationError("--minutes and --steps exclude each other; give one")
+    budget = Budget(steps=steps) if steps is not None else Budget(minutes=60.0 if minutes is None else minutes)
+    recipe = Recipe(preset=preset, seed=seed, budget=budget, shard=shard, threads=threads)
+    command = shlex.join(["idiolect", *sys.argv[1:]])
+    result = run_rnnt(recipe, out, text or [], data or [], command, snapshots, show=not json_output)
+    typer.echo(json.dumps(result) if json_output else f"weights: {out / 'weights.safetensors'}")

@@ -1,0 +1,65 @@
+"""What is made from text before training starts: the subword pieces and the public word list."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from device_sdk.errors import ConfigurationError, DataError
+
+__all__ = ["clean", "read_sentences", "train_pieces", "word_list"]
+
+_NOT_TEXT = re.compile(r"[^a-z' ]+")
+
+
+def clean(sentence: str) -> str:
+    """Lower-case words of a-z and apostrophe, one space apart."""
+    return " ".join(word for word in _NOT_TEXT.sub(" ", sentence.lower()).split() if word.strip("'"))
+
+
+def read_sentences(path: Path) -> list[str]:
+    """The distinct sentences of a text file, one a line, cleaned, in order. Sentences with figures are left out."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such text file; expected one sentence a line")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    sentences = dict.fromkeys(clean(line) for line in lines if not any(c.isdigit() for c in line))
+    sentences.pop("", None)
+    if not sentences:
+        raise DataError(f"{path}: found no sentence of the letters a-z; expected one a line")
+    return list(sentences)
+
+
+def train_pieces(sentences: Iterable[str], size: int) -> bytes:
+    """A SentencePiece unigram model with ``size`` pieces; piece 0 stands for unknown and for blank."""
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            vocab_size=size,
+            model_type="unigram",
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            unk_id=0,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            byte_fallback=False,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ConfigurationError(f"pieces: {size} pieces cannot be made from this text: {error}") from error
+    return model.getvalue()
+
+
+def word_list(vocabulary: Iterable[str], sentences: Sequence[str] = (), least: int = 3) -> list[str]:
+    """``<unk>``, then the vocabulary and every word seen ``least`` times in the sentences, sorted."""
+    counts = Counter(word for sentence in sentences for word in sentence.split())
+    words = set(vocabulary) | {word for word, count in counts.items() if count >= least}
+    return ["<unk>", *sorted(words)]

@@ -1,0 +1,357 @@
+"""The recipe for a base RNN-T: the encoder by CTC first, then the whole network by RNN-T with CTC as a helper.
+
+Going straight to the RNN-T loss leaves a small network on a plateau for long. CTC leaves it within a few hundred steps
+when short utterances come first; its head has the joint's own form, so the RNN-T begins as the CTC model it grew from.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+import torch
+from numpy.typing import NDArray
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from safetensors.numpy import save
+from torch import Tensor, nn
+
+from device_sdk.bundle.architecture import BLANK, PRESETS, Architecture
+from device_sdk.errors import ConfigurationError, DataError, LearningError
+from export.losses.rnnt import rnnt_loss
+from export.networks.rnnt import RNNT
+from server.training.augmentation import Augmentation, augment
+from server.training.data import Batch, Example, moments, stream
+from server.training.greedy import ctc_greedy, greedy, word_errors
+from server.training.speech import Mixture, ShardMaker
+from server.training.trainer import (
+    Average,
+    Budget,
+    append_log,
+    learning_rate,
+    load_checkpoint,
+    save_checkpoint,
+    write_atomically,
+)
+
+__all__ = ["Learner", "Recipe", "train_rnnt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that decides a run, besides the speech.
+
+    ctc_share: share of the budget for CTC alone; helper: weight of CTC beside the RNN-T loss (both per token).
+    shard: utterances in a shard; window: shards in an epoch (the newest is fresh). warmup: steps.
+    frames: most feature frames in a batch, padding included; batch: most utterances. clip: largest gradient norm.
+    average: decay of the averaged weights. pruning: see :func:`export.losses.rnnt.rnnt_loss`.
+    """
+
+    preset: str = "small"
+    seed: int = 1
+    budget: Budget = field(default_factory=lambda: Budget(minutes=60.0))
+    ctc_share: float = 0.22
+    helper: float = 0.2
+    shard: int = 1200
+    window: int = 5
+    batch: int = 32
+    frames: int = 14_000
+    peak: float = 2e-3
+    warmup: int = 200
+    weight_decay: float = 1e-3
+    clip: float = 2.0
+    dropout: float = 0.1
+    average: float = 0.999
+    pruning: float = 1e-4
+    threads: int = 2
+    bfloat16: bool = True
+    snapshot_minutes: float = 5.0
+    augmentation: Augmentation = field(default_factory=Augmentation)
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise ConfigurationError(f"preset: found {self.preset!r}, expected one of {', '.join(PRESETS)}")
+        if not 0.0 <= self.ctc_share < 1.0:
+            raise ConfigurationError(f"ctc_share: found {self.ctc_share}, expected 0 to below 1")
+
+    @property
+    def architecture(self) -> Architecture:
+        return PRESETS[self.preset]
+
+
+class Learner(nn.Module):
+    """The network and a CTC head of the joint's form, which only training uses."""
+
+    def __init__(self, architecture: Architecture, dropout: float) -> None:
+        super().__init__()
+        a = architecture
+        self.network = RNNT(a, dropout)
+        self.ctc_hidden = nn.Linear(a.encoder_size, a.joiner_size)
+        self.ctc_output = nn.Linear(a.joiner_size, a.pieces)
+
+    def ctc_loss(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """Mean negative log-likelihood per token of the encoder's output [B, T, H]."""
+        scores = self.ctc_log_probs(hidden)
+        losses = nn.functional.ctc_loss(
+            scores.transpose(0, 1), batch.tokens, batch.frames, batch.lengths, BLANK, "none", zero_infinity=True
+        )
+        return losses.sum() / batch.lengths.sum()
+
+    def ctc_log_probs(self, hidden: Tensor) -> Tensor:
+        return self.ctc_output(torch.tanh(self.ctc_hidden(hidden))).float().log_softmax(-1)
+
+    def rnnt_loss(self, hidden: Tensor, batch: Batch, dtype: torch.dtype, pruning: float) -> Tensor:
+        """Mean negative log-likelihood per token."""
+        network = self.network
+        losses = rnnt_loss(
+            network.joiner_encoder(hidden).float(),
+            network.predict(batch.tokens).float(),
+            network.joiner_output.weight,
+            network.joiner_output.bias,
+            batch.tokens,
+            batch.frames,
+            batch.lengths,
+            dtype=dtype,
+            pruning=pruning,
+        )
+        return losses.sum().float() / batch.lengths.sum()
+
+    @torch.no_grad()
+    def begin_transducer(self) -> None:
+        """Start the joint from the CTC head; the prediction network begins with little to say."""
+        network = self.network
+        for own, given in ((network.joiner_encoder, self.ctc_hidden), (network.joiner_output, self.ctc_output)):
+            own.weight.copy_(given.weight)
+            own.bias.copy_(given.bias)
+        network.joiner_predictor.weight.mul_(0.3)
+
+
+def train_rnnt(
+    recipe: Recipe,
+    mixture: Mixture,
+    pieces: bytes,
+    out: Path,
+    watched: Sequence[Example] = (),
+    details: Mapping[str, Any] | None = None,
+    *,
+    speech: Path | None = None,
+    snapshots: Path | None = None,
+    show: bool = True,
+) -> dict[str, Any]:
+    """Train, or go on from the checkpoint in ``out``. Returns the last line of the log.
+
+    pieces: the tokenizer's model. watched: utterances to report word errors on, by source; they are not trained on.
+    details: what ``training.json`` should also say. Writes weights.safetensors, tokenizer.model, training.json,
+    log.jsonl and checkpoint.safetensors to ``out``; snapshots, if given, receives copies of the weights on the way.
+    Raises LearningError when the loss is no longer a number.
+    """
+    torch.set_num_threads(recipe.threads)
+    torch.set_flush_denormal(True)
+    torch.manual_seed(recipe.seed)
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer = sentencepiece.SentencePieceProcessor(model_proto=pieces)
+    if tokenizer.get_piece_size() != recipe.architecture.pieces:
+        raise DataError(
+            f"tokenizer: {tokenizer.get_piece_size()} pieces, expected {recipe.architecture.pieces} for {recipe.preset}"
+        )
+    write_atomically(out / "tokenizer.model", pieces)
+    run = _Run(recipe, out, tokenizer, list(watched), dict(details or {}), snapshots)
+    folder = speech or out / "speech"
+    with ShardMaker(folder, mixture, recipe.seed, recipe.shard) as maker, _progress(show) as bar:
+        task = bar.add_task("training", total=1.0)
+        run.restore(maker)
+        while run.progress < 1.0:
+            run.epoch(maker, lambda text: bar.update(task, completed=run.progress, description=text))
+        return run.finish()
+
+
+def _progress(show: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
+        disable=not show,
+    )
+
+
+class _Run:
+    """The state of one run."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        out: Path,
+        tokenizer: sentencepiece.SentencePieceProcessor,
+        watched: list[Example],
+        details: dict[str, Any],
+        snapshots: Path | None,
+    ) -> None:
+        self.recipe, self.out, self.tokenizer = recipe, out, tokenizer
+        self.watched, self.details, self.snapshots = watched, details, snapshots
+        self.learner = Learner(recipe.architecture, recipe.dropout)
+        self.optimizer = torch.optim.AdamW(
+            self.learner.parameters(), recipe.peak, betas=(0.9, 0.98), weight_decay=recipe.weight_decay, fused=True
+        )
+        self.average = Average(self.learner, recipe.average)
+        self.steps, self.epochs, self.seconds = 0, 0, 0.0
+        self.transducer = False
+        self.last_snapshot = 0.0
+        self.record: dict[str, Any] = {}
+
+    @property
+    def progress(self) -> float:
+        return self.recipe.budget.progress(self.steps, self.seconds)
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.out / "checkpoint.safetensors"
+
+    def restore(self, maker: ShardMaker) -> None:
+        """Go on where the checkpoint ends, or set the features' constants from the first shard."""
+        if self.checkpoint.exists():
+            state = load_checkpoint(self.checkpoint, self.learner, self.optimizer, self.average)
+            self.steps, self.epochs, self.seconds = state["steps"], state["epochs"], state["seconds"]
+            self.transducer, self.last_snapshot = state["transducer"], state["last_snapshot"]
+            self.record = state["record"]
+            return
+        mean, scale = moments(maker.window(0, 0))
+        self.learner.network.mean.copy_(torch.from_numpy(mean))
+        self.learner.network.scale.copy_(torch.from_numpy(scale))
+
+    def epoch(self, maker: ShardMaker, tell: Callable[[str], None]) -> None:
+        """One pass over the window of shards, then a checkpoint and a line in the log."""
+        recipe = self.recipe
+        generator = np.random.default_rng([recipe.seed, self.epochs])
+        torch.manual_seed(recipe.seed * 100_003 + self.epochs)
+        examples = maker.window(max(0, self.epochs - recipe.window + 1), self.epochs)
+        if self.epochs < 2:  # short utterances first
+            longest = float(np.median([example.features.shape[0] for example in examples]))
+            examples = [example for example in examples if example.features.shape[0] <= longest]
+        mean = self.learner.network.mean.numpy()
+        totals, count, norms = {"ctc": 0.0, "rnnt": 0.0}, 0, 0.0
+        begun = time.monotonic()
+        self.learner.train()
+        for batch in stream(
+            examples,
+            self.tokenizer.encode,
+            lambda features, rng: augment(features, mean, recipe.augmentation, rng),
+            generator,
+            subsampling=recipe.architecture.subsampling_factor,
+            budget=recipe.frames,
+            most=recipe.batch,
+        ):
+            losses, norm = self.step(batch)
+            for name, value in losses.items():
+                totals[name] += value
+            norms += norm
+            count += 1
+            now = time.monotonic()
+            self.seconds += now - begun
+            begun = now
+            tell(f"epoch {self.epochs} " + " ".join(f"{name} {value:.3f}" for name, value in losses.items() if value))
+            if self.progress >= 1.0:
+                break
+        self.epochs += 1
+        means = {name: round(value / max(1, count), 4) for name, value in totals.items()}
+        self.record = {
+            "epoch": self.epochs, "steps": self.steps, "minutes": round(self.seconds / 60, 2), "progress": round(self.progress, 4),
+            "phase": "rnnt" if self.transducer else "ctc", **means, "gradient": round(norms / max(1, count), 3),
+            "utterances": len(examples),
+        }  # fmt: skip
+        if self.watched and self._due():
+            self.last_snapshot = self.seconds
+            self.record["wer"] = self.errors()
+            self.export(self.snapshots)
+        append_log(self.out / "log.jsonl", self.record)
+        save_checkpoint(
+            self.checkpoint, self.learner, self.optimizer, self.average,
+            {
+                "steps": self.steps, "epochs": self.epochs, "seconds": self.seconds, "transducer": self.transducer,
+                "last_snapshot": self.last_snapshot, "record": self.record,
+            },
+        )  # fmt: skip
+
+    def step(self, batch: Batch) -> tuple[dict[str, float], float]:
+        """One step on one batch. Returns the losses per token and the gradient's norm before clipping."""
+        recipe, learner = self.recipe, self.learner
+        if not self.transducer and self.progress >= recipe.ctc_share:
+            learner.begin_transducer()
+            self.average = Average(learner, recipe.average)
+            self.transducer = True
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.progress, self.steps, recipe.peak, recipe.warmup)
+        dtype = torch.bfloat16 if recipe.bfloat16 else torch.float32
+        losses: dict[str, Tensor] = {}
+        with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
+            hidden = learner.network.hidden(learner.network.stack(batch.features))
+            losses["ctc"] = learner.ctc_loss(hidden, batch)
+            if self.transducer:
+                losses["rnnt"] = learner.rnnt_loss(hidden, batch, dtype, recipe.pruning)
+        total = losses["rnnt"] + recipe.helper * losses["ctc"] if self.transducer else losses["ctc"]
+        self.optimizer.zero_grad(set_to_none=True)
+        total.backward()  # type: ignore[no-untyped-call]
+        norm = float(nn.utils.clip_grad_norm_(learner.parameters(), recipe.clip))
+        if not np.isfinite(norm):
+            raise LearningError(f"step {self.steps}: the gradient is not a number; resume with a lower peak learning rate")
+        self.optimizer.step()
+        self.average.update(learner)
+        self.steps += 1
+        return {name: float(value.detach()) for name, value in losses.items()}, norm
+
+    def _due(self) -> bool:
+        return self.progress >= 1.0 or self.seconds - self.last_snapshot >= 60.0 * self.recipe.snapshot_minutes
+
+    def averaged(self) -> Learner:
+        copy = Learner(self.recipe.architecture, 0.0)
+        copy.load_state_dict(self.learner.state_dict())
+        self.average.copy_to(copy)
+        return copy.eval()
+
+    def errors(self) -> dict[str, float]:
+        """Word error rates of the averaged weights on the watched utterances, by greedy decoding."""
+        learner = self.averaged()
+
+        def decode(features: Sequence[NDArray[np.floating]]) -> list[str]:
+            if self.transducer:
+                found = greedy(learner.network, features)
+            else:
+                found = _ctc_decode(learner, features)
+            return [self.tokenizer.decode(tokens) for tokens in found]
+
+        return {source: round(rate, 4) for source, rate in word_errors(self.watched, decode).items()}
+
+    def export(self, snapshots: Path | None) -> None:
+        """Write the averaged weights to the run's folder and, numbered, to ``snapshots``."""
+        learner = self.averaged()
+        if not self.transducer:
+            learner.begin_transducer()
+        weights = save(learner.network.to_parameters())
+        described = json.dumps(self.description(), indent=2).encode()
+        targets = [self.out] if snapshots is None else [self.out, snapshots / f"epoch-{self.epochs:04d}"]
+        for folder in targets:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / "weights.safetensors", weights)
+            write_atomically(folder / "training.json", described)
+            if folder != self.out:
+                write_atomically(folder / "tokenizer.model", (self.out / "tokenizer.model").read_bytes())
+        if snapshots is not None:
+            append_log(snapshots / "log.jsonl", {**self.record, "snapshot": str(targets[1])})
+
+    def description(self) -> dict[str, Any]:
+        return {**self.details, "recipe": asdict(self.recipe), "result": self.record}
+
+    def finish(self) -> dict[str, Any]:
+        self.export(None)
+        return self.record
+
+
+@torch.no_grad()
+def _ctc_decode(learner: Learner, features: Sequence[NDArray[np.floating]]) -> list[list[int]]:
+    from server.training.data import collate
+
+    batch = collate([(f.astype(np.float32), []) for f in features], learner.network.architecture.subsampling_factor)
+    hidden = learner.network.hidden(learner.network.stack(batch.features))
+    return ctc_greedy(learner.ctc_log_probs(hidden), batch.frames)

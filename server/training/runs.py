@@ -1,0 +1,106 @@
+"""A whole RNN-T run from its inputs: pieces, word list, mixture, watched utterances, training, description."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from device_sdk.errors import DataError
+from device_sdk.features.logmel import logmel
+from server.corpora import grammar
+from server.corpora.barista import read_barista
+from server.corpora.folder import read_folder
+from server.corpora.fsdd import read_fsdd
+from server.corpora.made import made_corpus
+from server.corpora.utterance import Corpus, Utterance
+from server.training.data import Example
+from server.training.pieces import read_sentences, train_pieces, word_list
+from server.training.recordings import real_recordings, split_voices, sure
+from server.training.rnnt import Recipe, train_rnnt
+from server.training.speech import Mixture, Recording, sentence
+from server.training.trainer import write_atomically
+
+__all__ = ["prepare", "run_rnnt"]
+
+_READERS = {"barista": read_barista, "fsdd": read_fsdd, "folder": read_folder}
+_WATCHED_PER_SOURCE = 60
+
+
+def prepare(
+    texts: Sequence[Path], data: Sequence[str], watch: int = _WATCHED_PER_SOURCE
+) -> tuple[Mixture, list[str], list[Example], dict[str, Any]]:
+    """Read what was given. Returns the mixture, all given sentences, the utterances to watch, and details for the card.
+
+    data: KIND:PATH each. Given sentences outside the grammar's base split are not spoken, since they may be said by
+    simulated devices.
+    """
+    sentences = [line for path in texts for line in read_sentences(path)]
+    recordings: list[Recording] = []
+    watched = _watched_made(watch)
+    voices: dict[str, Any] = {}
+    for given in data:
+        kind, _, path = given.partition(":")
+        if kind not in _READERS or not path:
+            raise DataError(f"--data {given}: expected KIND:PATH with KIND one of {', '.join(_READERS)}")
+        corpus: Corpus = _READERS[kind](Path(path))
+        recordings += real_recordings(kind, Path(path), corpus)
+        voices[kind] = split_voices(kind, corpus.speakers)
+        for role in ("development", "devices", "heldout"):
+            watched += _watch(sure(corpus.utterances, kind, role), f"{kind}.{role}", watch)
+    spoken = tuple(line for line in sentences if grammar.split_of(line) == "base" and len(line.split()) <= 14)
+    mixture = Mixture(sentences=spoken, recordings=tuple(recordings), recorded=0.3 if recordings else 0.0)
+    outside = sorted({r.text for r in recordings if " " in r.text and grammar.split_of(r.text) != "base"})
+    details = {
+        "voices": voices,
+        "data": list(data),
+        "text": [str(path) for path in texts],
+        "sentences": len(spoken),
+        "recordings": len(recordings),
+        "recorded_sentences_outside_base_split": outside,
+    }
+    return mixture, sentences, watched, details
+
+
+def run_rnnt(
+    recipe: Recipe,
+    out: Path,
+    texts: Sequence[Path],
+    data: Sequence[str],
+    command: str = "",
+    snapshots: Path | None = None,
+    show: bool = True,
+) -> dict[str, Any]:
+    """``idiolect train rnnt``. Returns the last line of the log."""
+    mixture, sentences, watched, details = prepare(texts, data)
+    out.mkdir(parents=True, exist_ok=True)
+    pieces = _pieces(recipe, mixture, out)
+    words = word_list(grammar.vocabulary(), sentences)
+    write_atomically(out / "words.txt", ("\n".join(words) + "\n").encode())
+    details = {"command": command, "words": len(words), **details}
+    return train_rnnt(recipe, mixture, pieces, out, watched, details, snapshots=snapshots, show=show)
+
+
+def _pieces(recipe: Recipe, mixture: Mixture, out: Path) -> bytes:
+    existing = out / "tokenizer.model"
+    if existing.exists():
+        return existing.read_bytes()
+    generator = np.random.default_rng([recipe.seed, 0x70])
+    lines = [sentence(mixture, generator) for _ in range(30_000 if recipe.architecture.pieces > 100 else 2_000)]
+    return train_pieces([*lines, *mixture.sentences, *(r.text for r in mixture.recordings)], recipe.architecture.pieces)
+
+
+def _watched_made(count: int) -> list[Example]:
+    corpus = made_corpus("devices", 10, max(1, count // 10), seed=11)
+    return [_example(utterance, "made.devices") for utterance in corpus.utterances]
+
+
+def _watch(utterances: Sequence[Utterance], source: str, count: int) -> list[Example]:
+    chosen = np.random.default_rng(0).permutation(len(utterances))[:count]
+    return [_example(utterances[index], source) for index in sorted(chosen)]
+
+
+def _example(utterance: Utterance, source: str) -> Example:
+    return Example(logmel(utterance.load()), utterance.text or "", source)

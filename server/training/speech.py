@@ -1,0 +1,230 @@
+"""Speech to train on, made shard by shard: commands spoken by espeak-ng and real recordings, through random rooms.
+
+A shard is a pure function of (mixture, seed, index), so a run can be repeated and resumed. A background process makes the
+coming shards while the loop trains on the present ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import soxr
+
+from device_sdk.errors import ConfigurationError, DataError
+from device_sdk.features.logmel import logmel
+from server.corpora import grammar
+from server.corpora.acoustics import STRONG, Ranges, augment, pad
+from server.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
+from server.corpora.voices import draw_voice, speak
+from server.training.data import Example, read_shard, write_shard
+
+__all__ = ["Mixture", "Recording", "ShardMaker", "join", "make_shard", "record", "sentence", "trim"]
+
+REAL = Ranges(
+    speed=(0.86, 1.17),
+    reverb=0.35,
+    reverb_seconds=(0.08, 0.4),
+    direct_db=(2.0, 15.0),
+    noise=0.6,
+    snr_db=(10.0, 40.0),
+    eq_db=2.5,
+    tilt_db=1.2,
+    band=0.2,
+    clip=0.05,
+    quantise=0.05,
+    hum=0.05,
+    edges_seconds=(0.0, 0.45),
+)
+"""Real recordings bring their own room and microphone: less is added to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A real utterance for training. waveform: float32 [S] at 16 kHz."""
+
+    waveform: Waveform = field(repr=False)
+    text: str
+    speaker: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """What a shard is made of.
+
+    intents: share of made utterances drawn from single intents of the grammar; sentences_share: of ``sentences`` (the
+    user's text); the rest is the whole grammar. recorded: share of all utterances that are real. Recordings of one word
+    are joined to strings of up to eight of one speaker, and take ``joined`` of the real share.
+    narrow: share of utterances that go through 8 kHz.
+    """
+
+    sentences: tuple[str, ...] = ()
+    recordings: tuple[Recording, ...] = ()
+    intents: Mapping[str, float] = field(default_factory=lambda: {"order_drink": 0.3, "digits": 0.1})
+    sentences_share: float = 0.14
+    recorded: float = 0.3
+    joined: float = 0.4
+    narrow: float = 0.15
+
+    def __post_init__(self) -> None:
+        if sum(self.intents.values()) + self.sentences_share > 1.0:
+            raise ConfigurationError("mixture: the shares of intents and sentences add up to more than 1")
+
+
+def record(utterances: Iterable[Utterance], source: str) -> list[Recording]:
+    """Load the utterances whose words are sure. Raises DataError when none is left."""
+    found = [
+        Recording(utterance.load(), utterance.text, utterance.speaker, source)
+        for utterance in utterances
+        if utterance.text and utterance.score_words
+    ]
+    if not found:
+        raise DataError(f"{source}: found no utterance with a sure text; choose other speakers")
+    return found
+
+
+def sentence(mixture: Mixture, generator: np.random.Generator) -> str:
+    """Words for a made utterance, from the base split only."""
+    draw = generator.random()
+    for intent, share in mixture.intents.items():
+        if draw < share:
+            while (command := grammar.sample(generator, "base")).intent != intent:
+                pass
+            return command.text
+        draw -= share
+    if mixture.sentences and draw < mixture.sentences_share:
+        return mixture.sentences[generator.integers(len(mixture.sentences))]
+    return grammar.sample(generator, "base").text
+
+
+def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Example]:
+    """``count`` utterances: shard ``index`` of a run with this seed."""
+    generator = np.random.default_rng([seed, index])
+    phrases = [r for r in mixture.recordings if " " in r.text]
+    words: dict[str, list[Recording]] = {}
+    for recording in mixture.recordings:
+        if " " not in recording.text:
+            words.setdefault(recording.speaker, []).append(recording)
+    real = round(count * mixture.recorded) if mixture.recordings else 0
+    strings = 0 if not words else real if not phrases else round(real * mixture.joined)
+    examples: list[Example] = []
+    for _ in range(strings):
+        speaker = sorted(words)[generator.integers(len(words))]
+        waveform, text = join(words[speaker], int(generator.integers(1, 9)), generator)
+        waveform = augment(waveform, generator, REAL)
+        examples.append(_finish(waveform, text, words[speaker][0].source, generator, mixture.narrow))
+    order = np.concatenate([generator.permutation(len(phrases)) for _ in range(-(-real // max(1, len(phrases))))] or [[]])
+    for position in order[: real - strings].astype(int):
+        recording = phrases[position]
+        waveform = augment(trim(recording.waveform, generator), generator, REAL)
+        examples.append(_finish(waveform, recording.text, recording.source, generator, mixture.narrow / 2))
+    while len(examples) < count:
+        text = sentence(mixture, generator)
+        voice = draw_voice("base", generator)
+        if generator.random() < 0.15:
+            voice = replace(voice, word_gap=int(generator.integers(2, 12)))
+        waveform = augment(speak(text, voice), generator, STRONG)
+        examples.append(_finish(waveform, text, "made", generator, mixture.narrow))
+    return examples
+
+
+def join(words: Sequence[Recording], count: int, generator: np.random.Generator) -> tuple[Waveform, str]:
+    """A string of ``count`` one-word recordings, drawn at random, with gaps of 0 to 0.35 s."""
+    chosen = [words[index] for index in generator.integers(len(words), size=count)]
+    usual = generator.uniform(0.0, 0.25)
+    pieces = []
+    for recording in chosen:
+        waveform = recording.waveform * np.float32(generator.uniform(0.7, 1.3))
+        pieces.append(pad(waveform, 0.0, max(0.0, usual + generator.uniform(-0.1, 0.1))))
+    return np.concatenate(pieces).astype(np.float32), " ".join(recording.text for recording in chosen)
+
+
+def trim(waveform: Waveform, generator: np.random.Generator, margin: float = 0.12) -> Waveform:
+    """Cut a random part of the quiet before and after the speech, but never closer than ``margin`` seconds to it."""
+    block = SAMPLE_RATE // 100
+    energy = np.square(waveform[: waveform.size // block * block]).reshape(-1, block).mean(1)
+    if energy.size == 0 or not energy.any():
+        return waveform
+    loud = (energy > 0.003 * np.percentile(energy, 97)).nonzero()[0] * block
+    guard = int(margin * SAMPLE_RATE)
+    before = max(0, int(loud[0]) - guard)
+    after = max(0, waveform.size - int(loud[-1]) - block - guard)
+    start, end = int(generator.uniform(0, before)), int(generator.uniform(0, after))
+    return waveform[start : waveform.size - end]
+
+
+def _finish(
+    waveform: Waveform, text: str, source: str, generator: np.random.Generator, narrow: float
+) -> Example:
+    """Through 8 kHz sometimes, quiet at the end always (the last words need time to come out), then features."""
+    if generator.random() < narrow:
+        waveform = soxr.resample(soxr.resample(waveform, SAMPLE_RATE, 8_000), 8_000, SAMPLE_RATE).astype(np.float32)
+    if generator.random() < 0.5:
+        quiet = int(generator.uniform(0.1, 0.4) * SAMPLE_RATE)
+        floor = generator.choice([0.0, 1e-5, 1e-4])
+        waveform = np.concatenate([waveform, (generator.standard_normal(quiet) * floor).astype(np.float32)])
+    return Example(logmel(waveform).astype(np.float16), text, source)
+
+
+_mixture: Mixture | None = None
+
+
+def _prepare(mixture: Mixture) -> None:
+    global _mixture
+    os.nice(5)
+    _mixture = mixture
+
+
+def _make(path: str, seed: int, index: int, count: int) -> None:
+    assert _mixture is not None
+    write_shard(Path(path), make_shard(_mixture, seed, index, count))
+
+
+class ShardMaker:
+    """Owns the background process and the folder of shards. Use as a context manager."""
+
+    def __init__(self, folder: Path, mixture: Mixture, seed: int, count: int, ahead: int = 2) -> None:
+        self.folder, self.mixture, self.seed, self.count, self.ahead = folder, mixture, seed, count, ahead
+        folder.mkdir(parents=True, exist_ok=True)
+        self._pool: ProcessPoolExecutor | None = None
+        self._running: dict[int, Future[None]] = {}
+        self._held: dict[int, list[Example]] = {}
+
+    def __enter__(self) -> ShardMaker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def window(self, first: int, last: int) -> list[Example]:
+        """The examples of shards ``first`` to ``last``; older ones are forgotten, coming ones are begun."""
+        for index in range(first, last + 1 + self.ahead):
+            self._begin(index)
+        for index in [index for index in self._held if index < first]:
+            del self._held[index]
+            self._path(index).unlink(missing_ok=True)
+        for index in range(first, last + 1):
+            if index not in self._held:
+                if index in self._running:
+                    self._running.pop(index).result()
+                self._held[index] = read_shard(self._path(index))
+        return [example for index in range(first, last + 1) for example in self._held[index]]
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"shard-{index:05d}.safetensors"
+
+    def _begin(self, index: int) -> None:
+        if index in self._held or index in self._running or self._path(index).exists():
+            return
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(self.mixture,)
+            )
+        self._running[index] = self._pool.submit(_make, str(self._path(index)), self.seed, index, self.count)
