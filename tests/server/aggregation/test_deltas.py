@@ -1,0 +1,93 @@
+"""The algebra of the delta sum, against float64 references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from server.aggregation.deltas import BLOCK, DeltaSum, add, finish, init, merge, scaled_add
+
+SHAPES = {"a": (3, 2), "b": (4,)}
+# Small integers: float32 sums of them are exact, so the algebra can be tested for equality.
+EXACT = st.lists(
+    st.tuples(st.lists(st.integers(-64, 64), min_size=10, max_size=10), st.integers(1, 8)), min_size=1, max_size=8
+)
+
+
+def delta_of(values: list[int]) -> dict[str, NDArray[np.float32]]:
+    flat = np.array(values, np.float32)
+    return {"a": flat[:6].reshape(3, 2), "b": flat[6:]}
+
+
+def folded(reports: list[tuple[list[int], int]]) -> DeltaSum:
+    state = init(SHAPES)
+    for values, weight in reports:
+        state = add(state, delta_of(values), float(weight))
+    return state
+
+
+def same(left: DeltaSum, right: DeltaSum) -> bool:
+    equal = all(np.array_equal(left.sum[name], right.sum[name]) for name in SHAPES)
+    return equal and (left.weight, left.reports) == (right.weight, right.reports)
+
+
+@given(EXACT, EXACT, EXACT)
+def test_merge_is_associative_and_agrees_with_one_fold(
+    first: list[tuple[list[int], int]], second: list[tuple[list[int], int]], third: list[tuple[list[int], int]]
+) -> None:
+    parts = [folded(reports) for reports in (first, second, third)]
+    left = merge(merge(parts[0], parts[1]), parts[2])
+    right = merge(parts[0], merge(parts[1], parts[2]))
+    assert same(left, right)
+    assert same(left, folded([*first, *second, *third]))
+    assert same(merge(parts[0], init(SHAPES)), parts[0])
+
+
+@given(EXACT, st.randoms(use_true_random=False))
+def test_in_report_id_order_arrival_does_not_matter(reports: list[tuple[list[int], int]], order: object) -> None:
+    named = [(f"{number:03d}", report) for number, report in enumerate(reports)]
+    shuffled = list(named)
+    order.shuffle(shuffled)  # type: ignore[attr-defined]
+    again = folded([report for _, report in sorted(shuffled)])
+    assert same(again, folded(reports))
+
+
+def test_report_id_order_repeats_the_same_bits() -> None:
+    rng = np.random.default_rng(1)
+    deltas = {f"{n:02d}": {"a": rng.normal(size=(3, 2)).astype(np.float32)} for n in range(20)}
+
+    def run(names: list[str]) -> bytes:
+        state = init({"a": (3, 2)})
+        for name in sorted(names):
+            state = add(state, deltas[name], 1 / 3)
+        return finish(state)["a"].tobytes()
+
+    assert run(list(deltas)) == run(list(reversed(deltas)))
+
+
+@pytest.mark.parametrize("count", [1, 7, 100])
+def test_weighted_mean_against_float64(count: int) -> None:
+    rng = np.random.default_rng(count)
+    deltas = rng.normal(size=(count, BLOCK + 77)).astype(np.float32)
+    weights = rng.integers(1, 20, count).astype(float)
+    state = init({"w": (BLOCK + 77,)})
+    for delta, weight in zip(deltas, weights, strict=True):
+        state = add(state, {"w": delta}, weight)
+    expected = np.average(deltas.astype(np.float64), axis=0, weights=weights)
+    error = np.linalg.norm(finish(state)["w"] - expected) / np.linalg.norm(expected)
+    assert error < 1e-6
+
+
+def test_fixed_denominator_and_empty_sum() -> None:
+    state = add(init(SHAPES), delta_of([8] * 10), 1.0)
+    assert finish(state, 4.0)["b"].tolist() == [2.0] * 4
+    assert not finish(init(SHAPES))["a"].any()
+
+
+def test_scaled_add_of_a_strided_array() -> None:
+    total = np.zeros((4, 5), np.float32)
+    scaled_add(total, np.arange(20, dtype=np.float32).reshape(5, 4).T, 2.0)
+    assert np.array_equal(total, 2 * np.arange(20).reshape(5, 4).T)

@@ -1,0 +1,80 @@
+"""Equation 6 over bounded counts, its algebra and its post-processing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import ConfigurationError
+from device_sdk.wire.messages import FIXED_POINT
+from server.aggregation.marginals import CountSum, add, global_marginal, init, merge, surviving_counts
+
+WORDS = 12
+REPORTS = st.lists(st.dictionaries(st.integers(0, WORDS - 1), st.integers(1, FIXED_POINT), max_size=6), max_size=8)
+
+
+def folded(reports: list[dict[int, int]]) -> CountSum:
+    state = init(WORDS)
+    for report in reports:
+        state = add(state, report)
+    return state
+
+
+@given(REPORTS, REPORTS, REPORTS)
+def test_merge_is_associative_and_commutative(
+    first: list[dict[int, int]], second: list[dict[int, int]], third: list[dict[int, int]]
+) -> None:
+    a, b, c = folded(first), folded(second), folded(third)
+    left, right = merge(merge(a, b), c), merge(a, merge(c, b))
+    assert np.array_equal(left.total, right.total)
+    assert left.reports == len(first) + len(second) + len(third)
+    assert np.array_equal(left.total, folded([*third, *first, *second]).total)
+
+
+def test_add_leaves_its_argument_as_it_was() -> None:
+    state = init(WORDS)
+    add(state, {3: 5})
+    assert not state.total.any()
+
+
+@given(REPORTS)
+def test_is_equation_6_when_smoothing_vanishes(reports: list[dict[int, int]]) -> None:
+    state = folded(reports)
+    weights = [sum(report.values()) for report in reports]
+    if not sum(weights):
+        return
+    personal = [np.bincount(list(r), list(r.values()), WORDS) / max(1, w) for r, w in zip(reports, weights, strict=True)]
+    expected = np.average(personal, axis=0, weights=weights)
+    found = global_marginal(state.total, 0.0, np.full(WORDS, 1 / WORDS), 1e-9)
+    assert np.allclose(found, expected, atol=1e-6)
+
+
+@given(
+    st.lists(st.integers(-(10**6), 10**6), min_size=WORDS, max_size=WORDS),
+    st.floats(0, 1e6),
+    st.floats(1e-3, 1e6),
+)
+def test_is_a_positive_distribution_whatever_the_noise(released: list[int], variance: float, smoothing: float) -> None:
+    background = np.arange(1, WORDS + 1) / np.arange(1, WORDS + 1).sum()
+    found = global_marginal(np.array(released), variance, background, smoothing)
+    assert found.shape == (WORDS,)
+    assert (found > 0).all()
+    assert found.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("count", "deviation", "kept"),
+    [(-5.0, 0.0, 0.0), (0.5, 0.0, 0.5), (2.9, 1.0, 0.0), (3.0, 1.0, 3.0), (100.0, 40.0, 0.0)],
+)
+def test_suppression_below_three_deviations(count: float, deviation: float, kept: float) -> None:
+    released = np.array([int(count * FIXED_POINT)])
+    assert surviving_counts(released, deviation**2)[0] == pytest.approx(kept, abs=1 / FIXED_POINT)
+
+
+def test_no_evidence_gives_the_background() -> None:
+    background = np.array([0.7, 0.2, 0.1])
+    assert np.allclose(global_marginal(np.zeros(3, np.int64), 1.0, background, 5.0), background)
+    with pytest.raises(ConfigurationError, match="smoothing"):
+        global_marginal(np.zeros(3, np.int64), 1.0, background, 0.0)

@@ -1,0 +1,79 @@
+"""Server optimizers against torch's own, where a pseudo-gradient is minus the mean delta."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from server.aggregation.optimizers import (
+    OptimizerSettings,
+    apply,
+    init,
+    state_from_arrays,
+    state_to_arrays,
+    update_norm,
+)
+from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
+
+SHAPES = {"w": (3, 2)}
+
+
+def rounds(settings: OptimizerSettings, count: int, resume: bool = False) -> NDArray[np.float32]:
+    rng = np.random.default_rng(0)
+    base: dict[str, Any] = {"w": np.ones((3, 2), np.float32), "features.mean": np.full(2, 7, np.float32)}
+    state = init(settings, SHAPES)
+    for _ in range(count):
+        base, state = apply(settings, state, base, {"w": rng.normal(size=(3, 2)).astype(np.float32)})
+        if resume:
+            content = dump_weights(*state_to_arrays(state))
+            state = state_from_arrays(parse_weights(content), read_metadata(content))
+    assert base["features.mean"].tolist() == [7, 7]
+    return np.asarray(base["w"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        OptimizerSettings(learning_rate=0.7),
+        OptimizerSettings(kind="momentum", learning_rate=0.1, momentum=0.8),
+        OptimizerSettings(kind="adam", learning_rate=0.05, momentum=0.9, second_momentum=0.95, epsilon=1e-3),
+    ],
+    ids=lambda settings: settings.kind,
+)
+def test_against_torch(settings: OptimizerSettings) -> None:
+    torch = pytest.importorskip("torch")
+    weights = torch.nn.Parameter(torch.ones(3, 2))
+    rate = settings.learning_rate
+    peer = {
+        "sgd": lambda: torch.optim.SGD([weights], rate),
+        "momentum": lambda: torch.optim.SGD([weights], rate, momentum=settings.momentum),
+        "adam": lambda: torch.optim.Adam(
+            [weights], rate, betas=(settings.momentum, settings.second_momentum), eps=settings.epsilon
+        ),
+    }[settings.kind]()
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        weights.grad = -torch.from_numpy(rng.normal(size=(3, 2)).astype(np.float32))
+        peer.step()
+    assert np.allclose(rounds(settings, 6), weights.detach().numpy(), atol=1e-5)
+    assert np.array_equal(rounds(settings, 6), rounds(settings, 6, resume=True))
+
+
+def test_sgd_with_rate_one_moves_onto_the_mean() -> None:
+    base = {"w": np.zeros((3, 2), np.float32)}
+    settings = OptimizerSettings()
+    delta = {"w": np.full((3, 2), 0.25, np.float32)}
+    moved, state = apply(settings, init(settings, SHAPES), base, delta)
+    assert np.array_equal(moved["w"], delta["w"])
+    assert not base["w"].any()
+    assert state.step == 1
+    assert update_norm(moved, base) == pytest.approx(0.25 * 6**0.5)
+
+
+def test_state_of_another_kind_starts_again() -> None:
+    sgd, adam = OptimizerSettings(), OptimizerSettings(kind="adam")
+    _, state = apply(adam, init(sgd, SHAPES), {"w": np.zeros((3, 2), np.float32)}, {"w": np.ones((3, 2), np.float32)})
+    assert (state.kind, state.step) == ("adam", 1)

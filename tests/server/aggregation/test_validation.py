@@ -1,0 +1,119 @@
+"""What is refused before it is counted."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import ProtocolError
+from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan
+from server.aggregation.validation import norm_bound, validate_counts, validate_delta, validate_shapes
+from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
+
+SHAPES = {"a": (2, 3), "b": (4,)}
+CENTRAL = MarginalPlan(max_words=3, max_weight=2.0)
+LOCAL = MarginalPlan(max_words=3, trust="local")
+
+
+def delta(**changes: Any) -> dict[str, Any]:
+    return {"a": np.full((2, 3), 0.1, np.float32), "b": np.full(4, -0.1, np.float32)} | changes
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({"a": np.zeros((2, 3), np.float32)}, "b: missing"),
+        (delta(c=np.zeros(1, np.float32)), "c: not a parameter"),
+        (delta(a=np.zeros((3, 2), np.float32)), r"a: found shape \[3, 2\], expected \[2, 3\]"),
+        (delta(b=np.array([0, 1, np.nan, 0], np.float32)), "b: holds NaN"),
+        (delta(b=np.array([0, 1, np.inf, 0], np.float32)), "b: holds NaN or infinity"),
+        (delta(b=np.full(4, 3e38, np.float32)), "L2 norm 6e"),
+        (delta(b=np.full(4, 1.0, np.float32)), "clip before sending"),
+    ],
+)
+def test_bad_deltas(found: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        validate_delta(found, SHAPES, DeltaPlan(clip_norm=1.0))
+
+
+def test_norm_in_float64() -> None:
+    assert validate_delta(delta(), SHAPES, DeltaPlan()) == pytest.approx(0.1 * 10**0.5, rel=1e-6)
+
+
+@given(st.floats(0.01, 100), st.floats(0, 10), st.integers(1, 5000), st.integers(0, 2**31))
+def test_honest_noise_is_within_the_bound(clip: float, noise: float, values: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    update = rng.normal(size=values)
+    update *= clip / np.linalg.norm(update)
+    sent = (update + rng.normal(0, noise, values)).astype(np.float32)
+    assert np.linalg.norm(sent.astype(np.float64)) <= norm_bound(DeltaPlan(clip_norm=clip, noise_stddev=noise), values)
+
+
+@pytest.mark.parametrize(
+    ("counts", "plan", "message"),
+    [
+        ({-1: 1}, CENTRAL, "word id -1"),
+        ({10: 1}, CENTRAL, "expected 0 to 9"),
+        ({1: 0}, CENTRAL, "expected 1 to 512"),
+        ({1: 2 * FIXED_POINT + 1}, CENTRAL, "found 513"),
+        ({1: -1}, CENTRAL, "found -1"),
+        (dict.fromkeys(range(4), 1), CENTRAL, "at most 3"),
+        ({1: 10**30}, CENTRAL, "expected"),
+        ({1: -(10**30)}, LOCAL, "magnitude"),
+        ({11: 5}, LOCAL, "word id 11"),
+    ],
+)
+def test_bad_counts(counts: dict[int, int], plan: MarginalPlan, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        validate_counts(counts, 10, plan)
+
+
+def test_good_counts() -> None:
+    validate_counts({0: 1, 5: 2 * FIXED_POINT}, 10, CENTRAL)
+    validate_counts({word: -5000 for word in range(10)}, 10, LOCAL)
+
+
+def header(content: Any) -> bytes:
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return struct.pack("<Q", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "found 0 bytes"),
+        (b"1234567", "found 7 bytes"),
+        (struct.pack("<Q", 1 << 60), "does not fit"),
+        (header(b"{"), "not JSON"),
+        (header(b"[" * 100_000), "not JSON"),
+        (header([1]), "__metadata__"),
+        (header({"__metadata__": {"a": 1}}), "__metadata__"),
+        (header({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}), "damaged"),
+        (header({"a": {"dtype": "F32", "shape": [1 << 62], "data_offsets": [0, 8]}}) + bytes(8), "damaged"),
+        (header({"a": {"dtype": "XX", "shape": [2], "data_offsets": [0, 8]}}) + bytes(8), "damaged"),
+        (header({"a": {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}}) + bytes(8), "dtype F64"),
+    ],
+)
+def test_bad_weight_files(content: bytes, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        parse_weights(content)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_refused_by_name(content: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        validate_shapes(parse_weights(content), SHAPES)
+
+
+def test_weights_round_trip() -> None:
+    content = dump_weights(delta(), {"version": "1"})
+    assert read_metadata(content) == {"version": "1"}
+    again = parse_weights(content)
+    assert all(np.array_equal(again[name], values) for name, values in delta().items())
+    assert content == dump_weights(dict(reversed(delta().items())), {"version": "1"})

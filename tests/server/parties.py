@@ -1,0 +1,162 @@
+"""A server in this process, an operator and devices that speak the wire protocol without the SDK."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from base64 import b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from device_sdk.wire.signing import DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
+from server.registry.initial import InitialModel
+from server.settings import ServerSettings
+
+WORDS = 40
+DIGEST = "d" * 64
+ENROLMENT, OPERATOR = "enrolment-token", "operator-token"
+HEADERS = {"Authorization": f"Bearer {OPERATOR}"}
+NO_NOISE = 1e8
+"""An epsilon at which the noise of every draw is zero but for one chance in e^(10^4)."""
+
+
+class Http(Protocol):
+    """Either a test client or a real one."""
+
+    def request(self, method: str, url: str, **content: Any) -> Any: ...
+
+
+def initial(words: int = WORDS, seed: int = 0) -> InitialModel:
+    rng = np.random.default_rng(seed)
+    weights = {
+        "encoder.0.W": rng.normal(size=(8, 6)).astype(np.float32),
+        "joiner.output.bias": rng.normal(size=5).astype(np.float32),
+        "features.mean": np.zeros(4, np.float32),
+        "features.scale": np.ones(4, np.float32),
+    }
+    names = ("<unk>", *(f"word{number}" for number in range(1, words)))
+    return InitialModel(weights, "base-1", DIGEST, np.full(words, 1 / words), names)
+
+
+def settings(folder: Path, **changes: Any) -> ServerSettings:
+    fields: dict[str, Any] = {
+        "database": str(folder / "server.db"),
+        "blobs": folder / "blobs",
+        "enrolment_token": ENROLMENT,
+        "operator_token": OPERATOR,
+        "marginals_cap": float("inf"),
+        "tick_seconds": 0.05,
+    }
+    return ServerSettings(**fields | changes)
+
+
+class Party:
+    """A device: a key, the id the server gave it, and signed requests."""
+
+    def __init__(self, http: Http, url: str = "") -> None:
+        self.http, self.url = http, url
+        self.key = Ed25519PrivateKey.generate()
+        self.public = b64encode(self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)).decode()
+        self.id = ""
+
+    def enrol(self) -> Party:
+        answer = self.http.request(
+            "POST", f"{self.url}/v1/enrol", json={"token": ENROLMENT, "public_key": self.public}
+        )
+        assert answer.status_code == 200, answer.text
+        self.id = answer.json()["device_id"]
+        return self
+
+    def headers(
+        self, method: str, path: str, round_id: str | None, body: bytes, *, at: float | None = None
+    ) -> dict[str, str]:
+        nonce, stamp = secrets.token_hex(12), int(time.time() if at is None else at)
+        signature = self.key.sign(signed_bytes(method, path, round_id, body, nonce, stamp))
+        return {
+            DEVICE: self.id,
+            NONCE: nonce,
+            TIMESTAMP: str(stamp),
+            SIGNATURE: b64encode(signature).decode(),
+        }
+
+    def post(self, path: str, body: bytes, round_id: str | None = None, at: float | None = None) -> Any:
+        headers = self.headers("POST", path, round_id, body, at=at)
+        return self.http.request("POST", self.url + path, content=body, headers=headers)
+
+    def check_in(self, **changes: Any) -> Any:
+        message = {
+            "device_id": self.id,
+            "bundle_format": 1,
+            "model_version": "base-1",
+            "marginals_version": 0,
+            "words_digest": DIGEST,
+        }
+        return self.post("/v1/check-in", json.dumps(message | changes).encode())
+
+    def counts(self, round_id: str, counts: Mapping[int, int], **changes: Any) -> bytes:
+        message = {
+            "report_id": secrets.token_hex(8),
+            "device_id": self.id,
+            "round_id": round_id,
+            "words_digest": DIGEST,
+            "utterances": 1,
+            "counts": {str(word): count for word, count in counts.items()},
+        }
+        return json.dumps(message | changes).encode()
+
+    def send_counts(self, round_id: str, counts: Mapping[int, int], **changes: Any) -> Any:
+        return self.post(f"/v1/rounds/{round_id}/marginals", self.counts(round_id, counts, **changes), round_id)
+
+    def delta(
+        self, round_id: str, arrays: Mapping[str, NDArray[Any]] | None = None, value: float = 0.01, **changes: Any
+    ) -> bytes:
+        header = {
+            "report_id": secrets.token_hex(8),
+            "device_id": self.id,
+            "round_id": round_id,
+            "model_version": "base-1",
+            "utterances": 1,
+        }
+        if arrays is None:
+            arrays = {
+                "encoder.0.W": np.full((8, 6), value, np.float32),
+                "joiner.output.bias": np.full(5, value, np.float32),
+            }
+        return save(dict(arrays), metadata={"header": json.dumps(header | changes)})
+
+    def send_delta(self, round_id: str, *arguments: Any, **changes: Any) -> Any:
+        return self.post(f"/v1/rounds/{round_id}/deltas", self.delta(round_id, *arguments, **changes), round_id)
+
+
+class Operator:
+    """Operator requests that must succeed."""
+
+    def __init__(self, http: Http, url: str = "") -> None:
+        self.http, self.url = http, f"{url}/v1/operator/"
+
+    def get(self, path: str) -> dict[str, Any]:
+        return self._checked(self.http.request("GET", self.url + path, headers=HEADERS))
+
+    def post(self, path: str, **content: Any) -> dict[str, Any]:
+        return self._checked(self.http.request("POST", self.url + path, headers=HEADERS, **content))
+
+    def open(self, **settings: Any) -> str:
+        plan = {"marginals": {"epsilon": NO_NOISE}} | settings
+        return str(self.post("rounds", json={"settings": plan})["id"])
+
+    def close(self, round_id: str) -> dict[str, Any]:
+        return self.post(f"rounds/{round_id}/close")
+
+    @staticmethod
+    def _checked(answer: Any) -> dict[str, Any]:
+        assert answer.is_success, answer.text
+        found: dict[str, Any] = answer.json()
+        return found

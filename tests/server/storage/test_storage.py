@@ -1,0 +1,119 @@
+"""Migrations, transactions and blobs."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect
+from sqlalchemy.exc import IntegrityError
+
+from device_sdk.errors import StateError
+from server.storage.blobs import TEMPORARY, BlobStore
+from server.storage.database import Database
+from server.storage.schema import metadata
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(f"sqlite:///{tmp_path / 'new' / 'server.db'}")
+
+
+def test_migrating_an_empty_database_gives_the_metadata(database: Database) -> None:
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+        names = set(inspect(connection).get_table_names())
+    assert names == set(metadata.tables) | {"alembic_version"}
+    database.migrate()
+
+
+def test_downgrade_leaves_nothing(database: Database) -> None:
+    from alembic import command
+
+    with database.write() as connection:
+        command.downgrade(database.alembic_config(connection), "base")
+        assert set(inspect(connection).get_table_names()) == {"alembic_version"}
+
+
+def test_a_transaction_is_whole_or_not_at_all(database: Database) -> None:
+    insert = "INSERT INTO publications (kind, version, at, note) VALUES ('model', '1', 0, '')"
+    with pytest.raises(ZeroDivisionError), database.write() as connection:
+        connection.exec_driver_sql(insert)
+        raise ZeroDivisionError
+    with database.read() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM publications").scalar() == 0
+
+
+def test_foreign_keys_hold(database: Database) -> None:
+    with pytest.raises(IntegrityError), database.write() as connection:
+        connection.exec_driver_sql("INSERT INTO nonces VALUES ('nobody', 'nonce', 0)")
+
+
+def test_many_writers(database: Database) -> None:
+    def work() -> None:
+        for _ in range(10):
+            with database.write() as connection:
+                count = connection.exec_driver_sql("SELECT count(*) FROM publications").scalar()
+                connection.exec_driver_sql(
+                    f"INSERT INTO publications (kind, version, at, note) VALUES ('model', '{count}', 0, '')"
+                )
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.read() as connection:
+        versions = connection.exec_driver_sql("SELECT DISTINCT version FROM publications").fetchall()
+    assert len(versions) == 60  # every writer saw what the one before had written
+
+
+@pytest.mark.parametrize("content", [b"not a database" * 100, None])
+def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "server.db"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(StateError, match=r"server\.db: cannot be opened"):
+        Database(f"sqlite:///{path}")
+
+
+def test_blobs(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "blobs")
+    store.put("models/ab.safetensors", b"first")
+    store.put("models/ab.safetensors", b"second")
+    store.put("deltas/r1/x", b"")
+    assert store.get("models/ab.safetensors") == b"second"
+    assert list(store.names("deltas")) == ["deltas/r1/x"]
+    store.delete("deltas/r1/x")
+    store.delete("deltas/r1/x")
+    assert list(store.names("deltas")) == []
+    with pytest.raises(StateError, match="restore it from a backup"):
+        store.get("deltas/r1/x")
+
+
+@pytest.mark.parametrize("name", ["", "models", "/etc/passwd", "models/../x", "models/.hidden", "a//b", "models/a b"])
+def test_blob_names_stay_inside(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StateError, match="blob name"):
+        BlobStore(tmp_path).put(name, b"")
+
+
+def test_a_cut_off_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    leftover = tmp_path / "models" / f"{TEMPORARY}abc"
+    leftover.parent.mkdir()
+    leftover.write_bytes(b"half")
+    assert list(BlobStore(tmp_path).names("models")) == []
+    assert not leftover.exists()
+
+
+def test_a_failed_write_names_the_file(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    (tmp_path / "models" / "x").mkdir(parents=True)
+    with pytest.raises(StateError, match=r"models/x: cannot be written"):
+        store.put("models/x", b"content")
+    assert list((tmp_path / "models").iterdir()) == [tmp_path / "models" / "x"]
