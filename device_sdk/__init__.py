@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
     from device_sdk.checkin import CheckInReport, Client
     from device_sdk.decoding import DecodingSettings, RecognitionSession, Recognizer
-    from device_sdk.device import Device, DeviceSession
+    from device_sdk.device import Device
     from device_sdk.errors import (
         AudioError,
         BundleError,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from device_sdk.hypothesis import Hypothesis, Partial, Result, Scores, Word
     from device_sdk.learned import Learned
     from device_sdk.learning import LearningReport, LearningSettings
+    from device_sdk.session import DeviceSession
     from device_sdk.settings import DeviceSettings
 
 __all__ = [
@@ -71,10 +72,11 @@ _HOMES = {
     "bundle": ("Bundle",),
     "checkin": ("CheckInReport", "Client"),
     "decoding": ("DecodingSettings", "RecognitionSession", "Recognizer"),
-    "device": ("Device", "DeviceSession"),
+    "device": ("Device",),
     "feedback": ("Accepted", "Cancelled", "Corrected", "Semantics", "SlotLexicon"),
     "hypothesis": ("Hypothesis", "Partial", "Result", "Scores", "Word"),
     "learned": ("Learned",),
+    "session": ("DeviceSession",),
     "settings": ("DeviceSettings",),
     "learning": ("LearningReport", "LearningSettings"),
 }

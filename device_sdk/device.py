@@ -17,10 +17,10 @@ from device_sdk.checkin import exchange, identity
 from device_sdk.checkin.client import Client
 from device_sdk.checkin.exchange import CheckInReport
 from device_sdk.checkin.outbox import Outgoing
-from device_sdk.decoding import RecognitionSession, Recognizer
+from device_sdk.decoding import Recognizer
 from device_sdk.errors import CheckInError, FeedbackError, LearningError
 from device_sdk.feedback.signals import Accepted, Cancelled, Corrected, CostFunction, Semantics, Signal
-from device_sdk.hypothesis import Hypothesis, Partial, Result
+from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.learned import Learned
 from device_sdk.learning.learner import LearningReport, Outcome, Student, Teacher, learn, learn_one
 from device_sdk.learning.memory import Example, Recent
@@ -28,44 +28,12 @@ from device_sdk.learning.step import Momentum
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.runtimes.training import TrainingSession
+from device_sdk.session import DeviceSession
 from device_sdk.settings import DeviceSettings
 from device_sdk.state import Store, records
 from device_sdk.wire.messages import CheckedIn, CheckIn
 
-__all__ = ["Device", "DeviceSession"]
-
-
-class DeviceSession:
-    """One utterance at a time through a device: as a recognition session, and what it hears is remembered for learning.
-
-    A session keeps the model and the marginals of the moment it was opened or reset.
-    """
-
-    def __init__(self, device: Device, sample_rate: int) -> None:
-        self._device = device
-        self._sample_rate = sample_rate
-        self.reset()
-
-    @property
-    def utterance_id(self) -> str:
-        return self._session.utterance_id
-
-    def reset(self) -> None:
-        """Forget the utterance, finished or not, and begin another with the newest model."""
-        self._session: RecognitionSession = self._device._recogniser().session(self._sample_rate)
-
-    def feed(self, samples: NDArray[np.generic]) -> Partial:
-        """Hear the next samples; see :meth:`RecognitionSession.feed`."""
-        return self._session.feed(samples)
-
-    def partial(self) -> Partial:
-        return self._session.partial()
-
-    def finish(self) -> Result:
-        """The n-best list; the device's counts are refreshed with it."""
-        result = self._session.finish()
-        self._device._heard(result, self._session.features)
-        return result
+__all__ = ["Device"]
 
 
 class Device:
@@ -136,7 +104,7 @@ class Device:
 
     def session(self, sample_rate: int = 16_000) -> DeviceSession:
         """A session for audio of this rate (Hz)."""
-        return DeviceSession(self, sample_rate)
+        return DeviceSession(self._recogniser, self._heard, sample_rate)
 
     def recognise(self, waveform: NDArray[np.generic], sample_rate: int = 16_000) -> Result:
         """The n-best list of a whole utterance. waveform: [S] float32 in [-1, 1] or int16, mono."""
