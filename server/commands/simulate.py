@@ -27,6 +27,8 @@ def command(
     rounds: Annotated[int, typer.Option(help="Rounds: devices talk, learn and check in, the server aggregates.")] = 3,
     devices: Annotated[int | None, typer.Option(help="Number of devices; recordings: all their voices.")] = None,
     each: Annotated[int | None, typer.Option(help="Utterances of a device in a round; recordings: all.")] = None,
+    heldout: Annotated[int | None, typer.Option(help="Number of held-out voices; recordings: all of them.")] = None,
+    heldout_each: Annotated[int | None, typer.Option(help="Utterances of a held-out voice; recordings: all.")] = None,
     seed: Annotated[int, typer.Option(help="Decides voices, sentences and their order.")] = 1,
     seeds: Annotated[int, typer.Option(help="How many seeds to run, from --seed upwards.")] = 1,
     workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
@@ -43,7 +45,7 @@ def command(
         source=data,
         bundle=bundle,
         seeds=tuple(range(seed, seed + seeds)),
-        shape=Shape(rounds=rounds, devices=devices, each=each),
+        shape=Shape(rounds, devices, each, heldout, heldout_each),
         workers=workers,
     )
     started = time.monotonic()

@@ -19,7 +19,7 @@ from device_sdk.errors import CheckInError, StateError
 
 __all__ = ["Operator", "ServerProcess"]
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 STOP_SECONDS = 20.0
 
 
@@ -102,7 +102,7 @@ class Operator:
 
     def open_round(self, settings: dict[str, Any]) -> str:
         """The id of a new round, open at once. settings: as JSON of :class:`server.rounds.settings.RoundSettings`."""
-        return str(self._ask("POST", "/rounds", {"settings": settings, "open": True})["round_id"])
+        return str(self._ask("POST", "/rounds", {"settings": settings, "open": True})["id"])
 
     def close_round(self, round_id: str) -> dict[str, Any]:
         """Closes a round and waits until it is published or abandoned; what became of it."""

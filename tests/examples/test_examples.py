@@ -1,0 +1,64 @@
+"""The examples, run as a reader would run them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from device_sdk.bundle import Bundle
+from server.corpora.voices import Voice, speak
+from tests.architecture.sources import ROOT
+
+ASSISTANT = ROOT / "examples" / "assistant.py"
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import soundfile
+
+    path = tmp_path_factory.mktemp("speech") / "command.wav"
+    soundfile.write(path, speak("turn on the light in the kitchen", Voice("en-us", "Alex")), 16_000)
+    return path
+
+
+def test_the_assistant_is_short() -> None:
+    assert len(ASSISTANT.read_text("utf-8").splitlines()) < 80
+
+
+def test_the_assistant_hears_a_file(tiny_bundle: Bundle, spoken: Path, tmp_path: Path) -> None:
+    command = [sys.executable, ASSISTANT, spoken, spoken, "--bundle", tiny_bundle.path, "--state", tmp_path / "state"]
+    result = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("heard: ") == 2 and "2 utterances" in result.stdout
+    assert (tmp_path / "state" / "key").stat().st_mode & 0o077 == 0
+
+
+def test_the_assistant_learns_from_an_answer(tiny_bundle: Bundle, spoken: Path, tmp_path: Path) -> None:
+    command = [sys.executable, ASSISTANT, spoken, "--bundle", tiny_bundle.path, "--state", tmp_path / "state"]
+    terminal, child = pty.openpty()
+    with subprocess.Popen(list(map(str, command)), stdin=child, stdout=subprocess.PIPE, text=True) as process:
+        os.close(child)
+        os.write(terminal, b"turn on the light\n")
+        said, _ = process.communicate(timeout=120)
+    os.close(terminal)
+    assert process.returncode == 0 and "learned in" in said and "1 learning steps" in said
+
+
+def test_the_assistant_says_what_is_wrong(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    command = [sys.executable, ASSISTANT, "no.wav", "--bundle", tiny_bundle.path, "--state", tmp_path / "state"]
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("assistant: no.wav: no such file") and "Traceback" not in result.stderr

@@ -1,0 +1,193 @@
+"""The whole of it, small: real devices, a real server process, HTTP in between."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.cli import main
+from device_sdk.errors import CheckInError, ConfigurationError, StateError
+from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon
+from device_sdk.hypothesis import Hypothesis, Result, Scores
+from server.simulation.fleet import Task, device_settings, round_settings, run_task, saw
+from server.simulation.outcomes import CONDITIONS, Condition, Outcome, Run
+from server.simulation.population import Participant, Population, Recording, Shape, gather
+from server.simulation.process import Operator, ServerProcess
+from server.simulation.run import bootstrap, epsilon
+from server.simulation.settings import FleetSettings, SimulationSettings
+
+SHAPE = Shape(rounds=2, devices=1, each=1, heldout=1, heldout_each=1)
+LEXICON = SlotLexicon({"room": ("kitchen",)})
+BY_NAME = {condition.name: condition for condition in CONDITIONS}
+
+
+@pytest.fixture(scope="module")
+def population(tmp_path_factory: pytest.TempPathFactory) -> Population:
+    return gather("made", 1, SHAPE, {}, tmp_path_factory.mktemp("speech"))
+
+
+@pytest.fixture(scope="module")
+def document(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """What `idiolect simulate` writes: the JSON and the page."""
+    folder = tmp_path_factory.mktemp("simulation")
+    words = ["simulate", "--bundle", str(tiny_bundle.path), "--devices", "1", "--each", "1", "--rounds", "2"]
+    words += ["--heldout", "1", "--heldout-each", "1", "--seed", "3"]
+    words += ["--report", str(folder / "report.html"), "--output", str(folder / "figures.json")]
+    assert main(words) == 0
+    return json.loads((folder / "figures.json").read_text("utf-8")), (folder / "report.html").read_text("utf-8")
+
+
+def test_the_json_has_the_form_that_others_read(document: tuple[dict[str, Any], str]) -> None:
+    found = document[0]
+    assert set(found["conditions"]) == {"frozen", "marginals", "learning", "both", "supervised"}
+    for condition in found["conditions"].values():
+        assert set(condition) == {"wer", "slot_error"}
+        for figure in condition.values():
+            assert set(figure) == {"all", "last", "heldout"}
+            for part in figure.values():
+                assert set(part) == {"mean", "std", "per_seed"} and len(part["per_seed"]) == 1
+    assert found["rounds"] == 2 and found["seeds"] == 1
+    assert set(found["epsilon"]) == {"marginals", "deltas"}
+    for entry in found["epsilon"].values():
+        assert {"epsilon", "adjacency", "sampling", "trust_model"} <= set(entry)
+        assert len(entry["per_round"]) == 2
+    assert found["epsilon"]["marginals"]["per_round"][1] == pytest.approx(
+        2 * found["epsilon"]["marginals"]["per_round"][0]
+    )
+    assert found["bytes"]["frozen"] == {"up": 0.0, "down": 0.0}
+    assert found["bytes"]["both"]["up"] > found["bytes"]["marginals"]["up"] > 0
+    voices = [set(found["voices"][name]) for name in ("base", "devices", "heldout")]
+    assert all(voices) and not voices[1] & voices[2]
+
+
+def test_the_page_is_whole_and_needs_nothing_else(document: tuple[dict[str, Any], str]) -> None:
+    page = document[1]
+    parser = HTMLParser()
+    parser.feed(page)
+    assert page.count("<svg") >= 7
+    for name in ("Round by round", "Device by device", "What travels", "Privacy", "On the device", "Voices"):
+        assert f"<h2>{name}</h2>" in page
+    assert not any(outside in page for outside in ("http://", "https://", "src=", "<script", "@import", "<link"))
+
+
+def test_a_round_changes_what_the_server_serves(tiny_bundle: Bundle, population: Population, tmp_path: Path) -> None:
+    settings = SimulationSettings(bundle=str(tiny_bundle.path), shape=SHAPE)
+    frozen, both = (
+        run_task(Task(BY_NAME[name], 1, settings, population, str(tmp_path / name))) for name in ("frozen", "both")
+    )
+    assert [(o.voice, o.round, o.words, o.slots) for o in frozen.outcomes] == [
+        (o.voice, o.round, o.words, o.slots) for o in both.outcomes
+    ]
+    assert not frozen.traffic and not frozen.epsilon
+    # Weights travel up in every round and down from the second on; word counts are small beside them.
+    size = sum(weight.nbytes for weight in tiny_bundle.weights.values())
+    assert [entry.round for entry in both.traffic] == [0, 1]
+    assert all(size < entry.up < 1.3 * size for entry in both.traffic)
+    assert both.traffic[0].down < size < both.traffic[1].down
+    assert all(outcome.learn_seconds > 0 for outcome in both.outcomes if not outcome.held_out)
+    assert both.memory_bytes > 10 * size
+
+
+def test_the_server_process_comes_up_again_over_its_state(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "server", str(tiny_bundle.path))
+    with server, server.operator() as operator:
+        round_id = operator.open_round(round_settings(FleetSettings(), BY_NAME["marginals"], 2))
+        assert [entry["id"] for entry in operator.status()["rounds"]] == [round_id]
+    with server:
+        with server.operator() as operator:
+            assert operator.close_round(round_id)["state"] == "abandoned"  # nobody reported
+        with Operator(server.url, "wrong token") as stranger, pytest.raises(CheckInError, match="401"):
+            stranger.status()
+    server.stop()  # a second time does nothing
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match=r"did not come up.*nowhere"):
+        ServerProcess(tmp_path / "server", str(tmp_path / "nowhere")).start()
+
+
+def recording(text: str | None = "light in the kitchen", slots: dict[str, str] | None = None) -> Recording:
+    return Recording("a", text, slots, True, "none", 1.0)
+
+
+def heard(text: str) -> Result:
+    return Result("u", (Hypothesis((1,), text, (), Scores(-1.0), -1.0),), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "result", "condition", "expected"),
+    [
+        (recording(slots={"room": "kitchen"}), heard("x"), "both", Semantics({"room": "kitchen"}, LEXICON)),
+        (recording(), heard("light in the kitchen"), "both", Accepted()),
+        (recording(), heard("light in the chicken"), "learning", Cancelled()),
+        (recording(None), heard("x"), "both", None),
+        (recording(slots={"room": "kitchen"}), heard("x"), "supervised", Corrected("light in the kitchen")),
+        (recording(None, {"room": "kitchen"}), heard("x"), "supervised", None),
+    ],
+)
+def test_feedback_is_what_an_app_could_see(said: Recording, result: Result, condition: str, expected: object) -> None:
+    assert saw(said, result, LEXICON, BY_NAME[condition]) == expected
+
+
+def test_slots_alone_decide_the_feedback_of_labelled_data() -> None:
+    """Another transcript changes nothing that a device is told, except in the yardstick."""
+    first, second = (recording(text, {"room": "kitchen"}) for text in ("one thing", "quite another"))
+    for condition in CONDITIONS:
+        same = saw(first, heard("x"), LEXICON, condition) == saw(second, heard("x"), LEXICON, condition)
+        assert same is not condition.supervised
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_a_condition_allows_what_it_says(condition: Condition) -> None:
+    settings = device_settings(FleetSettings(), condition)
+    assert settings.use_marginals == settings.share_marginals == condition.marginals
+    assert settings.learn == settings.share_deltas == condition.learning
+    plans = round_settings(FleetSettings(), condition, 5)
+    assert (plans["marginals"] is not None) == condition.marginals
+    assert (plans["deltas"] is not None) == condition.learning
+    assert plans["goal"] == 5 and plans["minimum"] == 3
+
+
+def outcome(voice: str, errors: int) -> Outcome:
+    return Outcome(voice, 0, 0, 0, errors, 4, 1.0, 0.1)
+
+
+def run(condition: str, outcomes: list[Outcome], spent: dict[str, dict[str, Any]] | None = None, seed: int = 1) -> Run:
+    return Run(condition, seed, tuple(outcomes), (), spent or {}, 1, 1.0)
+
+
+def test_the_bootstrap_pairs_both_with_frozen() -> None:
+    generator = np.random.default_rng(1)
+    frozen = [outcome(f"v{number % 10}", int(generator.integers(1, 5))) for number in range(60)]
+    both = [outcome(entry.voice, entry.slot_errors - 1) for entry in frozen]
+    found = bootstrap([run("frozen", frozen), run("both", both)])
+    assert found is not None and found["figure"] == "slot_error"
+    assert found["absolute"]["mean"] == pytest.approx(-0.25)
+    assert found["absolute"]["low"] == pytest.approx(-0.25) and found["absolute"]["excludes_zero"]
+    assert bootstrap([run("frozen", [outcome("v", 0)]), run("both", [outcome("v", 0)])]) is None
+
+
+def test_the_largest_epsilon_of_any_seed_is_stated() -> None:
+    spent = [{"deltas": {"epsilon": value, "adjacency": "user", "per_round": [value]}} for value in (3.0, float("inf"))]
+    found = epsilon([run("both", [], spent[0]), run("both", [], spent[1], 2), run("learning", [], spent[1])])
+    assert found == {"deltas": {"epsilon": "infinity", "adjacency": "user", "per_round": ["infinity"]}}
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"seeds": ()}, {"seeds": (1, 1)}, {"workers": 0}, {"shape": Shape(rounds=0)}, {"shape": Shape(devices=0)}],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="expected"):
+        SimulationSettings(**settings)
+
+
+def test_a_participant_is_plain_data(population: Population) -> None:
+    assert isinstance(population.devices[0], Participant) and len(population.devices[0].rounds) == 2
