@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from export.graphs.builder import GraphBuilder, Value
 
-__all__ = ["lstm", "lstm_gradients", "stack"]
+__all__ = ["lstm", "lstm_gradients", "lstm_step", "stack"]
 
 
 def lstm(
@@ -20,6 +20,18 @@ def lstm(
     initial = ("", *state) if state else ()
     y, h, c = g.ops("LSTM", 3, x, g.unsqueeze(w, 0), g.unsqueeze(r, 0), bias, *initial, hidden_size=size)
     return g.squeeze(y, 1), h, c
+
+
+def lstm_step(g: GraphBuilder, inputs: Value, r: Value, size: int, h: Value, c: Value) -> tuple[Value, Value]:
+    """One step of one layer, of plain operators: for a single step they take two thirds of the fused operator's time.
+
+    inputs: [B, 4H], W x + b in gate order i, o, f, c; r: [4H, H]; h, c: [B, H]. Returns the next h and c.
+    """
+    gates = g.op("Gemm", h, r, inputs, transB=1)
+    opening, candidate = g.ops("Split", 2, gates, g.integers(3 * size, size), axis=1)
+    i, o, f = g.ops("Split", 3, g.op("Sigmoid", opening), axis=1, num_outputs=3)
+    cell = g.add(g.multiply(f, c), g.multiply(i, g.op("Tanh", candidate)))
+    return g.multiply(o, g.op("Tanh", cell)), cell
 
 
 def stack(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from device_sdk.bundle.architecture import Architecture
 from export.graphs.builder import INT64, GraphBuilder, Value
-from export.graphs.lstm import stack
+from export.graphs.lstm import lstm_step, stack
 
 __all__ = ["encoder", "joiner", "predictor", "stacked_frames"]
+
+TABLE_PIECES = 1_024
+"""Up to this many pieces, the first layer's input products of all of them are one table. It depends on weights alone, so
+the runtime computes it once, when it loads the graph."""
 
 
 def stacked_frames(g: GraphBuilder, features: Value, mean: Value, scale: Value) -> Value:
@@ -40,12 +44,25 @@ def predictor(architecture: Architecture) -> bytes:
     layers, size, joint = architecture.predictor_layers, architecture.predictor_size, architecture.joiner_size
     tokens = g.input("tokens", ["B"], INT64)
     h, c = (g.input(name, [layers, "B", size]) for name in "hc")
-    embedded = g.unsqueeze(g.op("Gather", g.weight("predictor.embedding"), tokens, axis=0), 0)
-    x, h_next, c_next = stack(g, embedded, "predictor", layers, size, h, c)
-    predicted = g.op("Gemm", g.squeeze(x, 0), g.weight("joiner.predictor.weight"), transB=1)
+    hidden: list[Value] = []
+    cells: list[Value] = []
+    for layer in range(layers):
+        w, r, b = (g.weight(f"predictor.{layer}.{part}") for part in "WRB")
+        embedding = g.weight("predictor.embedding")
+        if layer > 0:
+            inputs = g.op("Gemm", hidden[-1], w, b, transB=1)
+        elif architecture.pieces <= TABLE_PIECES:
+            inputs = g.op("Gather", g.op("Gemm", embedding, w, b, transB=1), tokens, axis=0)
+        else:
+            inputs = g.op("Gemm", g.op("Gather", embedding, tokens, axis=0), w, b, transB=1)
+        before = (g.squeeze(g.slice(state, layer, layer + 1, 0), 0) for state in (h, c))
+        h_next, c_next = lstm_step(g, inputs, r, size, *before)
+        hidden.append(h_next)
+        cells.append(c_next)
+    predicted = g.op("Gemm", hidden[-1], g.weight("joiner.predictor.weight"), transB=1)
     g.output("predicted", predicted, ["B", joint])
-    g.output("h_next", h_next, [layers, "B", size])
-    g.output("c_next", c_next, [layers, "B", size])
+    for name, states in (("h_next", hidden), ("c_next", cells)):
+        g.output(name, g.concat(*(g.unsqueeze(state, 0) for state in states), axis=0), [layers, "B", size])
     return g.finish("predictor")
 
 
