@@ -1,0 +1,145 @@
+"""Chooses a bundle's combination weights on development data."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from device_sdk.errors import ConfigurationError, MissingExtraError
+
+if TYPE_CHECKING:
+    from device_sdk.bundle import Bundle
+    from server.corpora import Corpus
+    from server.tuning.lists import DevelopmentLists
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Choose a bundle's settings on development data.", no_args_is_help=True, add_completion=False)
+
+ROLES = ("base", "development")
+
+
+@app.callback()
+def _group() -> None:
+    """Choose a bundle's settings on development data."""
+
+
+@app.command()
+def rescoring(
+    bundle: Annotated[Path, typer.Argument(help="Folder or zip of a bundle; its rescoring.json is replaced.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="KIND:PATH; only voices meant for base training are used. Default: made:base."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the tuned bundle here and leave BUNDLE as it is.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be chosen.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")] = None,
+    beam: Annotated[int, typer.Option(min=1, help="Width of the beam and length of the n-best lists.")] = 8,
+    alpha: Annotated[float | None, typer.Option(help="Weight of the global unigram, eq. 2; else the bundle's.")] = None,
+    beta: Annotated[float | None, typer.Option(help="Weight of the user's unigram, eq. 2; else the bundle's.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Width of the n-best kernel (eq. 3); else the bundle's.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides made speech and fsdd's strings.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the JSON to this file.")] = None,
+) -> None:
+    """Choose the weights of language models, words and marginals that make the fewest word errors.
+
+    The marginals' strength is tuned with every speaker's cache simulated in the order of the utterances.
+    """
+    from device_sdk.bundle import Bundle
+    from server.tuning.search import tune
+
+    opened = Bundle.open(bundle)
+    given = {name: value for name, value in (("alpha", alpha), ("beta", beta), ("sigma", sigma)) if value is not None}
+    try:
+        start = replace(opened.combination, **given)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    corpora = [_development(source, seed, limit) for source in data or ["made:base"]]
+    lists = _lists(opened, corpora, beam)
+    with _bar() as bar:
+        task = bar.add_task("searching", total=1.0)
+        tuned = tune(
+            lists, start, opened.words, opened.background, progress=lambda share: bar.update(task, completed=share)
+        )
+    report: dict[str, Any] = {
+        "command": shlex.join(["idiolect", *sys.argv[1:]]),
+        "data": [corpus.summary() for corpus in corpora],
+        "utterances": len(lists),
+        "weights": tuned.weights.to_mapping(),
+        "previous": opened.combination.to_mapping(),
+        "wer": {name: lists.wer(errors) for name, errors in tuned.errors.items()}
+        | {"previous": lists.wer(lists.word_errors(opened.combination))},
+    }
+    if not dry_run:
+        try:
+            from export.bundles import rewrite
+        except ModuleNotFoundError as error:
+            if error.name != "onnx":
+                raise
+            raise MissingExtraError("writing bundles needs onnx; run: pip install 'idiolect-server[train]'") from error
+        report["bundle"] = str(rewrite(opened, out or bundle, combination=tuned.weights))
+    _show(report, as_json, output)
+
+
+def _development(source: str, seed: int, limit: int | None) -> Corpus:
+    """The utterances of a source by voices that base training may use, at most ``limit``, in their order."""
+    from server.corpora import Corpus, open_corpus
+
+    try:
+        from server.training.recordings import role_of
+    except ImportError as error:
+        raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
+
+    corpus, kind = open_corpus(source, seed), source.partition(":")[0]
+    if kind != "made":
+        corpus = corpus.only(lambda utterance: role_of(kind, utterance.speaker) in ROLES)
+    elif source != "made:base":
+        raise ConfigurationError(f"--data {source}: these voices are kept from tuning; use made:base")
+    return corpus if limit is None else Corpus(corpus.name, corpus.utterances[:limit], corpus.lexicon)
+
+
+def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists:
+    from device_sdk.decoding.recognizer import Recognizer
+    from device_sdk.decoding.settings import DecodingSettings
+    from device_sdk.personalization.rescorer import Rescorer
+    from server.tuning.lists import gather, stack
+
+    recognizer, rescorer = Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam)), Rescorer(bundle)
+    entries = []
+    with _bar() as bar:
+        for corpus in corpora:
+            task = bar.add_task(corpus.name, total=len(corpus))
+            entries += gather(corpus.utterances, recognizer.recognise, lambda task=task: bar.advance(task))  # type: ignore[misc]
+    return stack(entries, bundle.words, rescorer.neural, rescorer.ngram)
+
+
+@contextmanager
+def _bar() -> Iterator[Any]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield bar
+
+
+def _show(report: dict[str, Any], as_json: bool, output: Path | None) -> None:
+    text = json.dumps(report, indent=2)
+    if output is not None:
+        output.write_text(text + "\n", encoding="utf-8")
+    if as_json:
+        typer.echo(text)
+        return
+    for name in ("first_pass", "previous", "rescored", "marginals", "oracle"):
+        typer.echo(f"{name.replace('_', ' '):>12}  {100 * report['wer'][name]:5.1f} % word errors")
+    typer.echo("     weights  " + ", ".join(f"{name} {value:g}" for name, value in report["weights"].items()))
+    typer.echo(f"      bundle  {report['bundle']}" if "bundle" in report else "      (dry run: no bundle was changed)")

@@ -1,0 +1,1 @@
+"""Choosing a bundle's combination weights on development data. Nothing here loads torch."""

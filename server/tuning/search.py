@@ -1,0 +1,136 @@
+"""Search of the combination weights that make the fewest word errors on development lists."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.personalization import cache
+from rescoring.combination import CombinationWeights
+from rescoring.marginals import adaptation, personal_score
+from rescoring.nbest import order
+from rescoring.words import WordList
+from server.tuning.lists import DevelopmentLists
+
+__all__ = ["Grid", "Tuned", "marginal_errors", "smoothed", "tune"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Values that are tried for each weight, rising."""
+
+    language_model: tuple[float, ...] = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+    ngram_share: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
+    word_bonus: tuple[float, ...] = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+    unlisted_bonus: tuple[float, ...] = (-4.0, -3.0, -2.0, -1.0, -0.5, 0.0)
+    marginal: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+    smoothing: tuple[float, ...] = (5.0, 20.0, 50.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """weights: the choice. errors: word errors by stage: ``first_pass``, ``rescored``, ``marginals``, ``oracle``."""
+
+    weights: CombinationWeights
+    errors: dict[str, int] = field(default_factory=dict)
+
+
+def tune(
+    lists: DevelopmentLists,
+    start: CombinationWeights,
+    words: WordList,
+    background: Array,
+    grid: Grid = Grid(),
+    progress: Callable[[float], None] | None = None,
+) -> Tuned:
+    """Choose language-model, word and marginal weights; alpha, beta and sigma stay as in ``start``.
+
+    First the weights without adaptation, on their full grid; then lambda and the smoothing, with each speaker's cache
+    simulated in the order of the utterances (``marginal_errors``). The choice is the least error count averaged with
+    its neighbours on the grid, so that a single lucky point does not win. progress: called with the share done.
+    """
+    shares = grid.ngram_share if lists.neural is not None and lists.ngram is not None else (start.ngram_share,)
+    axes: list[tuple[str, Sequence[float]]] = [
+        ("language_model", grid.language_model),
+        ("ngram_share", shares),
+        ("word_bonus", grid.word_bonus),
+        ("unlisted_bonus", grid.unlisted_bonus),
+    ]
+    adapting: list[tuple[str, Sequence[float]]] = [("marginal", grid.marginal), ("smoothing", grid.smoothing)]
+    steps = [np.prod([len(values) for _, values in part]) for part in (axes, adapting)]
+    done = 0.0
+
+    def count(share: float) -> None:
+        nonlocal done
+        done += share
+        if progress is not None:
+            progress(min(1.0, done))
+
+    chosen = _best(axes, start, lists.word_errors, lambda: count(0.3 / float(steps[0])))
+    errors = {"first_pass": lists.first_pass_errors, "rescored": lists.word_errors(chosen)}
+
+    def simulate(weights: CombinationWeights) -> int:
+        return int(marginal_errors(lists, weights, words, background).sum())
+
+    chosen = _best(adapting, chosen, simulate, lambda: count(0.7 / float(steps[1])))
+    errors |= {"marginals": simulate(chosen), "oracle": lists.oracle_errors}
+    return Tuned(chosen, errors)
+
+
+def marginal_errors(
+    lists: DevelopmentLists, weights: CombinationWeights, words: WordList, background: Array
+) -> NDArray[np.int64]:
+    """Word errors of each utterance [U] when every speaker's device adapts to what it recognised before.
+
+    Predict, then learn: an utterance is rescored with its speaker's cache as it was, then its n-best list, in the order
+    of the second pass, is counted. No server takes part: the global distribution is the background (a lone device).
+    """
+    caches: dict[str, cache.MarginalCache] = {}
+    found = np.zeros(len(lists), dtype=np.int64)
+    for index, (speaker, texts) in enumerate(zip(lists.speakers, lists.texts, strict=True)):
+        held = caches.get(speaker, cache.empty(words))
+        factors = adaptation(cache.marginal(held, background, None, weights), background, weights.marginal)
+        personal = np.array([personal_score(ids, factors) for ids in lists.ids[index]])
+        ranking = order(lists.adapted(index, weights, personal))
+        found[index] = lists.errors[index, ranking[0]]
+        caches[speaker] = cache.update(held, cache.count([texts[place] for place in ranking], words, weights.sigma))
+    return found
+
+
+def smoothed(errors: Array) -> Array:
+    """Every point of a grid of error counts averaged with its neighbours, axis by axis; the edge repeats itself."""
+    values = np.asarray(errors, dtype=np.float64)
+    for axis in range(values.ndim):
+        size = values.shape[axis]
+        before = values.take(np.maximum(np.arange(size) - 1, 0), axis=axis)
+        after = values.take(np.minimum(np.arange(size) + 1, size - 1), axis=axis)
+        values = (before + 2 * values + after) / 4
+    return values
+
+
+def _best(
+    axes: Sequence[tuple[str, Sequence[float]]],
+    start: CombinationWeights,
+    errors_of: Callable[[CombinationWeights], int],
+    progress: Callable[[], None],
+) -> CombinationWeights:
+    """The point of a full grid whose error count, averaged with its neighbours, is least."""
+    names = [name for name, _ in axes]
+    points = list(itertools.product(*(values for _, values in axes)))
+    errors = np.zeros(len(points))
+    for index, point in enumerate(points):
+        errors[index] = errors_of(replace(start, **dict(zip(names, point, strict=True))))
+        progress()
+    averaged = smoothed(errors.reshape([len(values) for _, values in axes])).reshape(-1)
+    # Where the data does not tell points apart, the one nearest to the start (in steps of the grid) is kept.
+    here = [int(np.abs(np.asarray(values) - getattr(start, name)).argmin()) for name, values in axes]
+    places = itertools.product(*(range(len(values)) for _, values in axes))
+    moved = [sum(abs(at - was) for at, was in zip(place, here, strict=True)) for place in places]
+    least = min(np.flatnonzero(averaged <= averaged.min() + 1e-9).tolist(), key=lambda index: moved[index])
+    return replace(start, **dict(zip(names, points[least], strict=True)))
