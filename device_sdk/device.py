@@ -56,6 +56,7 @@ class Device:
         self._packaged = bundle
         self._rescorer = Rescorer(bundle, threads=settings.threads)
         self._training: TrainingSession | None = None
+        self._teacher: Teacher | None
         self._student: Student
         self._cache: caches.MarginalCache
         self._recognizer: Recognizer | None
@@ -142,8 +143,9 @@ class Device:
         with self._working:
             if self._training is None:
                 self._training = TrainingSession(self._packaged, self.settings.threads)
-            session, base = self._training, self._base
-            teacher = Teacher(base, self.settings.decoding, self.settings.threads)
+            if self._teacher is None:
+                self._teacher = Teacher(self._base, self.settings.decoding, self.settings.threads)
+            session, base, teacher = self._training, self._base, self._teacher
 
             def step(student: Student, example: Example) -> Outcome:
                 return learn_one(
@@ -244,7 +246,7 @@ class Device:
         found = records.read_marginals(store)
         if found is not None and found[1] == bundle.words.digest:
             self._marginals_version, self._global = found[0], found[2]
-        self._recognizer, self._marginal = None, None
+        self._recognizer, self._teacher, self._marginal = None, None, None
 
     def _recogniser(self) -> Recognizer:
         """The recogniser of the local weights, built again only after they changed, with the marginal of now."""
@@ -379,7 +381,7 @@ class Device:
             self._base = base
             parameters = {name: base.weights[name] for name in base.architecture.parameter_shapes()}
             self._student = Student(parameters, parameters)
-            self._recognizer = None
+            self._recognizer, self._teacher = None, None
 
 
 def _with_published(bundle: Bundle, published: records.Published) -> Bundle:

@@ -22,7 +22,7 @@ class TeacherSettings:
     """
 
     decay: float = 0.99
-    interval: int = 1
+    interval: int = 10
     confidence: float = 0.5
 
     def __post_init__(self) -> None:

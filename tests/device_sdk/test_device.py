@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import logging
+import random
+import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -256,6 +259,37 @@ def test_memory_is_bounded_in_number_and_time() -> None:
     assert len(recent) == 0
 
 
+LEARNER = """
+import sys
+import numpy as np
+from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings
+settings = DeviceSettings(learning=LearningSettings(cost_weight=0.0))
+with Device.open(sys.argv[1], bytes(range(32)), Bundle.open(sys.argv[2]), settings) as device:
+    waveform = (np.random.default_rng(0).normal(size=9600) * 0.05).astype(np.float32)
+    while True:
+        result = device.recognise(waveform)
+        device.feedback(result.utterance_id, Corrected("turn on the light"))
+        device.learn()
+        print(device.student.steps, flush=True)
+"""
+
+
+def test_sigkill_leaves_a_device_that_opens_and_never_goes_back(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    generator, steps, utterances = random.Random(3), 0, 0
+    for told in (1, 3, 5):
+        command = [sys.executable, "-c", LEARNER, str(tmp_path), str(tiny_bundle.path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            said = [int(process.stdout.readline()) for _ in range(told)]
+            time.sleep(generator.uniform(0.0, 0.1))
+            process.kill()
+        with Device.open(tmp_path, KEY, tiny_bundle) as device:
+            assert device.student.steps >= said[-1] == steps + told
+            assert device.learned().utterances >= max(utterances, device.student.utterances)
+            steps, utterances = device.student.steps, device.learned().utterances
+            device.recognise(speech(1))
+
+
 CANARIES = ("croissants", "espresso", "garage", "sofa")
 
 
@@ -284,8 +318,6 @@ def test_nothing_that_was_said_reaches_disk_or_log(
 
 
 def test_importing_is_cheap() -> None:
-    import subprocess
-
     code = (
         "import sys, device_sdk\n"
         "assert not {'numpy', 'onnxruntime', 'torch', 'fastapi', 'httpx'} & set(sys.modules), 'lazy'\n"
