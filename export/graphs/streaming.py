@@ -9,8 +9,8 @@ from export.graphs.lstm import lstm_step, stack
 __all__ = ["encoder", "joiner", "predictor", "stacked_frames"]
 
 TABLE_PIECES = 1_024
-"""Up to this many pieces, the first layer's input products of all of them are one table. It depends on weights alone, so
-the runtime computes it once, when it loads the graph."""
+"""Up to this many pieces, the first layer's input products of all of them are one table. It depends on weights alone,
+so the runtime computes it once, when it loads the graph."""
 
 
 def stacked_frames(g: GraphBuilder, features: Value, mean: Value, scale: Value) -> Value:
