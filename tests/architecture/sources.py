@@ -22,20 +22,20 @@ def source_files(*packages: str) -> list[Path]:
     )
 
 
-def imported_modules(path: Path, root: Path = ROOT) -> set[str]:
+def imported_modules(path: Path, root: Path = ROOT, *, guess: bool = True) -> set[str]:
     """Absolute dotted names of everything a file imports, anywhere in it.
 
     Relative imports are resolved. A dynamic import with a literal counts as that module; one whose argument is
-    computed counts as every string in the file that looks like a module, since it might be any of them.
+    computed counts, where ``guess`` allows it, as every string in the file that looks like a module: it might be any.
     """
-    return set(modules_of(ast.parse(path.read_text("utf-8"), str(path)), package_of(path, root)))
+    return set(modules_of(ast.parse(path.read_text("utf-8"), str(path)), package_of(path, root), guess))
 
 
 def package_of(path: Path, root: Path) -> tuple[str, ...]:
     return path.relative_to(root).with_suffix("").parts[:-1]
 
 
-def modules_of(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
+def modules_of(tree: ast.AST, package: tuple[str, ...], guess: bool) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -46,15 +46,15 @@ def modules_of(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
                 if base:
                     yield base
             case ast.Call(func=function, args=arguments) if _name(function) in IMPORTERS:
-                yield from _dynamic(tree, arguments[0] if arguments else None, package)
+                yield from _dynamic(tree, arguments[0] if arguments else None, package, guess)
 
 
-def _dynamic(tree: ast.AST, argument: ast.expr | None, package: tuple[str, ...]) -> Iterator[str]:
+def _dynamic(tree: ast.AST, argument: ast.expr | None, package: tuple[str, ...], guess: bool) -> Iterator[str]:
     if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
         name = argument.value.lstrip(".")
         yield _absolute(name, len(argument.value) - len(name), package)
         return
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if guess else ():
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.match(node.value):
             yield node.value
 
