@@ -7,7 +7,7 @@ ones. Speech is rendered once into a folder and read from there by every conditi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -54,7 +54,7 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Everybody in one seed's simulation. base: the voices the bundle was trained on, as far as its card says."""
+    """Everybody in one seed's simulation. base: voices the bundle was trained or chosen on, as its card says."""
 
     devices: tuple[Participant, ...]
     heldout: tuple[Participant, ...]
@@ -86,18 +86,21 @@ def gather(
 ) -> Population:
     """The population of one seed, its speech rendered into ``folder``.
 
-    source: ``made``, ``barista:PATH``, ``fsdd:PATH`` or ``folder:PATH``. voices: what the bundle's card lists, keys
-    ``base``, ``devices``, ``heldout``. progress(done, all): called as recordings are rendered.
+    source: ``made``, ``barista:PATH``, ``fsdd:PATH`` or ``folder:PATH``. voices: what the bundle's card lists: kind of
+    source -> ``base``, ``development``, ``devices``, ``heldout`` -> names. progress(done, all): called as recordings are
+    rendered.
     Raises DataError where the source leaves no voice for devices or none to hold out.
     """
     if source == "made":
         devices, heldout = _made(seed, shape)
         words: SlotLexicon | None = lexicon()
-        base = tuple(str(voice) for voice in voices.get("base", ())) or VARIANTS["base"]
+        base = VARIANTS["base"]
     else:
         corpus = open_corpus(source, seed)
-        base = tuple(str(voice) for voice in voices.get("base", ()))
-        devices, heldout = _recorded(corpus, seed, shape, voices)
+        listed = voices.get(source.partition(":")[0], {})
+        known = {role: tuple(map(str, listed.get(role, ()))) for role in ("base", "development", "devices", "heldout")}
+        base = known["base"] + known["development"]
+        devices, heldout = _recorded(corpus, seed, shape, known)
         words = corpus.lexicon
     total = sum(len(round_) for voice in (*devices, *heldout) for round_ in voice[1])
     render = _Renderer(folder, total, progress)
@@ -138,10 +141,9 @@ def _title(person: Person) -> str:
     return f"{person.voice.variant} ({person.voice.accent})"
 
 
-def _recorded(corpus: Corpus, seed: int, shape: Shape, voices: Mapping[str, Any]) -> tuple[_Voices, _Voices]:
-    """Speakers of real recordings: those of base training left out, the others split as the card says or by a hash."""
-    known = {name: {str(voice) for voice in voices.get(name, ())} for name in ("base", "devices", "heldout")}
-    unseen = [speaker for speaker in corpus.speakers if speaker not in known["base"]]
+def _recorded(corpus: Corpus, seed: int, shape: Shape, known: Mapping[str, Sequence[str]]) -> tuple[_Voices, _Voices]:
+    """Speakers of real recordings: those that the base has seen left out, the others as the card says or by a hash."""
+    unseen = [speaker for speaker in corpus.speakers if speaker not in (*known["base"], *known["development"])]
     devices = [
         name for name in unseen if name in known["devices"] or (name not in known["heldout"] and _is_device(name))
     ]

@@ -53,7 +53,7 @@ def write_barista(folder: Path, groups: dict[str, int]) -> Path:
 
 def test_real_voices_are_split_as_the_card_says(tmp_path: Path) -> None:
     path = write_barista(tmp_path / "data", {f"v{number}": 5 for number in range(8)})
-    card = {"base": ["v0", "v1"], "devices": ["v2", "v3"], "heldout": ["v4"]}
+    card = {"barista": {"base": ["v0"], "development": ["v1"], "devices": ["v2", "v3"], "heldout": ["v4"]}}
     population = gather(f"barista:{path}", 1, Shape(rounds=3), card, tmp_path / "speech")
     devices, heldout = ({voice.name for voice in voices} for voices in (population.devices, population.heldout))
     assert {"v2", "v3"} <= devices and "v4" in heldout
@@ -76,7 +76,7 @@ def test_unknown_voices_are_split_the_same_way_every_time(tmp_path: Path) -> Non
 def test_a_source_with_nobody_to_hold_out_is_refused(groups: dict[str, int], tmp_path: Path) -> None:
     path = write_barista(tmp_path / "data", groups)
     with pytest.raises(DataError, match="not in base training"):
-        gather(f"barista:{path}", 1, Shape(), {"base": ["v1"]}, tmp_path / "speech")
+        gather(f"barista:{path}", 1, Shape(), {"barista": {"base": ["v1"]}}, tmp_path / "speech")
 
 
 def test_two_voices_are_enough(tmp_path: Path) -> None:
