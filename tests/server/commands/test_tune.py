@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from device_sdk import cli
+from device_sdk.bundle import Bundle
+
+pytest.importorskip("espeakng_loader")
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Bundle, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_bundle.path, tmp_path / "bundle"))
+
+
+def test_weights_are_written_into_the_bundle(bundle: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report_file = tmp_path / "report.json"
+    words = ["tune", "rescoring", str(bundle), "--limit", "3", "--beta", "0.4", "--json", "--output", str(report_file)]
+    assert cli.main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads(report_file.read_text())
+    assert report["utterances"] == 3
+    assert set(report["wer"]) == {"first_pass", "rescored", "marginals", "oracle", "previous"}
+    assert report["weights"]["beta"] == 0.4
+    assert Bundle.open(bundle).combination.to_mapping() == report["weights"]
+
+
+def test_dry_run_and_out_leave_the_bundle_alone(
+    bundle: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before = (bundle / "manifest.json").read_bytes()
+    assert cli.main(["tune", "rescoring", str(bundle), "--limit", "2", "--dry-run"]) == 0
+    assert "dry run" in capsys.readouterr().out
+    out = tmp_path / "tuned.zip"
+    assert cli.main(["tune", "rescoring", str(bundle), "--limit", "2", "--sigma", "2", "--out", str(out)]) == 0
+    assert (bundle / "manifest.json").read_bytes() == before
+    assert Bundle.open(out).combination.sigma == 2.0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "made:heldout"], "kept from tuning"),
+        (["--beta", "0.9"], "alpha"),
+        (["--data", "nothing"], "expected one of"),
+    ],
+)
+def test_bad_requests_are_refused(
+    bundle: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert cli.main(["tune", "rescoring", str(bundle), "--dry-run", *words]) == 1
+    assert message in capsys.readouterr().err
