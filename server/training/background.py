@@ -93,7 +93,7 @@ def _training_ids(sources: TextSources, words: WordList) -> list[list[int]]:
 
 
 def _held_out_ids(sources: TextSources, words: WordList) -> dict[str, list[list[int]]]:
-    held_out = {"grammar": grammar_text(HELD_OUT, sources.seed, "heldout") if sources.sentences else []}
+    held_out = {"grammar": grammar_text(min(HELD_OUT, sources.sentences), sources.seed, "heldout")}
     held_out |= {path.name: read_sentences(path) for path in sources.held_out}
     return {name: [words.ids(sentence) for sentence in text] for name, text in held_out.items() if text}
 
