@@ -132,10 +132,12 @@ class Device:
                 self._recent.recount(utterance_id, counts)
                 self._keep_cache(caches.update(cache, counts))
 
-    def learn(self, budget_seconds: float | None = None, stop: Callable[[], bool] = lambda: False) -> LearningReport:
+    def learn(
+        self, budget_seconds: float | None = None, stop: threading.Event | Callable[[], bool] | None = None
+    ) -> LearningReport:
         """Takes local steps on what is in memory; each utterance is used in one pass and is gone.
 
-        Ends when nothing is left, after ``budget_seconds``, or when ``stop()`` is true: between steps only. A step that
+        Ends when nothing is left, after ``budget_seconds``, or when ``stop`` is set or true: between steps only. A step that
         diverges is undone and named in the report. Raises LearningError where the settings do not allow learning.
         """
         if not self.settings.learn:
@@ -163,7 +165,8 @@ class Device:
                 with self._guard:
                     return self._recent.take(self.settings.learning.wait_seconds)
 
-            student, report = learn(self._student, take, step, self._commit, budget_seconds, stop)
+            asked = stop.is_set if isinstance(stop, threading.Event) else stop or _never
+            student, report = learn(self._student, take, step, self._commit, budget_seconds, asked)
             with self._guard:
                 self._student = student
                 if report.steps:
@@ -382,6 +385,10 @@ class Device:
             parameters = {name: base.weights[name] for name in base.architecture.parameter_shapes()}
             self._student = Student(parameters, parameters)
             self._recognizer, self._teacher = None, None
+
+
+def _never() -> bool:
+    return False
 
 
 def _with_published(bundle: Bundle, published: records.Published) -> Bundle:

@@ -119,7 +119,8 @@ def test_learning_stops_when_asked(device: Device) -> None:
         device.feedback(device.recognise(speech(seed)).utterance_id, Accepted())
     stop = threading.Event()
     stop.set()
-    assert device.learn(stop=stop.is_set).stopped == "asked to stop"
+    assert device.learn(stop=stop).stopped == "asked to stop"
+    assert device.learn(stop=lambda: True).stopped == "asked to stop"
     assert device.learn(budget_seconds=0.0).stopped == "time is up"
     assert device.learn().utterances == 3
 
@@ -257,6 +258,19 @@ def test_memory_is_bounded_in_number_and_time() -> None:
     recent.add("d", np.zeros((3, 64), np.float32), (), counts)
     now[0] += 10.5
     assert len(recent) == 0
+
+
+def test_recognition_goes_on_while_the_device_learns(device: Device) -> None:
+    for seed in range(4):
+        device.feedback(device.recognise(speech(seed)).utterance_id, Accepted())
+    reports = []
+    learning = threading.Thread(target=lambda: reports.append(device.learn()))
+    learning.start()
+    heard = [device.recognise(speech(1)) for _ in range(6)]
+    learning.join()
+    assert reports[0].steps == 4
+    assert len({result.utterance_id for result in heard}) == 6
+    assert device.learned().utterances == 10
 
 
 LEARNER = """
