@@ -2,15 +2,18 @@
 
 Shape legend: K: frames of a block; B: hypotheses; V: pieces, blank 0; J: joiner size.
 
-Between two frames that extend some hypothesis nothing happens but blanks, so the joiner runs on all frames of a block
-at once for every prefix that enters the beam, and the search jumps from one extending frame to the next. The jump is
-exact: it gives what a loop over frames would.
+The joiner runs on all frames of a block at once for every prefix that enters the beam, and the predictor once for every
+prefix; both in batches. Most frames of speech extend no hypothesis: on these the search only adds a blank to each, a
+few additions of plain numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp, log1p
+from heapq import nlargest
+from math import exp, inf, log1p
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +21,9 @@ from numpy.typing import NDArray
 from device_sdk.decoding.prefixes import Joint, Prefix, PrefixTree
 from device_sdk.decoding.settings import DecodingSettings
 
-__all__ = ["Beam", "Path", "advance", "greedy", "paths", "start"]
+__all__ = ["Alignments", "Beam", "Path", "advance", "greedy", "paths", "start"]
 
 Float = NDArray[np.float32]
-Double = NDArray[np.float64]
 Emissions = tuple[int, "Emissions"] | None
 """Frames of the emitted tokens, last first, as a linked list that alignments share."""
 
@@ -29,21 +31,24 @@ BLANK = 0
 _CACHED_PREFIXES = 512
 
 
+class Alignments(NamedTuple):
+    """The alignments of one prefix that the search kept.
+
+    score: log of the sum of their probabilities; gap: what the best one lies below it; emissions: of the best one.
+    """
+
+    score: float
+    gap: float = 0.0
+    emissions: Emissions = None
+
+
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """Hypotheses after ``frame`` frames, best first.
-
-    prefixes: B distinct prefixes of ``tree``.
-    scores: [B] float64, log of the sum over the alignments kept of each prefix.
-    gaps: [B] float64, what the best alignment of each prefix lies below ``scores``.
-    emissions: where that best alignment emitted each token.
-    """
+    """Hypotheses after ``frame`` frames, best first: distinct prefixes of ``tree``, and the alignments of each."""
 
     tree: PrefixTree
     prefixes: tuple[Prefix, ...]
-    scores: Double
-    gaps: Double
-    emissions: tuple[Emissions, ...]
+    alignments: tuple[Alignments, ...]
     frame: int = 0
 
 
@@ -59,18 +64,19 @@ class Path:
 def start(joint: Joint) -> Beam:
     """The beam before the first frame: the empty prefix."""
     tree = PrefixTree(joint)
-    return Beam(tree, (tree.root,), np.zeros(1), np.zeros(1), (None,))
+    return Beam(tree, (tree.root,), (Alignments(0.0),))
 
 
 def paths(beam: Beam) -> tuple[Path, ...]:
     """The hypotheses of a beam, best first."""
     found = []
-    for prefix, score, emission in zip(beam.prefixes, beam.scores.tolist(), beam.emissions, strict=True):
+    for prefix, alignments in zip(beam.prefixes, beam.alignments, strict=True):
         frames: list[int] = []
+        emission = alignments.emissions
         while emission is not None:
             frame, emission = emission
             frames.append(frame)
-        found.append(Path(prefix.tokens(), score, tuple(reversed(frames))))
+        found.append(Path(prefix.tokens(), alignments.score, tuple(reversed(frames))))
     return tuple(found)
 
 
@@ -86,149 +92,145 @@ def advance(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings
         return beam
     if len(beam.tree) > _CACHED_PREFIXES + 16 * settings.beam:
         beam.tree.compact(beam.prefixes)
-    table = _Table(beam.tree, joint, encoded)
-    table.add(beam.prefixes, 0)
-    here, total = 0, len(encoded)
-    while here < total:
-        jump, beam = _blanks(beam, table, here, settings)
-        here += jump
-        if here < total:
-            beam = _extend(beam, table, here, settings)
-            here += 1
-    return beam
+    block = _Block(beam.tree, joint, encoded)
+    prefixes, alignments = beam.prefixes, beam.alignments
+    scores, gaps = [each.score for each in alignments], [each.gap for each in alignments]
+    emissions = [each.emissions for each in alignments]
+    rows = block.rows(prefixes)
+    for here in range(len(encoded)):
+        ended = [score + row.blank[here] for score, row in zip(scores, rows, strict=True)]
+        limit = _limit(ended, settings)
+        extensions = _extensions(scores, rows, here, limit, settings.beam)
+        if not extensions:
+            scores = ended
+            continue
+        level = [Alignments(*each) for each in zip(scores, gaps, emissions, strict=True)]
+        done = _extend(block, prefixes, level, ended, extensions, here, beam.frame + here, settings)
+        prefixes = tuple(done)
+        scores, gaps, emissions = map(list, zip(*done.values(), strict=True))
+        rows = block.rows(prefixes)
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    return Beam(
+        beam.tree,
+        tuple([prefixes[index] for index in order]),
+        tuple([Alignments(scores[index], gaps[index], emissions[index]) for index in order]),
+        beam.frame + len(encoded),
+    )
 
 
-class _Table:
-    """Log-probabilities of one block, for the prefixes that needed them.
+class _Row(NamedTuple):
+    """Log-probabilities of one prefix on the frames of a block, from ``first`` on; before it, nothing is known.
 
-    labels: [slots, K, V] float32 with -inf at blank; peak: [slots, K] float32, its largest; blank: [slots, K] float64.
+    blank, peak: [K], of blank and of the best label; labels: [K - first, V - 1] float32, without blank.
     """
 
-    __slots__ = ("blank", "encoded", "joint", "labels", "peak", "slot", "tree")
+    first: int
+    blank: list[float]
+    peak: list[float]
+    labels: Float
+
+
+class _Block:
+    """The joiner's outputs on one block, for the prefixes that needed them."""
+
+    __slots__ = ("encoded", "joint", "known", "tree")
 
     def __init__(self, tree: PrefixTree, joint: Joint, encoded: Float) -> None:
         self.tree, self.joint, self.encoded = tree, joint, encoded
-        self.slot: dict[Prefix, int] = {}
-        self.labels = np.empty((0, len(encoded), 0), np.float32)
-        self.peak = np.empty((0, len(encoded)), np.float32)
-        self.blank = np.empty((0, len(encoded)), np.float64)
+        self.known: dict[Prefix, _Row] = {}
 
-    def add(self, prefixes: tuple[Prefix, ...] | list[Prefix], first: int) -> None:
-        """Run the joiner for those of ``prefixes`` that have no slot, on the frames from ``first`` on."""
-        new = [prefix for prefix in prefixes if prefix not in self.slot]
-        if not new:
-            return
-        predicted = self.tree.predicted(new)
-        frames = self.encoded[first:]
-        rows, columns = len(new), len(frames)
-        tiled = np.broadcast_to(frames, (rows, *frames.shape)).reshape(rows * columns, -1)
-        scores = self.joint.join(tiled, np.repeat(predicted, columns, axis=0)).reshape(rows, columns, -1)
-        begin, end = len(self.slot), len(self.slot) + rows
-        if end > len(self.peak):
-            self._grow(end, scores.shape[2])
-        labels = self.labels[begin:end, first:]
-        labels[...] = scores
-        labels[:, :, BLANK] = -np.inf
-        self.blank[begin:end, first:] = scores[:, :, BLANK]
-        labels.max(axis=2, out=self.peak[begin:end, first:])
-        for slot, prefix in enumerate(new, begin):
-            self.slot[prefix] = slot
-
-    def slots(self, prefixes: tuple[Prefix, ...] | list[Prefix]) -> list[int]:
-        slot = self.slot
-        return [slot[prefix] for prefix in prefixes]
-
-    def _grow(self, needed: int, pieces: int) -> None:
-        size, columns, used = max(16, 2 * needed), len(self.encoded), len(self.slot)
-        labels = np.empty((size, columns, pieces), np.float32)
-        peak, blank = np.empty((size, columns), np.float32), np.empty((size, columns), np.float64)
-        if used:
-            labels[:used], peak[:used], blank[:used] = self.labels[:used], self.peak[:used], self.blank[:used]
-        self.labels, self.peak, self.blank = labels, peak, blank
+    def rows(self, prefixes: Sequence[Prefix], first: int = 0) -> list[_Row]:
+        """One row a prefix; the joiner runs once for those that have none yet, on the frames from ``first`` on."""
+        known = self.known
+        new = [prefix for prefix in prefixes if prefix not in known]
+        if new:
+            frames = self.encoded[first:]
+            shape = (len(new), *frames.shape)
+            encoded, predicted = np.empty(shape, np.float32), np.empty(shape, np.float32)
+            encoded[:] = frames
+            predicted[:] = self.tree.predicted(new)[:, None]
+            scores = self.joint.join(encoded.reshape(-1, shape[2]), predicted.reshape(-1, shape[2]))
+            scores = scores.reshape(shape[0], shape[1], -1)
+            labels, padding = scores[:, :, BLANK + 1 :], [0.0] * first
+            blank, peak = scores[:, :, BLANK].tolist(), labels.max(axis=2).tolist()
+            for index, prefix in enumerate(new):
+                known[prefix] = _Row(first, padding + blank[index], padding + peak[index], labels[index])
+        return [known[prefix] for prefix in prefixes]
 
 
-def _blanks(beam: Beam, table: _Table, here: int, settings: DecodingSettings) -> tuple[int, Beam]:
-    """Pass over the frames that extend no hypothesis. Returns (how many they are, the beam after them)."""
-    slots = table.slots(beam.prefixes)
-    running = np.empty((len(slots), len(table.encoded) - here + 1))
-    running[:, 0] = beam.scores
-    running[:, 1:] = table.blank[slots, here:]
-    np.cumsum(running, axis=1, out=running)
-    before, after = running[:, :-1], running[:, 1:]
-    if len(slots) < settings.beam:
-        jump = 0  # A beam that is not full takes whatever exists, so that the n-best list has its n entries.
-    else:
-        limit = np.maximum(after.max(axis=0) - settings.threshold, after.min(axis=0))
-        extending = (before + table.peak[slots, here:] > limit).any(axis=0)
-        jump = int(extending.argmax())
-        if not extending[jump]:
-            jump = len(extending)
-    if jump == 0:
-        return 0, beam
-    order = np.argsort(-running[:, jump], kind="stable").tolist()
-    return jump, Beam(
-        beam.tree,
-        tuple([beam.prefixes[i] for i in order]),
-        running[order, jump],
-        beam.gaps[order],
-        tuple([beam.emissions[i] for i in order]),
-        beam.frame + jump,
-    )
+class _Extension(NamedTuple):
+    """Hypothesis number ``source`` with one more token. score: with that token, before the blank."""
+
+    score: float
+    source: int
+    token: int
 
 
-def _extend(beam: Beam, table: _Table, here: int, settings: DecodingSettings) -> Beam:
-    """One frame: up to ``symbols_per_frame`` tokens, then a blank, for every hypothesis worth it."""
-    width, frame = settings.beam, beam.frame
-    prefixes: tuple[Prefix, ...] | list[Prefix] = beam.prefixes
-    scores, gaps = beam.scores, beam.gaps.tolist()
-    emissions: tuple[Emissions, ...] | list[Emissions] = beam.emissions
-    done: dict[Prefix, tuple[float, float, Emissions]] = {}
-    for level in range(settings.symbols_per_frame + 1):
-        slots = table.slots(prefixes)
-        ended = (scores + table.blank[slots, here]).tolist()
-        for prefix, score, gap, emission in zip(prefixes, ended, gaps, emissions, strict=True):
+def _limit(scores: Sequence[float], settings: DecodingSettings) -> float:
+    """What an extension must exceed. A beam that is not full takes whatever exists: the n-best has its n entries."""
+    if len(scores) < settings.beam:
+        return -inf
+    worst = min(scores) if len(scores) == settings.beam else nlargest(settings.beam, scores)[-1]
+    return max(max(scores) - settings.threshold, worst)
+
+
+def _extensions(scores: Sequence[float], rows: Sequence[_Row], here: int, limit: float, width: int) -> list[_Extension]:
+    """The at most ``width`` best one-token extensions above ``limit``, grouped by source."""
+    found: list[_Extension] = []
+    for source, (score, row) in enumerate(zip(scores, rows, strict=True)):
+        if score + row.peak[here] > limit:
+            labels = row.labels[here - row.first]
+            tokens = (labels >= limit - score).nonzero()[0]
+            for token, label in zip(tokens.tolist(), labels[tokens].tolist(), strict=True):
+                found.append(_Extension(score + label, source, token + BLANK + 1))
+    return found if len(found) <= width else nlargest(width, found)
+
+
+def _extend(
+    block: _Block,
+    prefixes: Sequence[Prefix],
+    level: list[Alignments],
+    ended: list[float],
+    extensions: list[_Extension],
+    here: int,
+    frame: int,
+    settings: DecodingSettings,
+) -> dict[Prefix, Alignments]:
+    """One frame: up to ``symbols_per_frame`` tokens for every hypothesis worth it, then a blank.
+
+    level: the hypotheses before the frame, ``ended`` their scores after its blank, ``extensions`` those with one token.
+    Returns the best hypotheses after the frame.
+    """
+    done = {
+        prefix: Alignments(score, each.gap, each.emissions)
+        for prefix, score, each in zip(prefixes, ended, level, strict=True)
+    }
+    for emitted in range(1, settings.symbols_per_frame + 1):
+        prefixes = block.tree.extend([prefixes[e.source] for e in extensions], [e.token for e in extensions])
+        level = [Alignments(e.score, level[e.source].gap, (frame, level[e.source].emissions)) for e in extensions]
+        rows = block.rows(prefixes, here)
+        for prefix, each, row in zip(prefixes, level, rows, strict=True):
+            new = Alignments(each.score + row.blank[here], each.gap, each.emissions)
             other = done.get(prefix)
-            done[prefix] = (score, gap, emission) if other is None else _merge(other, (score, gap, emission))
-        if level == settings.symbols_per_frame:
-            break
-        limit = -np.inf
-        if len(done) >= width:
-            ranked = sorted([item[0] for item in done.values()], reverse=True)
-            limit = max(ranked[0] - settings.threshold, ranked[width - 1])
-        sources, tokens, scores = _best_extensions(scores[:, None] + table.labels[slots, here], limit, width)
-        if not sources:
-            break
-        prefixes = beam.tree.extend([prefixes[source] for source in sources], tokens)
-        gaps = [gaps[source] for source in sources]
-        emissions = [(frame, emissions[source]) for source in sources]
-        table.add(prefixes, here)
-    kept = sorted(done.items(), key=lambda item: -item[1][0])[:width]
-    return Beam(
-        beam.tree,
-        tuple([prefix for prefix, _ in kept]),
-        np.array([item[0] for _, item in kept]),
-        np.array([item[1] for _, item in kept]),
-        tuple([item[2] for _, item in kept]),
-        frame + 1,
-    )
+            done[prefix] = new if other is None else _merge(other, new)
+        if emitted < settings.symbols_per_frame:
+            limit = _limit([each.score for each in done.values()], settings)
+            extensions = _extensions([each.score for each in level], rows, here, limit, settings.beam)
+            if not extensions:
+                break
+    if len(done) <= settings.beam:
+        return done
+    return dict(nlargest(settings.beam, done.items(), key=lambda item: item[1].score))
 
 
-def _best_extensions(totals: Double, limit: float, width: int) -> tuple[list[int], list[int], Double]:
-    """The at most ``width`` largest of ``totals`` [B, V] above ``limit``: (rows, tokens, scores)."""
-    flat = totals.ravel()
-    chosen = np.flatnonzero(flat > limit)
-    if len(chosen) > width:
-        chosen = chosen[np.argpartition(flat[chosen], -width)[-width:]]
-    rows, tokens = np.divmod(chosen, totals.shape[1])
-    return rows.tolist(), tokens.tolist(), flat[chosen]
-
-
-def _merge(a: tuple[float, float, Emissions], b: tuple[float, float, Emissions]) -> tuple[float, float, Emissions]:
-    """Two sets of alignments of one prefix: scores add up, the better of the two best alignments stays."""
-    high, low = max(a[0], b[0]), min(a[0], b[0])
+def _merge(a: Alignments, b: Alignments) -> Alignments:
+    """Two sets of alignments of one prefix: probabilities add up, the better of the two best alignments stays."""
+    high, low = max(a.score, b.score), min(a.score, b.score)
     score = high + log1p(exp(low - high))
-    best_a, best_b = a[0] - a[1], b[0] - b[1]
-    return (score, score - best_a, a[2]) if best_a >= best_b else (score, score - best_b, b[2])
+    best_a, best_b = a.score - a.gap, b.score - b.gap
+    if best_a >= best_b:
+        return Alignments(score, score - best_a, a.emissions)
+    return Alignments(score, score - best_b, b.emissions)
 
 
 def greedy(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings) -> Beam:
@@ -237,7 +239,7 @@ def greedy(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings)
     encoded: [K, J] float32. At most ``settings.symbols_per_frame`` tokens a frame. The score is that of the one
     alignment.
     """
-    prefix, score, emission = beam.prefixes[0], float(beam.scores[0]), beam.emissions[0]
+    prefix, (score, _, emissions) = beam.prefixes[0], beam.alignments[0]
     tree, here, total, emitted = beam.tree, 0, len(encoded), 0
     if len(tree) > _CACHED_PREFIXES:
         tree.compact([prefix])
@@ -254,6 +256,6 @@ def greedy(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings)
         score += float(scores[:jump, BLANK].sum(dtype=np.float64)) + float(scores[jump, best[jump]])
         emitted = emitted + 1 if jump == 0 else 1
         here += jump
-        emission = (beam.frame + here, emission)
+        emissions = (beam.frame + here, emissions)
         prefix = tree.extend([prefix], [int(best[jump])])[0]
-    return replace(beam, prefixes=(prefix,), scores=np.array([score]), emissions=(emission,), frame=beam.frame + total)
+    return replace(beam, prefixes=(prefix,), alignments=(Alignments(score, 0.0, emissions),), frame=beam.frame + total)

@@ -115,9 +115,9 @@ class RecognitionSession:
 def _shared_prefix(beam: Beam, threshold: float) -> Prefix:
     """The longest prefix of all hypotheses that may still be extended."""
     shared = beam.prefixes[0]
-    least = float(beam.scores[0]) - threshold
-    for prefix, score in zip(beam.prefixes[1:], beam.scores[1:].tolist(), strict=True):
-        if score < least:
+    least = beam.alignments[0].score - threshold
+    for prefix, alignments in zip(beam.prefixes[1:], beam.alignments[1:], strict=True):
+        if alignments.score < least:
             break
         other = prefix
         while other is not shared:
