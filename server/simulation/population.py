@@ -87,7 +87,7 @@ def gather(
     """The population of one seed, its speech rendered into ``folder``.
 
     source: ``made``, ``barista:PATH``, ``fsdd:PATH`` or ``folder:PATH``. voices: what the bundle's card lists: kind of
-    source -> ``base``, ``development``, ``devices``, ``heldout`` -> names. progress(done, all): called as recordings are
+    source -> ``base``, ``development``, ``devices``, ``heldout`` -> names. progress(done, all): called as speech is
     rendered.
     Raises DataError where the source leaves no voice for devices or none to hold out.
     """

@@ -40,7 +40,12 @@ def render(document: dict[str, Any], runs: Sequence[Run]) -> str:
             else "<p>Every utterance is decoded and scored first and used for learning once, afterwards.</p>",
         ),
         _section("Device by device", *(_per_device(runs, kind) for kind in kinds)),
-        _section("What travels", _row(_bytes(document, runs, "up"), _bytes(document, runs, "down"))),
+        _section(
+            "What travels",
+            _row(_bytes(document, runs, "up"), _bytes(document, runs, "down")),
+            f"<p>Word counts are small: with marginals alone a device sends {_kilobytes(document, 'up')} and receives "
+            f"{_kilobytes(document, 'down')} a round. A delta and a model are as large as the weights.</p>",
+        ),
         _section("Privacy", _privacy(document)),
         _section("On the device", _row(_time(document), _memory(document))),
         _section("Voices", _voices(document)),
@@ -170,6 +175,10 @@ def _bytes(document: dict[str, Any], runs: Sequence[Run], direction: str) -> str
         groups.append((f"round {number + 1}", group))
     title = "Megabytes a device sends" if direction == "up" else "Megabytes a device receives"
     return _figure(title, bars(groups, "MB a device and round"))
+
+
+def _kilobytes(document: dict[str, Any], direction: str) -> str:
+    return f"{document['bytes']['marginals'][direction] / 1e3:.1f} kB"
 
 
 def _privacy(document: dict[str, Any]) -> str:
