@@ -137,8 +137,8 @@ class Device:
     ) -> LearningReport:
         """Takes local steps on what is in memory; each utterance is used in one pass and is gone.
 
-        Ends when nothing is left, after ``budget_seconds``, or when ``stop`` is set or true: between steps only. A step that
-        diverges is undone and named in the report. Raises LearningError where the settings do not allow learning.
+        Ends when nothing is left, after ``budget_seconds``, or when ``stop`` is set or true: between steps only. A step
+        that diverges is undone and named in the report. Raises LearningError where the settings do not allow learning.
         """
         if not self.settings.learn:
             raise LearningError("device.learn: found False, expected True in the device's settings to learn")
