@@ -223,7 +223,8 @@ def _release_deltas(
     if base.optimizer_sha256 is not None:
         content = blobs.get(model_registry.blob_name(base.optimizer_sha256))
         state = optimizers.state_from_arrays(parse_weights(content), read_metadata(content))
-    updated, state = optimizers.apply(settings.optimizer, state, weights, mean)
+    with np.errstate(over="ignore", invalid="ignore"):  # looked for right below
+        updated, state = optimizers.apply(settings.optimizer, state, weights, mean)
     if not all(np.isfinite(values).all() for values in updated.values()):
         raise LearningError("the server optimizer diverged; lower its learning rate")
     optimizer_sha256 = None

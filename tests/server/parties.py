@@ -101,7 +101,7 @@ class Party:
         }
         return self.post("/v1/check-in", json.dumps(message | changes).encode())
 
-    def counts(self, round_id: str, counts: Mapping[int, int], **changes: Any) -> bytes:
+    def counts(self, round_id: str, counts: Mapping[int, int], /, **changes: Any) -> bytes:
         message = {
             "report_id": secrets.token_hex(8),
             "device_id": self.id,
@@ -112,11 +112,11 @@ class Party:
         }
         return json.dumps(message | changes).encode()
 
-    def send_counts(self, round_id: str, counts: Mapping[int, int], **changes: Any) -> Any:
+    def send_counts(self, round_id: str, counts: Mapping[int, int], /, **changes: Any) -> Any:
         return self.post(f"/v1/rounds/{round_id}/marginals", self.counts(round_id, counts, **changes), round_id)
 
     def delta(
-        self, round_id: str, arrays: Mapping[str, NDArray[Any]] | None = None, value: float = 0.01, **changes: Any
+        self, round_id: str, arrays: Mapping[str, NDArray[Any]] | None = None, /, value: float = 0.01, **changes: Any
     ) -> bytes:
         header = {
             "report_id": secrets.token_hex(8),
@@ -132,7 +132,7 @@ class Party:
             }
         return save(dict(arrays), metadata={"header": json.dumps(header | changes)})
 
-    def send_delta(self, round_id: str, *arguments: Any, **changes: Any) -> Any:
+    def send_delta(self, round_id: str, /, *arguments: Any, **changes: Any) -> Any:
         return self.post(f"/v1/rounds/{round_id}/deltas", self.delta(round_id, *arguments, **changes), round_id)
 
 

@@ -45,7 +45,8 @@ def test_is_equation_6_when_smoothing_vanishes(reports: list[dict[int, int]]) ->
     weights = [sum(report.values()) for report in reports]
     if not sum(weights):
         return
-    personal = [np.bincount(list(r), list(r.values()), WORDS) / max(1, w) for r, w in zip(reports, weights, strict=True)]
+    counts = [np.bincount(list(report), list(report.values()), WORDS) for report in reports]
+    personal = [count / max(1, weight) for count, weight in zip(counts, weights, strict=True)]
     expected = np.average(personal, axis=0, weights=weights)
     found = global_marginal(state.total, 0.0, np.full(WORDS, 1 / WORDS), 1e-9)
     assert np.allclose(found, expected, atol=1e-6)

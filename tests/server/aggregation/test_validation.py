@@ -76,7 +76,7 @@ def test_bad_counts(counts: dict[int, int], plan: MarginalPlan, message: str) ->
 
 def test_good_counts() -> None:
     validate_counts({0: 1, 5: 2 * FIXED_POINT}, 10, CENTRAL)
-    validate_counts({word: -5000 for word in range(10)}, 10, LOCAL)
+    validate_counts(dict.fromkeys(range(10), -5000), 10, LOCAL)
 
 
 def header(content: Any) -> bytes:

@@ -1,0 +1,336 @@
+"""The state machine, and what a stopped server finds when it starts again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_sdk.errors import IdiolectError, LearningError
+from server.problems import Refusal
+from server.registry.marginals import find_marginals, read_counts
+from server.rounds import advance as advancing
+from server.rounds.advance import Evaluation
+from server.rounds.settings import RoundSettings
+from server.rounds.states import NEXT, RoundState, check
+from server.service import Service
+from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, initial, settings
+
+ALLOWED = [
+    ("planned", "open"),
+    ("open", "closing"),
+    ("closing", "aggregated"),
+    ("aggregated", "evaluated"),
+    ("evaluated", "published"),
+    *((state, "abandoned") for state in ("planned", "open", "closing", "aggregated", "evaluated")),
+]
+
+
+@pytest.mark.parametrize("source", RoundState)
+@pytest.mark.parametrize("target", RoundState)
+def test_only_the_ways_of_the_design(source: RoundState, target: RoundState) -> None:
+    if (source, target) in ALLOWED:
+        check(source, target)
+    else:
+        with pytest.raises(Refusal, match=f"round is {source}"):
+            check(source, target)
+
+
+def test_every_way_ends() -> None:
+    assert set(NEXT) == set(RoundState)
+    assert NEXT[RoundState.PUBLISHED] == NEXT[RoundState.ABANDONED] == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"marginals": None}, "found neither"),
+        ({"goal": 2, "minimum": 3}, "at least minimum = 3"),
+        ({"deltas": {"noise_stddev": 0.1}}, "weighting"),
+        ({"deltas": {"noise_stddev": 0.1}, "weighting": "uniform"}, "denominator must be fixed"),
+        ({"marginals": {"epsilon": float("inf")}}, "epsilon"),
+        ({"marginals": {"max_weight": 1e300}}, "max_weight"),
+        ({"deltas": {"clip_norm": float("nan")}}, "clip_norm|greater"),
+        ({"seconds": -1}, "seconds"),
+        ({"smoothing": 0}, "smoothing"),
+        ({"optimizer": {"kind": "lion"}}, "optimizer"),
+        ({"optimizer": {"momentum": 1.0}}, "optimizer"),
+        ({"typo": 1}, "typo"),
+    ],
+)
+def test_bad_settings(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RoundSettings.model_validate(fields)
+
+
+def test_one_round_is_open_at_a_time(http: Any, operator: Operator) -> None:
+    planned = operator.post("rounds", json={"open": False})["id"]
+    round_id = operator.open()
+    for path in ("rounds", f"rounds/{planned}/open"):
+        assert http.post(f"/v1/operator/{path}", headers=HEADERS).json()["code"] == "round_open"
+    closed = http.post(f"/v1/operator/rounds/{planned}/close", headers=HEADERS)
+    assert closed.json()["code"] == "wrong_state"
+    operator.post(f"rounds/{round_id}/abandon")
+    assert operator.post(f"rounds/{planned}/open")["state"] == "open"
+    assert [entry["state"] for entry in operator.get("rounds")["rounds"]] == ["abandoned", "open"]
+    assert [entry["id"] for entry in operator.get("status")["rounds"]] == [planned]
+    again = http.post(f"/v1/operator/rounds/{round_id}/abandon", headers=HEADERS)
+    assert again.json()["code"] == "wrong_state"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)
+
+
+def test_closes_by_itself_when_every_stream_has_its_goal(
+    operator: Operator, devices: Callable[[int], list[Party]]
+) -> None:
+    round_id = operator.open(deltas={}, goal=2)
+    first, second, third = devices(3)
+    for device in (first, second):
+        device.send_counts(round_id, {1: 256})
+    assert third.send_counts(round_id, {1: 256}).json()["code"] == "round_closed"
+    assert third.check_in().json()["round"]["marginals"] is None
+    assert operator.get(f"rounds/{round_id}")["state"] == "open"
+    for device in (first, second):
+        device.send_delta(round_id)
+    wait_until(lambda: operator.get(f"rounds/{round_id}")["state"] == "published")
+    assert operator.close(round_id)["marginals_version"] == 1
+
+
+def test_the_deadline_closes_a_round(operator: Operator, device: Party) -> None:
+    round_id = operator.open(seconds=0.3)
+    device.send_counts(round_id, {1: 256})
+    wait_until(lambda: operator.get(f"rounds/{round_id}")["state"] == "published")
+    empty = operator.open(seconds=0.01)
+    wait_until(lambda: operator.get(f"rounds/{empty}")["state"] == "abandoned")
+    assert "fewer than the minimum" in operator.get(f"rounds/{empty}")["note"]
+
+
+def test_below_the_minimum_nothing_is_released(operator: Operator, devices: Callable[[int], list[Party]]) -> None:
+    round_id = operator.open(deltas={}, minimum=2)
+    first, second = devices(2)
+    first.send_counts(round_id, {1: 256})
+    second.send_counts(round_id, {1: 256})
+    first.send_delta(round_id)
+    found = operator.close(round_id)
+    assert (found["state"], found["model_version"], list(found["releases"])) == ("published", None, ["marginals"])
+    lone = operator.open(minimum=2)
+    first.send_counts(lone, {1: 256})
+    assert operator.close(lone)["state"] == "abandoned"
+    assert operator.get("status")["marginals_version"] == 1
+
+
+def test_noise_fixes_the_denominator(operator: Operator, devices: Callable[[int], list[Party]], http: Any) -> None:
+    round_id = operator.open(marginals=None, deltas={"noise_stddev": 1e-9}, weighting="uniform", goal=4)
+    for device in devices(2):
+        device.send_delta(round_id, value=0.04, utterances=9)
+    found = operator.close(round_id)
+    from server.aggregation.weights_file import parse_weights
+
+    moved = parse_weights(http.get(f"/v1/models/{found['model_version']}").content)
+    assert np.allclose(moved["joiner.output.bias"] - initial().weights["joiner.output.bias"], 2 * 0.04 / 4, atol=1e-6)
+    assert found["releases"]["deltas"]["mechanism"]["denominator"] == 4
+
+
+def test_adam_keeps_its_state_along_the_lineage(operator: Operator, device: Party, http: Any) -> None:
+    for number in range(2):
+        round_id = operator.open(marginals=None, deltas={}, optimizer={"kind": "adam", "learning_rate": 0.1})
+        device.send_delta(round_id, model_version=operator.get("status")["model_version"])
+        assert operator.close(round_id)["state"] == "published"
+        own: Service = http.app.state.service
+        with own.database.read() as connection:
+            query = "SELECT count(optimizer_sha256) FROM models"
+            assert connection.exec_driver_sql(query).scalar() == number + 1
+
+
+def test_a_diverging_optimizer_publishes_nothing(operator: Operator, device: Party) -> None:
+    round_id = operator.open(deltas={"clip_norm": 1e8}, optimizer={"learning_rate": 1e38})
+    device.send_counts(round_id, {1: 256})
+    device.send_delta(round_id, value=1e6)
+    found = operator.close(round_id)
+    assert (found["model_version"], found["marginals_version"]) == (None, 1)
+    assert "diverged" in str(found["transitions"])
+
+
+@pytest.mark.parametrize(
+    ("verdict", "state"),
+    [
+        (Evaluation(True, {"wer": 0.4}, "better"), "published"),
+        (Evaluation(False, {"wer": 0.9}, "worse"), "abandoned"),
+        (LearningError("cannot be decoded"), "abandoned"),
+    ],
+)
+def test_the_evaluation_decides(tmp_path: Path, verdict: Evaluation | IdiolectError, state: str) -> None:
+    seen: list[set[str]] = []
+
+    def evaluate(weights: Any) -> Evaluation:
+        seen.append(set(weights))
+        if isinstance(verdict, IdiolectError):
+            raise verdict
+        return verdict
+
+    with serving(tmp_path, evaluate) as (operator, device):
+        round_id = operator.open(deltas={})
+        device.send_delta(round_id)
+        found = operator.close(round_id)
+        assert found["state"] == state
+        assert seen == [set(initial().weights)]
+        assert operator.get("status")["model_version"] == (found["model_version"] if state == "published" else "base-1")
+        assert str(verdict.note if isinstance(verdict, Evaluation) else verdict) in found["evaluation"]["note"]
+
+
+def test_local_noise_is_not_noised_again(operator: Operator, device: Party, http: Any) -> None:
+    round_id = operator.open(marginals={"epsilon": 0.01, "trust": "local"})
+    assert device.send_counts(round_id, {word: -100 * word for word in range(40)}).status_code == 200
+    found = operator.close(round_id)
+    own: Service = http.app.state.service
+    with own.database.read() as connection:
+        row = find_marginals(connection, found["marginals_version"])
+    assert read_counts(row).tolist() == [-100 * word for word in range(40)]
+    assert row.variance > 1e6
+
+
+def test_a_push_meanwhile_is_not_overwritten(operator: Operator, device: Party, http: Any) -> None:
+    round_id = operator.open(deltas={})
+    device.send_delta(round_id)
+    device.send_counts(round_id, {1: 1})
+    operator.post("models/pushed", content=http.get("/v1/models/base-1").content)
+    found = operator.close(round_id)
+    assert found["state"] == "published"
+    assert operator.get("status")["model_version"] == "pushed"
+    assert operator.get("status")["marginals_version"] == 1
+    assert "kept unpublished" in found["note"]
+
+
+class serving:
+    """A server in this process over a folder, an operator and a device."""
+
+    def __init__(self, folder: Path, evaluate: Any = None) -> None:
+        from fastapi.testclient import TestClient
+
+        from server.app import create_app
+
+        self.client = TestClient(create_app(settings(folder, tick_seconds=60.0), initial(), evaluate))
+
+    def __enter__(self) -> tuple[Operator, Party]:
+        self.client.__enter__()
+        return Operator(self.client), Party(self.client).enrol()
+
+    def __exit__(self, *_: object) -> None:
+        self.client.__exit__(None, None, None)
+
+
+class Stop(BaseException):
+    """Stands for the end of the process: nothing of the project catches it."""
+
+
+@pytest.mark.parametrize("point", ["noised", "_store_release", "_evaluate", "_publish", "publish", "transition"])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_round_goes_on_where_it_was_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, late: bool
+) -> None:
+    """Cut before or after each step: one release, one publication, the right counts, no raw contribution left."""
+    whole = getattr(advancing, point)
+    with serving(tmp_path) as (operator, device):
+        round_id = operator.open(deltas={})
+        device.send_counts(round_id, {7: 256})
+        device.send_delta(round_id)
+
+        def cut(*arguments: Any, **named: Any) -> Any:
+            if late:
+                whole(*arguments, **named)
+            raise Stop
+
+        own: Service = operator.http.app.state.service  # type: ignore[attr-defined]
+        monkeypatch.setattr(advancing, point, cut)
+        with pytest.raises(Stop):
+            own.close_round(round_id)
+        monkeypatch.setattr(advancing, point, whole)
+    again = Service(settings(tmp_path), initial())
+    with again:
+        wait_until(lambda: _state(again, round_id) == "published")
+    with again.database.read() as connection:
+        assert read_counts(find_marginals(connection, 1)).nonzero()[0].tolist() == [7]
+        for table, rows in (("releases", 2), ("marginals", 2), ("models", 2), ("publications", 4), ("ledger", 2)):
+            assert connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == rows
+        raw = "SELECT count(*) FROM reports WHERE counts IS NOT NULL OR blob IS NOT NULL"
+        assert connection.exec_driver_sql(raw).scalar() == 0
+    fresh = Service(settings(tmp_path), initial())
+    assert list(fresh.blobs.names("deltas")) == []
+    fresh.close()
+
+
+def _state(service: Service, round_id: str) -> str:
+    with service.database.read() as connection:
+        return str(connection.exec_driver_sql(f"SELECT state FROM rounds WHERE id = '{round_id}'").scalar())
+
+
+def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second worker finds the round aggregated and drops its own draw unseen."""
+    with serving(tmp_path) as (operator, device):
+        round_id = operator.open(marginals={"epsilon": 0.1})
+        device.send_counts(round_id, {7: 256})
+        own: Service = operator.http.app.state.service  # type: ignore[attr-defined]
+        both = threading.Barrier(2)
+        draw = advancing.noised
+
+        def together(*arguments: Any) -> Any:
+            both.wait(20)
+            return draw(*arguments)
+
+        monkeypatch.setattr(advancing, "noised", together)
+        with own.database.write() as connection:
+            connection.exec_driver_sql(f"UPDATE rounds SET state = 'closing' WHERE id = '{round_id}'")
+        workers = [
+            threading.Thread(target=advancing.advance, args=(own.database, own.blobs, round_id, time.time))
+            for _ in range(2)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(30)
+        assert _state(own, round_id) == "published"
+        with own.database.read() as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM releases").scalar() == 1
+            assert connection.exec_driver_sql("SELECT count(*) FROM publications").scalar() == 3
+
+
+def test_a_failing_step_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.service.PAUSE_AFTER_FAILURE", 0.01)
+    calls: list[str] = []
+    whole = advancing.noised
+
+    def once(*arguments: Any) -> Any:
+        calls.append("")
+        if len(calls) == 1:
+            raise RuntimeError("the disk was full")
+        return whole(*arguments)
+
+    monkeypatch.setattr(advancing, "noised", once)
+    with serving(tmp_path) as (operator, device):
+        round_id = operator.open(goal=1)
+        device.send_counts(round_id, {7: 256})
+        wait_until(lambda: operator.get(f"rounds/{round_id}")["state"] == "published")
+    assert len(calls) == 2
+
+
+def test_epsilon_decides_what_survives(operator: Operator, devices: Callable[[int], list[Party]]) -> None:
+    assert NO_NOISE > 1e6
+    round_id = operator.open(marginals={"epsilon": 1.0})
+    for device in devices(2):
+        device.send_counts(round_id, {1: 256})
+    found = operator.close(round_id)
+    figures = operator.get("marginals")["marginals"][0]["figures"]
+    # Two counts against noise of scale 20: nothing may stand out.
+    assert figures["noise_deviation"] == pytest.approx(20 * 2**0.5, rel=1e-3)
+    assert figures["surviving_words"] <= 3
+    assert found["releases"]["marginals"]["mechanism"]["scale"] == 20.0
