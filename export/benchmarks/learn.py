@@ -74,7 +74,7 @@ def _measure(side: str, graph: Path, count: int) -> Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem:
+class Problem:
     """weights: by name; features: [3 T, M]; tokens: [N, U] int64."""
 
     weights: Mapping[str, Float]
@@ -82,31 +82,35 @@ class _Problem:
     tokens: NDArray[np.int64]
 
 
-def _problem(count: int) -> _Problem:
+def problem(count: int, frames: int = 0, tokens: int = 0) -> Problem:
+    """Seeded weights and one utterance with ``count`` hypotheses; the benchmark's shape unless given."""
     architecture = PRESETS["bench"]
     rng = np.random.default_rng(0)
     shapes = architecture.parameter_shapes() | architecture.constant_shapes()
     weights = {name: rng.normal(0.0, 0.06, shape).astype(np.float32) for name, shape in shapes.items()}
-    features = rng.normal(0.0, 1.0, (FRAMES * architecture.subsampling_factor, architecture.mel_bins))
-    tokens = rng.integers(1, architecture.pieces, (count, TOKENS))
-    return _Problem(weights, features.astype(np.float32), tokens)
+    features = rng.normal(0.0, 1.0, ((frames or FRAMES) * architecture.subsampling_factor, architecture.mel_bins))
+    said = rng.integers(1, architecture.pieces, (count, tokens or TOKENS))
+    return Problem(weights, features.astype(np.float32), said)
 
 
-def _onnxruntime(problem: _Problem, graph: Path) -> Callable[[], None]:
+def onnxruntime_step(problem: Problem, graph: bytes) -> Callable[[], dict[str, Float]]:
+    """Ours: a function that takes one step and returns the weights."""
     from device_sdk.runtimes.training import TrainingSession
 
-    session = TrainingSession(graph=graph.read_bytes(), architecture=PRESETS["bench"])
+    session = TrainingSession(graph=graph, architecture=PRESETS["bench"])
     weights = {name: value.copy() for name, value in problem.weights.items()}
     hypotheses, share = problem.tokens.tolist(), np.full(len(problem.tokens), 1.0 / len(problem.tokens))
 
-    def step() -> None:
+    def step() -> dict[str, Float]:
         for name, gradient in session.run(weights, problem.features, hypotheses, share).gradients.items():
             weights[name] -= RATE * gradient
+        return weights
 
     return step
 
 
-def _torch(problem: _Problem, _: Path) -> Callable[[], None]:
+def torch_step(problem: Problem, _: bytes) -> Callable[[], Any]:
+    """The peer: a function that takes one step and returns the network."""
     import torch
 
     from export.losses.rnnt import rnnt_loss
@@ -114,18 +118,22 @@ def _torch(problem: _Problem, _: Path) -> Callable[[], None]:
 
     torch.set_num_threads(1)
     network = RNNT(PRESETS["bench"]).from_parameters(problem.weights)
-    optimizer = torch.optim.SGD(network.parameters(), lr=float(RATE))
+    for name, value in network.named_parameters():
+        value.requires_grad_("bias_hh" not in name)  # torch's second bias would take the merged one's step twice
+    trainable = [value for value in network.parameters() if value.requires_grad]
+    optimizer = torch.optim.SGD(trainable, lr=float(RATE))
     count = len(problem.tokens)
     features, tokens = torch.from_numpy(problem.features)[None], torch.from_numpy(problem.tokens)
-    frames, lengths = torch.full((count,), FRAMES), torch.full((count,), TOKENS)
+    frames, lengths = torch.full((count,), len(problem.features) // 3), torch.full((count,), tokens.shape[1])
 
-    def step() -> None:
+    def step() -> RNNT:
         optimizer.zero_grad()
         encoded = network.encode(features).expand(count, -1, -1)
         output = network.joiner_output
         losses = rnnt_loss(encoded, network.predict(tokens), output.weight, output.bias, tokens, frames, lengths)
         losses.mean().backward()
         optimizer.step()
+        return network
 
     return step
 
@@ -137,9 +145,10 @@ def _peak_megabytes() -> float:
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
-def _child(side: str, graph: str, count: str) -> dict[str, Any]:
-    make = {"onnxruntime": _onnxruntime, "torch": _torch}[side]
-    step = make(_problem(int(count)), Path(graph))
+def measure_here(side: str, graph: Path, count: int) -> dict[str, float]:
+    """Take steps in this process; the fields of a :class:`Measurement`."""
+    make = {"onnxruntime": onnxruntime_step, "torch": torch_step}[side]
+    step = make(problem(count), graph.read_bytes())
     times = []
     for _ in range(WARM_UP + STEPS):
         start = time.perf_counter()
@@ -149,4 +158,4 @@ def _child(side: str, graph: str, count: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_child(*sys.argv[1:])))
+    print(json.dumps(measure_here(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))))

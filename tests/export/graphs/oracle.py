@@ -66,16 +66,19 @@ def _path_sum(log_probs: Tensor, tokens: Sequence[int]) -> Tensor:
     """log of the sum over all alignments, by the textbook recursion over single nodes. log_probs: [T, U + 1, V]."""
     alpha: dict[tuple[int, int], Tensor] = {(0, 0): torch.zeros((), dtype=torch.float64)}
     frames = len(log_probs)
+    # Taken apart once: indexing a tensor node by node would make autograd write a whole lattice for each.
+    blank = [row.unbind() for row in log_probs[:, :, 0].unbind()]
+    label = [row.unbind() for row in log_probs[:, range(len(tokens)), list(tokens)].unbind()]
     for t in range(frames):
         for u in range(len(tokens) + 1):
             if (t, u) != (0, 0):
                 incoming = []
                 if t > 0:
-                    incoming.append(alpha[t - 1, u] + log_probs[t - 1, u, 0])
+                    incoming.append(alpha[t - 1, u] + blank[t - 1][u])
                 if u > 0:
-                    incoming.append(alpha[t, u - 1] + log_probs[t, u - 1, tokens[u - 1]])
+                    incoming.append(alpha[t, u - 1] + label[t][u - 1])
                 alpha[t, u] = torch.logsumexp(torch.stack(incoming), 0)
-    return alpha[frames - 1, len(tokens)] + log_probs[frames - 1, len(tokens), 0]
+    return alpha[frames - 1, len(tokens)] + blank[frames - 1][len(tokens)]
 
 
 def _lstm(x: Tensor, w: Tensor, r: Tensor, b: Tensor) -> Tensor:

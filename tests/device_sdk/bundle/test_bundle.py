@@ -1,0 +1,276 @@
+"""Bundles: what is read, and that everything damaged is refused by name."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import io
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.bundle import bundle as bundle_module
+from device_sdk.bundle import weights as weight_files
+from device_sdk.bundle.manifest import is_inside
+from device_sdk.errors import BundleError
+
+Damage = Callable[[Path], None]
+
+
+def edit(change: Callable[[dict], None]) -> Damage:
+    """Change the manifest."""
+
+    def damage(folder: Path) -> None:
+        path = folder / "manifest.json"
+        manifest = json.loads(path.read_text())
+        change(manifest)
+        path.write_text(json.dumps(manifest))
+
+    return damage
+
+
+def replace(name: str, content: bytes) -> Damage:
+    """Change a file and its manifest entry, so that only its content is wrong."""
+
+    def damage(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+        entry = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        edit(lambda manifest: manifest["files"].update({name: entry}))(folder)
+
+    return damage
+
+
+def weights(change: Callable[[dict[str, np.ndarray]], None]) -> Damage:
+    def damage(folder: Path) -> None:
+        tensors = dict(weight_files.read((folder / "weights.safetensors").read_bytes(), "test"))
+        change(tensors)
+        replace("weights.safetensors", weight_files.serialise(tensors))(folder)
+
+    return damage
+
+
+def truncated(folder: Path) -> None:
+    path = folder / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flipped(folder: Path) -> None:
+    path = folder / "encoder.onnx"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def nan(tensors: dict[str, np.ndarray]) -> None:
+    tensors["encoder.0.R"][3, 4] = np.nan
+
+
+def sizes(**changes: object) -> Damage:
+    return edit(lambda manifest: manifest["architecture"].update(changes))
+
+
+def background(value: np.ndarray, key: str = "unigram") -> Damage:
+    return replace("background.safetensors", weight_files.serialise({key: value}))
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "truncated file": (truncated, r"weights\.safetensors: size is \d+ bytes, expected \d+"),
+    "flipped byte": (flipped, r"encoder\.onnx: sha256 is \w+, expected \w+"),
+    "missing file": (lambda folder: (folder / "joiner.onnx").unlink(), r"joiner\.onnx cannot be read"),
+    "no manifest": (lambda folder: (folder / "manifest.json").unlink(), r"manifest\.json cannot be read"),
+    "manifest is no JSON": (lambda folder: (folder / "manifest.json").write_text("{"), r"manifest\.json: field"),
+    "unknown format": (edit(lambda m: m.update(format_version=99)), "format_version: found 99, expected 1"),
+    "unknown field": (edit(lambda m: m.update(surprise=1)), "field surprise"),
+    "missing field": (edit(lambda m: m.pop("version")), "field version"),
+    "required file not listed": (edit(lambda m: m["files"].pop("training.onnx")), "'training.onnx' is missing"),
+    "path leaves the folder": (
+        edit(lambda m: m["files"].update({"../x": {"sha256": "0" * 64, "size": 0}})),
+        "leaves the bundle",
+    ),
+    "absolute path": (edit(lambda m: m["files"].update({"/x": {"sha256": "0" * 64, "size": 0}})), "leaves the bundle"),
+    "bad hash": (edit(lambda m: m["files"]["LICENSE"].update(sha256="x")), r"field files\.LICENSE\.sha256"),
+    "impossible size": (sizes(joiner_size=0), r"field architecture: architecture\.joiner_size: found 0"),
+    "unknown size": (sizes(colour=3), "field architecture"),
+    "bins disagree": (sizes(mel_bins=80), r"features\.mel_bins: found 64"),
+    "impossible features": (edit(lambda m: m["features"].update(shift=999)), r"features\.shift: found 999"),
+    "unknown feature setting": (edit(lambda m: m["features"].update(colour=3)), "field features"),
+    "architecture of another shape": (sizes(encoder_size=48), r"tensor 'encoder\.0\.W' has shape \[128, 192\]"),
+    "wrong shape": (
+        weights(lambda t: t.update({"joiner.output.bias": np.zeros(7, np.float32)})),
+        r"'joiner\.output\.bias' has shape \[7\], expected \[64\]",
+    ),
+    "NaN weight": (weights(nan), r"'encoder\.0\.R' holds NaN"),
+    "missing tensor": (weights(lambda t: t.__delitem__("features.mean")), "'features.mean' is missing"),
+    "unknown tensor": (weights(lambda t: t.update(extra=np.zeros(1, np.float32))), "unknown tensor 'extra'"),
+    "wrong type": (
+        weights(lambda t: t.update({"features.mean": np.zeros(64, np.float64)})),
+        "is float64, expected float32",
+    ),
+    "weights are no safetensors": (replace("weights.safetensors", b"hello there, this is text"), "safetensors"),
+    "tokenizer is no model": (replace("tokenizer.model", b"\x00\x01"), r"tokenizer\.model: not a SentencePiece"),
+    "word list without bucket": (replace("words.txt", b"a\nb\n"), r"words\.txt: .*expected '<unk>'"),
+    "word list is no text": (replace("words.txt", b"<unk>\n\xff\xfe\n"), r"words\.txt"),
+    "background too short": (background(np.ones(3) / 3), r"background\.safetensors: .*\[3\]"),
+    "background with a zero": (background(np.eye(92)[0]), "no distribution"),
+    "background without its tensor": (background(np.ones(92) / 92, "other"), "'unigram' is missing"),
+    "combination out of range": (replace("rescoring.json", b'{"sigma": 0}'), r"rescoring\.json: combination\.sigma"),
+    "combination is no object": (replace("rescoring.json", b"[]"), r"rescoring\.json"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_refused_by_name(name: str, tiny_bundle: Bundle, tmp_path: Path) -> None:
+    damage, message = DAMAGES[name]
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny_bundle.path, folder)
+    damage(folder)
+    with pytest.raises(BundleError, match=message) as raised:
+        Bundle.open(folder)
+    assert "copy" in str(raised.value)
+
+
+def zipped(bundle: Bundle, out: Path, change: Callable[[dict[str, bytes]], None] = lambda files: None) -> Path:
+    files = {path.name: path.read_bytes() for path in sorted(bundle.path.iterdir())}
+    change(files)
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return out
+
+
+ZIP_DAMAGES: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
+    "zip-slip": (lambda files: files.update({"../escaped.txt": b"x"}), r"entry '\.\./escaped\.txt' leaves"),
+    "absolute entry": (lambda files: files.update({"/escaped.txt": b"x"}), "leaves the bundle"),
+    "backslashes": (lambda files: files.update({"..\\escaped.txt": b"x"}), "leaves the bundle"),
+    "no manifest": (lambda files: files.__delitem__("manifest.json"), r"manifest\.json is missing"),
+    "huge manifest": (lambda files: files.update({"manifest.json": b" " * (2 << 20)}), "at most"),
+    "missing file": (lambda files: files.__delitem__("joiner.onnx"), r"joiner\.onnx is missing"),
+    "truncated file": (lambda files: files.update(LICENSE=b"x"), "LICENSE: size is 1 bytes"),
+    "other content": (lambda files: files.update(LICENSE=files["LICENSE"][::-1]), "LICENSE: sha256 is"),
+}
+
+
+@pytest.mark.parametrize("name", ZIP_DAMAGES)
+def test_a_damaged_zip_is_refused_by_name(name: str, tiny_bundle: Bundle, tmp_path: Path) -> None:
+    change, message = ZIP_DAMAGES[name]
+    before = set(tmp_path.rglob("*"))
+    archive = zipped(tiny_bundle, tmp_path / "copy.zip", change)
+    with pytest.raises(BundleError, match=message):
+        Bundle.open(archive)
+    assert set(tmp_path.rglob("*")) - before == {archive}
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x03\x04 and then nothing"])
+def test_what_is_no_zip_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "bundle.zip"
+    path.write_bytes(content)
+    with pytest.raises(BundleError, match="not a readable zip"):
+        Bundle.open(path)
+
+
+def test_a_truncated_zip_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    archive = zipped(tiny_bundle, tmp_path / "copy.zip")
+    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
+    with pytest.raises(BundleError, match="not a readable zip"):
+        Bundle.open(archive)
+
+
+def test_a_zip_opens_like_its_folder_and_cleans_up(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    opened = Bundle.open(zipped(tiny_bundle, tmp_path / "copy.zip"))
+    folder = opened.file("encoder.onnx").parent
+    assert opened.packed == tiny_bundle.packed
+    other = opened.with_weights(opened.weights, "again")
+    del opened
+    gc.collect()
+    assert other.file("encoder.onnx").exists()  # the copy still needs the unpacked files
+    del other
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_what_an_open_bundle_holds(tiny_bundle: Bundle) -> None:
+    assert tiny_bundle.version == "tiny-0"
+    assert set(tiny_bundle.weights) == {
+        *tiny_bundle.architecture.parameter_shapes(),
+        *tiny_bundle.architecture.constant_shapes(),
+    }
+    assert tiny_bundle.background.sum() == pytest.approx(1.0)
+    assert len(tiny_bundle.words) == len(tiny_bundle.background)
+    assert tiny_bundle.features.mel_bins == tiny_bundle.architecture.mel_bins
+    assert tiny_bundle.has("encoder.onnx") and not tiny_bundle.has("elsewhere.onnx")
+    assert "tiny-0" in repr(tiny_bundle)
+    with pytest.raises(ValueError, match="read-only"):
+        tiny_bundle.weights["features.mean"][0] = 1.0
+    with pytest.raises(BundleError, match=r"holds no file 'elsewhere\.onnx'"):
+        tiny_bundle.file("elsewhere.onnx")
+
+
+def test_other_weights(tiny_bundle: Bundle) -> None:
+    doubled = {name: tiny_bundle.weights[name] * 2 for name in tiny_bundle.architecture.parameter_shapes()}
+    other = tiny_bundle.with_weights(doubled, "2")
+    assert other.version == "2" and tiny_bundle.version == "tiny-0"
+    np.testing.assert_array_equal(other.weights["encoder.0.W"], 2 * tiny_bundle.weights["encoder.0.W"])
+    np.testing.assert_array_equal(other.weights["features.mean"], tiny_bundle.weights["features.mean"])
+    doubled["encoder.0.W"][0, 0] = np.inf
+    with pytest.raises(BundleError, match=r"weights '3': tensor 'encoder\.0\.W' holds NaN or infinity"):
+        tiny_bundle.with_weights(doubled, "3")
+
+
+def test_no_bundle_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BundleError, match="nothing: no such bundle"):
+        Bundle.open(tmp_path / "nothing")
+    monkeypatch.setattr(bundle_module, "DEFAULT_BUNDLE", tmp_path / "default")
+    with pytest.raises(BundleError, match="no default bundle"):
+        Bundle.open()
+
+
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [
+        ("encoder.onnx", True),
+        ("models/a.onnx", True),
+        ("../a", False),
+        ("a/../../b", False),
+        ("/a", False),
+        ("a//b", False),
+        ("./a", False),
+        ("", False),
+        (".", False),
+        ("C:\\a", False),
+        ("a\x00b", False),
+    ],
+)
+def test_paths_inside_a_bundle(name: str, inside: bool) -> None:
+    assert is_inside(name) is inside
+
+
+def test_tokenizer(tiny_bundle: Bundle) -> None:
+    tokenizer = tiny_bundle.tokenizer
+    tokens = tokenizer.encode("turn on the light")
+    assert tokenizer.size == tiny_bundle.architecture.pieces
+    assert tokenizer.decode(tokens) == "turn on the light"
+    assert tokenizer.decode([0, *tokens, 0]) == "turn on the light"
+    assert tokenizer.starts_word(tokens[0]) and tokenizer.piece(tokens[0]).startswith("\u2581")
+    assert sum(tokenizer.starts_word(token) for token in tokens) == 4
+    assert tokenizer.encode("") == [] and tokenizer.decode([]) == ""
+    assert 0 not in tokenizer.encode("turn 漢 on")
+
+
+def test_a_tokenizer_whose_unknown_piece_is_not_0_is_refused() -> None:
+    import sentencepiece
+
+    from device_sdk.bundle import Tokenizer
+    from tests.tiny import SENTENCES
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=64, unk_id=1, bos_id=0, minloglevel=2
+    )
+    with pytest.raises(BundleError, match="unk_id is 1, expected 0"):
+        Tokenizer(model.getvalue())

@@ -1,0 +1,151 @@
+"""The streaming graphs on onnxruntime against a plain numpy transducer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from device_sdk.bundle import PRESETS, Architecture, Bundle
+from device_sdk.bundle.weights import pack
+from device_sdk.errors import BundleError
+from device_sdk.runtimes.onnxruntime import OnnxTransducer, open_session
+from device_sdk.runtimes.protocol import RecurrentState, Transducer
+from export.graphs import joiner
+from tests.tiny import tiny_weights
+
+Float = NDArray[np.float32]
+
+
+def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def lstm(x: NDArray[np.float64], w: Float, r: Float, b: Float) -> NDArray[np.float64]:
+    h = c = np.zeros(r.shape[1])
+    outputs = []
+    for step in x:
+        i, o, f, candidate = np.split(w @ step + r @ h + b, 4)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(candidate)
+        h = sigmoid(o) * np.tanh(c)
+        outputs.append(h)
+    return np.array(outputs)
+
+
+def encoded_by_numpy(architecture: Architecture, weights: dict[str, Float], features: Float) -> NDArray[np.float64]:
+    x = ((features.astype(np.float64) - weights["features.mean"]) * weights["features.scale"]).reshape(
+        -1, architecture.subsampling_factor * architecture.mel_bins
+    )
+    for layer in range(architecture.encoder_layers):
+        x = lstm(x, *(weights[f"encoder.{layer}.{part}"] for part in "WRB"))
+    return x @ weights["joiner.encoder.weight"].T + weights["joiner.encoder.bias"]
+
+
+def predicted_by_numpy(architecture: Architecture, weights: dict[str, Float], tokens: list[int]) -> NDArray[np.float64]:
+    x = weights["predictor.embedding"][tokens].astype(np.float64)
+    for layer in range(architecture.predictor_layers):
+        x = lstm(x, *(weights[f"predictor.{layer}.{part}"] for part in "WRB"))
+    return x @ weights["joiner.predictor.weight"].T
+
+
+@pytest.fixture(scope="module")
+def features() -> Float:
+    return np.random.default_rng(3).normal(-6.0, 3.0, (60, 64)).astype(np.float32)
+
+
+def test_encoder_matches_numpy(tiny_bundle: Bundle, features: Float) -> None:
+    transducer: Transducer = OnnxTransducer(tiny_bundle)
+    encoded, state = transducer.encode(features)
+    expected = encoded_by_numpy(tiny_bundle.architecture, dict(tiny_bundle.weights), features)
+    np.testing.assert_allclose(encoded, expected, atol=2e-5)
+    assert encoded.dtype == np.float32 and state.h.shape == (1, 1, 32)
+    assert transducer.architecture == tiny_bundle.architecture
+
+
+@pytest.mark.parametrize("cuts", [[3], [30], [3, 6, 33], [0, 57]])
+def test_any_chunking_gives_the_same_frames(tiny_bundle: Bundle, features: Float, cuts: list[int]) -> None:
+    transducer = OnnxTransducer(tiny_bundle)
+    parts, state = [], None
+    for chunk in np.split(features, cuts):
+        encoded, state = transducer.encode(chunk, state)
+        parts.append(encoded)
+    np.testing.assert_allclose(np.concatenate(parts), transducer.encode(features)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4, 64), (6, 63), (6,)])
+def test_features_of_a_wrong_shape_are_refused(tiny_bundle: Bundle, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"features: found shape .* expected \[F, 64\]"):
+        OnnxTransducer(tiny_bundle).encode(np.zeros(shape, np.float32))
+
+
+def test_prediction_steps_match_numpy_row_by_row(tiny_bundle: Bundle) -> None:
+    transducer = OnnxTransducer(tiny_bundle)
+    sequences = np.array([[0, 5, 9, 2], [0, 1, 1, 63]])
+    state: RecurrentState | None = None
+    for step in range(sequences.shape[1]):
+        predicted, state = transducer.predict(sequences[:, step].copy(), state)
+        for row, tokens in enumerate(sequences):
+            expected = predicted_by_numpy(
+                tiny_bundle.architecture, dict(tiny_bundle.weights), tokens[: step + 1].tolist()
+            )
+            np.testing.assert_allclose(predicted[row], expected[-1], atol=2e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_joiner_gives_log_probabilities(tiny_bundle: Bundle, rows: int) -> None:
+    weights, rng = tiny_bundle.weights, np.random.default_rng(0)
+    encoded, predicted = (rng.normal(size=(count, 32)).astype(np.float32) for count in (rows, 3))
+    found = OnnxTransducer(tiny_bundle).join(encoded, predicted)
+    logits = np.tanh(encoded.astype(np.float64) + predicted) @ weights["joiner.output.weight"].T
+    logits += weights["joiner.output.bias"]
+    np.testing.assert_allclose(found, logits - np.log(np.exp(logits).sum(1, keepdims=True)), atol=3e-5)
+
+
+def test_other_weights_are_used_by_the_same_graphs(tiny_bundle: Bundle, features: Float) -> None:
+    weights = tiny_weights(tiny_bundle.architecture, seed=9)
+    other = OnnxTransducer(tiny_bundle.with_weights(weights, "9"))
+    expected = encoded_by_numpy(tiny_bundle.architecture, weights, features)
+    np.testing.assert_allclose(other.encode(features)[0], expected, atol=2e-5)
+    predicted, _ = other.predict(np.array([4]))
+    np.testing.assert_allclose(predicted[0], predicted_by_numpy(tiny_bundle.architecture, weights, [4])[0], atol=2e-5)
+
+
+def test_deep_stacks_keep_a_state_for_every_layer(features: Float) -> None:
+    from export.graphs import encoder, predictor
+
+    architecture = Architecture(3, 12, 2, 10, 8, 9, 20)
+    weights = tiny_weights(architecture)
+    packed = pack(architecture, weights)
+    session = open_session(encoder(architecture), "encoder", packed, architecture)
+    zeros = np.zeros((3, 1, 12), np.float32)
+    first, h, c = session.run(None, {"features": features[None, :30], "h": zeros, "c": zeros})
+    second, *_ = session.run(None, {"features": features[None, 30:], "h": h, "c": c})
+    expected = encoded_by_numpy(architecture, weights, features)
+    np.testing.assert_allclose(np.concatenate([first[0], second[0]]), expected, atol=2e-5)
+    session = open_session(predictor(architecture), "predictor", packed, architecture)
+    h = c = np.zeros((2, 1, 10), np.float32)
+    for token in (0, 3, 7):
+        predicted, h, c = session.run(None, {"tokens": np.array([token]), "h": h, "c": c})
+    np.testing.assert_allclose(predicted[0], predicted_by_numpy(architecture, weights, [0, 3, 7])[-1], atol=2e-5)
+
+
+def test_graphs_of_another_architecture_and_damaged_graphs_are_refused(tiny_bundle: Bundle) -> None:
+    small = PRESETS["small"]
+    with pytest.raises(BundleError, match=r"joiner\.onnx: metadata idiolect\.architecture is '\w+', expected '\w+'"):
+        open_session(joiner(small), "joiner.onnx", bytes(1 << 24), tiny_bundle.architecture)
+    with pytest.raises(BundleError, match=r"joiner\.onnx: onnxruntime cannot load"):
+        open_session(b"not a graph", "joiner.onnx")
+    with pytest.raises(BundleError, match=r"joiner\.onnx: onnxruntime cannot load"):
+        open_session(joiner(small), "joiner.onnx", bytes(16), small)
+
+
+def test_a_bundle_with_another_graph_is_refused_when_it_is_used(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny_bundle.path, folder)
+    opened = Bundle.open(folder)
+    (folder / "encoder.onnx").write_bytes(tiny_bundle.file("joiner.onnx").read_bytes()[:200])
+    with pytest.raises(BundleError, match=r"encoder\.onnx"):
+        OnnxTransducer(opened)

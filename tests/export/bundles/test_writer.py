@@ -1,0 +1,187 @@
+"""Writing bundles: same input, same bytes; never half of one; cards; runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_sdk.bundle import PRESETS, Architecture, Bundle
+from device_sdk.bundle import weights as weight_files
+from device_sdk.errors import BundleError
+from export.bundles import architecture_of, bundle_run, render, rewrite, write_bundle
+from rescoring.combination import CombinationWeights
+from tests.tiny import tiny_background, tiny_tokenizer, tiny_weights, tiny_words, write_tiny_bundle
+
+
+def arguments(**changes: Any) -> dict[str, Any]:
+    architecture = PRESETS["tiny"]
+    words = tiny_words()
+    return {
+        "name": "test",
+        "version": "1",
+        "architecture": architecture,
+        "weights": tiny_weights(architecture),
+        "tokenizer_model": tiny_tokenizer(architecture.pieces),
+        "words": words,
+        "background": tiny_background(words),
+        "combination": CombinationWeights(marginal=0.25),
+        "card": {"seed": 3},
+        "licence": "Apache-2.0",
+    } | changes
+
+
+@pytest.mark.parametrize("suffix", ["", ".zip"])
+def test_the_same_input_gives_the_same_bytes(suffix: str, tmp_path: Path) -> None:
+    created = "2026-01-01T00:00:00+00:00"
+    paths = [write_bundle(tmp_path / f"{side}{suffix}", **arguments(created=created)) for side in "ab"]
+    first, second = (
+        {path.name: path.read_bytes() for path in place.iterdir()} if place.is_dir() else {"": place.read_bytes()}
+        for place in paths
+    )
+    assert first == second
+    assert Bundle.open(paths[0]).combination.marginal == 0.25
+
+
+@pytest.mark.parametrize("suffix", ["", ".zip"])
+def test_a_bundle_is_replaced_only_by_a_good_one(suffix: str, tmp_path: Path) -> None:
+    out = write_bundle(tmp_path / f"bundle{suffix}", **arguments(version="1"))
+    write_bundle(out, **arguments(version="2"))
+    assert Bundle.open(out).version == "2"
+    bad = tiny_weights(PRESETS["tiny"])
+    bad["joiner.output.bias"][1] = np.nan
+    with pytest.raises(BundleError, match=r"weights to export: tensor 'joiner\.output\.bias' holds NaN"):
+        write_bundle(out, **arguments(version="3", weights=bad))
+    with pytest.raises(BundleError, match="no distribution"):
+        write_bundle(out, **arguments(version="3", background=np.zeros(len(tiny_words()))))
+    assert Bundle.open(out).version == "2"
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]  # no half-written bundle left behind
+
+
+def test_something_else_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "important.txt").write_text("keep")
+    (tmp_path / "file").write_text("keep")
+    for name in ("notes", "file"):
+        with pytest.raises(BundleError, match="exists and is no bundle"):
+            write_bundle(tmp_path / name, **arguments())
+    assert (tmp_path / "notes" / "important.txt").read_text() == "keep"
+    (tmp_path / "empty").mkdir()
+    assert Bundle.open(write_bundle(tmp_path / "empty", **arguments())).version == "1"
+
+
+def test_optional_models_are_listed(tmp_path: Path) -> None:
+    gz = b"\x1f\x8b rest"
+    out = write_bundle(tmp_path / "one", **arguments(language_model=b"graph", ngram=gz))
+    bundle = Bundle.open(out)
+    assert bundle.has("language_model.onnx") and bundle.has("ngram.arpa.gz") and not bundle.has("ngram.arpa")
+    out = write_bundle(
+        tmp_path / "two", **arguments(language_model={"language_model.safetensors": b"w"}, ngram=b"\\data\\")
+    )
+    bundle = Bundle.open(out)
+    assert bundle.has("language_model.safetensors") and bundle.has("ngram.arpa")
+
+
+def test_rewrite_changes_what_is_asked_and_nothing_else(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    out = rewrite(tiny_bundle, tmp_path / "out", combination=CombinationWeights(marginal=0.75), created="2026")
+    other = Bundle.open(out)
+    assert other.combination.marginal == 0.75
+    before, after = tiny_bundle.manifest.files, other.manifest.files
+    assert {name for name in after if after[name] != before[name]} == {"rescoring.json"}
+    assert before.keys() == after.keys() and other.version == tiny_bundle.version
+
+
+SHAPES = [*PRESETS.values(), Architecture(3, 8, 2, 6, 5, 7, 11, mel_bins=5, subsampling_factor=2)]
+
+
+@pytest.mark.parametrize("architecture", SHAPES)
+def test_architecture_from_shapes(architecture: Architecture) -> None:
+    shapes = architecture.parameter_shapes() | architecture.constant_shapes()
+    weights = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
+    assert architecture_of(weights, "test") == architecture
+
+
+def test_shapes_of_no_architecture_are_refused() -> None:
+    weights = tiny_weights(PRESETS["tiny"])
+    with pytest.raises(BundleError, match=r"w: tensor 'features\.mean' is missing"):
+        architecture_of({name: value for name, value in weights.items() if name != "features.mean"}, "w")
+    with pytest.raises(BundleError, match="w: shapes fit no architecture"):
+        architecture_of(weights | {"predictor.embedding": np.zeros(3, np.float32)}, "w")
+
+
+def write_run(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    weights = tiny_weights(PRESETS["tiny"])
+    (folder / "weights.safetensors").write_bytes(weight_files.serialise(weights))
+    (folder / "tokenizer.model").write_bytes(tiny_tokenizer(PRESETS["tiny"].pieces))
+    (folder / "words.txt").write_text(tiny_words().text())
+    training = {"command": "idiolect train rnnt", "recipe": {"seed": 5}, "result": {"epoch": 3}, "data": ["fsdd:x"]}
+    (folder / "training.json").write_text(json.dumps(training))
+    return folder
+
+
+def test_a_run_becomes_a_bundle(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    bundle = Bundle.open(bundle_run([run], tmp_path / "out", name="n", version="7", licence="L"))
+    assert bundle.architecture == PRESETS["tiny"] and bundle.version == "7"
+    np.testing.assert_allclose(bundle.background, 1 / len(bundle.words))
+    card = bundle.file("MODEL_CARD.md").read_text()
+    assert "idiolect train rnnt" in card and "fsdd:x" in card
+    assert bundle.manifest.training["recipe"]["seed"] == 5
+    extra = tmp_path / "extra"
+    extra.mkdir()
+    words = tiny_words()
+    (extra / "background.safetensors").write_bytes(weight_files.serialise({"unigram": tiny_background(words)}))
+    (extra / "rescoring.json").write_text('{"marginal": 0.125}')
+    (extra / "card.json").write_text('{"description": "mine"}')
+    bundle = Bundle.open(bundle_run([run, extra], tmp_path / "out", name="n", version="8", licence="L"))
+    assert bundle.combination.marginal == 0.125
+    np.testing.assert_allclose(bundle.background, tiny_background(words))
+    assert "mine" in bundle.file("MODEL_CARD.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("weights.safetensors", None, r"weights\.safetensors: found in none of .*run; train it first"),
+        ("tokenizer.model", None, r"tokenizer\.model: found in none"),
+        ("training.json", b"{", r"training\.json: not JSON"),
+        ("card.json", b"[]", r"card\.json: found list, expected a JSON object"),
+        ("background.safetensors", b"x", r"background\.safetensors: not a readable safetensors"),
+    ],
+)
+def test_a_run_with_a_bad_file_is_refused(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    if content is None:
+        (run / name).unlink()
+    else:
+        (run / name).write_bytes(content)
+    with pytest.raises(BundleError, match=message):
+        bundle_run([run], tmp_path / "out", name="n", version="1", licence="L")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_card_as_prose() -> None:
+    text = render(
+        "small",
+        "1.0",
+        {
+            "zeta": "last",
+            "figures": {"word error": 0.123456, "slot error": None},
+            "voices": {"base": ["a", "b"], "devices": []},
+            "data": ["made speech", {"corpus": "x", "licence": "CC0"}],
+            "description": "What it is.",
+        },
+    )
+    assert text.startswith("# small 1.0\n\n## Description\n\nWhat it is.\n\n## Data\n\n- made speech\n")
+    assert "| Word error | 0.1235 |" in text and "| Slot error | not measured |" in text
+    assert "- Base:\n  - a, b" in text and "- Devices:\n  - none" in text
+    assert "  - Corpus: x\n  - Licence: CC0" in text
+    assert text.endswith("## Zeta\n\nlast\n")
+
+
+def test_the_tiny_bundle_is_the_same_in_every_session(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    assert Bundle.open(write_tiny_bundle(tmp_path / "again")).manifest == tiny_bundle.manifest

@@ -1,0 +1,72 @@
+"""`idiolect export bundle`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from device_sdk.bundle import Bundle
+from server.commands.export import app
+
+RUN = CliRunner()
+NEEDED = ("weights.safetensors", "tokenizer.model", "words.txt")
+
+
+@pytest.fixture
+def run(tiny_bundle: Bundle, tmp_path: Path) -> Path:
+    """A training run's folder."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in NEEDED:
+        (folder / name).write_bytes(tiny_bundle.file(name).read_bytes())
+    return folder
+
+
+def test_a_run_becomes_a_bundle(run: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    out, report = tmp_path / "out.zip", tmp_path / "report.json"
+    card, licence = tmp_path / "card.json", tmp_path / "LICENCE.txt"
+    card.write_text('{"description": "from a test"}')
+    licence.write_text("my terms")
+    given = ["--version", "4", "--card", str(card), "--licence", str(licence), "--json", "--output", str(report)]
+    done = RUN.invoke(app, ["bundle", str(run), str(out), *given, "--add", str(tiny_bundle.path)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == json.loads(report.read_text())
+    bundle = Bundle.open(out)
+    assert bundle.version == "4" and bundle.packed == tiny_bundle.packed
+    assert bundle.file("LICENSE").read_text() == "my terms"
+    assert "from a test" in bundle.file("MODEL_CARD.md").read_text()
+    assert bundle.has("language_model.onnx")  # found in the added folder
+
+
+def test_one_line_for_people(run: Path, tmp_path: Path) -> None:
+    done = RUN.invoke(app, ["bundle", str(run), str(tmp_path / "out")])
+    assert done.exit_code == 0 and "43,360 parameters" in done.stdout
+    assert "Apache-2.0" in Bundle.open(tmp_path / "out").file("LICENSE").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--add", "nowhere"], "nowhere: no such folder"),
+        (["--card", "nowhere.json"], "nowhere.json: not a readable JSON card"),
+        (["--licence", "nowhere.txt"], "nowhere.txt: cannot be read"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(run: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = RUN.invoke(app, ["bundle", str(run), str(tmp_path / "out"), *arguments])
+    assert done.exit_code == 1 and message in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_export_loads_no_torch(run: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from server.commands.export import app; "
+        f"app(['bundle', {str(run)!r}, {str(tmp_path / 'out')!r}], standalone_mode=False); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
