@@ -181,6 +181,8 @@ def _extensions(scores: Sequence[float], rows: Sequence[_Row], here: int, limit:
         if score + row.peak[here] > limit:
             labels = row.labels[here - row.first]
             tokens = (labels >= limit - score).nonzero()[0]
+            if len(tokens) > width:
+                tokens = np.argpartition(labels, -width)[-width:]
             for token, label in zip(tokens.tolist(), labels[tokens].tolist(), strict=True):
                 found.append(_Extension(score + label, source, token + BLANK + 1))
     return found if len(found) <= width else nlargest(width, found)
