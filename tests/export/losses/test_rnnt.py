@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from export.losses.rnnt import lattice, rnnt_loss
+
+
+def naive(encoded: Tensor, predicted: Tensor, weight: Tensor, bias: Tensor, tokens: list[int]) -> Tensor:
+    """One utterance, every cell by the textbook recursion, gradients by autograd."""
+    scores = (torch.tanh(encoded[:, None] + predicted[None]) @ weight.T + bias).log_softmax(-1)
+    alpha: dict[tuple[int, int], Tensor] = {}
+    for t in range(encoded.shape[0]):
+        for u in range(len(tokens) + 1):
+            before = []
+            if t > 0:
+                before.append(alpha[t - 1, u] + scores[t - 1, u, 0])
+            if u > 0:
+                before.append(alpha[t, u - 1] + scores[t, u - 1, tokens[u - 1]])
+            alpha[t, u] = torch.logsumexp(torch.stack(before), 0) if before else encoded.new_zeros(())
+    return -(alpha[encoded.shape[0] - 1, len(tokens)] + scores[-1, len(tokens), 0])
+
+
+def problem(seed: int, size: int, width: int, most: int, joiner: int, pieces: int) -> tuple[list[Tensor], list[Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    parameters = [normal(size, width, joiner), normal(size, most + 1, joiner), normal(pieces, joiner), normal(pieces)]
+    labels = [
+        torch.randint(1, pieces, (size, most), generator=generator),
+        torch.randint(1, width + 1, (size,), generator=generator),
+        torch.randint(0, most + 1, (size,), generator=generator),
+    ]
+    return parameters, labels
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.integers(1, 3),
+    width=st.integers(1, 7),
+    most=st.integers(0, 4),
+    pieces=st.integers(2, 9),
+)
+def test_loss_and_gradients_agree_with_the_naive_recursion(
+    seed: int, size: int, width: int, most: int, pieces: int
+) -> None:
+    (encoded, predicted, weight, bias), (tokens, frames, lengths) = problem(seed, size, width, most, 5, pieces)
+    shares = torch.linspace(-1.0, 2.0, size, dtype=torch.float64)
+    found = rnnt_loss(encoded, predicted, weight, bias, tokens, frames, lengths)
+    expected = torch.stack(
+        [
+            naive(
+                encoded[i, : frames[i]], predicted[i, : lengths[i] + 1], weight, bias, tokens[i, : lengths[i]].tolist()
+            )
+            for i in range(size)
+        ]
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    inputs = (encoded, predicted, weight, bias)
+    ours = torch.autograd.grad((found * shares).sum(), inputs)
+    theirs = torch.autograd.grad((expected * shares).sum(), inputs)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_shares_of_a_path_add_up_to_its_steps() -> None:
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randn(2, 6, 4, 3, generator=generator, dtype=torch.float64).log_softmax(-1)
+    frames, lengths = torch.tensor([6, 6]), torch.tensor([3, 3])
+    emit = scores[..., 1].clone()
+    emit[:, :, 3] = -1e30
+    losses, by_blank, by_label = lattice(scores[..., 0].contiguous(), emit, frames, lengths)
+    assert (losses > 0).all()
+    torch.testing.assert_close(by_blank.sum((1, 2)), torch.tensor([6.0, 6.0], dtype=torch.float64))
+    torch.testing.assert_close(by_label.sum((1, 2)), torch.tensor([3.0, 3.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pruning", "tolerance"),
+    [(torch.float32, 0.0, 1e-4), (torch.float32, 1e-4, 2e-3), (torch.bfloat16, 1e-4, 0.05)],
+)
+def test_faster_settings_stay_close(dtype: torch.dtype, pruning: float, tolerance: float) -> None:
+    """Relative L2 distance of all gradients to the exact ones, over more cells than fit in one chunk."""
+    parameters, (tokens, frames, lengths) = problem(5, 6, 90, 12, 16, 20)
+    frames += 60 - frames.clamp(max=60)
+    exact = torch.autograd.grad(rnnt_loss(*parameters, tokens, frames, lengths).sum(), parameters)
+    rough = [value.detach().float().requires_grad_() for value in parameters]
+    given_losses = rnnt_loss(*rough, tokens, frames, lengths, dtype=dtype, pruning=pruning)
+    found = torch.autograd.grad(given_losses.sum(), rough)
+    joined, other = (np.concatenate([g.double().numpy().ravel() for g in side]) for side in (exact, found))
+    assert np.linalg.norm(joined - other) / np.linalg.norm(joined) < tolerance
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    parameters, (tokens, frames, lengths) = problem(1, 2, 5, 3, 4, 6)
+    with pytest.raises(ValueError, match="frames: found"):
+        rnnt_loss(*parameters, tokens, frames + 5, lengths)
+    with pytest.raises(ValueError, match="one position more"):
+        rnnt_loss(*parameters, tokens[:, :2], frames, lengths.clamp(max=2))
