@@ -64,7 +64,7 @@ $(DEMO_VENV)/.ready: $(PROJECTS)
 $(VENV)/.ready: $(PROJECTS)
 	@$(call environment,$(VENV))
 	@echo "==> installing torch $(TORCH) for the CPU into $(VENV)"
-	@$(VENV)/bin/python -m pip install $(PIP_QUIET) --extra-index-url $(TORCH_INDEX) "torch==$(TORCH)"
+	@$(VENV)/bin/python -m pip install $(PIP_QUIET) --no-deps --extra-index-url $(TORCH_INDEX) "torch==$(TORCH)"
 	@echo "==> installing both wheels with everything they can use, and the tools"
 	@$(VENV)/bin/python -m pip install $(PIP_QUIET) -e . -e "./server[train,simulate,bench]" \
 		--group test --group lint --group wheels
