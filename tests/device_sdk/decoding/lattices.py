@@ -19,6 +19,7 @@ class RandomLattice:
         self.ids: dict[tuple[int, ...], int] = {(): 0}
         self.prefixes: list[tuple[int, ...]] = [()]
         self.predicted: list[tuple[int, ...]] = []
+        self.tables: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
         self.calls = 0
 
     def predict(self, tokens, state):
@@ -41,9 +42,13 @@ class RandomLattice:
         return np.stack([self.log_probs(int(frame), self.prefixes[int(number)]) for frame, number in rows])
 
     def log_probs(self, frame: int, prefix: tuple[int, ...]) -> np.ndarray:
+        known = self.tables.get((frame, prefix))
+        if known is not None:
+            return known
         logits = np.random.default_rng([self.seed, frame, *prefix]).normal(size=self.pieces) * self.sharpness
         logits[0] += self.blank_bias
-        return (logits - np.logaddexp.reduce(logits)).astype(np.float32)
+        table = self.tables[frame, prefix] = (logits - np.logaddexp.reduce(logits)).astype(np.float32)
+        return table
 
 
 def frames(count: int) -> np.ndarray:
