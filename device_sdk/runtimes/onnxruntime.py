@@ -31,12 +31,11 @@ def open_session(
     packed: bytes | None = None,
     architecture: Architecture | None = None,
     threads: int = 1,
-    arena: bool = True,
 ) -> InferenceSession:
     """A session over a graph whose weights are ``packed`` (see :mod:`device_sdk.bundle.weights`).
 
     source: the graph's file, for messages. architecture: what the graph's metadata must name, where given.
-    arena: keep freed memory for the next run; faster where sizes repeat. The caller keeps ``packed`` alive.
+    The caller keeps ``packed`` alive.
     Raises :class:`BundleError` for a graph that is damaged or of another architecture.
     """
     import onnxruntime
@@ -44,7 +43,6 @@ def open_session(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.enable_cpu_mem_arena = arena
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if packed is not None:

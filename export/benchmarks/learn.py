@@ -131,7 +131,7 @@ def torch_step(problem: Problem, _: bytes) -> Callable[[], Any]:
         encoded = network.encode(features).expand(count, -1, -1)
         output = network.joiner_output
         losses = rnnt_loss(encoded, network.predict(tokens), output.weight, output.bias, tokens, frames, lengths)
-        losses.mean().backward()
+        losses.mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return network
 

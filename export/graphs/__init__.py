@@ -6,7 +6,7 @@ from device_sdk.bundle.architecture import Architecture
 from export.graphs.streaming import encoder, joiner, predictor
 from export.graphs.training import training
 
-__all__ = ["build_graphs"]
+__all__ = ["build_graphs", "encoder", "joiner", "predictor", "training"]
 
 
 def build_graphs(architecture: Architecture) -> dict[str, bytes]:

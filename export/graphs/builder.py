@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 import onnx
@@ -90,7 +91,7 @@ class GraphBuilder:
     def integer(self, value: int) -> Value:
         return self.constant(value, np.int64)
 
-    def float(self, value: float) -> Value:
+    def single(self, value: float) -> Value:
         return self.constant(value, np.float32)
 
     def double(self, value: float) -> Value:
@@ -98,10 +99,10 @@ class GraphBuilder:
 
     # Nodes.
 
-    def op(self, operator: str, *inputs: Value, **attributes: object) -> Value:
+    def op(self, operator: str, *inputs: Value, **attributes: Any) -> Value:
         return self.ops(operator, 1, *inputs, **attributes)[0]
 
-    def ops(self, operator: str, outputs: int, *inputs: Value, **attributes: object) -> list[Value]:
+    def ops(self, operator: str, outputs: int, *inputs: Value, **attributes: Any) -> list[Value]:
         """A node with several outputs."""
         names = [self._names.fresh(operator.lower()) for _ in range(outputs)]
         self._nodes.append(helper.make_node(operator, list(inputs), names, **attributes))

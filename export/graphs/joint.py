@@ -64,7 +64,7 @@ class Joint:
                 axis=2,
                 reduction="add",
             )
-            slope = q.subtract(q.float(1.0), q.multiply(hidden, hidden))
+            slope = q.subtract(q.single(1.0), q.multiply(hidden, hidden))
             d_mixed = q.multiply(q.matmul(d_logits, self.weight), slope)
             flat = q.reshape(d_logits, -1, sizes.pieces)
             d_weight = q.op("Gemm", flat, q.reshape(hidden, -1, sizes.joiner_size), d_weight, transA=1)
@@ -72,9 +72,9 @@ class Joint:
             return following, [q.sum(d_mixed, 1)]
 
         states = [
-            g.expand(g.float(0.0), count, sizes.joiner_size),
-            g.expand(g.float(0.0), sizes.pieces, sizes.joiner_size),
-            g.expand(g.float(0.0), sizes.pieces),
+            g.expand(g.single(0.0), count, sizes.joiner_size),
+            g.expand(g.single(0.0), sizes.pieces, sizes.joiner_size),
+            g.expand(g.single(0.0), sizes.pieces),
         ]
         sequences = [self._chunks(self.frames, self._width)]
         for edge in (blank, label):
@@ -98,7 +98,7 @@ class Joint:
         """[T, W] -> [chunks, K, W], the last chunk filled up with zeros."""
         g = self.g
         missing = g.op("Mod", g.op("Neg", g.size(values, 0)), g.integers(FRAMES_AT_ONCE))
-        padded = g.concat(values, g.expand(g.float(0.0), missing, width), axis=0)
+        padded = g.concat(values, g.expand(g.single(0.0), missing, width), axis=0)
         return g.reshape(padded, -1, FRAMES_AT_ONCE, width)
 
     def _unchunk(self, values: Value) -> Value:

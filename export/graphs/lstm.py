@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from export.graphs.builder import GraphBuilder, Value
 
 __all__ = ["lstm", "lstm_gradients", "lstm_step", "stack"]
 
 
 def lstm(
-    g: GraphBuilder, x: Value, w: Value, r: Value, b: Value, size: int, state: tuple[Value, Value] | None = None
+    g: GraphBuilder, x: Value, weights: Sequence[Value], size: int, state: tuple[Value, Value] | None = None
 ) -> tuple[Value, Value, Value]:
     """One layer. T: steps; B: batch; D: input; H: size.
 
-    x: [T, B, D]; w: [4H, D]; r: [4H, H]; b: [4H] in gate order i, o, f, c; state: h, c, each [1, B, H].
+    x: [T, B, D]; weights: W [4H, D], R [4H, H], B [4H] in gate order i, o, f, c; state: h, c, each [1, B, H].
     Returns outputs [T, B, H], final h and c, each [1, B, H].
     """
+    w, r, b = weights
     # ONNX keeps input and recurrent biases apart; one merged bias and zeros are the same.
     bias = g.concat(g.unsqueeze(b, 0), g.constant([[0.0] * (4 * size)], "float32"), axis=1)
     initial = ("", *state) if state else ()
@@ -42,26 +45,28 @@ def stack(
     for layer in range(layers):
         weights = [g.weight(f"{name}.{layer}.{part}") for part in "WRB"]
         state = g.slice(h, layer, layer + 1, 0), g.slice(c, layer, layer + 1, 0)
-        x, h_next, c_next = lstm(g, x, *weights, size, state)
+        x, h_next, c_next = lstm(g, x, weights, size, state)
         hidden.append(h_next)
         cells.append(c_next)
     return x, g.concat(*hidden, axis=0), g.concat(*cells, axis=0)
 
 
 def lstm_gradients(
-    g: GraphBuilder, x: Value, y: Value, dy: Value, w: Value, r: Value, b: Value, size: int, wanted: frozenset[str]
+    g: GraphBuilder, x: Value, y: Value, dy: Value, weights: Sequence[Value], size: int, wanted: frozenset[str]
 ) -> dict[str, Value]:
     """Gradients of one layer that started from a zero state, by backpropagation through time.
 
     T: steps; B: batch; D: input; H: size.
-    x: [T, B, D] the layer's input; y: [T, B, H] its output; dy: [T, B, H] the loss' gradient by it.
+    x: [T, B, D] the layer's input; y: [T, B, H] its output; dy: [T, B, H] the loss' gradient by it;
+    weights: as in :func:`lstm`.
     wanted: which of ``x W R B`` to return: [T, B, D], [4H, D], [4H, H], [4H].
 
     The fused operator keeps neither gates nor cells. Every step's gates follow from the stored outputs in two large
     products; only the cells' recurrence and the gradient's own recurrence are left to walk through time.
     """
+    w, r, b = weights
     batch, width = g.size(x, 1), g.size(x, 2)
-    zero = g.expand(g.float(0.0), batch, size)
+    zero = g.expand(g.single(0.0), batch, size)
     before = g.concat(g.unsqueeze(zero, 0), g.slice(y, 0, -1, 0), axis=0)
     x_rows, before_rows = g.reshape(x, -1, width), g.reshape(before, -1, size)
     recurrent = g.op("Gemm", before_rows, r, b, transB=1)
@@ -94,7 +99,7 @@ def lstm_gradients(
         d_gates = q.multiply(q.concat(d_cell, d_hidden, d_cell, d_cell, axis=1), slope)
         return [d_gates, q.multiply(d_cell, forget)], [d_gates]
 
-    start = g.expand(g.float(0.0), batch, 4 * size)
+    start = g.expand(g.single(0.0), batch, 4 * size)
     d_gates = g.scan([start, zero], [dy, through_output, slopes, f], retreat, reverse=True)[2]
     rows = g.reshape(d_gates, -1, 4 * size)
     gradients: dict[str, Value] = {}
@@ -110,8 +115,8 @@ def lstm_gradients(
 
 
 def _sigmoid_slope(g: GraphBuilder, y: Value) -> Value:
-    return g.multiply(y, g.subtract(g.float(1.0), y))
+    return g.multiply(y, g.subtract(g.single(1.0), y))
 
 
 def _tanh_slope(g: GraphBuilder, y: Value) -> Value:
-    return g.subtract(g.float(1.0), g.multiply(y, y))
+    return g.subtract(g.single(1.0), g.multiply(y, y))

@@ -103,7 +103,7 @@ def training(architecture: Architecture, trainable: Collection[str] | None = Non
 
     if "predictor.embedding" in wanted:
         width = architecture.embedding_size
-        empty = g.expand(g.float(0.0), architecture.pieces, width)
+        empty = g.expand(g.single(0.0), architecture.pieces, width)
         gradients["predictor.embedding"] = g.op(
             "ScatterND",
             empty,
@@ -123,7 +123,7 @@ def _layers(g: GraphBuilder, x: Value, name: str) -> list[Value]:
     size = {"encoder": g.architecture.encoder_size, "predictor": g.architecture.predictor_size}[name]
     values = [x]
     for layer in range(layers):
-        values.append(lstm(g, values[-1], *(f"{name}.{layer}.{part}" for part in "WRB"), size)[0])
+        values.append(lstm(g, values[-1], [f"{name}.{layer}.{part}" for part in "WRB"], size)[0])
     return values
 
 
@@ -147,7 +147,7 @@ def _stack_gradients(
         if layer > lowest or (name == "predictor" and "predictor.embedding" in wanted):
             parts |= {"x"}
         size = g.architecture.encoder_size if name == "encoder" else g.architecture.predictor_size
-        found = lstm_gradients(g, values[layer], values[layer + 1], dy, *weights, size, parts)
+        found = lstm_gradients(g, values[layer], values[layer + 1], dy, weights, size, parts)
         dy = found.pop("x", "")
         gradients |= {f"{name}.{layer}.{part}": value for part, value in found.items()}
     return gradients | {f"{name}.x": dy}

@@ -58,12 +58,13 @@ def bundle(
             raise BundleError(f"{card}: not a readable JSON card ({error})") from error
     written = bundle_run(folders, out, name=name, version=version, licence=_licence(licence, folders), card=described)
     opened = Bundle.open(written)
+    size = sum(entry.size for entry in opened.manifest.files.values())
     report = {
         "path": str(written),
         "name": name,
         "version": version,
         "parameters": opened.architecture.parameter_count(),
-        "bytes": sum(entry.size for entry in opened.manifest.files.values()),
+        "bytes": size,
         "files": sorted(opened.manifest.files),
     }
     text = json.dumps(report, indent=2)
@@ -72,7 +73,7 @@ def bundle(
     if as_json:
         print(text)
     else:
-        print(f"{written}: {report['parameters']:,} parameters, {report['bytes'] / 1e6:.1f} MB, version {version}")
+        print(f"{written}: {report['parameters']:,} parameters, {size / 1e6:.1f} MB, version {version}")
 
 
 def _licence(given: Path | None, folders: list[Path]) -> str:
