@@ -28,6 +28,7 @@ Emissions = tuple[int, "Emissions"] | None
 """Frames of the emitted tokens, last first, as a linked list that alignments share."""
 
 BLANK = 0
+_BLOCK = 12  # frames that the joiner looks ahead for a prefix that may be dropped on the next one
 _CACHED_PREFIXES = 512
 
 
@@ -88,8 +89,13 @@ def advance(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings
     Scores are exact sums over the alignments with at most ``settings.symbols_per_frame`` tokens a frame, as long as
     neither ``beam`` nor ``threshold`` removes one of them.
     """
-    if len(encoded) == 0:
-        return beam
+    for at in range(0, len(encoded), _BLOCK):
+        beam = _advance(beam, encoded[at : at + _BLOCK], joint, settings)
+    return beam
+
+
+def _advance(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings) -> Beam:
+    """:func:`advance` over one block."""
     if len(beam.tree) > _CACHED_PREFIXES + 16 * settings.beam:
         beam.tree.compact(beam.prefixes)
     block = _Block(beam.tree, joint, encoded)
@@ -246,7 +252,7 @@ def greedy(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings)
     if len(tree) > _CACHED_PREFIXES:
         tree.compact([prefix])
     while here < total:
-        rest = encoded[here:]
+        rest = encoded[here : here + _BLOCK]
         scores = joint.join(rest, np.repeat(tree.predicted([prefix]), len(rest), axis=0))
         best = scores.argmax(axis=1)
         if emitted == settings.symbols_per_frame:
@@ -254,7 +260,8 @@ def greedy(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings)
         jump = int((best != BLANK).argmax())
         if best[jump] == BLANK:
             score += float(scores[:, BLANK].sum(dtype=np.float64))
-            break
+            here, emitted = here + len(rest), 0
+            continue
         score += float(scores[:jump, BLANK].sum(dtype=np.float64)) + float(scores[jump, best[jump]])
         emitted = emitted + 1 if jump == 0 else 1
         here += jump
