@@ -125,7 +125,7 @@ def describe(
 def bootstrap(runs: Sequence[Run]) -> dict[str, Any] | None:
     """Both against frozen, paired by utterance, voices resampled: slot errors, or word errors where there are no slots.
 
-    None where frozen makes no error. All seeds' utterances of one voice stay together.
+    All seeds' utterances of one voice stay together. None where there is only one voice, or frozen makes no error.
     """
     kind: Kind = "slot_error" if any(outcome.slots for run in runs for outcome in run.outcomes) else "wer"
     frozen, both = (
@@ -133,7 +133,7 @@ def bootstrap(runs: Sequence[Run]) -> dict[str, Any] | None:
         for name in ("frozen", "both")
     )
     before, after = [counts(outcome, kind) for outcome in frozen], [counts(outcome, kind) for outcome in both]
-    if not sum(errors for errors, _ in before):
+    if len({outcome.voice for outcome in frozen}) < 2 or not sum(errors for errors, _ in before):
         return None
     difference = paired_bootstrap(
         [errors for errors, _ in before],
@@ -147,7 +147,7 @@ def bootstrap(runs: Sequence[Run]) -> dict[str, Any] | None:
 def epsilon(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """stream -> the ledger's entry of the condition with both streams, of the seed where it is largest.
 
-    Infinity is written as the string ``infinity``, which JSON can hold.
+    Infinity is written as the string ``Infinity``, since JSON has no such number.
     """
     streams: dict[str, dict[str, Any]] = {}
     for run in runs:
@@ -167,7 +167,7 @@ def _size_of(entry: dict[str, Any]) -> float:
 def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
-    return "infinity" if isinstance(value, float) and not math.isfinite(value) else value
+    return "Infinity" if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def traffic(runs: Sequence[Run], condition: str) -> dict[str, float]:

@@ -72,7 +72,7 @@ def document_of(runs: list[Run], seeds: int, epsilon: Any) -> dict[str, Any]:
         "seeds": seeds,
         "seed_values": list(range(seeds)),
         "data": "made",
-        "epsilon": {"marginals": entry, "deltas": {**entry, "epsilon": "infinity", "per_round": ["infinity"]}},
+        "epsilon": {"marginals": entry, "deltas": {**entry, "epsilon": "Infinity", "per_round": ["Infinity"]}},
         "bootstrap": bootstrap(runs),
         "bytes": {condition.name: traffic(runs, condition.name) for condition in CONDITIONS},
         "device": {condition.name: load(runs, condition.name) for condition in CONDITIONS},

@@ -170,13 +170,15 @@ def test_the_bootstrap_pairs_both_with_frozen() -> None:
     assert found is not None and found["figure"] == "slot_error"
     assert found["absolute"]["mean"] == pytest.approx(-0.25)
     assert found["absolute"]["low"] == pytest.approx(-0.25) and found["absolute"]["excludes_zero"]
-    assert bootstrap([run("frozen", [outcome("v", 0)]), run("both", [outcome("v", 0)])]) is None
+    flawless, alone = [outcome("a", 0), outcome("b", 0)], [outcome("a", 2), outcome("a", 1)]
+    assert bootstrap([run("frozen", flawless), run("both", flawless)]) is None
+    assert bootstrap([run("frozen", alone), run("both", alone)]) is None
 
 
 def test_the_largest_epsilon_of_any_seed_is_stated() -> None:
     spent = [{"deltas": {"epsilon": value, "adjacency": "user", "per_round": [value]}} for value in (3.0, float("inf"))]
     found = epsilon([run("both", [], spent[0]), run("both", [], spent[1], 2), run("learning", [], spent[1])])
-    assert found == {"deltas": {"epsilon": "infinity", "adjacency": "user", "per_round": ["infinity"]}}
+    assert found == {"deltas": {"epsilon": "Infinity", "adjacency": "user", "per_round": ["Infinity"]}}
     json.dumps(found, allow_nan=False)
 
 
