@@ -16,6 +16,7 @@ from device_sdk.errors import ProtocolError
 __all__ = ["dump_weights", "parse_weights", "read_metadata"]
 
 HEADER_LIMIT = 1 << 20
+_deserialize: Any = deserialize  # the library has no type for it
 
 
 def dump_weights(weights: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str] | None = None) -> bytes:
@@ -31,7 +32,7 @@ def parse_weights(content: bytes) -> dict[str, NDArray[np.float32]]:
     """
     read_metadata(content)
     try:
-        entries = deserialize(content)
+        entries = _deserialize(content)
     except (SafetensorError, ValueError, OverflowError) as error:
         raise ProtocolError(f"safetensors: damaged file ({error}); send it again") from error
     arrays: dict[str, NDArray[np.float32]] = {}

@@ -323,7 +323,7 @@ def test_spent_nonces_are_forgotten_once_they_cannot_be_replayed(tmp_path: Path)
     now = [1000.0]
     with TestClient(create_app(settings(tmp_path, clock=lambda: now[0], window_seconds=10.0), initial())) as http:
         device = Party(http).enrol()
-        own = http.app.state.service  # type: ignore[attr-defined]
+        own = http.app.state.service
         for _ in range(4):
             now[0] += 30.0
             assert device.post("/v1/check-in", b"{}", at=now[0]).status_code == 422

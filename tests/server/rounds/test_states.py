@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import IdiolectError, LearningError
+from server.privacy import laplace
 from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts
 from server.rounds import advance as advancing
@@ -250,7 +251,7 @@ def test_a_round_goes_on_where_it_was_cut(
                 whole(*arguments, **named)
             raise Stop
 
-        own: Service = operator.http.app.state.service  # type: ignore[attr-defined]
+        own: Service = operator.http.app.state.service
         monkeypatch.setattr(advancing, point, cut)
         with pytest.raises(Stop):
             own.close_round(round_id)
@@ -279,9 +280,9 @@ def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.Monkey
     with serving(tmp_path) as (operator, device):
         round_id = operator.open(marginals={"epsilon": 0.1})
         device.send_counts(round_id, {7: 256})
-        own: Service = operator.http.app.state.service  # type: ignore[attr-defined]
+        own: Service = operator.http.app.state.service
         both = threading.Barrier(2)
-        draw = advancing.noised
+        draw = laplace.noised
 
         def together(*arguments: Any) -> Any:
             both.wait(20)
@@ -307,7 +308,7 @@ def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_failing_step_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.service.PAUSE_AFTER_FAILURE", 0.01)
     calls: list[str] = []
-    whole = advancing.noised
+    whole = laplace.noised
 
     def once(*arguments: Any) -> Any:
         calls.append("")

@@ -1,0 +1,151 @@
+"""The operators' commands against a server in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from device_sdk.bundle import Bundle
+from device_sdk.errors import CheckInError, ConfigurationError, DataError
+from server.aggregation.weights_file import dump_weights
+from server.commands import marginals, models, privacy, rounds
+from server.commands.operator_client import OperatorClient
+from tests.server.parties import OPERATOR, Operator, Party, initial
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(http: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command whose requests go to the server in this process; returns what it printed."""
+    monkeypatch.setattr(httpx, "request", lambda method, url, timeout, **content: http.request(method, url, **content))
+    monkeypatch.setenv("IDIOLECT_SERVER", "http://testserver")
+    monkeypatch.setenv("IDIOLECT_OPERATOR_TOKEN", OPERATOR)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def invoke(app: typer.Typer, *words: str) -> str:
+        result = CliRunner().invoke(app, list(words))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return invoke
+
+
+def test_rounds(run: Run, device: Party, tmp_path: Path) -> None:
+    opened = json.loads(run(rounds.app, "open", "--epsilon", "1e8", "--deltas", "--goal", "5", "--json"))
+    assert (opened["state"], opened["settings"]["goal"]) == ("open", 5)
+    device.send_counts(opened["id"], {1: 256})
+    assert opened["id"] in run(rounds.app, "list")
+    shown = run(rounds.app, "show", opened["id"], "--output", str(tmp_path / "round.json"))
+    assert "planned to open" in shown
+    assert json.loads((tmp_path / "round.json").read_text())["reports"]["marginals"] == 1
+    closed = run(rounds.app, "close", opened["id"])
+    assert "published" in closed
+    assert "discrete_laplace" in closed
+    again = json.loads(run(rounds.app, "close", opened["id"], "--json"))
+    assert again["marginals_version"] == 1
+
+
+def test_planned_rounds_and_settings_files(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "round.json"
+    file.write_text(json.dumps({"marginals": {"epsilon": 2.5}, "minimum": 3}))
+    planned = json.loads(run(rounds.app, "open", "--settings", str(file), "--planned", "--json"))
+    assert (planned["state"], planned["settings"]["marginals"]["epsilon"]) == ("planned", 2.5)
+    opened = json.loads(run(rounds.app, "open", "--planned-round", planned["id"], "--json"))
+    assert opened["state"] == "open"
+    assert "abandoned" in run(rounds.app, "close", planned["id"], "--abandon")
+    for content in ("{", "[1]"):
+        file.write_text(content)
+        with pytest.raises(ConfigurationError, match=r"round\.json"):
+            run(rounds.app, "open", "--settings", str(file))
+    noisy = json.loads(run(rounds.app, "open", "--deltas", "--noise", "0.1", "--goal", "4", "--json"))
+    assert noisy["settings"]["weighting"] == "uniform"
+
+
+def test_models(run: Run, tmp_path: Path, operator: Operator, tiny_bundle: Bundle) -> None:
+    with pytest.raises(ConfigurationError, match="nothing to go back to"):
+        run(models.app, "rollback")
+    file = tmp_path / "new.safetensors"
+    file.write_bytes(dump_weights(initial(seed=2).weights))
+    assert "registered and published" in run(models.app, "push", str(file), "--version", "v2", "--note", "trial")
+    listed = run(models.app, "list")
+    assert "v2" in listed
+    assert "trial" in listed
+    assert "base-1 is current" in run(models.app, "rollback")
+    assert operator.get("status")["model_version"] == "base-1"
+    assert "v2 is current" in run(models.app, "rollback", "v2")
+    # A bundle of another architecture is read whole and refused by the server.
+    with pytest.raises(CheckInError, match="not a parameter of this round's model"):
+        run(models.app, "push", str(tiny_bundle.path))
+    assert CliRunner().invoke(models.app, ["push", str(file)]).exit_code == 2
+
+
+def test_marginals(run: Run, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "news.txt"
+    text.write_text("coffee Coffee milk\n")
+    with pytest.raises(CheckInError, match="expected 40"):
+        run(marginals.app, "push", str(text), "--bundle", str(tiny_bundle.path))
+    shown = run(marginals.app, "show")
+    assert "Marginals 0" in shown
+    assert "background" in run(marginals.app, "list")
+    assert json.loads(run(marginals.app, "show", "0", "--top", "2", "--json"))["top"][0]["word"] == "<unk>"
+    assert "0 are current" in run(marginals.app, "rollback", "0")
+    monkeypatch.setattr(marginals, "counts_to_probabilities", lambda *_: initial().background)
+    assert "marginals 1 registered and published" in run(marginals.app, "push", str(text), "--note", "news")
+    assert json.loads(run(marginals.app, "push", str(text), "--no-publish", "--json"))["version"] == 2
+    assert "Marginals 1" in run(marginals.app, "show")
+
+
+def test_pushed_counts_are_equation_6(tiny_bundle: Bundle) -> None:
+    found = marginals.counts_to_probabilities({"coffee": 3, "zzz": 1}, tiny_bundle.path, 10.0)
+    expected = 10.0 * tiny_bundle.background
+    expected[tiny_bundle.words.id("coffee")] += 3
+    expected[0] += 1
+    assert found == pytest.approx(expected / 14.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("x.json", "[1]"), ("x.json", "{"), ("x.json", '{"a": -1}'), ("x.json", '{"a": true}')]
+)
+def test_bad_counts(run: Run, tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=r"x\.json"):
+        run(marginals.app, "push", str(tmp_path / name))
+
+
+def test_privacy(run: Run, operator: Operator, device: Party) -> None:
+    round_id = operator.open(deltas={})
+    device.send_delta(round_id)
+    shown = run(privacy.app, "ledger", "--devices")
+    assert "infinite" in shown
+    assert device.id in shown
+    assert json.loads(run(privacy.app, "ledger", "--json"))["streams"]["deltas"]["epsilon"] == "Infinity"
+
+
+def test_errors_name_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(CheckInError, match="does not exist"):
+        run(rounds.app, "show", "r9-none")
+    with pytest.raises(CheckInError, match="operator token"):
+        run(rounds.app, "list", "--token", "wrong")
+    with pytest.raises(CheckInError, match="no operator token"):
+        OperatorClient("http://testserver", "").get("status")
+    with pytest.raises(DataError, match="cannot be written"):
+        run(rounds.app, "list", "--output", str(tmp_path / "none" / "x.json"))
+    monkeypatch.setattr(httpx, "request", lambda *_, **__: httpx.Response(200, text="<html>"))
+    with pytest.raises(CheckInError, match="is this the server"):
+        run(rounds.app, "list")
+
+
+def test_a_server_that_is_down() -> None:
+    for address in ("http://127.0.0.1:1", "http://[", "nonsense"):
+        with pytest.raises(CheckInError, match="cannot be reached"):
+            OperatorClient(address, "token").get("status")

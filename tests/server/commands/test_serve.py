@@ -1,0 +1,116 @@
+"""``idiolect serve`` as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from device_sdk.bundle import Bundle
+from device_sdk.errors import ConfigurationError
+from server.commands.serve import read_tokens, run
+from tests.server.parties import initial, settings
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_serve_until_told_to_stop(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    command = [sys.executable, "-m", "device_sdk.cli", "serve", "--bundle", str(tiny_bundle.path), "--port", "0"]
+    command += ["--database", str(tmp_path / "a.db"), "--ready-file", str(ready)]
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    try:
+        deadline = time.monotonic() + 60
+        while not ready.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        found = json.loads(ready.read_text())
+        assert found["pid"] == process.pid
+        assert httpx.get(f"{found['url']}/healthz", timeout=30).json()["model_version"] == tiny_bundle.version
+        tokens = json.loads((tmp_path / "a.tokens.json").read_text())
+        headers = {"Authorization": f"Bearer {tokens['operator_token']}"}
+        assert httpx.get(f"{found['url']}/v1/operator/status", headers=headers, timeout=30).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert not ready.exists()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_tokens_are_made_once_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "tokens.json"
+    first = read_tokens(path, None, None)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_tokens(path, None, None) == first
+    assert read_tokens(path, "mine", None) == ("mine", first[1])
+    assert read_tokens(tmp_path / "none", "mine", "yours") == ("mine", "yours")
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"operator_token": "x"}', '{"operator_token": 1, "enrolment_token": 2}']
+)
+def test_bad_token_files(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "tokens.json"
+    path.write_text(content)
+    with pytest.raises(ConfigurationError, match=r"tokens\.json"):
+        read_tokens(path, None, None)
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}: cannot listen"):
+            run(settings(tmp_path), initial(), host="127.0.0.1", port=port)
+    assert not (tmp_path / "server.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--enrolment-token", "short", "--operator-token", "long-enough"], "enrolment_token"),
+        (
+            ["--marginals-cap", "0", "--enrolment-token", "long-enough", "--operator-token", "long-enough"],
+            "marginals_cap",
+        ),
+    ],
+)
+def test_bad_options(tmp_path: Path, words: list[str], message: str) -> None:
+    import typer
+
+    from server.commands.serve import command
+
+    app = typer.Typer()
+    app.command()(command)
+    result = CliRunner().invoke(app, [*words, "--database", str(tmp_path / "a.db")])
+    assert isinstance(result.exception, ConfigurationError)
+    assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"window_seconds": 0.0}, "window_seconds"),
+        ({"tick_seconds": float("nan")}, "tick_seconds"),
+        ({"delta_probability": 1.0}, "delta_probability"),
+        ({"operator_token": ""}, "operator_token"),
+    ],
+)
+def test_bad_settings(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        settings(tmp_path, **changes)
+
+
+def test_settings_do_not_show_their_secrets(tmp_path: Path) -> None:
+    assert "operator-token" not in repr(settings(tmp_path))
