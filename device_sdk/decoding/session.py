@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,9 @@ from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import Beam, paths
 from device_sdk.decoding.nbest import distinct
 from device_sdk.decoding.prefixes import Prefix
+from device_sdk.decoding.stream import Stream
 from device_sdk.errors import AudioError
-from device_sdk.hypothesis import Partial, Result
+from device_sdk.hypothesis import Hypothesis, Partial, Result
 
 if TYPE_CHECKING:
     from device_sdk.decoding.recognizer import Recognizer
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["RecognitionSession"]
 
 Float = NDArray[np.float32]
+
+_WIDEST = 8
 
 
 class RecognitionSession:
@@ -40,6 +44,7 @@ class RecognitionSession:
         self.utterance_id = secrets.token_hex(16)
         self._stream = streams.begin(self._recognizer.transducer, self._recognizer.features)
         self._resampler = Resampler(self._resampler.source, self._resampler.target)
+        self._shown: tuple[Beam | None, str, str] = (None, "", "")
         self._consumed = 0
         self._finished = False
 
@@ -85,9 +90,12 @@ class RecognitionSession:
     def partial(self) -> Partial:
         """What is known so far, by the first pass."""
         beam, decode = self._stream.beam, self._recognizer.tokenizer.decode
-        text = decode(beam.prefixes[0].tokens())
-        shared = _shared_prefix(beam, self._recognizer.settings.threshold)
-        return Partial(text, text if shared is beam.prefixes[0] else decode(shared.tokens()), self.seconds)
+        if beam is not self._shown[0]:
+            text = decode(beam.prefixes[0].tokens())
+            shared = _shared_prefix(beam, self._recognizer.settings.threshold)
+            self._shown = beam, text, text if shared is beam.prefixes[0] else decode(shared.tokens())
+        _, text, stable = self._shown
+        return Partial(text, stable, self.seconds)
 
     def finish(self) -> Result:
         """The end of the utterance. Audio too short for one frame gives the empty text; there is always a hypothesis.
@@ -101,11 +109,28 @@ class RecognitionSession:
             rest = self._resampler.finish()
             stream = streams.push(stream, rest, recognizer.transducer, recognizer.features, recognizer.settings)
             stream = streams.end(stream, recognizer.transducer, recognizer.features, recognizer.settings)
-        hypotheses = distinct(paths(stream.beam), recognizer.tokenizer, recognizer.frame_seconds, seconds)
+        hypotheses = self._distinct(stream, seconds)
         if recognizer.rescore is not None:
             hypotheses = tuple(recognizer.rescore(hypotheses))
         self._stream, self._finished = stream, True
         return Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds)
+
+    def _distinct(self, stream: Stream, seconds: float) -> tuple[Hypothesis, ...]:
+        """The hypotheses of an ended stream: as many texts as were asked for, where that many exist.
+
+        Several token sequences may spell one text; where that leaves too few texts, a wider beam is searched.
+        """
+        recognizer = self._recognizer
+        settings, tokenizer = recognizer.settings, recognizer.tokenizer
+        beam = stream.beam
+        hypotheses = distinct(paths(beam), tokenizer, recognizer.frame_seconds, seconds)
+        while len(hypotheses) < settings.nbest and settings.beam < _WIDEST * recognizer.settings.beam:
+            if len(beam.prefixes) < settings.beam:
+                break  # there are no more
+            settings = replace(settings, beam=2 * settings.beam)
+            beam = streams.searched_again(stream, recognizer.transducer, settings)
+            hypotheses = distinct(paths(beam), tokenizer, recognizer.frame_seconds, seconds)
+        return hypotheses
 
     def _check_open(self) -> None:
         if self._finished:

@@ -13,7 +13,7 @@ from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.features import FeatureSettings, Remainder, flush, frames
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 
-__all__ = ["Stream", "begin", "end", "push"]
+__all__ = ["Stream", "begin", "end", "push", "searched_again"]
 
 Float = NDArray[np.float32]
 
@@ -75,3 +75,11 @@ def _decode(stream: Stream, found: Float, transducer: Transducer, decoding: Deco
         step = search.greedy if decoding.beam == 1 else search.advance
         beam = step(beam, encoded, transducer, decoding)
     return replace(stream, beam=beam, encoder=encoder, features=(*stream.features, found), waiting=ready[usable:])
+
+
+def searched_again(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Beam:
+    """The beam of an ended stream under other settings, from the features it kept."""
+    features = np.concatenate(stream.features)
+    usable = len(features) - len(features) % transducer.architecture.subsampling_factor
+    encoded, _ = transducer.encode(features[:usable])
+    return search.advance(search.start(transducer), encoded, transducer, decoding)

@@ -14,7 +14,7 @@ from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import AudioError
 from device_sdk.features import logmel
 from device_sdk.hypothesis import Result
-from tests.signals import chirp
+from tests.signals import chirp, noise
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,24 @@ def test_short_audio_gives_a_result(tiny_bundle, length, beam):
         assert [hypothesis.text for hypothesis in result.nbest] == [""]
     assert result.seconds == length / 16_000
     np.testing.assert_allclose(session.features, logmel(chirp(length)), atol=1e-4)
+
+
+def test_texts_that_several_token_sequences_spell_do_not_shorten_the_list(tiny_bundle, monkeypatch):
+    waveform = noise(32_000)
+    expected = Recognizer(tiny_bundle, DecodingSettings(beam=16, nbest=16)).recognise(waveform)
+    decode = tiny_bundle.tokenizer.decode
+
+    def forgetful(self, tokens):
+        return decode(tokens)[:8]
+
+    monkeypatch.setattr(type(tiny_bundle.tokenizer), "decode", forgetful)
+    result = Recognizer(tiny_bundle, DecodingSettings(beam=4, nbest=4)).recognise(waveform)
+    assert len({hypothesis.text[:8] for hypothesis in expected.nbest}) >= 4
+    assert len({hypothesis.text for hypothesis in result.nbest}) == len(result.nbest) == 4
+    monkeypatch.setattr(type(tiny_bundle.tokenizer), "decode", lambda self, tokens: "one")
+    result = Recognizer(tiny_bundle, DecodingSettings(beam=2, nbest=2)).recognise(waveform)
+    assert [hypothesis.text for hypothesis in result.nbest] == ["one"]
+    assert result.nbest[0].score < 0.0
 
 
 def test_silence_gives_a_result(recognizer):
