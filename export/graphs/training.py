@@ -17,6 +17,7 @@ from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Value
 from export.graphs.joint import Joint
 from export.graphs.lattice import lattice
 from export.graphs.lstm import lstm, lstm_gradients
+from export.graphs.prefixes import distinct_prefixes
 from export.graphs.streaming import stacked_frames
 
 __all__ = ["training"]
@@ -62,10 +63,12 @@ def training(architecture: Architecture, trainable: Collection[str] | None = Non
     previous = g.concat(blanks, by_step, axis=0)
     said = _layers(g, g.op("Gather", "predictor.embedding", previous, axis=0), "predictor")
     said_rows = g.reshape(said[-1], -1, architecture.predictor_size)
-    rows = g.op("Gemm", said_rows, "joiner.predictor.weight", transB=1)
+    representatives, prefix_of = distinct_prefixes(g, tokens, lengths)
+    said_prefixes = g.op("Gather", said_rows, representatives, axis=0)
+    prefixes = g.op("Gemm", said_prefixes, "joiner.predictor.weight", transB=1)
 
     labels = g.reshape(g.concat(by_step, blanks, axis=0), -1)
-    joint = Joint(g, frames, rows, labels, "joiner.output.weight", "joiner.output.bias")
+    joint = Joint(g, frames, prefixes, prefix_of, labels, "joiner.output.weight", "joiner.output.bias")
     cells = g.shape(-1, g.size(previous, 0), count)
     blank, label = (g.cast(g.op("Reshape", edge, cells), DOUBLE) for edge in joint.log_probabilities())
     likelihoods, by_blank, by_label = lattice(g, blank, label, lengths)
@@ -86,10 +89,13 @@ def training(architecture: Architecture, trainable: Collection[str] | None = Non
     d_joint = joint.gradients(flatten(by_blank), flatten(by_label))
     gradients = {"joiner.output.weight": d_joint["weight"], "joiner.output.bias": d_joint["bias"]}
 
-    gradients["joiner.predictor.weight"] = g.op("Gemm", d_joint["rows"], said_rows, transA=1)
+    gradients["joiner.predictor.weight"] = g.op("Gemm", d_joint["prefixes"], said_prefixes, transA=1)
     lowest = 0 if "predictor.embedding" in wanted else _lowest(architecture.predictor_layers, wanted, "predictor")
     if lowest is not None:
-        d_said = g.matmul(d_joint["rows"], "joiner.predictor.weight")
+        # Equal prefixes are equal functions of the parameters, so the first of them may answer for all.
+        d_prefixes = g.matmul(d_joint["prefixes"], "joiner.predictor.weight")
+        nothing = g.expand(g.single(0.0), g.size(said_rows, 0), architecture.predictor_size)
+        d_said = g.op("ScatterND", nothing, g.unsqueeze(representatives, 1), d_prefixes)
         d_said = g.reshape(d_said, -1, count, architecture.predictor_size)
         gradients |= _stack_gradients(g, said, d_said, "predictor", lowest, wanted)
 

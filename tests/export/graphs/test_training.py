@@ -110,6 +110,29 @@ def test_padding_changes_nothing() -> None:
     assert relative_error(together[2], total) <= 3e-6
 
 
+SHARED = [
+    [[5, 9, 4], [5, 9], [5, 9, 4], [5, 8, 4], [], [5]],
+    [[7], [7]],
+    [[1, 1, 1], [1, 1], [1]],
+    [[2, 3], [3, 2]],
+]
+
+
+@pytest.mark.parametrize("hypotheses", SHARED)
+def test_shared_prefixes_agree_with_float64(hypotheses: list[list[int]]) -> None:
+    """Prefixes that several hypotheses share are joined once; each still gets its own likelihood and weight."""
+    rng = np.random.default_rng(len(hypotheses))
+    count = len(hypotheses)
+    features = rng.normal(-6.0, 3.0, (33, 64)).astype(np.float32)
+    weights = [float(value) for value in rng.normal(size=count).astype(np.float32)]
+    costs = [float(value) for value in range(count)]
+    case = Case(TINY, tiny_weights(TINY, 3), features, hypotheses, weights, costs, 0.5)
+    likelihoods, _, gradients = run(case)
+    reference = oracle.loss_and_gradients(TINY, case.parameters, features, hypotheses, weights, costs, 0.5)
+    np.testing.assert_allclose(likelihoods, reference[0], rtol=2e-6, atol=3e-6)
+    assert relative_error(gradients, reference[2]) <= 1e-5
+
+
 def test_left_over_frames_are_dropped() -> None:
     case = random_case(11)
     factor = case.architecture.subsampling_factor
