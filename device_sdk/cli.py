@@ -20,7 +20,6 @@ BENCHMARKS = "idiolect.benchmarks"
 
 EXTRAS = {
     "alembic": "idiolect-server",
-    "dp_accounting": "idiolect-server",
     "espeakng_loader": "idiolect-server[simulate]",
     "export": "idiolect-server",
     "fastapi": "idiolect-server",
