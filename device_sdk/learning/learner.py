@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,16 +17,19 @@ from device_sdk.decoding import DecodingSettings, beam
 from device_sdk.decoding.nbest import distinct
 from device_sdk.errors import LearningError
 from device_sdk.feedback.signals import CostFunction
+from device_sdk.hypothesis import Hypothesis
 from device_sdk.learning import teacher as teachers
 from device_sdk.learning.candidates import Heard, gather, objective
 from device_sdk.learning.memory import Example
+from device_sdk.learning.objectives import Tokens
+from device_sdk.learning.scoring import log_likelihoods
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.specaugment import masked
 from device_sdk.learning.step import Arrays, Momentum, sgd
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.training import TrainingSession
 
-__all__ = ["LearningReport", "Outcome", "Student", "decode", "learn"]
+__all__ = ["LearningReport", "Outcome", "Student", "Teacher", "learn", "learn_one"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +85,27 @@ class Teacher:
         self._weights: Arrays | None = None
         self._transducer: OnnxTransducer | None = None
 
-    def hear(self, weights: Arrays, features: npt.NDArray[np.float32]) -> Heard:
-        """The teacher's n-best of clean features (paper 001, section 2.2)."""
+    def hear(
+        self, weights: Arrays, features: npt.NDArray[np.float32]
+    ) -> tuple[Heard, Callable[[Sequence[Tokens]], npt.NDArray[np.float64]]]:
+        """(n-best of clean features [F, M] (paper 001, section 2.2), scorer of other hypotheses of them, nats [N])."""
         if self._transducer is None or weights is not self._weights:
             self._transducer = OnnxTransducer(self._bundle.with_weights(weights, "teacher"), self._threads)
             self._weights = weights
-        return decode(self._transducer, features, self._bundle, self._decoding)
+        transducer, settings = self._transducer, self._decoding
+        usable = len(features) - len(features) % self._bundle.architecture.subsampling_factor
+        encoded, _ = transducer.encode(np.ascontiguousarray(features[:usable]))
+        search = beam.greedy if settings.beam == 1 else beam.advance
+        paths = beam.paths(search(beam.start(transducer), encoded, transducer, settings))
+        found = distinct(paths, self._bundle.tokenizer, 0.03, 0.03 * len(encoded))[: settings.nbest]
+        return _heard(found), lambda hypotheses: log_likelihoods(transducer, encoded, hypotheses)
 
 
-def decode(
-    transducer: OnnxTransducer, features: npt.NDArray[np.float32], bundle: Bundle, settings: DecodingSettings
-) -> Heard:
-    """First-pass n-best of features [F, M]."""
-    usable = len(features) - len(features) % bundle.architecture.subsampling_factor
-    encoded, _ = transducer.encode(np.ascontiguousarray(features[:usable]))
-    search = beam.greedy if settings.beam == 1 else beam.advance
-    paths = beam.paths(search(beam.start(transducer), encoded, transducer, settings))
-    found = distinct(paths, bundle.tokenizer, 0.03, 0.03 * len(encoded))[: settings.nbest]
+def _heard(nbest: Sequence[Hypothesis]) -> Heard:
     return Heard(
-        tuple(hypothesis.text for hypothesis in found),
-        tuple(hypothesis.tokens for hypothesis in found),
-        tuple(hypothesis.scores.acoustic for hypothesis in found),
+        tuple(hypothesis.text for hypothesis in nbest),
+        tuple(hypothesis.tokens for hypothesis in nbest),
+        tuple(hypothesis.scores.acoustic for hypothesis in nbest),
     )
 
 
@@ -117,20 +120,13 @@ def learn_one(
     cost_function: CostFunction | None = None,
 ) -> Outcome:
     """The student after one utterance. LearningError: a step diverged; the student given is as it was."""
-    served = Heard(
-        tuple(hypothesis.text for hypothesis in example.nbest),
-        tuple(hypothesis.tokens for hypothesis in example.nbest),
-        tuple(hypothesis.scores.acoustic for hypothesis in example.nbest),
-    )
-    taught = teacher.hear(student.teacher, example.features)
-    candidates = gather(served, taught, example.signal, bundle.tokenizer.encode, settings, cost_function)
+    taught, score = teacher.hear(student.teacher, example.features)
+    candidates = gather(_heard(example.nbest), taught, example.signal, bundle.tokenizer.encode, settings, cost_function)
     cost = None if example.signal is None else float(candidates.costs[0])
     constants = {name: bundle.weights[name] for name in bundle.architecture.constant_shapes()}
     unknown = np.flatnonzero(np.isnan(candidates.nlls))
     if unknown.size:
-        tokens = [candidates.tokens[index] for index in unknown]
-        scored = session.run({**constants, **student.weights}, example.features, tokens, np.zeros(unknown.size))
-        candidates.nlls[unknown] = scored.negative_log_likelihoods
+        candidates.nlls[unknown] = -score([candidates.tokens[index] for index in unknown])
     loss = objective(candidates, taught, example.signal, settings)
     if isinstance(loss, str):
         return Outcome(student, cost=cost, skipped=loss)
