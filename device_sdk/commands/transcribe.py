@@ -164,7 +164,8 @@ def _print_result(console: Console, path: Path, result: Result) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"{path}  ({result.seconds:.2f} s)", title_justify="left")
+    console.print(Text(f"{path}  ({result.seconds:.2f} s)", style="bold"), soft_wrap=True)
+    table = Table()
     for column in ("", "score", "acoustic", "neural", "n-gram", "personal", "text"):
         table.add_column(column, justify="left" if column == "text" else "right")
     for rank, hypothesis in enumerate(result.nbest, 1):
