@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -60,6 +61,19 @@ def test_the_device_never_names_what_its_install_never_loads() -> None:
         and (heavy := top_level(imported_modules(path)) & {"torch", "fastapi", "onnx", "sqlalchemy"})
     }
     assert not found
+
+
+def test_everything_imported_is_declared() -> None:
+    declared: set[str] = {"starlette"}  # fastapi's own foundation
+    for file in ("pyproject.toml", "server/pyproject.toml"):
+        project = tomllib.loads((ROOT / file).read_text("utf-8"))["project"]
+        wanted = [
+            *project["dependencies"],
+            *(name for names in project["optional-dependencies"].values() for name in names),
+        ]
+        declared |= {re.split(r"[^A-Za-z0-9_-]", name)[0].replace("-", "_") for name in wanted}
+    imported = {name for path in source_files(*PACKAGES) for name in top_level(imported_modules(path, guess=False))}
+    assert not imported - declared - set(sys.stdlib_module_names) - set(PACKAGES)
 
 
 def test_torch_stays_in_its_folders() -> None:
