@@ -27,6 +27,8 @@ __all__ = ["create_app"]
 
 log = logging.getLogger("idiolect.server")
 
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
 
 def create_app(
     settings: ServerSettings, initial: InitialModel | None = None, evaluate: Evaluate | None = None
@@ -109,7 +111,8 @@ class _Counting:
             await self.app(scope, receive, watch)
         finally:
             route = _route(scope)
-            self.metrics.requests.labels(scope["method"], route, str(status)).inc()
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self.metrics.requests.labels(method, route, str(status)).inc()
             self.metrics.seconds.labels(route).observe(time.perf_counter() - started)
 
 

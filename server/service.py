@@ -20,7 +20,7 @@ from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState, check
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, view
 from server.settings import ServerSettings
-from server.storage.blobs import BlobStore
+from server.storage.blobs import BlobStore, FolderLock
 from server.storage.database import Database
 from server.storage.schema import publications
 
@@ -38,7 +38,13 @@ class Service:
         self, settings: ServerSettings, initial: InitialModel | None = None, evaluate: Evaluate | None = None
     ) -> None:
         self.settings = settings
-        self.database = Database(settings.database_url)
+        # Two processes would each take the other's uploads in progress for leftovers of a crash.
+        self._lock = FolderLock(settings.blobs)
+        try:
+            self.database = Database(settings.database_url)
+        except BaseException:
+            self._lock.release()
+            raise
         self.blobs = BlobStore(settings.blobs)
         self.metrics = Metrics()
         self.words: tuple[str, ...] = initial.words if initial is not None else ()
@@ -58,6 +64,7 @@ class Service:
             remove_orphans(self.database, self.blobs)
         except BaseException:
             self.database.close()
+            self._lock.release()
             raise
 
     def start(self) -> None:
@@ -71,6 +78,7 @@ class Service:
         if self._ticker is not None:
             self._ticker.join()
         self.database.close()
+        self._lock.release()
 
     def __enter__(self) -> Self:
         self.start()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, insert, select, update
 
-from device_sdk.errors import IdiolectError, LearningError
+from device_sdk.errors import IdiolectError, LearningError, StateError
 from device_sdk.wire.messages import FIXED_POINT
 from server.aggregation import deltas, optimizers
 from server.aggregation import marginals as counting
@@ -216,7 +216,10 @@ def _release_deltas(
         weight = 1.0
         if settings.weighting == "utterances":
             weight = float(min(contribution.utterances, settings.weight_limit))
-        total = deltas.add(total, parse_weights(blobs.get(contribution.blob)), weight)
+        content = blobs.get(contribution.blob)
+        if sha256(content).hexdigest() != contribution.body_sha256:
+            raise StateError(f"{contribution.blob}: differs from what was accepted; restore it or abandon the round")
+        total = deltas.add(total, parse_weights(content), weight)
     noisy = plan.noise_stddev > 0
     mean = deltas.finish(total, float(settings.goal or 1) if noisy else None)
     state = optimizers.init(settings.optimizer, shapes)

@@ -10,7 +10,12 @@ from uuid import uuid4
 
 from device_sdk.errors import StateError
 
-__all__ = ["BlobStore"]
+try:
+    import fcntl
+except ImportError:  # a system without file locks
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["BlobStore", "FolderLock"]
 
 NAME = re.compile(r"^[a-z]+(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$")
 TEMPORARY = ".partial-"
@@ -62,6 +67,24 @@ class BlobStore:
         for path in sorted((self.folder / prefix).rglob("*")):
             if path.is_file() and not path.name.startswith(TEMPORARY):
                 yield path.relative_to(self.folder).as_posix()
+
+
+class FolderLock:
+    """Owns a folder for one process at a time; the system frees it when the process ends, however it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / ".lock").open("ab")
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise StateError(f"{folder}: another server process uses it; stop that one first") from error
+
+    def release(self) -> None:
+        self._file.close()
 
 
 def _sync_folder(folder: Path) -> None:

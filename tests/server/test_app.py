@@ -43,6 +43,8 @@ def test_health_and_metrics(http: Any, operator: Operator, device: Party) -> Non
     assert "idiolect_devices 1.0" in text
     assert 'idiolect_rounds{state="open"} 1.0' in text
     assert device.id not in text
+    http.request("BREW", "/healthz")
+    assert 'idiolect_requests_total{method="other"' in http.get("/metrics").text
 
 
 def test_openapi_is_served(http: Any) -> None:
@@ -321,9 +323,10 @@ def test_spent_nonces_are_forgotten_once_they_cannot_be_replayed(tmp_path: Path)
     from server.app import create_app
 
     now = [1000.0]
-    with TestClient(create_app(settings(tmp_path, clock=lambda: now[0], window_seconds=10.0), initial())) as http:
+    app = create_app(settings(tmp_path, clock=lambda: now[0], window_seconds=10.0), initial())
+    with TestClient(app) as http:
         device = Party(http).enrol()
-        own = http.app.state.service
+        own = app.state.service
         for _ in range(4):
             now[0] += 30.0
             assert device.post("/v1/check-in", b"{}", at=now[0]).status_code == 422
@@ -441,6 +444,6 @@ def test_a_slow_sender_is_cut_off(tmp_path: Path) -> None:
         "client": ("x", 1),
         "root_path": "",
     }
-    asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(app(scope, receive, send))
     app.state.service.close()
     assert sent[0]["status"] == 408

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device_sdk.errors import IdiolectError, LearningError
+from device_sdk.errors import IdiolectError, LearningError, StateError
 from server.privacy import laplace
 from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts
@@ -322,6 +322,20 @@ def test_a_failing_step_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monke
         device.send_counts(round_id, {7: 256})
         wait_until(lambda: operator.get(f"rounds/{round_id}")["state"] == "published")
     assert len(calls) == 2
+
+
+def test_a_damaged_delta_stops_the_round_until_it_is_abandoned(tmp_path: Path) -> None:
+    with serving(tmp_path) as (operator, device):
+        round_id = operator.open(deltas={})
+        device.send_delta(round_id)
+        own: Service = operator.http.app.state.service
+        for name in own.blobs.names("deltas"):
+            own.blobs.path(name).write_bytes(device.delta(round_id))
+        with pytest.raises(StateError, match="differs from what was accepted"):
+            own.close_round(round_id)
+        assert _state(own, round_id) == "closing"
+        assert operator.post(f"rounds/{round_id}/abandon")["state"] == "abandoned"
+        assert operator.get("status")["model_version"] == "base-1"
 
 
 def test_epsilon_decides_what_survives(operator: Operator, devices: Callable[[int], list[Party]]) -> None:

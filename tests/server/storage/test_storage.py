@@ -12,7 +12,7 @@ from sqlalchemy import inspect
 from sqlalchemy.exc import IntegrityError
 
 from device_sdk.errors import StateError
-from server.storage.blobs import TEMPORARY, BlobStore
+from server.storage.blobs import TEMPORARY, BlobStore, FolderLock
 from server.storage.database import Database
 from server.storage.schema import metadata
 
@@ -117,3 +117,11 @@ def test_a_failed_write_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"models/x: cannot be written"):
         store.put("models/x", b"content")
     assert list((tmp_path / "models").iterdir()) == [tmp_path / "models" / "x"]
+
+
+def test_a_folder_belongs_to_one_server(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    with pytest.raises(StateError, match="another server process"):
+        FolderLock(tmp_path)
+    lock.release()
+    FolderLock(tmp_path).release()
