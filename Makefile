@@ -28,7 +28,7 @@ demo: $(DEMO_VENV)/.ready ## Devices learn against a live server: prints a table
 
 test: $(VENV)/.ready ## Every quick test, in parallel, with branch coverage
 	@echo "==> tests ($(JOBS) processes)"
-	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not gpu" --cov --cov-report=term $(ARGS)
+	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadscope -m "not slow and not gpu" --cov --cov-report=term $(ARGS)
 
 test-slow: $(VENV)/.ready ## The tests that take longer: wheels in empty environments, end to end
 	@echo "==> slow tests"
