@@ -30,7 +30,7 @@ from export.sherpa import CHUNK_FRAMES, export_sherpa
 if TYPE_CHECKING:
     from sherpa_onnx import OnlineRecognizer
 
-__all__ = ["benchmark", "sherpa_recognizer", "sherpa_tokens", "speech"]
+__all__ = ["benchmark", "greedy_agreement", "sherpa_recognizer", "sherpa_tokens", "shipped_speech", "speech"]
 
 BEAM, RUNS, CLIPS = 8, 5, 16
 CHUNK = SAMPLE_RATE * 3 // 10
@@ -63,7 +63,7 @@ def benchmark() -> list[Figure]:
             },
             clips,
         )
-        agreement = _agreement(bundle, peers["greedy_search"], clips)
+        agreement = greedy_agreement(bundle, peers["greedy_search"], clips)
     speed = {name: seconds / took for name, took in speeds.items()}
     what = f"{bundle.manifest.name} weights"
     return [
@@ -82,8 +82,14 @@ def speech() -> list[Waveform]:
     """The clips to decode: each [S] float32 at 16 kHz."""
     data = os.environ.get("IDIOLECT_DATA")
     real = Path(data) / "barista" / "audio" if data else None
-    folder = real if real is not None and real.is_dir() else Path(__file__).parent / "speech"
-    return [read_audio(path) for path in list_audio([folder])[:CLIPS]]
+    if real is None or not real.is_dir():
+        return shipped_speech()
+    return [read_audio(path) for path in list_audio([real])[:CLIPS]]
+
+
+def shipped_speech() -> list[Waveform]:
+    """Commands that held-out voices of espeak-ng say: each [S] float32 at 16 kHz. Files are named by what is said."""
+    return [read_audio(path) for path in list_audio([Path(__file__).parent / "speech"])[:CLIPS]]
 
 
 def sherpa_recognizer(folder: Path, bundle: Bundle, method: str) -> OnlineRecognizer:
@@ -219,7 +225,7 @@ def _sherpa(recognizer: OnlineRecognizer, clips: list[Waveform]) -> None:
         sherpa_tokens(recognizer, clip)
 
 
-def _agreement(bundle: Bundle, peer: OnlineRecognizer, clips: list[Waveform]) -> float:
+def greedy_agreement(bundle: Bundle, peer: OnlineRecognizer, clips: list[Waveform]) -> float:
     """Share of clips on which both greedy searches emit the same tokens at the same times, as far as sherpa's goes."""
     from device_sdk.decoding.beam import greedy, paths, start
     from device_sdk.runtimes.onnxruntime import OnnxTransducer

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 
+from device_sdk.audio import list_audio, read_audio
+from device_sdk.bundle import Bundle
+from device_sdk.bundle.bundle import DEFAULT_BUNDLE
 from device_sdk.decoding import DecodingSettings
 from device_sdk.decoding.beam import greedy, paths, start
 from device_sdk.features import logmel
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
-from export.benchmarks.decode import sherpa_recognizer, sherpa_tokens
+from export.benchmarks.decode import greedy_agreement, sherpa_recognizer, sherpa_tokens, shipped_speech
 from export.sherpa import CHUNK_FRAMES, export_sherpa
 from tests.signals import noise
 
@@ -54,3 +60,22 @@ def test_blank_is_the_last_token(tiny_bundle, folder):
     assert [line.rsplit(" ", 1)[1] for line in lines] == [str(number) for number in range(len(lines))]
     assert lines[0] == f"{tiny_bundle.tokenizer.piece(1)} 0"
     assert lines[-1].startswith("<blk> ")
+
+
+def test_the_packaged_weights_on_the_shipped_speech(tmp_path):
+    if not DEFAULT_BUNDLE.is_dir():
+        pytest.skip("this checkout has no default bundle")
+    bundle = Bundle.open()
+    peer = sherpa_recognizer(export_sherpa(bundle, tmp_path), bundle, "greedy_search")
+    assert greedy_agreement(bundle, peer, shipped_speech()) == 1.0
+
+
+@pytest.mark.data
+@pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of recordings")
+def test_the_packaged_weights_on_real_speech(tmp_path):
+    if not DEFAULT_BUNDLE.is_dir():
+        pytest.skip("this checkout has no default bundle")
+    bundle = Bundle.open()
+    peer = sherpa_recognizer(export_sherpa(bundle, tmp_path), bundle, "greedy_search")
+    clips = [read_audio(path) for path in list_audio([Path(os.environ["IDIOLECT_DATA"]) / "barista" / "audio"])[:100]]
+    assert greedy_agreement(bundle, peer, clips) == 1.0
