@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -110,10 +109,6 @@ def parse(content: bytes, source: str) -> Manifest:
             f"expected architecture.mel_bins, {architecture.mel_bins}"
         )
     return manifest
-
-
-def describe_architecture(architecture: Architecture) -> dict[str, int]:
-    return asdict(architecture)
 
 
 def is_inside(name: str) -> bool:
