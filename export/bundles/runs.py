@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def bundle_run(
     weights = weight_files.read(_need(folders, "weights.safetensors"), source)
     architecture = architecture_of(weights, source)
     words = WordList.parse(_need(folders, "words.txt").decode())
-    training = _json(folders, "training.json") or {}
+    training = _portable(_json(folders, "training.json") or {})
     return write_bundle(
         out,
         name=name,
@@ -150,6 +151,15 @@ def _json(folders: Sequence[Path], name: str) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise BundleError(f"{_find(folders, name)}: found {type(value).__name__}, expected a JSON object")
     return value
+
+
+def _portable(value: Any) -> Any:
+    """The same JSON with absolute paths cut to their last part: a bundle travels, its maker's folders do not."""
+    if isinstance(value, str):
+        return re.sub(r"(?<![\w./-])/(?:[^\s/:]+/)*([^\s/:]+)", r"\1", value)
+    if isinstance(value, Mapping):
+        return {key: _portable(entry) for key, entry in value.items()}
+    return [_portable(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _background(folders: Sequence[Path], words: WordList) -> NDArray[np.float64]:

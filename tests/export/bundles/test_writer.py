@@ -118,7 +118,11 @@ def write_run(folder: Path) -> Path:
     (folder / "weights.safetensors").write_bytes(weight_files.serialise(weights))
     (folder / "tokenizer.model").write_bytes(tiny_tokenizer(PRESETS["tiny"].pieces))
     (folder / "words.txt").write_text(tiny_words().text())
-    training = {"command": "idiolect train rnnt", "recipe": {"seed": 5}, "result": {"epoch": 3}, "data": ["fsdd:x"]}
+    training = {
+        "command": "idiolect train rnnt --text /home/me/a.txt",
+        "data": ["fsdd:/data/of/me/x"],
+        "recipe": {"seed": 5},
+    }
     (folder / "training.json").write_text(json.dumps(training))
     return folder
 
@@ -129,7 +133,8 @@ def test_a_run_becomes_a_bundle(tmp_path: Path) -> None:
     assert bundle.architecture == PRESETS["tiny"] and bundle.version == "7"
     np.testing.assert_allclose(bundle.background, 1 / len(bundle.words))
     card = bundle.file("MODEL_CARD.md").read_text()
-    assert "idiolect train rnnt" in card and "fsdd:x" in card
+    assert "idiolect train rnnt --text a.txt" in card and "fsdd:x" in card
+    assert "/home" not in card and "/data" not in bundle.manifest.to_bytes().decode()  # folders do not travel
     assert bundle.manifest.training["recipe"]["seed"] == 5
     extra = tmp_path / "extra"
     extra.mkdir()
