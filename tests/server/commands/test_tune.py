@@ -19,7 +19,7 @@ def bundle(tiny_bundle: Bundle, tmp_path: Path) -> Path:
 
 def test_weights_are_written_into_the_bundle(bundle: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     report_file = tmp_path / "report.json"
-    words = ["tune", "rescoring", str(bundle), "--limit", "3", "--beta", "0.4", "--json", "--output", str(report_file)]
+    words = ["tune", "rescoring", str(bundle), "--limit", "1", "--beta", "0.4", "--json", "--output", str(report_file)]
     assert cli.main(words) == 0
     report = json.loads(capsys.readouterr().out)
     assert report == json.loads(report_file.read_text())
@@ -33,10 +33,13 @@ def test_dry_run_and_out_leave_the_bundle_alone(
     bundle: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     before = (bundle / "manifest.json").read_bytes()
-    assert cli.main(["tune", "rescoring", str(bundle), "--limit", "2", "--dry-run"]) == 0
+    assert cli.main(["tune", "rescoring", str(bundle), "--limit", "2", "--speeds", "1", "--dry-run"]) == 0
     assert "dry run" in capsys.readouterr().out
     out = tmp_path / "tuned.zip"
-    assert cli.main(["tune", "rescoring", str(bundle), "--limit", "2", "--sigma", "2", "--out", str(out)]) == 0
+    assert (
+        cli.main(["tune", "rescoring", str(bundle), "--limit", "1", "--speeds", "1", "--sigma", "2", "--out", str(out)])
+        == 0
+    )
     assert (bundle / "manifest.json").read_bytes() == before
     assert Bundle.open(out).combination.sigma == 2.0
 
@@ -47,6 +50,8 @@ def test_dry_run_and_out_leave_the_bundle_alone(
         (["--data", "made:heldout"], "kept from tuning"),
         (["--beta", "0.9"], "alpha"),
         (["--data", "nothing"], "expected one of"),
+        (["--speeds", "fast"], "--speeds"),
+        (["--speeds", "9"], "0.5 to 2"),
     ],
 )
 def test_bad_requests_are_refused(
