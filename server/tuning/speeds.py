@@ -1,4 +1,4 @@
-"""Development speech that sounds unlike what the base model was trained on, without touching the voices kept for checks."""
+"""Development speech unlike what the base model was trained on, without touching the voices kept for checks."""
 
 from __future__ import annotations
 
