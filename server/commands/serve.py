@@ -146,7 +146,9 @@ def read_tokens(path: Path, enrolment: str | None, operator: str | None) -> tupl
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # The protocol is named because asyncio sends small answers at once (TCP_NODELAY) only where it can see it;
+        # without, every answer waits 40 ms for the client's delayed acknowledgement.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(1024)
