@@ -75,7 +75,7 @@ class _Transduction(torch.autograd.Function):
         cells = exists.reshape(-1).nonzero()[:, 0]
         labels = torch.nn.functional.pad(tokens, (0, 1))
         scored = torch.full((2, size * width * positions), _IMPOSSIBLE, dtype=torch.float64)
-        for part in cells.split(_CELLS):
+        for part in torch.split(cells, _CELLS):
             e, p = joint.rows(part)
             logits = joint.logits(joint.tanh(e, p)).to(torch.promote_types(dtype, torch.float32))
             total = logits.logsumexp(-1)
@@ -102,7 +102,7 @@ class _Transduction(torch.autograd.Function):
         d_predicted = torch.zeros_like(joint.predicted, dtype=exact)
         d_weight = torch.zeros_like(weight, dtype=exact)
         d_bias = torch.zeros_like(bias, dtype=exact)
-        for part in kept.split(_CELLS):
+        for part in torch.split(kept, _CELLS):
             e, p = joint.rows(part)
             hidden = joint.tanh(e, p)
             d_logits = joint.logits(hidden).to(exact).softmax(-1)
@@ -204,7 +204,6 @@ def _skew(cells: Tensor, index: Tensor, inside: Tensor) -> Tensor:
 
 def _unskew(diagonals: Tensor, width: int) -> Tensor:
     """[diagonals, B, U + 1] to [B, T, U + 1]."""
-    size, positions = diagonals.shape[1:]
-    position = torch.arange(positions)
+    position = torch.arange(diagonals.shape[2])
     number = torch.arange(width)[:, None] + position
     return diagonals[number, :, position].permute(2, 0, 1).contiguous()

@@ -31,13 +31,11 @@ def rnnt(
     minutes: Annotated[float | None, typer.Option(help="Budget of training time (default: 60).")] = None,
     steps: Annotated[int | None, typer.Option(help="Budget in steps instead.")] = None,
     seed: Annotated[int, typer.Option(help="Decides speech, order and first weights.")] = 1,
-    text: Annotated[list[Path] | None, typer.Option(help="Sentences to speak besides the grammar's, one a line.")] = None,
-    data: Annotated[
-        list[str] | None, typer.Option(help="Real speech, KIND:PATH (barista, fsdd, folder); base voices only.")
-    ] = None,
+    text: Annotated[list[Path] | None, typer.Option(help="Sentences to speak too, one a line.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Real speech, KIND:PATH (barista, fsdd, folder).")] = None,
     shard: Annotated[int, typer.Option(help="Utterances made at a time.")] = 1200,
     threads: Annotated[int, typer.Option(help="Threads of torch.")] = 2,
-    snapshots: Annotated[Path | None, typer.Option(help="Folder for numbered copies of the weights on the way.")] = None,
+    snapshots: Annotated[Path | None, typer.Option(help="Folder for copies of the weights on the way.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the last line of the log as JSON.")] = False,
 ) -> None:
     """Train an RNN-T by CTC, then by RNN-T, on speech made on the fly and on real recordings.

@@ -64,7 +64,7 @@ def stretch(features: Features, factor: float) -> Features:
         return features
     position = np.linspace(0, frames - 1, max(2, round(frames / factor)), dtype=np.float32)
     left = np.minimum(position.astype(np.int64), frames - 2)
-    share = (position - left)[:, None]
+    share = (position - left).astype(np.float32)[:, None]
     return features[left] * (1 - share) + features[left + 1] * share
 
 
@@ -117,7 +117,8 @@ def _warping(bins: int, factor: float) -> Features:
     source = hertz / factor
     knee = 7000.0
     source = np.where(source > knee * min(1.0, 1.0 / factor), hertz, source)
-    source_mel = np.where(source < 1000.0, source * 3.0 / 200.0, 15.0 + np.log(np.maximum(source, 1.0) / 1000.0) / log_step)
+    above = 15.0 + np.log(np.maximum(source, 1.0) / 1000.0) / log_step
+    source_mel = np.where(source < 1000.0, source * 3.0 / 200.0, above)
     position = np.clip(source_mel / top * (bins + 1) - 1.0, 0.0, bins - 1.0)
     left = np.minimum(position.astype(np.int64), bins - 2)
     matrix = np.zeros((bins, bins), np.float32)

@@ -6,9 +6,9 @@ F: feature frames (10 ms); M: mel bins; B: batch; U: tokens.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +52,7 @@ def write_shard(path: Path, examples: Sequence[Example]) -> None:
     labels = json.dumps([[example.text, example.source] for example in examples])
     features = np.concatenate([example.features.astype(np.float16) for example in examples])
     save_file({"features": features, "counts": counts}, temporary, {"labels": labels})
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def read_shard(path: Path) -> list[Example]:
@@ -62,7 +62,7 @@ def read_shard(path: Path) -> list[Example]:
             features, counts = file.get_tensor("features"), file.get_tensor("counts")
             labels = json.loads(file.metadata()["labels"])
     except Exception as error:  # safetensors has no common error type
-        raise DataError(f"{path}: not a readable shard of training speech ({error}); delete it to have it made again") from error
+        raise DataError(f"{path}: not a readable shard of speech ({error}); delete it to have it made again") from error
     ends = np.cumsum(counts)
     return [
         Example(features[end - count : end], text, source)
@@ -137,7 +137,7 @@ def stream(
             example = examples[index]
             tokens = encode(example.text)
             features = change(example.features.astype(np.float32), generator)
-            repeats = sum(a == b for a, b in zip(tokens, tokens[1:], strict=False))
+            repeats = sum(a == b for a, b in pairwise(tokens))
             if tokens and features.shape[0] // subsampling > len(tokens) + repeats:
                 items.append((features, tokens))
         if items:

@@ -1,8 +1,8 @@
 """Real recordings for base training, and which voices may be used for it.
 
-Voices are split in three disjoint sets before anything is trained: *base* trains base models (a few of them, *development*,
-only choose between models), *devices* are for simulations, *heldout* for checking. Known corpora have a fixed split; voices
-that it does not name, and other corpora, are split by a stable hash.
+Voices are split in disjoint sets before anything is trained: *base* trains base models, *development* chooses between
+them, *devices* are for simulations, *heldout* for checking. Known corpora have a fixed split; voices that it does not
+name, and other corpora, are split by a stable hash.
 """
 
 from __future__ import annotations

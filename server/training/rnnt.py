@@ -1,9 +1,9 @@
 """The recipe for a base RNN-T: a flat start, the encoder by CTC, then the whole network by RNN-T with CTC as a helper.
 
-RNN-T and CTC alike leave a small network on a plateau for a thousand steps and more, where it says only blank. A minute of
-guessed frame labels on single words (the flat start of older recognisers) leaves it at once: measured on one core, CTC
-stood at 4.7 nats a token after 600 steps without, at 2.2 after 750 steps of which 400 were the flat start. The CTC head has
-the joint's own form, so the RNN-T begins as the CTC model it grew from.
+RNN-T and CTC alike leave a small network on a plateau for a thousand steps and more, where it says only blank. Half a
+minute of guessed frame labels on single words (the flat start of older recognisers) leaves it at once: measured on one
+core, CTC on those words stood at 4.7 nats a token after 600 steps without, at 2.2 after 750 steps of which 400 were the
+flat start. The CTC head has the joint's own form, so the RNN-T begins as the CTC model it grew from.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from safetensors.numpy import save
 from torch import Tensor, nn
 
-from device_sdk.bundle.architecture import BLANK, PRESETS, Architecture
+from device_sdk.bundle.architecture import PRESETS, Architecture
 from device_sdk.errors import ConfigurationError, DataError, LearningError
-from export.losses.rnnt import rnnt_loss
-from export.networks.rnnt import RNNT
 from server.training.augmentation import Augmentation, augment
-from server.training.data import Batch, Example, moments, stream
+from server.training.data import Batch, Example, collate, moments, stream
 from server.training.greedy import ctc_greedy, greedy, word_errors
+from server.training.learner import Learner
 from server.training.speech import Mixture, ShardMaker
 from server.training.trainer import (
     Average,
@@ -41,15 +40,16 @@ from server.training.trainer import (
     write_atomically,
 )
 
-__all__ = ["Learner", "Recipe", "train_rnnt"]
+__all__ = ["Recipe", "train_rnnt"]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Everything that decides a run, besides the speech.
 
-    flat_share, easy_share, ctc_share: shares of the budget at which the flat start on a few clear words, CTC on the same
-    words, and CTC on whole utterances end. helper: weight of CTC beside the RNN-T loss (both per token).
+    flat_share, easy_share, ctc_share: shares of the budget at which the flat start on a few clear words, CTC on the
+    same words, and CTC on whole utterances end. augment_share: share of the budget over which the part of the
+    utterances that are augmented rises to all. helper: weight of CTC beside the RNN-T loss (both per token).
     shard: utterances in a shard; window: shards in an epoch (the newest is fresh). warmup: steps.
     frames: most feature frames in a batch, padding included; batch: most utterances. clip: largest gradient norm.
     average: decay of the averaged weights. pruning: see :func:`export.losses.rnnt.rnnt_loss`.
@@ -61,6 +61,7 @@ class Recipe:
     flat_share: float = 0.008
     easy_share: float = 0.016
     ctc_share: float = 0.22
+    augment_share: float = 0.25
     helper: float = 0.2
     shard: int = 1200
     window: int = 5
@@ -90,98 +91,6 @@ class Recipe:
     @property
     def architecture(self) -> Architecture:
         return PRESETS[self.preset]
-
-
-class Learner(nn.Module):
-    """The network and a CTC head of the joint's form, which only training uses."""
-
-    def __init__(self, architecture: Architecture, dropout: float) -> None:
-        super().__init__()
-        a = architecture
-        self.network = RNNT(a, dropout)
-        self.ctc_hidden = nn.Linear(a.encoder_size, a.joiner_size)
-        self.ctc_output = nn.Linear(a.joiner_size, a.pieces)
-        for lstm in (self.network.encoder, self.network.predictor):
-            _begin_lstm(lstm)
-        for linear in (self.ctc_hidden, self.ctc_output, self.network.joiner_encoder, self.network.joiner_predictor):
-            nn.init.xavier_uniform_(linear.weight)
-
-    def flat_loss(self, hidden: Tensor, batch: Batch, letters: Tensor) -> Tensor:
-        """Cross-entropy per frame against tokens spread over the utterance in proportion to their ``letters`` [V]."""
-        targets = flat_targets(batch, letters)
-        return nn.functional.nll_loss(self.ctc_log_probs(hidden).transpose(1, 2).contiguous(), targets)
-
-    def ctc_loss(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Mean negative log-likelihood per token of the encoder's output [B, T, H]."""
-        scores = self.ctc_log_probs(hidden)
-        losses = nn.functional.ctc_loss(
-            scores.transpose(0, 1), batch.tokens, batch.frames, batch.lengths, BLANK, "none", zero_infinity=True
-        )
-        return losses.sum() / batch.lengths.sum()
-
-    def ctc_log_probs(self, hidden: Tensor) -> Tensor:
-        return self.ctc_output(torch.tanh(self.ctc_hidden(hidden))).float().log_softmax(-1)
-
-    def rnnt_loss(self, hidden: Tensor, batch: Batch, dtype: torch.dtype, pruning: float) -> Tensor:
-        """Mean negative log-likelihood per token."""
-        network = self.network
-        losses = rnnt_loss(
-            network.joiner_encoder(hidden).float(),
-            network.predict(batch.tokens).float(),
-            network.joiner_output.weight,
-            network.joiner_output.bias,
-            batch.tokens,
-            batch.frames,
-            batch.lengths,
-            dtype=dtype,
-            pruning=pruning,
-        )
-        return losses.sum().float() / batch.lengths.sum()
-
-    @torch.no_grad()
-    def begin_transducer(self) -> None:
-        """Start the joint from the CTC head; the prediction network begins with little to say."""
-        network = self.network
-        for own, given in ((network.joiner_encoder, self.ctc_hidden), (network.joiner_output, self.ctc_output)):
-            own.weight.copy_(given.weight)
-            own.bias.copy_(given.bias)
-        network.joiner_predictor.weight.mul_(0.3)
-
-
-def flat_targets(batch: Batch, letters: Tensor, delay: int = 2, edge: int = 3) -> Tensor:
-    """A guess of the token at each stacked frame, [B, T] int64: a flat start.
-
-    Tokens share the speech in proportion to their letters; ``edge`` frames at both ends are taken as silence (blank at the
-    beginning), and everything comes ``delay`` frames late, since the encoder hears no future. -100: no guess.
-    """
-    targets = torch.full((batch.features.shape[0], int(batch.frames.max())), -100)
-    for row, (frames, length) in enumerate(zip(batch.frames.tolist(), batch.lengths.tolist(), strict=True)):
-        tokens = batch.tokens[row, :length]
-        share = letters[tokens].cumsum(0)
-        speech = max(1, frames - 2 * edge)
-        position = (torch.arange(speech) + 0.5) / speech * share[-1]
-        guess = tokens[torch.searchsorted(share, position).clamp(max=length - 1)]
-        begin = min(edge + delay, frames)
-        end = min(begin + speech, frames)
-        targets[row, :edge] = BLANK
-        targets[row, begin:end] = guess[: end - begin]
-    return targets
-
-
-def _begin_lstm(lstm: nn.LSTM) -> None:
-    """Orthogonal recurrence, Xavier inputs and open forget gates: gradients reach far from the first step on."""
-    size = lstm.hidden_size
-    for name, value in lstm.named_parameters():
-        with torch.no_grad():
-            for gate in value.split(size):
-                if "weight_ih" in name:
-                    nn.init.xavier_uniform_(gate)
-                elif "weight_hh" in name:
-                    nn.init.orthogonal_(gate)
-                else:
-                    gate.zero_()
-            if "bias_ih" in name:
-                value[size : 2 * size] = 1.0
 
 
 def train_rnnt(
@@ -225,7 +134,10 @@ def train_rnnt(
 
 def _progress(show: bool) -> Progress:
     return Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
         disable=not show,
     )
 
@@ -293,12 +205,15 @@ class _Run:
         seen = 0
         begun = time.monotonic()
         self.learner.train()
+        augmented = 0.0 if easy else min(1.0, self.progress / max(1e-9, recipe.augment_share))
+
+        def change(features: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+            return augment(features, mean, recipe.augmentation, rng) if rng.random() < augmented else features
+
         for batch in stream(
             examples,
             self.tokenizer.encode,
-            (lambda features, _: features)
-            if easy
-            else (lambda features, rng: augment(features, mean, recipe.augmentation, rng)),
+            change,
             generator,
             subsampling=recipe.architecture.subsampling_factor,
             budget=recipe.frames,
@@ -319,22 +234,30 @@ class _Run:
         self.epochs += 1
         means = {name: round(value / max(1, count), 4) for name, value in totals.items()}
         self.record = {
-            "epoch": self.epochs, "steps": self.steps, "minutes": round(self.seconds / 60, 2), "progress": round(self.progress, 4),
-            "phase": "easy" if easy else "rnnt" if self.transducer else "ctc", **means, "gradient": round(norms / max(1, count), 3),
+            "epoch": self.epochs,
+            "steps": self.steps,
+            "minutes": round(self.seconds / 60, 2),
+            "progress": round(self.progress, 4),
+            "phase": "easy" if easy else "rnnt" if self.transducer else "ctc",
+            **means,
+            "gradient": round(norms / max(1, count), 3),
             "utterances": seen,
-        }  # fmt: skip
+        }
         if self.watched and self._due():
             self.last_snapshot = self.seconds
             self.record["wer"] = self.errors()
             self.export(self.snapshots)
         append_log(self.out / "log.jsonl", self.record)
-        save_checkpoint(
-            self.checkpoint, self.learner, self.optimizer, self.average,
-            {
-                "steps": self.steps, "epochs": self.epochs, "passes": self.passes, "seconds": self.seconds, "transducer": self.transducer,
-                "last_snapshot": self.last_snapshot, "record": self.record,
-            },
-        )  # fmt: skip
+        state = {
+            "steps": self.steps,
+            "epochs": self.epochs,
+            "passes": self.passes,
+            "seconds": self.seconds,
+            "transducer": self.transducer,
+            "last_snapshot": self.last_snapshot,
+            "record": self.record,
+        }
+        save_checkpoint(self.checkpoint, self.learner, self.optimizer, self.average, state)
 
     def step(self, batch: Batch) -> tuple[dict[str, float], float]:
         """One step on one batch. Returns the losses per token and the gradient's norm before clipping."""
@@ -360,7 +283,9 @@ class _Run:
         total.backward()  # type: ignore[no-untyped-call]
         norm = float(nn.utils.clip_grad_norm_(learner.parameters(), recipe.clip))
         if not np.isfinite(norm):
-            raise LearningError(f"step {self.steps}: the gradient is not a number; resume with a lower peak learning rate")
+            raise LearningError(
+                f"step {self.steps}: the gradient is not a number; start with a lower peak learning rate"
+            )
         self.optimizer.step()
         self.average.update(learner)
         self.steps += 1
@@ -380,10 +305,7 @@ class _Run:
         learner = self.averaged()
 
         def decode(features: Sequence[NDArray[np.floating]]) -> list[str]:
-            if self.transducer:
-                found = greedy(learner.network, features)
-            else:
-                found = _ctc_decode(learner, features)
+            found = greedy(learner.network, features) if self.transducer else _ctc_decode(learner, features)
             return [self.tokenizer.decode(tokens) for tokens in found]
 
         return {source: round(rate, 4) for source, rate in word_errors(self.watched, decode).items()}
@@ -415,8 +337,6 @@ class _Run:
 
 @torch.no_grad()
 def _ctc_decode(learner: Learner, features: Sequence[NDArray[np.floating]]) -> list[list[int]]:
-    from server.training.data import collate
-
     batch = collate([(f.astype(np.float32), []) for f in features], learner.network.architecture.subsampling_factor)
     hidden = learner.network.hidden(learner.network.stack(batch.features))
     return ctc_greedy(learner.ctc_log_probs(hidden), batch.frames)

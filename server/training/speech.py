@@ -1,6 +1,6 @@
 """Speech to train on, made shard by shard: commands spoken by espeak-ng and real recordings, through random rooms.
 
-A shard is a pure function of (mixture, seed, index), so a run can be repeated and resumed. A background process makes the
+A shard is a function of (mixture, seed, index), so a run can be repeated and resumed. A background process makes the
 coming shards while the loop trains on the present ones.
 """
 
@@ -44,7 +44,9 @@ REAL = Ranges(
 """Real recordings bring their own room and microphone: less is added to them."""
 
 
-_CLEAR = replace(GENTLE, reverb=0.2, noise=0.5, snr_db=(20.0, 40.0), eq_db=1.5, band=0.0, hum=0.0, edges_seconds=(0.05, 0.15))
+_CLEAR = replace(
+    GENTLE, reverb=0.2, noise=0.5, snr_db=(20.0, 40.0), eq_db=1.5, band=0.0, hum=0.0, edges_seconds=(0.05, 0.15)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +126,9 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
         waveform, text = join(words[speaker], int(generator.integers(1, 9)), generator)
         waveform = augment(waveform, generator, REAL)
         examples.append(_finish(waveform, text, words[speaker][0].source, generator, mixture.narrow))
-    order = np.concatenate([generator.permutation(len(phrases)) for _ in range(-(-real // max(1, len(phrases))))] or [[]])
-    for position in order[: real - strings].astype(int):
+    rounds = -(-(real - strings) // max(1, len(phrases)))
+    order = [int(index) for _ in range(rounds) for index in generator.permutation(len(phrases))]
+    for position in order[: real - strings]:
         recording = phrases[position]
         waveform = augment(trim(recording.waveform, generator), generator, REAL)
         examples.append(_finish(waveform, recording.text, recording.source, generator, mixture.narrow / 2))
@@ -177,9 +180,7 @@ def trim(waveform: Waveform, generator: np.random.Generator, margin: float = 0.1
     return waveform[start : waveform.size - end]
 
 
-def _finish(
-    waveform: Waveform, text: str, source: str, generator: np.random.Generator, narrow: float
-) -> Example:
+def _finish(waveform: Waveform, text: str, source: str, generator: np.random.Generator, narrow: float) -> Example:
     """Through 8 kHz sometimes, quiet at the end always (the last words need time to come out), then features."""
     if generator.random() < narrow:
         waveform = soxr.resample(soxr.resample(waveform, SAMPLE_RATE, 8_000), 8_000, SAMPLE_RATE).astype(np.float32)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,7 +81,7 @@ def save_checkpoint(
     held = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
     temporary = path.with_suffix(".part")
     save_file(held, temporary, {"state": json.dumps({**state, "average_updates": average.updates})})
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def load_checkpoint(
@@ -97,9 +96,10 @@ def load_checkpoint(
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             state: dict[str, Any] = json.loads(file.metadata()["state"])
         module.load_state_dict(_under(tensors, "module."))
-        average.values = _under(tensors, "average.")
+        averaged = _under(tensors, "average.")
+        average.values = {name: averaged[name] for name in average.values}  # a file keeps no order
     except Exception as error:
-        raise DataError(f"{path}: not a checkpoint of this network ({error}); choose another folder or delete it") from error
+        raise DataError(f"{path}: not a checkpoint of this network ({error}); choose another folder") from error
     average.updates = state["average_updates"]
     slots: dict[int, dict[str, Tensor]] = {}
     for name, value in _under(tensors, "optimizer.").items():
@@ -122,4 +122,4 @@ def append_log(path: Path, record: Mapping[str, Any]) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     temporary = path.with_name(path.name + ".part")
     temporary.write_bytes(content)
-    os.replace(temporary, path)
+    temporary.replace(path)
