@@ -123,20 +123,20 @@ def collate(items: Iterable[tuple[Features, Sequence[int]]], subsampling: int) -
 def stream(
     examples: Sequence[Example],
     encode: Callable[[str], list[int]],
-    change: Callable[[Features, np.random.Generator], Features],
+    change: Callable[[Example, np.random.Generator], Features],
     generator: np.random.Generator,
     *,
     subsampling: int,
     budget: int = 16_000,
     most: int = 32,
 ) -> Iterator[Batch]:
-    """One pass over the examples in random batches, each changed afresh. Those too short for their text are skipped."""
+    """One pass over the examples in random batches, as ``change`` makes their features. Too short ones are skipped."""
     for chosen in batches([example.features.shape[0] for example in examples], budget, most, generator):
         items = []
         for index in chosen:
             example = examples[index]
             tokens = encode(example.text)
-            features = change(example.features.astype(np.float32), generator)
+            features = change(example, generator)
             repeats = sum(a == b for a, b in pairwise(tokens))
             if tokens and features.shape[0] // subsampling > len(tokens) + repeats:
                 items.append((features, tokens))

@@ -48,8 +48,9 @@ class Recipe:
     """Everything that decides a run, besides the speech.
 
     flat_share, easy_share, ctc_share: shares of the budget at which the flat start on a few clear words, CTC on the
-    same words, and CTC on whole utterances end. augment_share: share of the budget over which the part of the
-    utterances that are augmented rises to all. helper: weight of CTC beside the RNN-T loss (both per token).
+    same words, and CTC on whole utterances end. helper: weight of CTC beside the RNN-T loss (both per token).
+    made_augmented, real_augmented: share of the made and of the real utterances whose features are changed at every
+    use; it rises to this over augment_share of the budget.
     shard: utterances in a shard; window: shards in an epoch (the newest is fresh). warmup: steps.
     frames: most feature frames in a batch, padding included; batch: most utterances. clip: largest gradient norm.
     average: decay of the averaged weights. pruning: see :func:`export.losses.rnnt.rnnt_loss`.
@@ -62,6 +63,8 @@ class Recipe:
     easy_share: float = 0.016
     ctc_share: float = 0.22
     augment_share: float = 0.25
+    made_augmented: float = 0.3
+    real_augmented: float = 0.8
     helper: float = 0.2
     shard: int = 1200
     window: int = 5
@@ -205,10 +208,12 @@ class _Run:
         seen = 0
         begun = time.monotonic()
         self.learner.train()
-        augmented = 0.0 if easy else min(1.0, self.progress / max(1e-9, recipe.augment_share))
+        strength = 0.0 if easy else min(1.0, self.progress / max(1e-9, recipe.augment_share))
 
-        def change(features: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-            return augment(features, mean, recipe.augmentation, rng) if rng.random() < augmented else features
+        def change(example: Example, rng: np.random.Generator) -> NDArray[np.float32]:
+            features = example.features.astype(np.float32)
+            share = recipe.made_augmented if example.source == "made" else recipe.real_augmented
+            return augment(features, mean, recipe.augmentation, rng) if rng.random() < strength * share else features
 
         for batch in stream(
             examples,
