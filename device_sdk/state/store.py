@@ -104,14 +104,15 @@ class Store:
             self._depth += 1
             try:
                 yield
+                if self._depth == 1:
+                    self._run("COMMIT")
             except BaseException:
-                self._depth -= 1
-                if self._depth == 0:
+                # A full disk makes SQLite roll back by itself; a second time would hide what went wrong.
+                if self._depth == 1 and self._connection.in_transaction:
                     self._run("ROLLBACK")
                 raise
-            self._depth -= 1
-            if self._depth == 0:
-                self._run("COMMIT")
+            finally:
+                self._depth -= 1
 
     def erase(self) -> None:
         """Really erases everything: deleted pages are overwritten, the file is rebuilt, the write-ahead log is emptied

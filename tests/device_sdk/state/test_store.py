@@ -116,6 +116,22 @@ def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
         store.get("counts", "a")
 
 
+def test_a_full_disk_is_named_and_changes_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path, KEY)
+    store.put("counts", "a", b"before")
+    pages = store._run("PRAGMA page_count").fetchone()[0]
+    store._run(f"PRAGMA max_page_count = {pages + 3}")
+    for _ in range(2):
+        with pytest.raises(StateError, match="full"), store.transaction():
+            store.put("counts", "a", b"after")
+            store.put("weights", "local", bytes(500_000))
+        assert store.get("counts", "a") == b"before"
+    with store.transaction():
+        store.put("counts", "a", b"after")
+    assert store.get("counts", "a") == b"after"
+    store.close()
+
+
 def test_nothing_readable_lies_on_the_disk(tmp_path: Path) -> None:
     store = Store(tmp_path, KEY)
     canary = b"xylophone-canary"
