@@ -50,7 +50,8 @@ class Recipe:
     flat_share, easy_share, ctc_share: shares of the budget at which the flat start on a few clear words, CTC on the
     same words, and CTC on whole utterances end. helper: weight of CTC beside the RNN-T loss (both per token).
     made_augmented, real_augmented: share of the made and of the real utterances whose features are changed at every
-    use; it rises to this over augment_share of the budget.
+    use, by made_change and real_change; it rises to this over augment_share of the budget. Real recordings are few and
+    come back often, so they are changed more.
     shard: utterances in a shard; window: shards in an epoch (the newest is fresh). warmup: steps.
     frames: most feature frames in a batch, padding included; batch: most utterances. clip: largest gradient norm.
     average: decay of the averaged weights. pruning: see :func:`export.losses.rnnt.rnnt_loss`.
@@ -64,7 +65,7 @@ class Recipe:
     ctc_share: float = 0.22
     augment_share: float = 0.25
     made_augmented: float = 0.3
-    real_augmented: float = 0.8
+    real_augmented: float = 0.95
     helper: float = 0.2
     shard: int = 1200
     window: int = 5
@@ -80,7 +81,12 @@ class Recipe:
     threads: int = 2
     bfloat16: bool = True
     snapshot_minutes: float = 5.0
-    augmentation: Augmentation = field(default_factory=Augmentation)
+    made_change: Augmentation = field(default_factory=Augmentation)
+    real_change: Augmentation = field(
+        default_factory=lambda: Augmentation(
+            tract=0.2, tempo=0.25, channel=1.0, noise=0.6, time_masks=3, time_width=22, bin_masks=2, bin_width=12
+        )
+    )
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -212,8 +218,10 @@ class _Run:
 
         def change(example: Example, rng: np.random.Generator) -> NDArray[np.float32]:
             features = example.features.astype(np.float32)
-            share = recipe.made_augmented if example.source == "made" else recipe.real_augmented
-            return augment(features, mean, recipe.augmentation, rng) if rng.random() < strength * share else features
+            made = example.source == "made"
+            if rng.random() >= strength * (recipe.made_augmented if made else recipe.real_augmented):
+                return features
+            return augment(features, mean, recipe.made_change if made else recipe.real_change, rng)
 
         for batch in stream(
             examples,
