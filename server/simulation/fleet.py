@@ -28,8 +28,6 @@ from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.device import Device
 from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, Signal, SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result
-from device_sdk.learning.settings import LearningSettings
-from device_sdk.learning.step import StepSettings
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.settings import DeviceSettings
@@ -134,7 +132,7 @@ def device_settings(fleet: FleetSettings, condition: Condition) -> DeviceSetting
         share_marginals=condition.marginals,
         learn=condition.learning,
         share_deltas=condition.learning,
-        learning=LearningSettings(passes=fleet.steps, step=StepSettings(learning_rate=fleet.learning_rate)),
+        learning=fleet.learning,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from device_sdk.errors import ConfigurationError
+from device_sdk.learning.settings import LearningSettings
 from server.simulation.population import Shape
 
 __all__ = ["FleetSettings", "SimulationSettings"]
@@ -15,16 +16,15 @@ __all__ = ["FleetSettings", "SimulationSettings"]
 class FleetSettings:
     """How devices learn and what the server asks of them.
 
-    learning_rate, steps: of a device's gradient descent, and steps an utterance.
+    learning: of every device; the SDK's own defaults.
     clip_norm, noise_stddev: bound of a delta (L2) and the noise each device adds to every value of it.
     server_rate: learning rate of the server's averaging; 1 moves the model onto the mean of the devices' models.
     marginal_epsilon: epsilon of one marginal report.
     """
 
-    learning_rate: float = 0.02
-    steps: int = 1
+    learning: LearningSettings = field(default_factory=LearningSettings)
     clip_norm: float = 1.0
-    noise_stddev: float = 1e-5
+    noise_stddev: float = 3e-4
     server_rate: float = 1.0
     marginal_epsilon: float = 2.0
 
@@ -40,7 +40,7 @@ class SimulationSettings:
     bundle: str | None = None
     seeds: tuple[int, ...] = (1,)
     shape: Shape = field(default_factory=Shape)
-    fleet: FleetSettings = FleetSettings()
+    fleet: FleetSettings = field(default_factory=FleetSettings)
     workers: int = 2
 
     def __post_init__(self) -> None:
@@ -55,5 +55,14 @@ class SimulationSettings:
 
     def as_json(self) -> dict[str, Any]:
         """For a report: what was chosen, in plain values."""
-        fleet = {name: getattr(self.fleet, name) for name in FleetSettings.__slots__}
-        return {"data": self.source, "seeds": list(self.seeds), "workers": self.workers, **fleet}
+        fleet, learning = self.fleet, self.fleet.learning
+        return {
+            "data": self.source,
+            "seeds": list(self.seeds),
+            "learning rate": learning.step.learning_rate,
+            "steps an utterance": learning.passes,
+            "delta bound (L2)": fleet.clip_norm,
+            "delta noise (standard deviation of each value)": fleet.noise_stddev,
+            "server learning rate": fleet.server_rate,
+            "epsilon of a marginal report": fleet.marginal_epsilon,
+        }
