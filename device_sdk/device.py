@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,12 +15,12 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle import weights as weight_files
-from device_sdk.checkin import exchange, identity
+from device_sdk.checkin import exchange, identity, outbox
 from device_sdk.checkin.client import Client
 from device_sdk.checkin.exchange import CheckInReport
 from device_sdk.checkin.outbox import Outgoing
 from device_sdk.decoding import Recognizer
-from device_sdk.errors import CheckInError, FeedbackError, LearningError
+from device_sdk.errors import CheckInError, FeedbackError, LearningError, StateError
 from device_sdk.feedback.signals import Accepted, Cancelled, Corrected, CostFunction, Semantics, Signal
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.learned import Learned
@@ -35,6 +37,8 @@ from device_sdk.wire.messages import CheckedIn, CheckIn
 
 __all__ = ["Device"]
 
+log = logging.getLogger("idiolect.device")
+
 
 class Device:
     """Owns one user's state folder and everything that runs on it. Threads may share it; close it when done."""
@@ -49,7 +53,7 @@ class Device:
         self.settings = settings
         self._store = store
         self._cost_function = cost_function
-        self._guard = threading.RLock()  # short: state and caches
+        self._guard = store.guard  # short: state and what memory mirrors of it, under one lock
         self._working = threading.Lock()  # long: one learn, check-in or forget at a time
         self._generator = np.random.default_rng()
         self._recent = Recent(settings.memory_utterances, settings.memory_seconds)
@@ -128,9 +132,10 @@ class Device:
             if isinstance(signal, Cancelled | Corrected):
                 texts = (signal.text,) if isinstance(signal, Corrected) else ()
                 counts = caches.count(texts, words, weights.sigma)
-                cache = caches.withdraw(self._cache, example.counts)
+                due = not example.reported  # what was reported once is not reported again
+                cache = caches.withdraw(self._cache, example.counts, due)
+                self._keep_cache(caches.update(cache, counts, due))
                 self._recent.recount(utterance_id, counts)
-                self._keep_cache(caches.update(cache, counts))
 
     def learn(
         self, budget_seconds: float | None = None, stop: threading.Event | Callable[[], bool] | None = None
@@ -166,12 +171,7 @@ class Device:
                     return self._recent.take(self.settings.learning.wait_seconds)
 
             asked = stop.is_set if isinstance(stop, threading.Event) else stop or _never
-            student, report = learn(self._student, take, step, self._commit, budget_seconds, asked)
-            with self._guard:
-                self._student = student
-                if report.steps:
-                    self._recognizer = None
-            return report
+            return learn(self._student, take, step, self._commit, budget_seconds, asked)[1]
 
     def check_in(self, url: str | Client, token: str | None = None) -> CheckInReport:
         """Sends what waits and what is due, and fetches what is newer.
@@ -208,8 +208,10 @@ class Device:
         marginals, reports not yet sent, and its identity at the server. It is then as if new."""
         with self._working, self._guard:
             self._recent.clear()
-            self._store.erase()
-            self._load()
+            try:
+                self._store.erase()
+            finally:  # erased or not, memory holds what the disk holds, and cannot write back what is gone
+                self._load()
 
     def close(self) -> None:
         with self._working, self._guard:
@@ -277,7 +279,12 @@ class Device:
             texts = [hypothesis.text for hypothesis in result.nbest]
             counts = caches.count(texts, self._base.words, self._rescorer.weights.sigma)
             if self.settings.use_marginals or self.settings.share_marginals:
-                self._keep_cache(caches.update(self._cache, counts))
+                cache = caches.update(self._cache, counts)
+                try:
+                    self._keep_cache(cache)
+                except StateError as error:  # the user still gets what was heard; the next write holds these counts too
+                    log.warning("an utterance is counted in memory only: %s", error)
+                    self._cache, self._marginal = cache, None
             if self.settings.learn and len(features) >= self._base.architecture.subsampling_factor:
                 self._recent.add(result.utterance_id, features, result.nbest, counts)
 
@@ -290,11 +297,11 @@ class Device:
         local = records.Local(self._base.version, student.weights, student.teacher, student.steps, student.utterances)
         with self._guard:
             records.write_local(self._store, local)
-            self._student = student
+            self._student, self._recognizer = student, None
 
     def _check_in(self, client: Client, token: str | None) -> CheckInReport:
         who = self._enrolled(client, token)
-        sent = exchange.flush(client, self._store, who, self._give_back)
+        sent = exchange.flush(client, self._store, who, self._take_back)
         answer = client.check_in(
             who,
             CheckIn(
@@ -306,7 +313,7 @@ class Device:
             ),
         )
         self._enqueue(who, answer)
-        sent += exchange.flush(client, self._store, who, self._give_back)
+        sent += exchange.flush(client, self._store, who, self._take_back)
         new_model = answer.model_version != self._base.version
         if new_model:
             self._adopt(
@@ -320,11 +327,6 @@ class Device:
             with self._guard:
                 records.write_marginals(self._store, message.marginals_version, digest, values)
                 self._marginals_version, self._global, self._marginal = message.marginals_version, values, None
-        with self._guard, self._store.transaction():
-            for kind in ("marginals", "deltas"):
-                count = sum(report.kind == kind and report.refused is None for report in sent)
-                total = records.read_number(self._store, f"{kind}_sent") + count
-                records.write_number(self._store, f"{kind}_sent", total)
         return CheckInReport(
             round_id=answer.round.round_id if answer.round else None,
             model_version=self._base.version,
@@ -352,11 +354,12 @@ class Device:
         offer = answer.round
         if offer is None:
             return
-        with self._guard, self._store.transaction():
+        with self._together():
             plan = offer.marginals
             wanted = plan is not None and self.settings.share_marginals
             if plan is not None and wanted and not exchange.has_reported(self._store, who, offer.round_id, "marginals"):
                 self._keep_cache(exchange.enqueue_marginals(self._store, who, offer, plan, self._cache))
+                self._recent.reported()
             deltas, student = offer.deltas, self._student
             if (
                 deltas is not None
@@ -368,11 +371,24 @@ class Device:
                 base = {name: self._base.weights[name] for name in student.weights}
                 exchange.enqueue_delta(self._store, who, offer, deltas, student.weights, base, student.utterances)
 
-    def _give_back(self, outgoing: Outgoing) -> None:
+    def _take_back(self, outgoing: Outgoing) -> None:
         """A report that a round ended without: its counts are due again in the next one."""
-        if outgoing.kind == "marginals":
-            with self._guard:
+        with self._together():
+            outbox.release(self._store, outgoing.report_id)
+            if outgoing.kind == "marginals":
                 self._keep_cache(exchange.restored(self._cache, outgoing))
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """A transaction; where it fails, the counts in memory go back with those on the disk."""
+        with self._guard:
+            before = self._cache
+            try:
+                with self._store.transaction():
+                    yield
+            except BaseException:
+                self._cache, self._marginal = before, None
+                raise
 
     def _adopt(self, published: records.Published) -> None:
         """A new base: local weights are dropped, marginals kept. BundleError: it is unfit; the old one stays."""

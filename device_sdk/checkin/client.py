@@ -8,6 +8,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
+from urllib.parse import quote
 
 from pydantic import ValidationError
 
@@ -19,7 +20,10 @@ from device_sdk.wire.messages import CheckedIn, CheckIn, Enrol, Enrolled, Margin
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Client", "Refused"]
+__all__ = ["UNKNOWN", "Client", "Refused", "refusal"]
+
+UNKNOWN = "unknown"
+"""Code of a refusal that is no Problem: something between device and server answered, or another server did."""
 
 _Answer = TypeVar("_Answer", bound=Message)
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -60,12 +64,12 @@ class Client:
         self._attempts = max(1, attempts)
         self._pause = pause
         try:
-            self._http = httpx.Client(timeout=timeout, transport=transport)
-            self._base = httpx.URL(self.url)
+            scheme = httpx.URL(self.url).scheme
         except httpx.InvalidURL as error:
             raise CheckInError(f"{url}: not a usable server address: {error}") from error
-        if self._base.scheme not in ("http", "https"):
-            raise CheckInError(f"{url}: found scheme {self._base.scheme!r}, expected http or https")
+        if scheme not in ("http", "https"):
+            raise CheckInError(f"{url}: found scheme {scheme!r}, expected http or https")
+        self._http = httpx.Client(timeout=timeout, transport=transport)
 
     def enrol(self, token: str, identity: Identity) -> str:
         """The id that the server gives this device; the same key again gets the same id."""
@@ -73,9 +77,7 @@ class Client:
         return self._message(Enrolled, "POST", "/v1/enrol", body).device_id
 
     def check_in(self, identity: Identity, message: CheckIn) -> CheckedIn:
-        return self._message(
-            CheckedIn, "POST", "/v1/check-in", message.model_dump_json().encode(), identity=identity, signed=True
-        )
+        return self._message(CheckedIn, "POST", "/v1/check-in", message.model_dump_json().encode(), signer=identity)
 
     def report(self, identity: Identity, outgoing: Outgoing) -> Receipt:
         """Sends a report's exact bytes. A receipt for another report is an error: the report stays in the outbox."""
@@ -85,8 +87,7 @@ class Client:
             "POST",
             path,
             outgoing.body,
-            identity=identity,
-            signed=True,
+            signer=identity,
             round_id=outgoing.round_id,
             content_type=_CONTENT_TYPE[outgoing.kind],
         )
@@ -98,7 +99,7 @@ class Client:
 
     def model(self, version: str, digest: str) -> bytes:
         """Weights of a published model. CheckInError: their sha256 is not the one that the check-in announced."""
-        path = f"/v1/models/{version}"
+        path = f"/v1/models/{quote(version, safe='')}"
         content = self._send("GET", path, b"")
         found = sha256(content).hexdigest()
         if found != digest:
@@ -126,12 +127,10 @@ class Client:
         path: str,
         body: bytes,
         *,
-        identity: Identity | None = None,
-        signed: bool = False,
+        signer: Identity | None = None,
         round_id: str | None = None,
         content_type: str = "application/json",
     ) -> _Answer:
-        signer = identity if signed else None
         content = self._send(method, path, body, signer, round_id, content_type)
         try:
             return answer.model_validate_json(content)
@@ -171,19 +170,20 @@ class Client:
             if answer.is_success:
                 return answer.content
             if answer.status_code not in _RETRIED:
-                raise _refusal(f"{self.url}{path}", answer.status_code, answer.content)
-            trouble = str(_refusal("answer", answer.status_code, answer.content))
+                raise refusal(f"{self.url}{path}", answer.status_code, answer.content)
+            trouble = str(refusal("answer", answer.status_code, answer.content))
         raise CheckInError(
             f"{self.url}{path}: no usable answer after {self._attempts} tries ({trouble}); "
             "everything is kept for the next check-in"
         )
 
 
-def _refusal(where: str, status: int, content: bytes) -> Refused:
+def refusal(where: str, status: int, content: bytes) -> Refused:
+    """An answer that is an error, by what its Problem says. where: who said it, for the message."""
     try:
         problem = Problem.model_validate_json(content)
     except ValidationError:
-        return Refused(f"{where}: refused with status {status}", status, "unknown")
+        return Refused(f"{where}: refused with status {status}, without a reason", status, UNKNOWN)
     field = f"{problem.field}: " if problem.field else ""
     message = f"{where}: refused with status {status}, {problem.code}: {field}{problem.detail}"
     return Refused(message, status, problem.code)

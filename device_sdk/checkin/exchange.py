@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.checkin.client import Client, Refused
+from device_sdk.checkin.client import UNKNOWN, Client, Refused
 from device_sdk.checkin.identity import Identity
 from device_sdk.checkin.outbox import Outgoing, keep, release, waiting
 from device_sdk.errors import CheckInError
@@ -24,9 +24,8 @@ from device_sdk.learning.step import Arrays
 from device_sdk.personalization.cache import MarginalCache, reported
 from device_sdk.privacy.contributions import bounded_counts
 from device_sdk.privacy.local import locally_noised
-from device_sdk.state import Store
+from device_sdk.state import Store, records
 from device_sdk.wire.messages import (
-    CheckedIn,
     DeltaHeader,
     DeltaPlan,
     MarginalPlan,
@@ -50,8 +49,9 @@ __all__ = [
 _ROUNDS_REMEMBERED = 64
 _GONE = frozenset({400, 403, 404, 409, 410, 413, 422})
 """Statuses that no repetition can turn into a receipt: the round is over, or this report will never be taken."""
-_SENT_AGAIN = frozenset({"replayed", "disconnected"})
-"""Codes with such a status that speak of the request, not of the report."""
+_NOT_FINAL = frozenset({"replayed", "disconnected", UNKNOWN})
+"""Codes with such a status that speak of the request, not of the report, or were not the server's own words: a proxy's
+404 does not say that the report was not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,12 @@ class CheckInReport:
     due_in_seconds: float
 
 
-def flush(client: Client, store: Store, identity: Identity, restore: Callable[[Outgoing], None]) -> tuple[Sent, ...]:
+def flush(client: Client, store: Store, identity: Identity, take_back: Callable[[Outgoing], None]) -> tuple[Sent, ...]:
     """Sends every waiting report, oldest first.
 
-    A receipt takes a report out; so does a final refusal, after ``restore`` put its content back (both in one
-    transaction). CheckInError: the server cannot be reached; what was not acknowledged stays.
+    A receipt takes a report out and counts it as sent, in one transaction. What the server finally refuses goes to
+    ``take_back``, which takes it out and puts its content back on the device's books, in one transaction too.
+    CheckInError: the server cannot be reached, or something else answered; what was not acknowledged stays.
     """
     sent: list[Sent] = []
     for outgoing in waiting(store, identity.server):
@@ -96,14 +97,15 @@ def flush(client: Client, store: Store, identity: Identity, restore: Callable[[O
         try:
             receipt = client.report(identity, outgoing)
         except Refused as error:
-            if error.status not in _GONE or error.code in _SENT_AGAIN:
+            if error.status not in _GONE or error.code in _NOT_FINAL:
                 raise
-            with store.transaction():
-                release(store, outgoing.report_id)
-                restore(outgoing)
+            take_back(outgoing)
             sent.append(Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, size, refused=str(error)))
             continue
-        release(store, outgoing.report_id)
+        with store.transaction():
+            release(store, outgoing.report_id)
+            counter = f"{outgoing.kind}_sent"
+            records.write_number(store, counter, records.read_number(store, counter) + 1)
         sent.append(Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, size, receipt.duplicate))
     return tuple(sent)
 
@@ -119,21 +121,22 @@ def enqueue_marginals(
     """Puts the bounded counts of the utterances not reported yet into the outbox; returns the cache without them.
 
     Call inside a transaction that also stores the cache returned. The round is marked as reported even where nothing
-    is left to say.
+    is left to say. Under ``local`` trust noise is sent all the same, and no number of utterances: whether and how much
+    was said is the user's, too.
     """
     _remember(store, identity, offer.round_id, "marginals")
-    counts = bounded_counts(cache.pending, plan)
-    if not counts:
-        return cache
+    counts, utterances = bounded_counts(cache.pending, plan), cache.pending_utterances
     if plan.trust == "local":
-        counts = locally_noised(counts, len(cache.pending), plan)
+        counts, utterances = locally_noised(counts, len(cache.pending), plan), 0
+    elif not counts:
+        return cache
     report_id = secrets.token_hex(16)
     report = MarginalReport(
         report_id=report_id,
         device_id=identity.device_id or "",
         round_id=offer.round_id,
         words_digest=cache.words_digest,
-        utterances=cache.pending_utterances,
+        utterances=utterances,
         counts=counts,
     )
     held = {
@@ -202,12 +205,6 @@ def decode_marginals(message: Marginals, words_digest: str, count: int) -> npt.N
     if not np.all(np.isfinite(values)) or values.min() < 0 or abs(float(values.sum()) - 1.0) > 1e-6:
         raise CheckInError(f"{where}: probabilities: expected non-negative values that sum to 1")
     return values
-
-
-def round_for(answer: CheckedIn, model_version: str) -> RoundOffer | None:
-    """The open round, where it builds on the model that this device has."""
-    offer = answer.round
-    return offer if offer is not None and offer.model_version == model_version else None
 
 
 def _ledger(store: Store) -> list[list[str]]:

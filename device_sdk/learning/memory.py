@@ -20,7 +20,8 @@ __all__ = ["Example", "Recent"]
 @dataclass(frozen=True, slots=True)
 class Example:
     """One utterance. features: [F, M] raw log-mel, float32. nbest: as served, best first. counts: what it added to the
-    unigram cache. heard: time on the memory's clock (s). signal: the app's feedback, None while there is none."""
+    unigram cache; reported: whether a report took them off the books. heard: time on the memory's clock (s). signal:
+    the app's feedback, None while there is none."""
 
     utterance_id: str
     features: npt.NDArray[np.float32]
@@ -28,6 +29,7 @@ class Example:
     counts: UtteranceCounts
     heard: float
     signal: Signal | None = None
+    reported: bool = False
 
 
 class Recent:
@@ -74,6 +76,10 @@ class Recent:
     def recount(self, utterance_id: str, counts: UtteranceCounts) -> None:
         """Notes that an utterance in memory now stands with other counts in the unigram cache."""
         self._examples[utterance_id] = replace(self._examples[utterance_id], counts=counts)
+
+    def reported(self) -> None:
+        """Notes that the counts of everything in memory were handed to a report."""
+        self._examples = {key: replace(example, reported=True) for key, example in self._examples.items()}
 
     def take(self, wait_seconds: float) -> Example | None:
         """Takes out the oldest utterance with feedback, else the oldest that waited ``wait_seconds`` for it in vain;

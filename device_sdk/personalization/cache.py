@@ -91,17 +91,18 @@ def count(texts: Sequence[str], words: WordList, sigma: float) -> UtteranceCount
     return UtteranceCounts(listed, unlisted)
 
 
-def update(cache: MarginalCache, counts: UtteranceCounts) -> MarginalCache:
-    """The cache after one more utterance."""
-    return _add(cache, counts, 1)
+def update(cache: MarginalCache, counts: UtteranceCounts, due: bool = True) -> MarginalCache:
+    """The cache after one more utterance. due: whether it is to be reported; False for one that was already."""
+    return _add(cache, counts, 1, due)
 
 
-def withdraw(cache: MarginalCache, counts: UtteranceCounts) -> MarginalCache:
+def withdraw(cache: MarginalCache, counts: UtteranceCounts, due: bool = True) -> MarginalCache:
     """The cache without an utterance it holds: a cancelled command, or one whose correction is counted instead.
 
-    What was already reported cannot be taken back; no count falls below zero.
+    due: False for an utterance that was already reported: that cannot be taken back, and what is pending is of others.
+    No count falls below zero.
     """
-    return _add(cache, counts, -1)
+    return _add(cache, counts, -1, due)
 
 
 def reported(cache: MarginalCache) -> MarginalCache:
@@ -174,10 +175,10 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
     return MarginalCache(words.digest, counts, pending, unlisted, utterances, pending_utterances)
 
 
-def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int) -> MarginalCache:
+def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool) -> MarginalCache:
     total, pending = cache.counts.copy(), cache.pending.copy()
     for word_id, weight in counts.listed.items():
-        for array in (total, pending):
+        for array in (total, pending) if due else (total,):
             array[word_id] = max(0.0, array[word_id] + sign * weight)
     unlisted = dict(cache.unlisted)
     for word, weight in counts.unlisted.items():
@@ -192,8 +193,8 @@ def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int) -> MarginalCa
     return replace(
         cache,
         counts=total,
-        pending=pending,
+        pending=np.minimum(pending, total),
         unlisted=unlisted,
         utterances=max(0, cache.utterances + sign),
-        pending_utterances=max(0, cache.pending_utterances + sign),
+        pending_utterances=max(0, cache.pending_utterances + (sign if due else 0)),
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import PrivacyError
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 
-__all__ = ["bounded_counts", "l1_sensitivity"]
+__all__ = ["bounded_counts", "l1_sensitivity", "weight_units"]
 
 
 def bounded_counts(pending: NDArray[np.float64], plan: MarginalPlan) -> dict[int, int]:
@@ -21,11 +23,16 @@ def bounded_counts(pending: NDArray[np.float64], plan: MarginalPlan) -> dict[int
     """
     if pending.ndim != 1 or not np.isfinite(pending).all() or (pending.size and pending.min() < 0):
         raise PrivacyError("pending counts: expected finite, non-negative values of shape [n]; nothing was reported")
-    units = np.floor(np.minimum(pending, plan.max_weight) * FIXED_POINT).astype(np.int64)
+    units = np.floor(np.minimum(pending * FIXED_POINT, weight_units(plan))).astype(np.int64)
     heaviest = np.argsort(-pending, kind="stable")[: plan.max_words]
     return {int(word): int(units[word]) for word in sorted(heaviest.tolist()) if units[word] > 0}
 
 
 def l1_sensitivity(plan: MarginalPlan) -> int:
     """How much one device's report can change the sum of all counts (L1), in units of 1 / 256."""
-    return plan.max_words * int(np.floor(plan.max_weight * FIXED_POINT))
+    return plan.max_words * weight_units(plan)
+
+
+def weight_units(plan: MarginalPlan) -> int:
+    """The largest count of one word in a report, in units of 1 / 256; at least one unit."""
+    return max(1, math.floor(plan.max_weight * FIXED_POINT))

@@ -37,6 +37,9 @@ class Store:
 
     Values are bytes under (table, name). Outside ``transaction()`` every write commits on its own; inside, all commit
     together or none does. A process killed at any point leaves the last committed state.
+
+    guard: the reentrant lock of every access. Whoever mirrors values in memory takes this lock too, and no second one,
+    so that threads never wait for two locks in different orders.
     """
 
     def __init__(self, folder: str | Path, key: bytes) -> None:
@@ -47,7 +50,7 @@ class Store:
         """
         self.folder = Path(folder)
         self._key = bytes(key) if isinstance(key, bytes | bytearray) else key
-        self._guard = threading.RLock()
+        self.guard = threading.RLock()
         self._depth = 0
         self._cipher: Cipher
         try:
@@ -72,13 +75,13 @@ class Store:
             raise
 
     def get(self, table: str, name: str) -> bytes | None:
-        with self._guard:
+        with self.guard:
             row = self._run(f"SELECT value FROM {_known(table)} WHERE name = ?", name).fetchone()
         return None if row is None else self._cipher.open(row[0], f"{table}/{name}")
 
     def put(self, table: str, name: str, value: bytes) -> None:
         sealed = self._cipher.seal(value, f"{table}/{name}")
-        with self._guard:
+        with self.guard:
             self._run(
                 f"INSERT INTO {_known(table)} (name, value) VALUES (?, ?) "
                 "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -87,18 +90,18 @@ class Store:
             )
 
     def delete(self, table: str, name: str) -> None:
-        with self._guard:
+        with self.guard:
             self._run(f"DELETE FROM {_known(table)} WHERE name = ?", name)
 
     def names(self, table: str) -> list[str]:
         """Names in the order they were first put."""
-        with self._guard:
+        with self.guard:
             return [row[0] for row in self._run(f"SELECT name FROM {_known(table)} ORDER BY id")]
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Everything written inside commits together, or not at all. Nested use joins the outer transaction."""
-        with self._guard:
+        with self.guard:
             if self._depth == 0:
                 self._run("BEGIN IMMEDIATE")
             self._depth += 1
@@ -117,7 +120,7 @@ class Store:
     def erase(self) -> None:
         """Really erases everything: deleted pages are overwritten, the file is rebuilt, the write-ahead log is emptied
         and the salt is replaced, so that not even a copy of old pages can be decrypted with the app's key."""
-        with self._guard:
+        with self.guard:
             before = self._cipher
             try:
                 with self.transaction():
@@ -133,7 +136,7 @@ class Store:
 
     def close(self) -> None:
         """Closes file and lock. Closing twice is harmless; anything else afterwards is a StateError."""
-        with self._guard:
+        with self.guard:
             self._connection.close()
             self._lock.close()
 

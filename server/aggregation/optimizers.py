@@ -105,9 +105,7 @@ def state_from_arrays(arrays: Mapping[str, NDArray[np.float32]], metadata: Mappi
 
     def part(prefix: str) -> Arrays:
         return {
-            name.removeprefix(prefix): np.asarray(values)
-            for name, values in arrays.items()
-            if name.startswith(prefix)
+            name.removeprefix(prefix): np.asarray(values) for name, values in arrays.items() if name.startswith(prefix)
         }
 
     return OptimizerState(metadata["kind"], int(metadata["step"]), part("first."), part("second."))

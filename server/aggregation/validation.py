@@ -9,20 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import ProtocolError
-from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan
+from device_sdk.privacy.contributions import weight_units
+from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 
-__all__ = ["delta_norm", "norm_bound", "validate_counts", "validate_delta", "validate_shapes", "weight_units"]
+__all__ = ["delta_norm", "norm_bound", "validate_counts", "validate_delta", "validate_shapes"]
 
 LOCAL_LIMIT = 1 << 40
 """Largest magnitude of a locally noised count, in fixed-point units: far above any honest draw, far below overflow."""
 
 NOISE_DEVIATIONS = 6.0
 """How far the norm of honest noise may lie above its expectation, in units of the noise of one value."""
-
-
-def weight_units(plan: MarginalPlan) -> int:
-    """The largest count of one word, in fixed-point units."""
-    return max(1, math.floor(plan.max_weight * FIXED_POINT))
 
 
 def validate_counts(counts: Mapping[int, int], words: int, plan: MarginalPlan) -> None:

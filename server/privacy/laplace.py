@@ -12,22 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import PrivacyError
-from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
+from device_sdk.privacy.contributions import l1_sensitivity
+from device_sdk.wire.messages import MarginalPlan
 
-__all__ = ["laplace_scale", "noised", "noise_variance", "sensitivity_units"]
-
-
-def sensitivity_units(plan: MarginalPlan) -> int:
-    """L1 sensitivity of a round's histogram to one device's report, in units of 1 / FIXED_POINT.
-
-    At most max_words words, each clipped to max_weight: adding or removing the report moves the histogram by no more.
-    """
-    return plan.max_words * max(1, math.floor(plan.max_weight * FIXED_POINT))
+__all__ = ["laplace_scale", "noise_variance", "noised"]
 
 
 def laplace_scale(plan: MarginalPlan) -> float:
     """Scale of the noise in fixed-point units, such that one release costs at most plan.epsilon."""
-    return sensitivity_units(plan) / plan.epsilon
+    return l1_sensitivity(plan) / plan.epsilon
 
 
 def noise_variance(scale: float) -> float:
@@ -43,7 +36,7 @@ def noised(counts: NDArray[np.int64], plan: MarginalPlan) -> NDArray[np.int64]:
 
     Raises PrivacyError if the sampler's own privacy map says that a release would cost more than plan.epsilon.
     """
-    scale, bound = laplace_scale(plan), sensitivity_units(plan)
+    scale, bound = laplace_scale(plan), l1_sensitivity(plan)
     measurement = _measurement(scale)
     # The map rounds upwards: one part in 10^12 is its rounding, anything more is a wrong scale.
     if measurement.map(bound) > plan.epsilon * (1 + 1e-12):

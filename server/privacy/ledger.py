@@ -14,9 +14,10 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
 
+from device_sdk.privacy.contributions import l1_sensitivity
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.privacy.gaussian import gaussian_epsilon
-from server.privacy.laplace import laplace_scale, sensitivity_units
+from server.privacy.laplace import laplace_scale
 from server.rounds.settings import STREAMS, RoundSettings
 from server.storage.schema import ledger
 
@@ -153,7 +154,7 @@ def summary(connection: Connection, delta: float) -> dict[str, dict[str, Any]]:
 
 
 def _marginal_charge(plan: MarginalPlan) -> Charge:
-    return Charge("discrete_laplace", plan.trust, sensitivity_units(plan), laplace_scale(plan), epsilon=plan.epsilon)
+    return Charge("discrete_laplace", plan.trust, l1_sensitivity(plan), laplace_scale(plan), epsilon=plan.epsilon)
 
 
 def _delta_charge(plan: DeltaPlan, minimum: int) -> Charge:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 import random
 import subprocess
@@ -27,9 +28,11 @@ from device_sdk import (
     SlotLexicon,
     StateError,
 )
+from device_sdk.checkin.outbox import Outgoing
 from device_sdk.learning import StepSettings, TeacherSettings
 from device_sdk.learning.memory import Recent
-from device_sdk.personalization.cache import UtteranceCounts
+from device_sdk.personalization.cache import UtteranceCounts, reported
+from device_sdk.state import Store
 
 KEY = bytes(range(32))
 LEXICON = SlotLexicon({"place": ("kitchen", "bedroom"), "thing": ("light", "window")})
@@ -180,6 +183,83 @@ def test_counts_follow_the_feedback(device: Device) -> None:
     assert device.learned().utterances == 1
     device.feedback(result.utterance_id, Cancelled())
     assert device._cache.counts.sum() == pytest.approx(0.0, abs=1e-9)
+
+
+def test_what_was_reported_is_not_reported_again(device: Device) -> None:
+    kept, withdrawn = device.recognise(speech(1)), device.recognise(speech(2))
+    device._keep_cache(reported(device._cache))
+    device._recent.reported()
+    device.recognise(speech(2))
+    due = device._cache.pending.copy()
+    device.feedback(kept.utterance_id, Corrected("turn on the light"))
+    device.feedback(withdrawn.utterance_id, Cancelled())
+    np.testing.assert_array_equal(device._cache.pending, due)
+    assert device._cache.pending_utterances == 1
+    assert dict(device.learned().words)["light"] == 1.0
+
+
+def test_a_full_disk_costs_no_result(
+    tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(self: Store, table: str, name: str, value: bytes) -> None:
+        raise StateError("state.sqlite: database or disk is full")
+
+    with Device.open(tmp_path, KEY, tiny_bundle, quick(cost_weight=0.0)) as device:
+        first = device.recognise(speech(1))
+        before = device.student
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "put", full)
+            assert device.recognise(speech(1)).text
+            device.recognise(speech(2))
+            assert "counted in memory only" in caplog.text
+            with pytest.raises(StateError, match="full"):
+                device.feedback(first.utterance_id, Corrected("turn on the light"))
+            with pytest.raises(StateError, match="full"):
+                device.learn()
+        assert device.student is before
+        device.recognise(speech(2))
+        assert device.learned().utterances == 4
+        counts = device._cache.counts.copy()
+        with monkeypatch.context() as patch, pytest.raises(StateError), device._together():
+            device._keep_cache(reported(device._cache))
+            patch.setattr(Store, "put", full)
+            device._keep_cache(reported(device._cache))
+        np.testing.assert_array_equal(device._cache.pending, counts)
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:
+        np.testing.assert_array_equal(device._cache.counts, counts)
+
+
+def test_a_refused_report_and_a_new_utterance_do_not_wait_for_each_other(device: Device) -> None:
+    held = json.dumps({"words_digest": device._cache.words_digest, "utterances": 0, "pending": {}}).encode()
+    done = threading.Event()
+
+    def refuse() -> None:
+        for number in range(200):
+            device._take_back(Outgoing(str(number), "http://server.test", "marginals", "r1", b"", held))
+        done.set()
+
+    threading.Thread(target=refuse, daemon=True).start()
+    deadline = time.monotonic() + 30
+    while not done.is_set() and time.monotonic() < deadline:
+        device._keep_cache(device._cache)
+    assert done.is_set()
+
+
+def test_forget_that_fails_half_way_writes_nothing_back(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Store._run
+
+    def no_room(self: Store, statement: str, *values: object):
+        if statement == "VACUUM":
+            raise StateError("state.sqlite: database or disk is full")
+        return run(self, statement, *values)
+
+    device.recognise(speech(1))
+    with monkeypatch.context() as patch, pytest.raises(StateError, match="full"):
+        patch.setattr(Store, "_run", no_room)
+        device.forget()
+    assert device.learned().utterances == 0
+    device.recognise(speech(2))
+    assert device.learned().utterances == 1
 
 
 def test_marginals_are_personal_and_optional(tmp_path: Path, tiny_bundle: Bundle) -> None:

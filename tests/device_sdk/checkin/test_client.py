@@ -20,15 +20,13 @@ from device_sdk.checkin.exchange import (
     flush,
     has_reported,
     restored,
-    round_for,
 )
-from device_sdk.checkin.outbox import Outgoing, keep, waiting
+from device_sdk.checkin.outbox import Outgoing, keep, release, waiting
 from device_sdk.errors import CheckInError, StateError
 from device_sdk.personalization.cache import MarginalCache
-from device_sdk.state import Store
+from device_sdk.state import Store, records
 from device_sdk.wire import signing
 from device_sdk.wire.messages import (
-    CheckedIn,
     CheckIn,
     DeltaHeader,
     DeltaPlan,
@@ -163,6 +161,9 @@ def test_unusable_addresses(url: str) -> None:
 
 def test_model_downloads_are_checked() -> None:
     content = b"weights"
+    odd = Answers(httpx.Response(200, content=content))
+    odd.client().model("../v 2\n?", sha256(content).hexdigest())
+    assert odd.requests[0].url.raw_path == b"/v1/models/..%2Fv%202%0A%3F"
     server = Answers(httpx.Response(200, content=content), httpx.Response(200, content=content[:-1]))
     with server.client() as client:
         assert client.model("v2", sha256(content).hexdigest()) == content
@@ -214,6 +215,16 @@ def test_nothing_to_say_sends_nothing(store: Store) -> None:
     assert has_reported(store, who, "round-1", "marginals")
 
 
+def test_local_trust_tells_neither_whether_nor_how_much_was_said(store: Store) -> None:
+    who = enrolled(store)
+    plan = MarginalPlan(trust="local", max_weight=1e-4)
+    for number, pending in enumerate(([0.0] * 200, [1.0] * 200)):
+        enqueue_marginals(store, who, OFFER.model_copy(update={"round_id": f"r{number}"}), plan, cache(pending))
+    silent, spoke = (MarginalReport.model_validate_json(report.body) for report in waiting(store, URL))
+    assert silent.utterances == spoke.utterances == 0
+    assert len(silent.counts) > 100
+
+
 def test_the_delta_is_drawn_once(store: Store) -> None:
     who = enrolled(store)
     base = {"b": np.zeros(4, np.float32), "a": np.zeros((2, 2), np.float32)}
@@ -236,17 +247,27 @@ def test_the_outbox_empties_only_on_receipts_and_final_refusals(store: Store) ->
     for name in ("one", "two", "three", "four"):
         keep(store, Outgoing(name, URL, "marginals", "round-1", name.encode(), b"held " + name.encode()))
     returned: list[bytes] = []
+
+    def take_back(report: Outgoing) -> None:
+        release(store, report.report_id)
+        returned.append(report.restore)
+
+    server = Answers(httpx.Response(404, text="<html>"))
+    with pytest.raises(Refused, match="404, without a reason"):  # not the server's own words: nothing is settled
+        flush(server.client(), store, who, take_back)
+    assert len(waiting(store, URL)) == 4
     server = Answers(receipt("one"), problem(410), problem(401, "unknown_device"))
     with pytest.raises(Refused, match="unknown_device"):
-        flush(server.client(), store, who, lambda report: returned.append(report.restore))
+        flush(server.client(), store, who, take_back)
     assert [report.report_id for report in waiting(store, URL)] == ["three", "four"]
     assert returned == [b"held two"]
     server = Answers(receipt("three", duplicate=True), *[httpx.ConnectError("down")] * 3)
     with pytest.raises(CheckInError):
-        flush(server.client(), store, who, lambda report: returned.append(report.restore))
+        flush(server.client(), store, who, take_back)
     assert [report.body for report in waiting(store, URL)] == [b"four"]
-    (sent,) = flush(Answers(receipt("four")).client(), store, who, lambda report: None)
+    (sent,) = flush(Answers(receipt("four")).client(), store, who, take_back)
     assert (sent.report_id, sent.duplicate, sent.refused, sent.size) == ("four", False, None, 4)
+    assert records.read_number(store, "marginals_sent") == 3
     assert waiting(store, URL) == []
     store.put("outbox", "bad", b"\x00\x00\x00\x09{")
     with pytest.raises(StateError, match="outbox/bad"):
@@ -274,8 +295,5 @@ def test_marginals_that_cannot_be_used(message: Marginals, words: str) -> None:
         decode_marginals(message, "digest", 2)
 
 
-def test_marginals_and_offers() -> None:
+def test_marginals_are_read() -> None:
     np.testing.assert_array_equal(decode_marginals(published([0.25, 0.75]), "digest", 2), [0.25, 0.75])
-    answer = CheckedIn(model_version="m1", model_sha256="0", marginals_version=0, round=OFFER, retry_after_seconds=1)
-    assert round_for(answer, "m1") == OFFER
-    assert round_for(answer, "m0") is None

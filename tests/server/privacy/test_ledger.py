@@ -61,9 +61,7 @@ def test_plus_adds_one_round() -> None:
 def test_summary_over_rounds(operator: Operator, devices: Callable[[int], list[Party]]) -> None:
     first, second = devices(2)
     for number in range(2):
-        round_id = operator.open(
-            marginals={"epsilon": 0.5}, deltas={"noise_stddev": 2.0}, goal=9, weighting="uniform"
-        )
+        round_id = operator.open(marginals={"epsilon": 0.5}, deltas={"noise_stddev": 2.0}, goal=9, weighting="uniform")
         assert first.send_counts(round_id, {1: 10}).status_code == 200
         if number == 0:
             assert second.send_counts(round_id, {1: 10}).status_code == 200
@@ -107,9 +105,7 @@ def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM ledger", "UPDATE ledger SET epsilon = 0"])
-def test_the_database_itself_keeps_it_append_only(
-    http: Any, operator: Operator, device: Party, statement: str
-) -> None:
+def test_the_database_itself_keeps_it_append_only(http: Any, operator: Operator, device: Party, statement: str) -> None:
     device.send_counts(operator.open(), {1: 1})
     own: Service = http.app.state.service
     with pytest.raises(DatabaseError, match="append-only"), own.database.write() as connection:

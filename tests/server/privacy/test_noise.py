@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import PrivacyError
+from device_sdk.privacy.contributions import l1_sensitivity
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from server.privacy import laplace
 from server.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from server.privacy.laplace import laplace_scale, noise_variance, noised, sensitivity_units
+from server.privacy.laplace import laplace_scale, noise_variance, noised
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.3, 20.0])
@@ -40,7 +41,7 @@ def test_noise_is_fresh_and_added_to_the_counts() -> None:
     ("max_words", "max_weight", "units"), [(20, 1.0, 20 * FIXED_POINT), (1, 0.5, 128), (3, 0.001, 3), (2, 1.9999, 1022)]
 )
 def test_sensitivity_is_the_bound_that_devices_keep(max_words: int, max_weight: float, units: int) -> None:
-    assert sensitivity_units(MarginalPlan(max_words=max_words, max_weight=max_weight)) == units
+    assert l1_sensitivity(MarginalPlan(max_words=max_words, max_weight=max_weight)) == units
 
 
 def test_a_scale_that_costs_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
