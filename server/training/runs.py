@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from server.training.rnnt import Recipe, train_rnnt
 from server.training.speech import Mixture, Recording, sentence
 from server.training.trainer import write_atomically
 
-__all__ = ["prepare", "run_rnnt"]
+__all__ = ["portable", "prepare", "run_rnnt"]
 
 _READERS = {"barista": read_barista, "fsdd": read_fsdd, "folder": read_folder}
 _WATCHED_PER_SOURCE = 60
@@ -55,8 +56,8 @@ def prepare(
     outside = sorted({r.text for r in recordings if " " in r.text and grammar.split_of(r.text) != "base"})
     details = {
         "voices": voices,
-        "data": list(data),
-        "text": [str(path) for path in texts],
+        "data": [portable(given) for given in data],
+        "text": [portable(str(path)) for path in texts],
         "sentences": len(spoken),
         "recordings": len(recordings),
         "recorded_sentences_outside_base_split": outside,
@@ -79,8 +80,14 @@ def run_rnnt(
     pieces = _pieces(recipe, mixture, out)
     words = word_list(grammar.vocabulary(), sentences)
     write_atomically(out / "words.txt", ("\n".join(words) + "\n").encode())
-    details = {"command": command, "words": len(words), **details}
+    details = {"command": portable(command.replace(str(out), "RUN")), "words": len(words), **details}
     return train_rnnt(recipe, mixture, pieces, out, watched, details, snapshots=snapshots, show=show)
+
+
+def portable(text: str) -> str:
+    """A path or command as it may be published: ``$IDIOLECT_DATA`` stands for that folder."""
+    folder = os.environ.get("IDIOLECT_DATA", "")
+    return text.replace(folder.rstrip("/"), "$IDIOLECT_DATA") if folder.rstrip("/") else text
 
 
 def _pieces(recipe: Recipe, mixture: Mixture, out: Path) -> bytes:

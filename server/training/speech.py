@@ -20,8 +20,9 @@ from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features.logmel import logmel
 from server.corpora import grammar
 from server.corpora.acoustics import GENTLE, STRONG, Ranges, augment, pad
+from server.corpora.fsdd import DIGITS
 from server.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
-from server.corpora.voices import draw_voice, speak
+from server.corpora.voices import Voice, draw_voice, speak
 from server.training.data import Example, read_shard, write_shard
 
 __all__ = ["Mixture", "Recording", "ShardMaker", "join", "make_shard", "record", "sentence", "trim"]
@@ -71,11 +72,11 @@ class Mixture:
 
     sentences: tuple[str, ...] = ()
     recordings: tuple[Recording, ...] = ()
-    intents: Mapping[str, float] = field(default_factory=lambda: {"order_drink": 0.3, "digits": 0.1})
+    intents: Mapping[str, float] = field(default_factory=lambda: {"order_drink": 0.28, "digits": 0.14})
     sentences_share: float = 0.14
     recorded: float = 0.3
     joined: float = 0.4
-    narrow: float = 0.15
+    narrow: float = 0.25
 
     def __post_init__(self) -> None:
         if sum(self.intents.values()) + self.sentences_share > 1.0:
@@ -137,7 +138,9 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
         voice = draw_voice("base", generator)
         if generator.random() < 0.15:
             voice = replace(voice, word_gap=int(generator.integers(2, 12)))
-        waveform = augment(speak(text, voice), generator, STRONG)
+        apart = generator.random() < (0.5 if set(text.split()) <= set(DIGITS) else 0.03)
+        spoken = _word_by_word(text, voice, generator) if apart else speak(text, voice)
+        waveform = augment(spoken, generator, STRONG)
         examples.append(_finish(waveform, text, "made", generator, mixture.narrow))
     return examples
 
@@ -164,6 +167,12 @@ def join(words: Sequence[Recording], count: int, generator: np.random.Generator)
         waveform = recording.waveform * np.float32(generator.uniform(0.7, 1.3))
         pieces.append(pad(waveform, 0.0, max(0.0, usual + generator.uniform(-0.1, 0.1))))
     return np.concatenate(pieces).astype(np.float32), " ".join(recording.text for recording in chosen)
+
+
+def _word_by_word(text: str, voice: Voice, generator: np.random.Generator) -> Waveform:
+    """Each word said on its own, with gaps of 0 to 0.3 s."""
+    words = [pad(speak(word, voice), 0.0, generator.uniform(0.0, 0.3)) for word in text.split()]
+    return np.concatenate(words).astype(np.float32)
 
 
 def trim(waveform: Waveform, generator: np.random.Generator, margin: float = 0.12) -> Waveform:
