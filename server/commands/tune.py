@@ -43,8 +43,8 @@ def rescoring(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be chosen.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")] = None,
     speeds: Annotated[
-        str, typer.Option(help="Play every voice at these speeds; beyond 0.86 to 1.17 training never heard it so.")
-    ] = "0.8,1,1.25",
+        str, typer.Option(help="Play recorded voices at these speeds; training hears them at 0.86 to 1.17.")
+    ] = "0.75,0.8,1.25,1.35",
     beam: Annotated[int, typer.Option(min=1, help="Width of the beam and length of the n-best lists.")] = 8,
     alpha: Annotated[float | None, typer.Option(help="Weight of the global unigram, eq. 2; else the bundle's.")] = None,
     beta: Annotated[float | None, typer.Option(help="Weight of the user's unigram, eq. 2; else the bundle's.")] = None,
@@ -59,7 +59,6 @@ def rescoring(
     """
     from device_sdk.bundle import Bundle
     from server.tuning.search import tune
-    from server.tuning.speeds import at_speeds
 
     opened = Bundle.open(bundle)
     given = {name: value for name, value in (("alpha", alpha), ("beta", beta), ("sigma", sigma)) if value is not None}
@@ -70,8 +69,8 @@ def rescoring(
     try:
         factors = [float(value) for value in speeds.split(",")]
     except ValueError as error:
-        raise ConfigurationError(f"--speeds: found {speeds!r}, expected numbers like 0.8,1,1.25") from error
-    corpora = [at_speeds(_development(source, seed, limit), factors) for source in data or ["made:base"]]
+        raise ConfigurationError(f"--speeds: found {speeds!r}, expected numbers like 0.8,1.25") from error
+    corpora = [_development(source, factors, seed, limit) for source in data or ["made:base"]]
     lists = _lists(opened, corpora, beam)
     with _bar() as bar:
         task = bar.add_task("searching", total=1.0)
@@ -99,9 +98,10 @@ def rescoring(
     _show(report, as_json, output)
 
 
-def _development(source: str, seed: int, limit: int | None) -> Corpus:
-    """The utterances of a source by voices that base training may use, at most ``limit``, in their order."""
+def _development(source: str, factors: list[float], seed: int, limit: int | None) -> Corpus:
+    """Up to ``limit`` utterances by voices that base training may use, in order, recordings at each speed."""
     from server.corpora import Corpus, open_corpus
+    from server.tuning.speeds import at_speeds
 
     try:
         from server.training.recordings import role_of
@@ -113,7 +113,9 @@ def _development(source: str, seed: int, limit: int | None) -> Corpus:
         corpus = corpus.only(lambda utterance: role_of(kind, utterance.speaker) in ROLES)
     elif source != "made:base":
         raise ConfigurationError(f"--data {source}: these voices are kept from tuning; use made:base")
-    return corpus if limit is None else Corpus(corpus.name, corpus.utterances[:limit], corpus.lexicon)
+    if limit is not None:
+        corpus = Corpus(corpus.name, corpus.utterances[:limit], corpus.lexicon)
+    return corpus if kind == "made" else at_speeds(corpus, factors)
 
 
 def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists:

@@ -27,10 +27,10 @@ class Grid:
 
     language_model: tuple[float, ...] = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
     ngram_share: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
-    word_bonus: tuple[float, ...] = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-    unlisted_bonus: tuple[float, ...] = (-4.0, -3.0, -2.0, -1.0, -0.5, 0.0)
-    marginal: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-    smoothing: tuple[float, ...] = (5.0, 20.0, 50.0)
+    word_bonus: tuple[float, ...] = (-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
+    unlisted_bonus: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
+    marginal: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+    smoothing: tuple[float, ...] = (5.0, 20.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,9 @@ def tune(
 ) -> Tuned:
     """Choose language-model, word and marginal weights; alpha, beta and sigma stay as in ``start``.
 
-    First the weights without adaptation, on their full grid; then lambda and the smoothing, with each speaker's cache
-    simulated in the order of the utterances (``marginal_errors``). The choice is the least error count averaged with
+    First the weights without adaptation, on their full grid; then lambda, the smoothing and the language models' weight
+    (by which lambda counts) around what was chosen, with each speaker's cache simulated in the order of the utterances
+    (``marginal_errors``). The choice is the least error count averaged with
     its neighbours on the grid, so that a single lucky point does not win. progress: called with the share done.
     """
     shares = grid.ngram_share if lists.neural is not None and lists.ngram is not None else (start.ngram_share,)
@@ -62,8 +63,6 @@ def tune(
         ("word_bonus", grid.word_bonus),
         ("unlisted_bonus", grid.unlisted_bonus),
     ]
-    adapting: list[tuple[str, Sequence[float]]] = [("marginal", grid.marginal), ("smoothing", grid.smoothing)]
-    steps = [np.prod([len(values) for _, values in part]) for part in (axes, adapting)]
     done = 0.0
 
     def count(share: float) -> None:
@@ -72,13 +71,19 @@ def tune(
         if progress is not None:
             progress(min(1.0, done))
 
-    chosen = _best(axes, start, lists.word_errors, lambda: count(0.3 / float(steps[0])))
+    chosen = _best(axes, start, lists.word_errors, lambda share: count(0.3 * share))
     errors = {"first_pass": lists.first_pass_errors, "rescored": lists.word_errors(chosen)}
 
     def simulate(weights: CombinationWeights) -> int:
         return int(marginal_errors(lists, weights, words, background).sum())
 
-    chosen = _best(adapting, chosen, simulate, lambda: count(0.7 / float(steps[1])))
+    near = grid.language_model.index(chosen.language_model)
+    adapting: list[tuple[str, Sequence[float]]] = [
+        ("language_model", grid.language_model[max(0, near - 1) : near + 2]),
+        ("marginal", grid.marginal),
+        ("smoothing", grid.smoothing),
+    ]
+    chosen = _best(adapting, chosen, simulate, lambda share: count(0.7 * share))
     errors |= {"marginals": simulate(chosen), "oracle": lists.oracle_errors}
     return Tuned(chosen, errors)
 
@@ -118,7 +123,7 @@ def _best(
     axes: Sequence[tuple[str, Sequence[float]]],
     start: CombinationWeights,
     errors_of: Callable[[CombinationWeights], int],
-    progress: Callable[[], None],
+    progress: Callable[[float], None],
 ) -> CombinationWeights:
     """The point of a full grid whose error count, averaged with its neighbours, is least."""
     names = [name for name, _ in axes]
@@ -126,7 +131,7 @@ def _best(
     errors = np.zeros(len(points))
     for index, point in enumerate(points):
         errors[index] = errors_of(replace(start, **dict(zip(names, point, strict=True))))
-        progress()
+        progress(1 / len(points))
     averaged = smoothed(errors.reshape([len(values) for _, values in axes])).reshape(-1)
     # Where the data does not tell points apart, the one nearest to the start (in steps of the grid) is kept.
     here = [int(np.abs(np.asarray(values) - getattr(start, name)).argmin()) for name, values in axes]

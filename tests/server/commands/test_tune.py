@@ -19,7 +19,7 @@ def bundle(tiny_bundle: Bundle, tmp_path: Path) -> Path:
 
 def test_weights_are_written_into_the_bundle(bundle: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     report_file = tmp_path / "report.json"
-    words = ["tune", "rescoring", str(bundle), "--limit", "1", "--beta", "0.4", "--json", "--output", str(report_file)]
+    words = ["tune", "rescoring", str(bundle), "--limit", "3", "--beta", "0.4", "--json", "--output", str(report_file)]
     assert cli.main(words) == 0
     report = json.loads(capsys.readouterr().out)
     assert report == json.loads(report_file.read_text())
@@ -51,7 +51,6 @@ def test_dry_run_and_out_leave_the_bundle_alone(
         (["--beta", "0.9"], "alpha"),
         (["--data", "nothing"], "expected one of"),
         (["--speeds", "fast"], "--speeds"),
-        (["--speeds", "9"], "0.5 to 2"),
     ],
 )
 def test_bad_requests_are_refused(

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from device_sdk.errors import ConfigurationError
 from server.corpora.utterance import Corpus, Utterance
 from server.tuning.speeds import at_speeds
 
@@ -19,3 +21,9 @@ def test_each_speaker_once_a_speed_in_order() -> None:
         ("u1-x1.25", "ann-x1.25"),
     ]
     assert [utterance.load().size for utterance in made.utterances[::2]] == [2000, 1600, 1280]
+
+
+@pytest.mark.parametrize("factors", [[], [9.0], [1.0, float("nan")]])
+def test_impossible_speeds_are_refused(factors: list[float]) -> None:
+    with pytest.raises(ConfigurationError, match=r"0\.5 to 2"):
+        at_speeds(Corpus("made", ()), factors)
