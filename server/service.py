@@ -15,7 +15,7 @@ from server.privacy import ledger
 from server.registry.initial import InitialModel, register_initial
 from server.registry.models import find_model, load, trainable
 from server.registry.publications import current_version
-from server.rounds.advance import Evaluate, advance, close_overdue, remove_orphans
+from server.rounds.advance import Evaluate, abandon, advance, close_overdue, remove_orphans
 from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState, check
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, view
@@ -106,8 +106,14 @@ class Service:
         close_overdue(self.database, self.settings.clock())
         with self.database.read() as connection:
             ready = rounds_in(connection, RoundState.CLOSING, RoundState.AGGREGATED, RoundState.EVALUATED)
+        failures: list[Exception] = []
         for row in ready:
-            self.advance(row.id)
+            try:
+                self.advance(row.id)
+            except Exception as error:  # the rounds after it can still move
+                failures.append(error)
+        if failures:
+            raise ExceptionGroup("rounds that could not be moved on", failures)
 
     def advance(self, round_id: str) -> None:
         with self._advancing:
@@ -140,9 +146,9 @@ class Service:
 
     def abandon_round(self, round_id: str) -> dict[str, Any]:
         """End a round without a release. What its reports were charged stays charged."""
-        with self._advancing, self.database.write() as connection:
-            row = find_round(connection, round_id)
-            transition(connection, row, RoundState.ABANDONED, self.settings.clock(), "abandoned by the operator")
+        with self._advancing:
+            abandon(self.database, self.blobs, round_id, self.settings.clock(), "abandoned by the operator")
+        with self.database.read() as connection:
             return view(connection, find_round(connection, round_id))
 
     def privacy(self) -> dict[str, dict[str, Any]]:

@@ -33,7 +33,7 @@ from server.storage.blobs import BlobStore
 from server.storage.database import Database
 from server.storage.schema import releases, reports, rounds
 
-__all__ = ["Evaluate", "Evaluation", "advance", "close_overdue", "remove_orphans"]
+__all__ = ["Evaluate", "Evaluation", "abandon", "advance", "close_overdue", "remove_orphans"]
 
 log = logging.getLogger("idiolect.server")
 
@@ -139,12 +139,30 @@ def _aggregate(database: Database, blobs: BlobStore, row: Row[Any], now: float) 
             _store_release(connection, current, release, now)
         target = RoundState.AGGREGATED if made else RoundState.ABANDONED
         transition(connection, current, target, now, "; ".join(missing))
-        # Raw contributions go as soon as their sum is durable; ids, hashes and charges stay.
-        connection.execute(update(reports).where(reports.c.round_id == row.id).values(counts=None, blob=None))
-    for contributions in accepted.values():
-        for contribution in contributions:
-            if contribution.blob is not None:
-                blobs.delete(contribution.blob)
+        used = _clear(connection, row.id)
+    for name in used:
+        blobs.delete(name)
+
+
+def abandon(database: Database, blobs: BlobStore, round_id: str, now: float, note: str) -> None:
+    """End a round without a release; what was sent for it is deleted, what it was charged stays charged.
+
+    Raises Refusal (409) for a round that has ended.
+    """
+    with database.write() as connection:
+        transition(connection, find_round(connection, round_id), RoundState.ABANDONED, now, note)
+        unused = _clear(connection, round_id)
+    for name in unused:
+        blobs.delete(name)
+
+
+def _clear(connection: Connection, round_id: str) -> list[str]:
+    """Take the raw contributions of a round out of the database; ids, hashes and charges stay. Returns their blobs,
+    which may go once this is durable."""
+    own = reports.c.round_id == round_id
+    names = list(connection.execute(select(reports.c.blob).where(own, reports.c.blob.is_not(None))).scalars())
+    connection.execute(update(reports).where(own).values(counts=None, blob=None))
+    return names
 
 
 def _accepted(connection: Connection, round_id: str, stream: str) -> list[Row[Any]]:
@@ -298,9 +316,7 @@ def _store_release(connection: Connection, row: Row[Any], release: _Release, now
     )
 
 
-def _evaluate(
-    database: Database, blobs: BlobStore, row: Row[Any], now: float, evaluate: Evaluate | None
-) -> None:
+def _evaluate(database: Database, blobs: BlobStore, row: Row[Any], now: float, evaluate: Evaluate | None) -> None:
     verdict = Evaluation()
     if evaluate is not None and row.model_version is not None:
         with database.read() as connection:

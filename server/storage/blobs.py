@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 from device_sdk.errors import StateError
-
-try:
-    import fcntl
-except ImportError:  # a system without file locks
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["BlobStore", "FolderLock"]
 
@@ -75,13 +71,14 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / ".lock").open("ab")
-        if fcntl is None:
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._file.close()
-            raise StateError(f"{folder}: another server process uses it; stop that one first") from error
+        if sys.platform != "win32":
+            import fcntl
+
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                self._file.close()
+                raise StateError(f"{folder}: another server process uses it; stop that one first") from error
 
     def release(self) -> None:
         self._file.close()

@@ -30,7 +30,13 @@ class Database:
         self.sqlite = parsed.get_backend_name() == "sqlite"
         if self.sqlite and parsed.database not in (None, "", ":memory:"):
             Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
-        self.engine = create_engine(parsed, pool_size=16, max_overflow=32, pool_pre_ping=not self.sqlite)
+        self.engine = create_engine(
+            parsed,
+            pool_size=16,
+            max_overflow=32,
+            pool_pre_ping=not self.sqlite,
+            hide_parameters=True,  # errors are logged, and parameters hold what devices sent
+        )
         # SQLite has one writer: threads of this process queue here instead of polling its lock.
         self._writer = threading.Lock()
         if self.sqlite:

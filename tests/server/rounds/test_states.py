@@ -19,6 +19,7 @@ from server.rounds import advance as advancing
 from server.rounds.advance import Evaluation
 from server.rounds.settings import RoundSettings
 from server.rounds.states import NEXT, RoundState, check
+from server.rounds.store import find_round, transition
 from server.service import Service
 from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, initial, settings
 
@@ -334,8 +335,30 @@ def test_a_damaged_delta_stops_the_round_until_it_is_abandoned(tmp_path: Path) -
         with pytest.raises(StateError, match="differs from what was accepted"):
             own.close_round(round_id)
         assert _state(own, round_id) == "closing"
+        later = operator.open()
+        device.send_counts(later, {7: 256})
+        with own.database.write() as connection:
+            transition(connection, find_round(connection, later), RoundState.CLOSING, 1.0)
+        with pytest.raises(ExceptionGroup, match="could not be moved on"):
+            own.tick()
+        assert _state(own, later) == "published", "it does not wait for the damaged one"
         assert operator.post(f"rounds/{round_id}/abandon")["state"] == "abandoned"
         assert operator.get("status")["model_version"] == "base-1"
+
+
+def test_an_abandoned_round_keeps_nothing_that_was_sent(tmp_path: Path) -> None:
+    with serving(tmp_path) as (operator, device):
+        round_id = operator.open(deltas={})
+        device.send_counts(round_id, {7: 256})
+        device.send_delta(round_id)
+        own: Service = operator.http.app.state.service
+        assert len(list(own.blobs.names("deltas"))) == 1
+        assert operator.post(f"rounds/{round_id}/abandon")["state"] == "abandoned"
+        assert list(own.blobs.names("deltas")) == []
+        with own.database.read() as connection:
+            kept = connection.exec_driver_sql("SELECT counts, blob FROM reports").fetchall()
+            assert kept == [(None, None)] * 2
+            assert connection.exec_driver_sql("SELECT count(*) FROM ledger").scalar() == 2
 
 
 def test_epsilon_decides_what_survives(operator: Operator, devices: Callable[[int], list[Party]]) -> None:

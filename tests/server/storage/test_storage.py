@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect
+from sqlalchemy import insert, inspect
 from sqlalchemy.exc import IntegrityError
 
 from device_sdk.errors import StateError
 from server.storage.blobs import TEMPORARY, BlobStore, FolderLock
 from server.storage.database import Database
-from server.storage.schema import metadata
+from server.storage.schema import devices, metadata
 
 
 @pytest.fixture
@@ -51,6 +51,12 @@ def test_a_transaction_is_whole_or_not_at_all(database: Database) -> None:
 def test_foreign_keys_hold(database: Database) -> None:
     with pytest.raises(IntegrityError), database.write() as connection:
         connection.exec_driver_sql("INSERT INTO nonces VALUES ('nobody', 'nonce', 0)")
+
+
+def test_errors_do_not_tell_what_was_sent(database: Database) -> None:
+    with pytest.raises(IntegrityError) as raised, database.write() as connection:
+        connection.execute(insert(devices).values(id="canary", public_key=b"canary", enrolled_at=None))
+    assert "canary" not in str(raised.value)
 
 
 def test_many_writers(database: Database) -> None:
