@@ -26,7 +26,7 @@ class DecodingSettings:
     beam: int = 8
     nbest: int = 8
     symbols_per_frame: int = 2
-    threshold: float = 6.0
+    threshold: float = 4.0
     block_seconds: float = 0.3
     max_seconds: float = 120.0
 
