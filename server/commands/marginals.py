@@ -11,17 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from device_sdk.errors import DataError
-from server.commands.operator_client import (
-    DEFAULT_SERVER,
-    JsonOption,
-    OperatorClient,
-    OutputOption,
-    ServerOption,
-    TokenOption,
-    moment,
-    report,
-    show,
-)
+from server.commands.operators import Answer, command, moment, show
+from server.operator_client import OperatorClient
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,40 +23,34 @@ __all__ = ["app", "counts_to_probabilities"]
 app = typer.Typer(help="Push, show and list global marginals.", no_args_is_help=True)
 
 
-@app.command("push")
+@command(app, "push")
 def push(
+    client: OperatorClient,
     source: Annotated[Path, typer.Argument(help="JSON object of word -> count, or text to count words in.")],
     bundle: Annotated[Path | None, typer.Option(help="Bundle that holds the word list.  [default: packaged]")] = None,
     smoothing: Annotated[float, typer.Option(help="Weight of the background, in words.")] = 100.0,
     note: Annotated[str, typer.Option(help="Kept with the version.")] = "",
     publish: Annotated[bool, typer.Option(help="Make it current at once.")] = True,
-    server: ServerOption = DEFAULT_SERVER,
-    token: TokenOption = "",
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Publish a distribution made from counts or text that need no protection: they are sent without noise."""
     probabilities = counts_to_probabilities(_read_counts(source), bundle, smoothing)
     content = {"probabilities": b64encode(probabilities.astype("<f8").tobytes()).decode(), "note": note}
-    found = OperatorClient(server, token).post("marginals", json=content | {"publish": publish})
-    if report(found, as_json, output):
-        typer.echo(f"marginals {found['version']} registered" + (" and published" if publish else ""))
+    found = client.post("marginals", json=content | {"publish": publish})
+    text = f"marginals {found['version']} registered" + (" and published" if publish else "")
+    return found, lambda: typer.echo(text)
 
 
-@app.command("show")
+@command(app, "show")
 def show_marginals(
+    client: OperatorClient,
     version: Annotated[int | None, typer.Argument(help="[default: the current version]")] = None,
     top: Annotated[int, typer.Option(help="How many words.", min=0, max=10000)] = 20,
-    server: ServerOption = DEFAULT_SERVER,
-    token: TokenOption = "",
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Show the words a version lifts most over the background."""
-    client = OperatorClient(server, token)
     number = client.get("status")["marginals_version"] if version is None else version
     found = client.get(f"marginals/{number}", top=top)
-    if report(found, as_json, output):
+
+    def present() -> None:
         rows = [
             (
                 entry["word"] if entry["word"] is not None else entry["word_id"],
@@ -78,17 +63,15 @@ def show_marginals(
         title = f"Marginals {found['version']} (noise of a count: {found['noise_deviation']:.2f})"
         show(title, ("word", "probability", "times background", "released count"), rows)
 
+    return found, present
 
-@app.command("list")
-def list_marginals(
-    server: ServerOption = DEFAULT_SERVER,
-    token: TokenOption = "",
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+
+@command(app, "list")
+def list_marginals(client: OperatorClient) -> Answer:
     """List versions, the newest first."""
-    found = OperatorClient(server, token).get("marginals")
-    if report(found, as_json, output):
+    found = client.get("marginals")
+
+    def present() -> None:
         rows = [
             (
                 "*" if entry["version"] == found["current"] else "",
@@ -104,20 +87,18 @@ def list_marginals(
         columns = ("", "version", "parent", "words above noise", "noise", "created", "note")
         show("Marginals (* is current)", columns, rows)
 
+    return found, present
 
-@app.command("rollback")
+
+@command(app, "rollback")
 def rollback(
+    client: OperatorClient,
     version: Annotated[int, typer.Argument(help="Version to go back to; 0 is the background.")],
     note: Annotated[str, typer.Option(help="Why.")] = "rolled back",
-    server: ServerOption = DEFAULT_SERVER,
-    token: TokenOption = "",
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Publish an older version again."""
-    found = OperatorClient(server, token).post(f"marginals/{version}/publish", params={"note": note})
-    if report(found, as_json, output):
-        typer.echo(f"marginals {found['version']} are current")
+    found = client.post(f"marginals/{version}/publish", params={"note": note})
+    return found, lambda: typer.echo(f"marginals {found['version']} are current")
 
 
 def counts_to_probabilities(counts: dict[str, float], bundle: Path | None, smoothing: float) -> NDArray[np.float64]:

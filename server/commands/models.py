@@ -8,54 +8,38 @@ from typing import Annotated
 import typer
 
 from device_sdk.errors import ConfigurationError
-from server.commands.operator_client import (
-    DEFAULT_SERVER,
-    JsonOption,
-    OperatorClient,
-    OutputOption,
-    ServerOption,
-    TokenOption,
-    moment,
-    report,
-    show,
-)
+from server.commands.operators import Answer, command, moment, show
+from server.operator_client import OperatorClient
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Push, list and roll back models.", no_args_is_help=True)
 
 
-@app.command("push")
+@command(app, "push")
 def push(
+    client: OperatorClient,
     source: Annotated[Path, typer.Argument(help="A weights.safetensors file, a bundle folder or a bundle zip.")],
     version: Annotated[
         str | None, typer.Option(help="Name of the new version.  [default: a bundle's own version]")
     ] = None,
     note: Annotated[str, typer.Option(help="Kept with the version.")] = "",
     publish: Annotated[bool, typer.Option(help="Make it current at once.")] = True,
-    server: ServerOption = DEFAULT_SERVER,
-    token: TokenOption = "",
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Register weights made elsewhere and publish them."""
     content, name = _read_weights(source, version)
     parameters = {"note": note, "published": publish}
-    found = OperatorClient(server, token).post(f"models/{name}", content=content, params=parameters)
-    if report(found, as_json, output):
-        typer.echo(f"model {found['version']} registered" + (" and published" if publish else ""))
+    found = client.post(f"models/{name}", content=content, params=parameters)
+    text = f"model {found['version']} registered" + (" and published" if publish else "")
+    return found, lambda: typer.echo(text)
 
 
-@app.command("list")
-def list_models(
-    server: ServerOption = DEFAULT_SERVER,
-    token: TokenOption = "",
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+@command(app, "list")
+def list_models(client: OperatorClient) -> Answer:
     """List versions with their lineage, the newest first."""
-    found = OperatorClient(server, token).get("models")
-    if report(found, as_json, output):
+    found = client.get("models")
+
+    def present() -> None:
         rows = [
             (
                 "*" if entry["version"] == found["current"] else "",
@@ -70,20 +54,18 @@ def list_models(
         ]
         show("Models (* is current)", ("", "version", "parent", "sha256", "MB", "created", "note"), rows)
 
+    return found, present
 
-@app.command("rollback")
+
+@command(app, "rollback")
 def rollback(
+    client: OperatorClient,
     version: Annotated[
         str | None, typer.Argument(help="Version to go back to.  [default: the one published before the current]")
     ] = None,
     note: Annotated[str, typer.Option(help="Why.")] = "rolled back",
-    server: ServerOption = DEFAULT_SERVER,
-    token: TokenOption = "",
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Publish an older version again."""
-    client = OperatorClient(server, token)
     if version is None:
         state = client.get("models")
         earlier = [entry["version"] for entry in state["history"] if entry["version"] != state["current"]]
@@ -91,8 +73,7 @@ def rollback(
             raise ConfigurationError("models: no other version was ever published; nothing to go back to")
         version = earlier[0]
     found = client.post(f"models/{version}/publish", params={"note": note})
-    if report(found, as_json, output):
-        typer.echo(f"model {found['version']} is current")
+    return found, lambda: typer.echo(f"model {found['version']} is current")
 
 
 def _read_weights(source: Path, version: str | None) -> tuple[bytes, str]:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from server.commands.operator_client import (
-    DEFAULT_SERVER,
-    JsonOption,
-    OperatorClient,
-    OutputOption,
-    ServerOption,
-    TokenOption,
-    report,
-    show,
-)
+from server.commands.operators import Answer, command, show
+from server.operator_client import OperatorClient
 
 __all__ = ["app"]
 
@@ -27,18 +19,17 @@ def privacy() -> None:
     """Read the privacy ledger."""
 
 
-@app.command("ledger")
+@command(app, "ledger")
 def ledger(
+    client: OperatorClient,
     devices: Annotated[bool, typer.Option("--devices", help="One line per device too.")] = False,
-    server: ServerOption = DEFAULT_SERVER,
-    token: TokenOption = "",
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Epsilon per stream, with what it means. No single number stands for both streams."""
-    found = OperatorClient(server, token).get("privacy")
-    if not report(found, as_json, output):
-        return
+    found = client.get("privacy")
+    return found, lambda: _show(found, devices)
+
+
+def _show(found: dict[str, Any], devices: bool) -> None:
     for stream, line in found["streams"].items():
         facts = [
             ("epsilon", _number(line["epsilon"])),

@@ -9,25 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from device_sdk.errors import ConfigurationError
-from server.commands.operator_client import (
-    DEFAULT_SERVER,
-    JsonOption,
-    OperatorClient,
-    OutputOption,
-    ServerOption,
-    TokenOption,
-    moment,
-    report,
-    show,
-)
+from server.commands.operators import Answer, command, moment, show
+from server.operator_client import OperatorClient
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Open, close, list and show rounds.", no_args_is_help=True)
 
 
-@app.command("open")
+@command(app, "open")
 def open_round(
+    client: OperatorClient,
     marginals: Annotated[bool, typer.Option(help="Collect word counts.")] = True,
     deltas: Annotated[bool, typer.Option(help="Collect model deltas.")] = False,
     epsilon: Annotated[float, typer.Option(help="Epsilon of the marginals' release.")] = 1.0,
@@ -48,16 +40,10 @@ def open_round(
     settings: Annotated[
         Path | None, typer.Option(help="JSON file with the round's settings, instead of the options above.")
     ] = None,
-    server: ServerOption = DEFAULT_SERVER,
-    token: TokenOption = "",
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Create a round and open it on the current model and marginals."""
-    client = OperatorClient(server, token)
     if resume is not None:
-        _show(client.post(f"rounds/{resume}/open"), as_json, output)
-        return
+        return _answer(client.post(f"rounds/{resume}/open"))
     wanted: dict[str, Any] = {
         "marginals": {"epsilon": epsilon, "max_words": max_words} if marginals else None,
         "deltas": {"clip_norm": clip_norm, "noise_stddev": noise} if deltas else None,
@@ -70,34 +56,28 @@ def open_round(
     }
     if settings is not None:
         wanted = _read_settings(settings)
-    _show(client.post("rounds", json={"settings": wanted, "open": not planned}), as_json, output)
+    return _answer(client.post("rounds", json={"settings": wanted, "open": not planned}))
 
 
-@app.command("close")
+@command(app, "close")
 def close_round(
+    client: OperatorClient,
     round_id: Annotated[str, typer.Argument(help="As `rounds list` shows it.")],
     abandon: Annotated[bool, typer.Option("--abandon", help="Release nothing.")] = False,
-    server: ServerOption = DEFAULT_SERVER,
-    token: TokenOption = "",
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Close a round, aggregate what it holds and publish the result."""
-    client = OperatorClient(server, token)
-    _show(client.post(f"rounds/{round_id}/{'abandon' if abandon else 'close'}"), as_json, output)
+    return _answer(client.post(f"rounds/{round_id}/{'abandon' if abandon else 'close'}"))
 
 
-@app.command("list")
+@command(app, "list")
 def list_rounds(
+    client: OperatorClient,
     limit: Annotated[int, typer.Option(help="How many, the newest first.", min=1, max=1000)] = 20,
-    server: ServerOption = DEFAULT_SERVER,
-    token: TokenOption = "",
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """List rounds, the newest first."""
-    found = OperatorClient(server, token).get("rounds", limit=limit)
-    if report(found, as_json, output):
+    found = client.get("rounds", limit=limit)
+
+    def present() -> None:
         rows = [
             (
                 entry["id"],
@@ -112,22 +92,23 @@ def list_rounds(
         ]
         show("Rounds", ("round", "state", "marginals", "deltas", "deadline", "model", "marginals version"), rows)
 
+    return found, present
 
-@app.command("show")
+
+@command(app, "show")
 def show_round(
+    client: OperatorClient,
     round_id: Annotated[str, typer.Argument(help="As `rounds list` shows it.")],
-    server: ServerOption = DEFAULT_SERVER,
-    token: TokenOption = "",
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+) -> Answer:
     """Show one round: its settings, how it moved, what it released."""
-    _show(OperatorClient(server, token).get(f"rounds/{round_id}"), as_json, output)
+    return _answer(client.get(f"rounds/{round_id}"))
 
 
-def _show(found: dict[str, Any], as_json: bool, output: Path | None) -> None:
-    if not report(found, as_json, output):
-        return
+def _answer(found: dict[str, Any]) -> Answer:
+    return found, lambda: _show(found)
+
+
+def _show(found: dict[str, Any]) -> None:
     facts = [
         ("state", found["state"]),
         ("base", f"model {found['base_model']}, marginals {found['base_marginals']}"),

@@ -13,9 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
-
-from device_sdk.errors import CheckInError, StateError
+from device_sdk.errors import StateError
+from server.operator_client import OperatorClient
 
 __all__ = ["Operator", "ServerProcess"]
 
@@ -92,55 +91,30 @@ class ServerProcess:
         return self._log.read_text("utf-8", "replace")[-600:].strip() or "(nothing)"
 
 
-class Operator:
-    """Owns the connection of whoever runs the server. CheckInError: the server refused, with its reason."""
-
-    def __init__(self, url: str, token: str) -> None:
-        self._http = httpx.Client(
-            base_url=f"{url}/v1/operator", headers={"Authorization": f"Bearer {token}"}, timeout=120.0
-        )
+class Operator(OperatorClient):
+    """What a simulation asks of its server."""
 
     def open_round(self, settings: dict[str, Any]) -> str:
         """The id of a new round, open at once. settings: as JSON of :class:`server.rounds.settings.RoundSettings`."""
-        return str(self._ask("POST", "/rounds", {"settings": settings, "open": True})["id"])
+        return str(self.post("rounds", json={"settings": settings, "open": True})["id"])
 
     def close_round(self, round_id: str) -> dict[str, Any]:
         """Closes a round and waits until it is published or abandoned; what became of it."""
         deadline = time.monotonic() + START_SECONDS
         while True:
-            found = self._ask("POST", f"/rounds/{round_id}/close")
+            found = self.post(f"rounds/{round_id}/close")
             if found["state"] in {"published", "abandoned"} or time.monotonic() > deadline:
                 return found
             time.sleep(0.05)
 
     def status(self) -> dict[str, Any]:
-        return self._ask("GET", "/status")
+        return self.get("status")
 
     def privacy(self) -> dict[str, dict[str, Any]]:
         """Per stream, what the ledger says of the device that spent most."""
-        streams: dict[str, dict[str, Any]] = self._ask("GET", "/privacy")["streams"]
+        streams: dict[str, dict[str, Any]] = self.get("privacy")["streams"]
         return streams
 
     def models(self) -> dict[str, str]:
         """Version -> sha256 of every model."""
-        return {entry["version"]: entry["sha256"] for entry in self._ask("GET", "/models")["models"]}
-
-    def close(self) -> None:
-        self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        answer = self._http.request(method, path, json=body)
-        if not answer.is_success:
-            raise CheckInError(
-                f"{method} {path}: the server refused with status {answer.status_code}: {answer.text[:300]}"
-            )
-        found: dict[str, Any] = answer.json()
-        return found
+        return {entry["version"]: entry["sha256"] for entry in self.get("models")["models"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from typer.testing import CliRunner
 from device_sdk.bundle import Bundle
 from device_sdk.errors import CheckInError, ConfigurationError, DataError
 from server.aggregation.weights_file import dump_weights
-from server.commands import marginals, models, privacy, rounds
-from server.commands.operator_client import OperatorClient
+from server.commands import marginals, models, operators, privacy, rounds
+from server.operator_client import OperatorClient
 from tests.server.parties import OPERATOR, Operator, Party, initial
 
 Run = Callable[..., str]
@@ -25,7 +26,7 @@ Run = Callable[..., str]
 @pytest.fixture
 def run(http: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command whose requests go to the server in this process; returns what it printed."""
-    monkeypatch.setattr(httpx, "request", lambda method, url, timeout, **content: http.request(method, url, **content))
+    monkeypatch.setattr(operators, "OperatorClient", partial(OperatorClient, transport=http._transport))
     monkeypatch.setenv("IDIOLECT_SERVER", "http://testserver")
     monkeypatch.setenv("IDIOLECT_OPERATOR_TOKEN", OPERATOR)
     monkeypatch.setenv("COLUMNS", "200")
@@ -140,9 +141,10 @@ def test_errors_name_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_p
         OperatorClient("http://testserver", "").get("status")
     with pytest.raises(DataError, match="cannot be written"):
         run(rounds.app, "list", "--output", str(tmp_path / "none" / "x.json"))
-    monkeypatch.setattr(httpx, "request", lambda *_, **__: httpx.Response(200, text="<html>"))
-    with pytest.raises(CheckInError, match="is this the server"):
-        run(rounds.app, "list")
+    for status, words in ((200, "is this the server"), (502, "status 502, without a reason")):
+        other = httpx.MockTransport(lambda _request, status=status: httpx.Response(status, text="<html>"))
+        with pytest.raises(CheckInError, match=words):
+            OperatorClient("http://testserver", "token", transport=other).get("status")
 
 
 def test_a_server_that_is_down() -> None:

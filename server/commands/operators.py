@@ -1,0 +1,88 @@
+"""What the operators' commands share: options for the server, its token and the output; tables."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from device_sdk.errors import DataError
+from server.operator_client import OperatorClient
+
+__all__ = ["Answer", "command", "moment", "show"]
+
+Answer: TypeAlias = tuple[dict[str, Any], Callable[[], None]]
+"""What the server said, for --json and --output, and a function that prints it for people."""
+
+_SHARED: dict[str, tuple[Any, Any]] = {
+    "server": (
+        Annotated[str, typer.Option(envvar="IDIOLECT_SERVER", help="The server's address.")],
+        "http://127.0.0.1:8470",
+    ),
+    "token": (
+        Annotated[str, typer.Option(envvar="IDIOLECT_OPERATOR_TOKEN", help="The operator token.", show_default=False)],
+        "",
+    ),
+    "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")], False),
+    "output": (Annotated[Path | None, typer.Option(help="Write the JSON to a file.")], None),
+}
+"""Options that every operators' command has: name -> (annotation, default)."""
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Adds a command to ``app``. Its function takes an :class:`OperatorClient` first, then its own arguments and
+    options; ``--server``, ``--token``, ``--json`` and ``--output`` are added to them.
+    """
+
+    def add(function: Callable[..., Answer]) -> Callable[..., Answer]:
+        def run(**options: Any) -> None:
+            server, token, as_json, output = (options.pop(shared) for shared in _SHARED)
+            with OperatorClient(server, token) as client:
+                found, present = function(client, **options)
+            text = json.dumps(found, indent=2)
+            if output is not None:
+                try:
+                    output.write_text(text + "\n", "utf-8")
+                except OSError as error:
+                    raise DataError(f"{output}: cannot be written ({error.strerror})") from error
+            if as_json:
+                typer.echo(text)
+            else:
+                present()
+
+        kind = inspect.Parameter.KEYWORD_ONLY
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        shared = [
+            inspect.Parameter(option, kind, annotation=annotation, default=default)
+            for option, (annotation, default) in _SHARED.items()
+        ]
+        # typer reads the options of a command from its signature.
+        run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        app.command(name)(run)
+        return function
+
+    return add
+
+
+def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row))
+    Console().print(table)
+
+
+def moment(seconds: float | None) -> str:
+    """A time for people, in the operator's own zone."""
+    return "" if seconds is None else datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
