@@ -21,9 +21,10 @@ Arrays = Mapping[str, npt.NDArray[np.float32]]
 class StepSettings:
     """learning_rate: of plain SGD. momentum: 0 for none. clip_norm: largest L2 norm of the gradient over all
     parameters together; longer ones are scaled down, shorter ones left alone. largest_norm: a gradient longer than
-    this before clipping counts as divergence. largest_rise: a loss this many times the running mean does too."""
+    this before clipping counts as divergence. largest_rise: a loss this many times the running mean does too, where it
+    is also above ``largest_rise`` times 10 nats (one hard utterance after easy ones is no divergence)."""
 
-    learning_rate: float = 0.01
+    learning_rate: float = 0.05
     momentum: float = 0.0
     clip_norm: float = 1.0
     largest_norm: float = 1e4
@@ -88,7 +89,7 @@ def sgd(
             "the step is refused"
         )
     mean = loss if math.isnan(momentum.loss) else momentum.loss
-    if loss > settings.largest_rise * max(abs(mean), 1.0):
+    if loss > settings.largest_rise * max(abs(mean), 10.0):
         raise LearningError(
             f"step {momentum.steps}: loss: found {loss:.3g}, expected less than {settings.largest_rise:.3g} times its "
             f"running mean {mean:.3g}; refused"

@@ -61,7 +61,7 @@ def test_momentum_adds_up() -> None:
         ([math.nan], 1.0, Momentum(), "gradient p0"),
         ([3e38, 3e38], 1.0, Momentum(), "norm|not finite"),
         ([2e4], 1.0, Momentum(), "gradient norm: found 2e.04"),
-        ([1.0], 1000.0, Momentum(loss=2.0), "running mean 2"),
+        ([1.0], 1000.0, Momentum(loss=20.0), "running mean 20"),
     ],
 )
 def test_divergence_is_refused_and_the_weights_stay(gradient, loss, momentum, words) -> None:
@@ -69,6 +69,11 @@ def test_divergence_is_refused_and_the_weights_stay(gradient, loss, momentum, wo
     with np.errstate(all="ignore"), pytest.raises(LearningError, match=words):
         sgd(weights, arrays(gradient), loss, momentum, StepSettings())
     assert weights["p0"].tolist() == [1.0] * len(gradient)
+
+
+def test_a_hard_utterance_after_easy_ones_is_no_divergence() -> None:
+    stepped, _, _ = sgd(arrays([1.0]), arrays([1.0]), 40.0, Momentum(loss=0.5), StepSettings())
+    assert stepped["p0"][0] < 1.0
 
 
 def test_a_step_that_would_overflow_is_refused() -> None:
