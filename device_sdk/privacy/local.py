@@ -10,18 +10,22 @@ from fractions import Fraction
 from device_sdk.privacy.contributions import l1_sensitivity
 from device_sdk.wire.messages import MarginalPlan
 
-__all__ = ["discrete_laplace", "locally_noised"]
+__all__ = ["discrete_laplace", "local_scale", "locally_noised"]
 
 
 def locally_noised(counts: Mapping[int, int], words: int, plan: MarginalPlan) -> dict[int, int]:
     """Bounded counts (word id -> units) plus noise on every word of the list; zeros are left out.
 
-    words: size of the list. The scale is the report's L1 sensitivity over the plan's epsilon, rounded up to a whole
-    unit: one report then costs at most epsilon against whoever sees it.
+    words: size of the list. One report costs at most the plan's epsilon against whoever sees it.
     """
-    scale = math.ceil(Fraction(l1_sensitivity(plan)) / Fraction(plan.epsilon))
+    scale = local_scale(plan)
     noisy = {word: counts.get(word, 0) + discrete_laplace(scale) for word in range(words)}
     return {word: count for word, count in noisy.items() if count}
+
+
+def local_scale(plan: MarginalPlan) -> int:
+    """Scale of a device's own noise: its report's L1 sensitivity over the plan's epsilon, rounded up to units."""
+    return math.ceil(Fraction(l1_sensitivity(plan)) / Fraction(plan.epsilon))
 
 
 def discrete_laplace(scale: int) -> int:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, insert, select, update
 
 from device_sdk.errors import IdiolectError, LearningError, StateError
+from device_sdk.privacy.local import local_scale
 from device_sdk.wire.messages import FIXED_POINT
 from server.aggregation import deltas, optimizers
 from server.aggregation import marginals as counting
@@ -186,13 +187,11 @@ def _release_marginals(
     total = counting.init(marginal_registry.read_counts(previous).size)
     for contribution in contributions:
         total = counting.add(total, {int(word): count for word, count in (contribution.counts or {}).items()})
-    scale = laplace_scale(plan)
-    variance_units = noise_variance(scale)
     if plan.trust == "central":
-        drawn, draws = noised(total.total, plan), 1
-    else:
-        drawn, draws = total.total, total.reports  # every report carries its own noise
-    variance = draws * variance_units / FIXED_POINT**2
+        drawn, draws, scale = noised(total.total, plan), 1, laplace_scale(plan)
+    else:  # every report carries its own noise
+        drawn, draws, scale = total.total, total.reports, float(local_scale(plan))
+    variance = draws * noise_variance(scale) / FIXED_POINT**2
     released = marginal_registry.read_counts(previous) + drawn
     cumulative = previous.variance + variance
     probabilities = counting.global_marginal(

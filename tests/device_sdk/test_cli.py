@@ -88,6 +88,12 @@ def test_an_error_raised_on_purpose_is_one_line_and_exit_code_1(capsys: pytest.C
     assert said.err == "idiolect: DataError: a.wav: field 3\n" and not said.out
 
 
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "good", "--output", str(tmp_path / "none" / "x.json")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("idiolect: FileNotFoundError: ") and "x.json" in said and said.count("\n") == 1
+
+
 def test_the_traceback_stays_for_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IDIOLECT_DEBUG", "1")
     with pytest.raises(DataError):

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 from device_sdk.privacy.contributions import l1_sensitivity
-from device_sdk.privacy.local import discrete_laplace, locally_noised
+from device_sdk.privacy.local import discrete_laplace, local_scale, locally_noised
 from device_sdk.wire.messages import MarginalPlan
 
 
@@ -19,8 +19,8 @@ def test_the_draws_follow_the_discrete_laplace_distribution() -> None:
 
 def test_every_word_gets_noise_of_the_plan() -> None:
     plan = MarginalPlan(max_words=2, max_weight=1.0, epsilon=4.0, trust="local")
-    scale = math.ceil(l1_sensitivity(plan) / plan.epsilon)
-    assert scale == 128
+    scale = local_scale(plan)
+    assert scale == math.ceil(l1_sensitivity(plan) / plan.epsilon) == 128
     noisy = locally_noised({3: 256}, 4000, plan)
     assert set(noisy) <= set(range(4000))
     assert len(noisy) > 3900, "words without counts are noised too"
