@@ -11,6 +11,8 @@
     GET  /v1/operator/marginals/{version}             ?top=20
     POST /v1/operator/marginals/{version}/publish
     POST /v1/operator/devices/{device}/revoke
+
+Errors are answered as Problem, as on the devices' routes.
 """
 
 from __future__ import annotations

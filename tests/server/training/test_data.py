@@ -67,5 +67,7 @@ def test_collate_pads_with_the_last_frame_and_blank() -> None:
 def test_stream_skips_what_is_too_short_for_its_text() -> None:
     """Five tokens need more than five stacked frames, and one more for each repeated token."""
     tokens = {"word 0": [1], "word 1": [1, 2, 3, 4, 5], "word 2": [3, 3, 3, 3]}
-    made = list(stream(examples(3), tokens.__getitem__, lambda e, _: e.features, np.random.default_rng(0), subsampling=3))
+    made = list(
+        stream(examples(3), tokens.__getitem__, lambda e, _: e.features, np.random.default_rng(0), subsampling=3)
+    )
     assert [batch.lengths.tolist() for batch in made] == [[1]]
