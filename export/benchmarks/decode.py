@@ -2,7 +2,8 @@
 
 Audio: recordings of ``barista`` where ``IDIOLECT_DATA`` holds them, else the made speech next to this file (held-out
 voices of espeak-ng). Weights: the packaged bundle, else the ``bench`` preset with random ones. sherpa-onnx runs its
-streaming recogniser; like ours it gets 300 ms at a time.
+streaming recogniser; like ours it gets 300 ms at a time. Time is the processor's, which other work on the machine
+changes less than the clock's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +36,7 @@ __all__ = ["benchmark", "greedy_agreement", "sherpa_recognizer", "sherpa_tokens"
 BEAM, RUNS, CLIPS = 8, 5, 16
 CHUNK = SAMPLE_RATE * 3 // 10
 SHERPA_SYMBOLS = 10  # tokens that sherpa-onnx's greedy search may emit on one frame
-UNIT = "s of audio/s"
+UNIT = "s of audio/s of CPU"
 
 Waveform = NDArray[np.float32]
 
@@ -181,14 +182,14 @@ def _random_bundle(folder: Path) -> Path:
 
 
 def _alternate(ways: dict[str, Callable[[list[Waveform]], Any]], clips: list[Waveform]) -> dict[str, float]:
-    """Median seconds of each way over the clips; one run of each in turn, so that a busy machine slows all of them."""
+    """Median CPU seconds of each way over the clips; one run of each in turn: a busy machine slows all of them."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for run in range(RUNS + 1):
         for name, way in ways.items():
-            begin = perf_counter()
+            begin = process_time()
             way(clips)
             if run:  # the first one warms up
-                times[name].append(perf_counter() - begin)
+                times[name].append(process_time() - begin)
     return {name: median(found) for name, found in times.items()}
 
 
