@@ -32,6 +32,10 @@ class FeatureSettings:
     preemphasis: float = 0.97
 
     def __post_init__(self) -> None:
+        for name in ("sample_rate", "mel_bins", "window", "shift"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ConfigurationError(f"features.{name}: found {value!r}, expected a whole number of at least 1")
         if not 0 < self.shift <= self.window:
             raise ConfigurationError(f"features.shift: found {self.shift}, expected 1..window ({self.window})")
         if not 0.0 <= self.low_frequency < self.high_frequency <= self.sample_rate / 2:

@@ -7,6 +7,7 @@ import gzip
 import math
 import tempfile
 import warnings
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,5 +80,5 @@ def _read(path: Path) -> Any:
             plain = Path(folder) / "ngram.arpa"
             plain.write_bytes(gzip.decompress(path.read_bytes()))
             return kenlm.Model(str(plain), settings)
-    except (OSError, EOFError, RuntimeError) as error:
+    except (OSError, EOFError, RuntimeError, ValueError, zlib.error) as error:  # ValueError: kenlm, of bytes not UTF-8
         raise BundleError(f"{path}: kenlm cannot read this n-gram ({error}); estimate it again") from error

@@ -46,7 +46,10 @@ def read_folder(path: Path) -> Corpus:
 def _from_file(file: Path, root: Path) -> Utterance:
     relative = file.relative_to(root)
     words = file.with_suffix(".txt")
-    text = normalise_text(words.read_text(encoding="utf-8")) if words.is_file() else None
+    try:
+        text = normalise_text(words.read_text(encoding="utf-8")) if words.is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{words}: cannot be read ({error}); expected UTF-8 text") from error
     return Utterance(
         id=relative.with_suffix("").as_posix(),
         speaker=relative.parts[0] if len(relative.parts) > 1 else root.resolve().name,

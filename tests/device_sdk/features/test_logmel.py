@@ -89,6 +89,8 @@ def test_frames_come_as_soon_as_they_are_complete():
     [
         ({"shift": 0}, "shift"),
         ({"shift": 500}, "shift"),
+        ({"window": 400.0}, "window"),
+        ({"mel_bins": 0}, "mel_bins"),
         ({"high_frequency": 9_000.0}, "high"),
         ({"low_frequency": -1.0}, "low"),
         ({"low_frequency": 8_000.0}, "low"),

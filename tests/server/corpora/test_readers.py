@@ -174,6 +174,13 @@ def test_folder_names_what_is_wrong_in_a_manifest(tmp_path: Path, row: str, mess
         open_corpus(f"folder:{tmp_path}")
 
 
+def test_words_that_are_no_text_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "x.flac")
+    (tmp_path / "x.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"x\.txt: cannot be read"):
+        open_corpus(f"folder:{tmp_path}")
+
+
 def test_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no audio file"):
         open_corpus(f"folder:{tmp_path}")
