@@ -100,8 +100,15 @@ def _pieces(recipe: Recipe, mixture: Mixture, out: Path) -> bytes:
 
 
 def _watched_made(count: int) -> list[Example]:
-    corpus = made_corpus("devices", 10, max(1, count // 10), seed=11)
-    return [_example(utterance, "made.devices") for utterance in corpus.utterances]
+    each = max(1, count // 10)
+    return [
+        _example(utterance, source)
+        for source, corpus in (
+            ("made.development", made_corpus("base", 10, each, seed=12)),
+            ("made.devices", made_corpus("devices", 10, each, seed=11)),
+        )
+        for utterance in corpus.utterances
+    ]
 
 
 def _watch(utterances: Sequence[Utterance], source: str, count: int) -> list[Example]:

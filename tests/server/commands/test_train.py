@@ -32,7 +32,7 @@ def test_a_run_of_20_steps_on_made_and_real_speech(tmp_path: Path) -> None:
     assert result.exit_code == 0
     record = json.loads(result.stdout)
     assert record["steps"] == 20
-    assert {"made.devices", "fsdd.devices", "fsdd.heldout"} == set(record["wer"])
+    assert {"made.development", "made.devices", "fsdd.devices", "fsdd.heldout"} == set(record["wer"])
     described = json.loads((out / "training.json").read_text())
     assert described["voices"]["fsdd"] == {
         "base": ["jackson"], "development": [], "devices": ["george"], "heldout": ["lucas"]

@@ -56,6 +56,7 @@ def test_a_run_goes_through_all_phases_and_writes_its_files(tmp_path: Path, piec
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert lines[0]["phase"] == "easy"
     assert {"easy", "ctc", "rnnt"} >= {line["phase"] for line in lines}
+    assert lines[-1]["finished"]
     weights = load_file(tmp_path / "run" / "weights.safetensors")
     expected = PRESETS["tiny"].constant_shapes() | PRESETS["tiny"].parameter_shapes()
     assert {name: value.shape for name, value in weights.items()} == expected
@@ -181,6 +182,26 @@ def test_flat_targets_share_the_speech_by_letters() -> None:
     assert targets[17:].tolist() == [-100]
     short = collate([(np.zeros((9, 64), np.float32), [3, 4])], 3)
     assert flat_targets(short, letters).shape == (1, 3)
+
+
+def test_the_blank_is_lowered_by_what_helps_development_utterances(
+    tmp_path: Path, pieces: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a decoder whose errors fall until the blank's bias is 1 lower, that is what is exported."""
+    monkeypatch.setattr(rnnt, "ShardMaker", PresentShards)
+    plain = train_rnnt(TINY, Mixture(), pieces, tmp_path / "plain", watched(), show=False)
+    before = load_file(tmp_path / "plain" / "weights.safetensors")["joiner.output.bias"]
+    assert plain["blank_lowered_by"] == 0.0
+
+    def errors(self: rnnt._Run, examples: list[Example]) -> dict[str, float]:
+        return {example.source: abs(self.shyness - 1.0) for example in examples}
+
+    monkeypatch.setattr(rnnt._Run, "errors", errors)
+    examples = [replace(example, source="noise.development") for example in watched()]
+    assert train_rnnt(TINY, Mixture(), pieces, tmp_path / "low", examples, show=False)["blank_lowered_by"] == 1.0
+    after = load_file(tmp_path / "low" / "weights.safetensors")["joiner.output.bias"]
+    np.testing.assert_allclose(after[0], before[0] - 1.0, rtol=1e-6)
+    np.testing.assert_array_equal(after[1:], before[1:])
 
 
 def test_a_gradient_that_is_no_number_stops_the_run(tmp_path: Path, pieces: bytes) -> None:
