@@ -38,6 +38,10 @@ class Refused(CheckInError):
         self.status = status
         self.code = code
 
+    def __reduce__(self) -> tuple[type[Refused], tuple[str, int, str]]:
+        # Exceptions are copied, and brought home from worker processes, from their arguments.
+        return type(self), (str(self), self.status, self.code)
+
 
 class Client:
     """Owns the connections to one server.

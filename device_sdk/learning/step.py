@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from device_sdk.errors import ConfigurationError, LearningError
 
-__all__ = ["Arrays", "Momentum", "StepSettings", "add_scaled", "clipped", "global_norm", "sgd"]
+__all__ = ["Arrays", "Momentum", "StepSettings", "clipped", "global_norm", "sgd"]
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 """Parameter name -> float32 array, shapes as in the architecture."""
@@ -61,11 +61,6 @@ def clipped(arrays: Arrays, bound: float) -> tuple[dict[str, npt.NDArray[np.floa
         return dict(arrays), norm
     scale = np.float32(bound / norm)
     return {name: array * scale for name, array in arrays.items()}, norm
-
-
-def add_scaled(left: Arrays, right: Arrays, scale: float) -> dict[str, npt.NDArray[np.float32]]:
-    """left + scale * right, name by name; names that only one side has are an error of the caller (KeyError)."""
-    return {name: array + np.float32(scale) * right[name] for name, array in left.items()}
 
 
 def sgd(

@@ -16,7 +16,6 @@ from server.storage.schema import releases, rounds, transitions
 __all__ = [
     "count_by_state",
     "create_round",
-    "find_release",
     "find_round",
     "list_rounds",
     "open_round",
@@ -78,11 +77,6 @@ def find_round(connection: Connection, round_id: str) -> Row[Any]:
     if row is None:
         raise Refusal(404, "unknown_round", f"round {round_id[:64]!r} does not exist", "round_id")
     return row
-
-
-def find_release(connection: Connection, round_id: str, stream: str) -> Row[Any] | None:
-    query = select(releases).where(releases.c.round_id == round_id, releases.c.stream == stream)
-    return connection.execute(query).first()
 
 
 def list_rounds(connection: Connection, limit: int = 100) -> list[Row[Any]]:

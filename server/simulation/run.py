@@ -31,7 +31,7 @@ def simulate(
 ) -> tuple[dict[str, Any], list[Run]]:
     """Runs everything and returns (document, runs): the JSON document and what it was computed from.
 
-    Raises DataError for a source that cannot be used, BundleError for a bundle, SimulationError of a worker as it is.
+    Raises DataError for a source that cannot be used, BundleError for a bundle, and whatever ended a worker as it is.
     """
     bundle = Bundle.open(settings.bundle)
     voices = bundle.manifest.training.get("voices", {})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 from hashlib import sha256
 from pathlib import Path
@@ -146,6 +147,13 @@ def test_errors_name_the_url(store: Store, answers: list[Any], words: str) -> No
     message = CheckIn(device_id="d", bundle_format=1, model_version="m", marginals_version=0, words_digest="w")
     with pytest.raises(CheckInError, match=words):
         Answers(*answers).client().check_in(who, message)
+
+
+def test_a_refusal_is_whole_after_it_was_copied(store: Store) -> None:
+    with pytest.raises(Refused) as raised:
+        Answers(problem(409)).client().report(enrolled(store), Outgoing("mine", URL, "marginals", "r", b"{}"))
+    other = copy.copy(raised.value)
+    assert (str(other), other.status, other.code) == (str(raised.value), 409, "round_closed")
 
 
 def test_a_receipt_for_something_else_is_no_receipt(store: Store) -> None:
