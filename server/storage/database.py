@@ -26,7 +26,10 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
-        parsed = make_url(url)
+        try:
+            parsed = make_url(url)
+        except SQLAlchemyError as error:
+            raise StateError(f"database: cannot read its URL ({error}); expected one like sqlite:///server.db") from error
         self.sqlite = parsed.get_backend_name() == "sqlite"
         if self.sqlite and parsed.database not in (None, "", ":memory:"):
             Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)

@@ -53,6 +53,11 @@ def test_foreign_keys_hold(database: Database) -> None:
         connection.exec_driver_sql("INSERT INTO nonces VALUES ('nobody', 'nonce', 0)")
 
 
+def test_an_unreadable_url_is_named() -> None:
+    with pytest.raises(StateError, match="cannot read its URL"):
+        Database("no url")
+
+
 def test_errors_do_not_tell_what_was_sent(database: Database) -> None:
     with pytest.raises(IntegrityError) as raised, database.write() as connection:
         connection.execute(insert(devices).values(id="canary", public_key=b"canary", enrolled_at=None))
