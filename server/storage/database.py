@@ -29,7 +29,9 @@ class Database:
         try:
             parsed = make_url(url)
         except SQLAlchemyError as error:
-            raise StateError(f"database: cannot read its URL ({error}); expected one like sqlite:///server.db") from error
+            raise StateError(
+                f"database: cannot read its URL ({error}); expected one like sqlite:///server.db"
+            ) from error
         self.sqlite = parsed.get_backend_name() == "sqlite"
         if self.sqlite and parsed.database not in (None, "", ":memory:"):
             Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
