@@ -24,7 +24,7 @@ class StepSettings:
     this before clipping counts as divergence. largest_rise: a loss this many times the running mean does too, where it
     is also above ``largest_rise`` times 10 nats (one hard utterance after easy ones is no divergence)."""
 
-    learning_rate: float = 0.05
+    learning_rate: float = 0.1
     momentum: float = 0.0
     clip_norm: float = 1.0
     largest_norm: float = 1e4

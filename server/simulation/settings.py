@@ -25,7 +25,7 @@ class FleetSettings:
     learning: LearningSettings = field(default_factory=LearningSettings)
     clip_norm: float = 1.0
     noise_stddev: float = 3e-4
-    server_rate: float = 1.0
+    server_rate: float = 2.0
     marginal_epsilon: float = 2.0
 
 
