@@ -28,6 +28,7 @@ from device_sdk.learning.learner import LearningReport, Outcome, Student, Teache
 from device_sdk.learning.memory import Example, Recent
 from device_sdk.learning.step import Momentum
 from device_sdk.personalization import cache as caches
+from device_sdk.personalization.confirmed import confirmed_texts
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.runtimes.training import TrainingSession
 from device_sdk.session import DeviceSession
@@ -120,7 +121,8 @@ class Device:
     def feedback(self, utterance_id: str, signal: Signal) -> None:
         """What the app saw its user do. Late feedback is fine while the utterance is in memory; FeedbackError after.
 
-        A cancelled utterance's words are taken out of the counts, a corrected one's replaced by the correction's.
+        What was counted of the utterance is replaced by what the feedback says of its words: see
+        :func:`device_sdk.personalization.confirmed.confirmed_texts`.
         """
         if not isinstance(signal, Accepted | Cancelled | Corrected | Semantics):
             raise FeedbackError(
@@ -129,8 +131,8 @@ class Device:
         with self._guard:
             example = self._recent.mark(utterance_id, signal)
             words, weights = self._base.words, self._base.combination
-            if isinstance(signal, Cancelled | Corrected):
-                texts = (signal.text,) if isinstance(signal, Corrected) else ()
+            texts = confirmed_texts([hypothesis.text for hypothesis in example.nbest], signal)
+            if texts is not None and self._counting:
                 counts = caches.count(texts, words, weights.sigma)
                 due = not example.reported  # what was reported once is not reported again
                 cache = caches.withdraw(self._cache, example.counts, due)
@@ -274,11 +276,15 @@ class Device:
             marginal = self._marginal
         return self._rescorer.rescore(hypotheses, marginal)
 
+    @property
+    def _counting(self) -> bool:
+        return self.settings.use_marginals or self.settings.share_marginals
+
     def _heard(self, result: Result, features: NDArray[np.float32]) -> None:
         with self._guard:
             texts = [hypothesis.text for hypothesis in result.nbest]
             counts = caches.count(texts, self._base.words, self._rescorer.weights.sigma)
-            if self.settings.use_marginals or self.settings.share_marginals:
+            if self._counting:
                 cache = caches.update(self._cache, counts)
                 try:
                     self._keep_cache(cache)
@@ -287,6 +293,8 @@ class Device:
                     self._cache, self._marginal = cache, None
             if self.settings.learn and len(features) >= self._base.architecture.subsampling_factor:
                 self._recent.add(result.utterance_id, features, result.nbest, counts)
+            elif self._counting and not self.settings.learn:  # feedback mends the counts; that needs no features
+                self._recent.add(result.utterance_id, features[:0], result.nbest, counts)
 
     def _keep_cache(self, cache: caches.MarginalCache) -> None:
         self._store.put("counts", "cache", caches.to_bytes(cache, self._base.words))

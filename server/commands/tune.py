@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +44,7 @@ def rescoring(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be chosen.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")] = None,
     speeds: Annotated[
-        str, typer.Option(help="Play recorded voices at these speeds; training hears them at 0.86 to 1.17.")
+        str, typer.Option(help="Play voices at these speeds; training hears them at 0.86 to 1.17.")
     ] = "0.75,0.8,1.25,1.35",
     beam: Annotated[int, typer.Option(min=1, help="Width of the beam and length of the n-best lists.")] = 8,
     alpha: Annotated[float | None, typer.Option(help="Weight of the global unigram, eq. 2; else the bundle's.")] = None,
@@ -99,7 +100,7 @@ def rescoring(
 
 
 def _development(source: str, factors: list[float], seed: int, limit: int | None) -> Corpus:
-    """Up to ``limit`` utterances by voices that base training may use, in order, recordings at each speed."""
+    """Up to ``limit`` utterances by voices that base training may use, in order, at each speed."""
     from server.corpora import Corpus, open_corpus
     from server.tuning.speeds import at_speeds
 
@@ -115,7 +116,7 @@ def _development(source: str, factors: list[float], seed: int, limit: int | None
         raise ConfigurationError(f"--data {source}: these voices are kept from tuning; use made:base")
     if limit is not None:
         corpus = Corpus(corpus.name, corpus.utterances[:limit], corpus.lexicon)
-    return corpus if kind == "made" else at_speeds(corpus, factors)
+    return at_speeds(corpus, factors)
 
 
 def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists:
@@ -128,8 +129,8 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
     entries = []
     with _bar() as bar:
         for corpus in corpora:
-            task = bar.add_task(corpus.name, total=len(corpus))
-            entries += gather(corpus.utterances, recognizer.recognise, lambda task=task: bar.advance(task))  # type: ignore[misc]
+            advance = partial(bar.advance, bar.add_task(corpus.name, total=len(corpus)))
+            entries += gather(corpus.utterances, recognizer.recognise, corpus.lexicon, advance)
     return stack(entries, bundle.words, rescorer.neural, rescorer.ngram)
 
 

@@ -168,10 +168,11 @@ def _hear(device: Device, voice: Participant, number: int, task: Task) -> Iterat
             recording, result.text, task.population.lexicon, voice=voice.name, round_=number, recognise_seconds=heard
         )
         signal = saw(recording, result, task.population.lexicon, task.condition)
-        if task.condition.learning and signal is not None:
+        if (task.condition.learning or task.condition.marginals) and signal is not None:
             begin = time.perf_counter()
             device.feedback(result.utterance_id, signal)
-            device.learn()
+            if task.condition.learning:
+                device.learn()
             outcome = replace(outcome, learn_seconds=time.perf_counter() - begin)
         _tell(1)
         yield outcome

@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import DataError
+from device_sdk.feedback.signals import Semantics
+from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Result
+from device_sdk.personalization.confirmed import confirmed_texts
 from rescoring.combination import CombinationWeights, combine
 from rescoring.nbest import LanguageModel
 from rescoring.words import WordList
@@ -27,25 +30,30 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ListEntry:
-    """One utterance: its speaker, its n-best texts, their acoustic scores (nats), and the reference."""
+    """One utterance: its speaker, its n-best texts, their acoustic scores (nats), and the reference.
+
+    confirmed: the texts that a device counts once it was told the slots; None where there are no slot labels.
+    """
 
     speaker: str
     texts: tuple[str, ...]
     acoustic: tuple[float, ...]
     reference: str
+    confirmed: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DevelopmentLists:
     """Lists of U utterances as padded arrays [U, N]; a padded entry has acoustic -inf and zeros elsewhere.
 
-    speakers, texts, ids: of each utterance; ids: word ids of each hypothesis. neural, ngram: log p of the language
-    models, nats, or None. words, unlisted: counts. errors: word errors. reference_words: in all references together.
+    speakers, texts, ids, confirmed: of each utterance; ids: word ids of each hypothesis. neural, ngram: log p of the
+    language models, nats, or None. words, unlisted: counts. errors: word errors. reference_words: in all references.
     """
 
     speakers: tuple[str, ...]
     texts: tuple[tuple[str, ...], ...]
     ids: tuple[tuple[tuple[int, ...], ...], ...]
+    confirmed: tuple[tuple[str, ...] | None, ...]
     acoustic: Array
     neural: Array | None
     ngram: Array | None
@@ -96,28 +104,31 @@ class DevelopmentLists:
         return int(masked.min(axis=1).sum())
 
 
-def entry(utterance: Utterance, recognise: Callable[[Waveform], Result]) -> ListEntry | None:
+def entry(
+    utterance: Utterance, recognise: Callable[[Waveform], Result], lexicon: SlotLexicon | None = None
+) -> ListEntry | None:
     """The n-best list of one utterance, or None where the corpus does not know its words for sure."""
     if utterance.text is None or not utterance.score_words:
         return None
     nbest = recognise(utterance.load()).nbest
-    return ListEntry(
-        utterance.speaker,
-        tuple(hypothesis.text for hypothesis in nbest),
-        tuple(hypothesis.scores.acoustic for hypothesis in nbest),
-        utterance.text,
-    )
+    texts = tuple(hypothesis.text for hypothesis in nbest)
+    confirmed = None
+    if utterance.slots is not None and lexicon is not None:
+        confirmed = confirmed_texts(texts, Semantics(utterance.slots, lexicon))
+    acoustic = tuple(hypothesis.scores.acoustic for hypothesis in nbest)
+    return ListEntry(utterance.speaker, texts, acoustic, utterance.text, confirmed)
 
 
 def gather(
     utterances: Iterable[Utterance],
     recognise: Callable[[Waveform], Result],
+    lexicon: SlotLexicon | None = None,
     progress: Callable[[], None] | None = None,
 ) -> list[ListEntry]:
-    """Recognise utterances in their order; those without sure words are left out."""
+    """Recognise utterances in their order; those without sure words are left out. lexicon: to read slots with."""
     found = []
     for utterance in utterances:
-        made = entry(utterance, recognise)
+        made = entry(utterance, recognise, lexicon)
         if made is not None:
             found.append(made)
         if progress is not None:
@@ -148,6 +159,7 @@ def stack(
         speakers=tuple(made.speaker for made in entries),
         texts=tuple(made.texts for made in entries),
         ids=ids,
+        confirmed=tuple(made.confirmed for made in entries),
         acoustic=padded((made.acoustic for made in entries), -np.inf),
         neural=scores(neural),
         ngram=scores(ngram),

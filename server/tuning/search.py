@@ -93,8 +93,9 @@ def marginal_errors(
 ) -> NDArray[np.int64]:
     """Word errors of each utterance [U] when every speaker's device adapts to what it recognised before.
 
-    Predict, then learn: an utterance is rescored with its speaker's cache as it was, then its n-best list, in the order
-    of the second pass, is counted. No server takes part: the global distribution is the background (a lone device).
+    Predict, then learn: an utterance is rescored with its speaker's cache as it was, then counted as the device counts
+    it: by its n-best list in the order of the second pass or, where slots are labelled, by what they confirm. No server
+    takes part: the global distribution is the background (a lone device).
     """
     caches: dict[str, cache.MarginalCache] = {}
     found = np.zeros(len(lists), dtype=np.int64)
@@ -104,7 +105,10 @@ def marginal_errors(
         personal = np.array([personal_score(ids, factors) for ids in lists.ids[index]])
         ranking = order(lists.adapted(index, weights, personal))
         found[index] = lists.errors[index, ranking[0]]
-        caches[speaker] = cache.update(held, cache.count([texts[place] for place in ranking], words, weights.sigma))
+        counted = lists.confirmed[index]
+        if counted is None:
+            counted = tuple(texts[place] for place in ranking)
+        caches[speaker] = cache.update(held, cache.count(counted, words, weights.sigma))
     return found
 
 

@@ -19,7 +19,20 @@ def bundle(tiny_bundle: Bundle, tmp_path: Path) -> Path:
 
 def test_weights_are_written_into_the_bundle(bundle: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     report_file = tmp_path / "report.json"
-    words = ["tune", "rescoring", str(bundle), "--limit", "3", "--beta", "0.4", "--json", "--output", str(report_file)]
+    words = [
+        "tune",
+        "rescoring",
+        str(bundle),
+        "--limit",
+        "1",
+        "--speeds",
+        "0.9,1,1.1",
+        "--beta",
+        "0.4",
+        "--json",
+        "--output",
+        str(report_file),
+    ]
     assert cli.main(words) == 0
     report = json.loads(capsys.readouterr().out)
     assert report == json.loads(report_file.read_text())

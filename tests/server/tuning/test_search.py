@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from device_sdk.errors import DataError
+from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result, Scores
 from rescoring.combination import CombinationWeights
 from rescoring.words import UNKNOWN, WordList
@@ -120,9 +121,26 @@ def test_only_sure_words_are_gathered() -> None:
 
     ticks: list[int] = []
     found = gather(
-        [utterance("play", True), utterance(None, True), utterance("play", False)], recognise, lambda: ticks.append(1)
+        [utterance("play", True), utterance(None, True), utterance("play", False)],
+        recognise,
+        progress=lambda: ticks.append(1),
     )
     assert found == [ListEntry("a", ("play jazz",), (-1.5,), "play")]
     assert len(ticks) == 3
     with pytest.raises(DataError, match="development data"):
         stack([], WORDS, None, None)
+
+
+def test_what_slots_confirm_is_counted() -> None:
+    """The first pass always hears the wrong word; only the labelled slots tell the device what was said."""
+    lexicon = SlotLexicon({"what": ("jazz", "chess")})
+    nbest = (
+        Hypothesis((), "play some jazz", (), Scores(-1.0), -1.0),
+        Hypothesis((), "play some chess", (), Scores(-1.3), -1.3),
+    )
+    said = Utterance("u", "a", "play some chess", {"what": "chess"}, True, lambda: np.zeros(10, np.float32))
+    weights = CombinationWeights(language_model=1.0, marginal=1.0, smoothing=5.0)
+    for given, expected in ((lexicon, 0), (None, 1)):
+        made = gather([said] * 8, lambda waveform: Result("u", nbest, 0.1), given)
+        assert made[0].confirmed == (("play some chess",) if given else None)
+        assert marginal_errors(stack(made, WORDS, None, None), weights, WORDS, BACKGROUND)[-1] == expected
