@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,10 @@ class Shape:
     heldout_each: int | None = None
 
 
+HABITS = 8
+HABITUAL = 0.7
+"""A made person says one of HABITS own commands this often (the first most, as 1 / rank), else a new one."""
+
 MADE = Shape(devices=6, each=10, heldout=3, heldout_each=12)
 
 Progress = Callable[[int, int], None]
@@ -130,11 +134,23 @@ def _made(seed: int, shape: Shape) -> tuple[_Voices, _Voices]:
 
 
 def _sentences(person: Person, split: VoiceSet, number: int, count: int, seed: int) -> list[Utterance]:
+    """What one person says: mostly a few phrases of its own, now and then something else, never twice quite alike."""
     generator = np.random.default_rng([seed, number, *split.encode()])
-    return [
-        made_utterance(sample(generator, split, person.profile), person, (seed, number, position))
-        for position in range(count)
-    ]
+    habits = [sample(generator, split, person.profile) for _ in range(HABITS)]
+    shares = 1.0 / np.arange(1, HABITS + 1)
+    shares /= shares.sum()
+    said = []
+    for position in range(count):
+        habitual = generator.random() < HABITUAL
+        command = habits[generator.choice(HABITS, p=shares)] if habitual else sample(generator, split, person.profile)
+        voice = person.voice
+        voice = replace(
+            voice,
+            pitch=int(np.clip(voice.pitch + generator.integers(-4, 5), 0, 99)),
+            rate=int(np.clip(voice.rate + generator.integers(-10, 11), 80, 450)),
+        )
+        said.append(made_utterance(command, replace(person, voice=voice), (seed, number, position)))
+    return said
 
 
 def _title(person: Person) -> str:
