@@ -43,7 +43,7 @@ def speech(seed: int, seconds: float = 0.6) -> np.ndarray:
 
 
 def quick(**learning) -> DeviceSettings:
-    return DeviceSettings(learning=LearningSettings(**learning))
+    return DeviceSettings(learning=LearningSettings(**{"passes": 1, **learning}))
 
 
 @pytest.fixture
@@ -357,7 +357,7 @@ LEARNER = """
 import sys
 import numpy as np
 from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings
-settings = DeviceSettings(learning=LearningSettings(cost_weight=0.0))
+settings = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0))
 with Device.open(sys.argv[1], bytes(range(32)), Bundle.open(sys.argv[2]), settings) as device:
     waveform = (np.random.default_rng(0).normal(size=9600) * 0.05).astype(np.float32)
     while True:

@@ -28,7 +28,7 @@ pytest.importorskip("fastapi")
 KEY = bytes(range(32))
 TOKEN = "a token to enrol with"
 OPERATOR = "a token of the operator"
-SETTINGS = DeviceSettings(learning=LearningSettings(cost_weight=0.0, step=StepSettings(learning_rate=0.05)))
+SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05)))
 
 
 @dataclass
