@@ -24,7 +24,7 @@ class FleetSettings:
 
     learning: LearningSettings = field(default_factory=LearningSettings)
     clip_norm: float = 1.0
-    noise_stddev: float = 3e-4
+    noise_stddev: float = 5e-5
     server_rate: float = 2.0
     marginal_epsilon: float = 2.0
 
