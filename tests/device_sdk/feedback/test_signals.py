@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_sdk.errors import FeedbackError
@@ -73,6 +73,7 @@ def test_edit_distance_is_a_metric(a: list[str], b: list[str], c: list[str]) -> 
     assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
 
 
+@settings(deadline=None)  # the first example imports jiwer
 @given(words, words)
 def test_word_errors_agree_with_jiwer(reference: list[str], hypothesis: list[str]) -> None:
     jiwer = pytest.importorskip("jiwer")
