@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 from device_sdk.bundle import Bundle
 from tests.tiny import write_tiny_bundle
+
+# How long an example takes says nothing where cores are shared.
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 
 @pytest.fixture(scope="session")
