@@ -7,25 +7,30 @@ from typing import Any
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.learning.settings import LearningSettings
+from device_sdk.learning.step import StepSettings
 from server.simulation.population import Shape
 
 __all__ = ["FleetSettings", "SimulationSettings"]
+
+
+def _learning() -> LearningSettings:
+    return LearningSettings(passes=1, step=StepSettings(learning_rate=0.2))
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
     """How devices learn and what the server asks of them.
 
-    learning: of every device; the SDK's own defaults.
+    learning: of every device; one bold step an utterance, since a round has few.
     clip_norm, noise_stddev: bound of a delta (L2) and the noise each device adds to every value of it.
     server_rate: learning rate of the server's averaging; 1 moves the model onto the mean of the devices' models.
     marginal_epsilon: epsilon of one marginal report.
     """
 
-    learning: LearningSettings = field(default_factory=LearningSettings)
+    learning: LearningSettings = field(default_factory=_learning)
     clip_norm: float = 1.0
     noise_stddev: float = 5e-5
-    server_rate: float = 2.0
+    server_rate: float = 2.5
     marginal_epsilon: float = 2.0
 
 
