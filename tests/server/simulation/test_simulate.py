@@ -152,6 +152,8 @@ def test_a_condition_allows_what_it_says(condition: Condition) -> None:
     assert (plans["marginals"] is not None) == condition.marginals
     assert (plans["deltas"] is not None) == condition.learning
     assert plans["goal"] == 5 and plans["minimum"] == 3
+    rates = [round_settings(FleetSettings(), condition, devices)["optimizer"]["learning_rate"] for devices in (2, 20)]
+    assert rates == [1.0, 4.0]
 
 
 def outcome(voice: str, errors: int) -> Outcome:
