@@ -30,7 +30,7 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
         raise PrivacyError(f"ratio {ratio!r}, delta {delta!r}: expected ratio >= 0 and delta inside (0, 1)")
     if ratio == 0:
         return 0.0
-    if math.isinf(ratio) or ratio > 1e4:  # beyond this the bound says nothing and floats lose it
+    if math.isinf(ratio) or ratio > 1e6:  # beyond this floats lose the difference of the two terms
         return math.inf
     if gaussian_delta(ratio, 0.0) <= delta:
         return 0.0

@@ -74,10 +74,16 @@ def test_gaussian_epsilon_is_the_smallest_that_holds(ratio: float, delta: float)
         assert gaussian_delta(ratio, epsilon * (1 - 1e-6)) >= delta * (1 - 1e-3)
 
 
-@pytest.mark.parametrize(("ratio", "epsilon"), [(0.0, 0.0), (1e-9, 0.0), (math.inf, math.inf), (1e5, math.inf)])
+@pytest.mark.parametrize(("ratio", "epsilon"), [(0.0, 0.0), (1e-9, 0.0), (math.inf, math.inf), (2e6, math.inf)])
 def test_gaussian_edges(ratio: float, epsilon: float) -> None:
     assert gaussian_epsilon(ratio, 1e-6) == epsilon
     assert gaussian_delta(0.0, 1.0) == 0.0
+
+
+@pytest.mark.parametrize("ratio", [1e3, 1e4, 1e5, 9e5])
+def test_gaussian_epsilon_of_next_to_no_noise(ratio: float) -> None:
+    """As the ratio grows, epsilon tends to r^2 / 2 + r z with Phi(z) = 1 - delta."""
+    assert (gaussian_epsilon(ratio, 1e-6) - ratio**2 / 2) / ratio == pytest.approx(4.753424, abs=2e-3)
 
 
 @pytest.mark.parametrize(("ratio", "delta"), [(-1.0, 0.1), (math.nan, 0.1), (1.0, 0.0), (1.0, 1.0)])
