@@ -30,7 +30,7 @@ class LearningSettings:
     baseline: float = 0.0
     hypotheses: int = 5
     repair: bool = True
-    passes: int = 3
+    passes: int = 2
     wait_seconds: float = 60.0
     step: StepSettings = field(default_factory=StepSettings)
     teacher: TeacherSettings = field(default_factory=TeacherSettings)
