@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
     from device_sdk.checkin import CheckInReport, Client
-    from device_sdk.decoding import DecodingSettings, RecognitionSession, Recognizer
+    from device_sdk.decoding import DecodingSettings, Endpointing, EndpointRule, RecognitionSession, Recognizer
     from device_sdk.device import Device
     from device_sdk.errors import (
         AudioError,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         PrivacyError,
         ProtocolError,
+        SessionError,
         StateError,
     )
     from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon
@@ -47,6 +48,8 @@ __all__ = [
     "Device",
     "DeviceSession",
     "DeviceSettings",
+    "EndpointRule",
+    "Endpointing",
     "FeedbackError",
     "Hypothesis",
     "IdiolectError",
@@ -63,6 +66,7 @@ __all__ = [
     "Result",
     "Scores",
     "Semantics",
+    "SessionError",
     "SlotLexicon",
     "StateError",
     "Word",
@@ -71,7 +75,7 @@ __all__ = [
 _HOMES = {
     "bundle": ("Bundle",),
     "checkin": ("CheckInReport", "Client"),
-    "decoding": ("DecodingSettings", "RecognitionSession", "Recognizer"),
+    "decoding": ("DecodingSettings", "EndpointRule", "Endpointing", "RecognitionSession", "Recognizer"),
     "device": ("Device",),
     "feedback": ("Accepted", "Cancelled", "Corrected", "Semantics", "SlotLexicon"),
     "hypothesis": ("Hypothesis", "Partial", "Result", "Scores", "Word"),

@@ -18,6 +18,7 @@ __all__ = [
     "MissingExtraError",
     "PrivacyError",
     "ProtocolError",
+    "SessionError",
     "StateError",
 ]
 
@@ -60,6 +61,10 @@ class PrivacyError(IdiolectError):
 
 class ProtocolError(IdiolectError):
     """A message that breaks the wire contract: version, signature, shape or size."""
+
+
+class SessionError(IdiolectError):
+    """A session that is used from two threads at once."""
 
 
 class CheckInError(IdiolectError):

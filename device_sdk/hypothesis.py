@@ -27,11 +27,16 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word and when it was said. start, end: seconds from the start of the audio."""
+    """One word and when it was said.
+
+    start, end: seconds from the start of the audio. confidence: probability that it is right, in [0, 1]; 0 until the
+    utterance ended.
+    """
 
     text: str
     start: float
     end: float
+    confidence: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class Hypothesis:
 
     tokens: sentence pieces, without blank.
     score: what the list is sorted by (nats): the parts of ``scores`` under the bundle's combination weights.
+    confidence: probability that every word is right and none is missing, in [0, 1]; 0 until the utterance ended.
     """
 
     tokens: tuple[int, ...]
@@ -47,6 +53,7 @@ class Hypothesis:
     words: tuple[Word, ...]
     scores: Scores
     score: float
+    confidence: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +61,18 @@ class Partial:
     """What is known while audio still arrives.
 
     text: best hypothesis so far.
-    stable: the prefix of ``text`` that every hypothesis in the beam shares.
+    stable: the prefix of ``text`` that every hypothesis still in play shares; every later partial of the utterance
+    begins with it.
     seconds: audio consumed so far.
+    endpoint: whether a rule found the utterance over, now or at an earlier moment of it; rule: its name, see
+    :class:`~device_sdk.decoding.Endpointing`.
     """
 
     text: str
     stable: str
     seconds: float
+    endpoint: bool = False
+    rule: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +81,14 @@ class Result:
 
     utterance_id: names the utterance when feedback about it comes later.
     seconds: length of the audio.
+    offset: seconds of audio that the session heard before this utterance. Words count from the utterance's own start;
+    in the stream, a word began at ``offset + word.start``.
     """
 
     utterance_id: str
     nbest: tuple[Hypothesis, ...]
     seconds: float
+    offset: float = 0.0
 
     @property
     def text(self) -> str:

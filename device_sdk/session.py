@@ -7,47 +7,35 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.decoding import RecognitionSession, Recognizer
-from device_sdk.hypothesis import Partial, Result
+from device_sdk.decoding import Endpointing, RecognitionSession, Recognizer
+from device_sdk.hypothesis import Result
 
 __all__ = ["DeviceSession"]
 
 
-class DeviceSession:
-    """One utterance at a time through a device: as a recognition session, and what it hears is remembered for learning.
+class DeviceSession(RecognitionSession):
+    """A recognition session of a device: what it hears is counted, and remembered for learning.
 
-    A session keeps the model and the marginals of the moment it was opened or reset.
+    An utterance keeps the model and the marginals of the moment it began; the next one has the newest.
     """
 
     def __init__(
         self,
         recogniser: Callable[[], Recognizer],
         heard: Callable[[Result, NDArray[np.float32]], None],
-        sample_rate: int,
+        sample_rate: int = 16_000,
+        *,
+        mix_down: bool = False,
+        endpointing: Endpointing | None = Endpointing(),
     ) -> None:
         """recogniser: the newest one. heard: told of every result and the features [F, M] it came from."""
-        self._recogniser = recogniser
+        self._newest = recogniser
         self._heard = heard
-        self._sample_rate = sample_rate
-        self.reset()
+        super().__init__(recogniser(), sample_rate, mix_down=mix_down, endpointing=endpointing)
 
-    @property
-    def utterance_id(self) -> str:
-        return self._session.utterance_id
+    def _begin(self) -> None:
+        self._recognizer = self._newest()
+        super()._begin()
 
-    def reset(self) -> None:
-        """Forget the utterance, finished or not, and begin another with the newest model."""
-        self._session: RecognitionSession = self._recogniser().session(self._sample_rate)
-
-    def feed(self, samples: NDArray[np.generic]) -> Partial:
-        """Hear the next samples; see :meth:`RecognitionSession.feed`."""
-        return self._session.feed(samples)
-
-    def partial(self) -> Partial:
-        return self._session.partial()
-
-    def finish(self) -> Result:
-        """The n-best list; the device's counts are refreshed with it."""
-        result = self._session.finish()
-        self._heard(result, self._session.features)
-        return result
+    def _ended(self, result: Result) -> None:
+        self._heard(result, self.features)

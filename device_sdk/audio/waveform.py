@@ -11,13 +11,15 @@ __all__ = ["SAMPLE_RATE", "check_waveform"]
 
 SAMPLE_RATE = 16_000
 _INT16_SCALE = np.float32(1.0 / 32_768.0)
+_MOST_CHANNELS = 32
 _LOUDEST = 16.0  # resampled full-scale noise overshoots 1 a little; 16-bit values in floats overshoot it a lot
 
 
-def check_waveform(samples: NDArray[np.generic], name: str = "audio") -> NDArray[np.float32]:
+def check_waveform(samples: NDArray[np.generic], name: str = "audio", *, mix_down: bool = False) -> NDArray[np.float32]:
     """Mono samples as float32 in [-1, 1].
 
-    samples: [S] float32, or int16, which is divided by 32768. name: how messages call it.
+    samples: [S] float32, or int16, which is divided by 32768. name: how messages call it. mix_down: of [S, channels],
+    as microphones and files give it, take the mean over the channels.
     Raises :class:`AudioError` that says what was found and what was expected: another type or dtype, more than one
     channel, NaN or infinite values, values that are not scaled to [-1, 1].
     """
@@ -29,21 +31,31 @@ def check_waveform(samples: NDArray[np.generic], name: str = "audio") -> NDArray
         raise AudioError(
             f"{name}: found dtype {samples.dtype}, expected float32 in [-1, 1] or int16; convert it before feeding it"
         )
-    if samples.ndim != 1:
+    if samples.ndim != 1 and not mix_down:
         raise AudioError(
-            f"{name}: found shape {samples.shape}, expected one channel, [samples]; mix the channels down first"
+            f"{name}: found shape {samples.shape}, expected one channel, [samples]; "
+            "mix the channels down first, or ask for it (mix_down)"
+        )
+    if samples.ndim != 1 and not (samples.ndim == 2 and 1 <= samples.shape[1] <= _MOST_CHANNELS):
+        raise AudioError(
+            f"{name}: found shape {samples.shape}, expected [samples] or [samples, channels] of 1 to {_MOST_CHANNELS} "
+            "channels; transpose it where channels come first"
         )
     if samples.dtype == np.int16:
-        return samples.astype(np.float32) * _INT16_SCALE
+        return _mono(samples.astype(np.float32) * _INT16_SCALE)
     if samples.size:
         # min and max see every NaN and infinity, without a temporary array.
         low, high = float(samples.min()), float(samples.max())
         if not (np.isfinite(low) and np.isfinite(high)):
-            index = int(np.argmin(np.isfinite(samples)))
-            raise AudioError(f"{name}: found {samples[index]} at sample {index}, expected finite values in [-1, 1]")
+            index = np.unravel_index(int(np.argmin(np.isfinite(samples))), samples.shape)
+            raise AudioError(f"{name}: found {samples[index]} at sample {index[0]}, expected finite values in [-1, 1]")
         if max(-low, high) > _LOUDEST:
             raise AudioError(
                 f"{name}: found values from {low:.4g} to {high:.4g}, expected [-1, 1]; "
                 "pass 16-bit samples as int16, or divide them by 32768"
             )
-    return samples.astype(np.float32, copy=False)
+    return _mono(samples.astype(np.float32, copy=False))
+
+
+def _mono(samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    return samples if samples.ndim == 1 else samples.mean(axis=1, dtype=np.float32)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import threading
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,12 +14,16 @@ from numpy.typing import NDArray
 
 from device_sdk.audio.resampling import Resampler
 from device_sdk.audio.waveform import check_waveform
+from device_sdk.bundle.tokenizer import WORD_START
+from device_sdk.decoding import listening
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import Beam, paths
+from device_sdk.decoding.confidence import with_confidence
+from device_sdk.decoding.endpoint import Endpointing, endpoint
 from device_sdk.decoding.nbest import distinct
 from device_sdk.decoding.prefixes import Prefix
 from device_sdk.decoding.stream import Stream
-from device_sdk.errors import AudioError
+from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result
 
 if TYPE_CHECKING:
@@ -27,93 +34,295 @@ __all__ = ["RecognitionSession"]
 Float = NDArray[np.float32]
 
 _WIDEST = 8
+_FINISHED = "this utterance is finished; call reset() to begin another"
+_INTERRUPTED = "decoding this utterance was interrupted by an error; call reset() to begin another"
+_KEPT_SECONDS = 0.5  # a word is emitted a little after it began: what is kept of a silence that is given up
 
 
 class RecognitionSession:
-    """Owns the state of one utterance at a time. Sessions of one recogniser may run in parallel threads; one session is
-    for one thread at a time."""
+    """Owns the state of one utterance at a time, and a clock that runs on from one to the next.
 
-    def __init__(self, recognizer: Recognizer, sample_rate: int = 16_000) -> None:
-        """sample_rate: of the audio that will be fed, Hz; another than the features' is resampled."""
+    Sessions of one recogniser may run in parallel threads. One session is for one thread at a time: a call while
+    another is running raises :class:`SessionError` and changes nothing.
+    """
+
+    def __init__(
+        self,
+        recognizer: Recognizer,
+        sample_rate: int = 16_000,
+        *,
+        mix_down: bool = False,
+        endpointing: Endpointing | None = Endpointing(),
+    ) -> None:
+        """sample_rate: of the audio that will be fed, Hz; another than the features' is resampled.
+
+        mix_down: accept audio of several channels, [S, channels], and take their mean. endpointing: when an utterance
+        is over; None never says so.
+        """
         self._recognizer = recognizer
+        self._mix_down = mix_down
+        self._endpointing = endpointing
         self._resampler = Resampler(sample_rate, recognizer.features.sample_rate)
-        self.reset()
+        self._block = round(recognizer.settings.block_seconds * self._resampler.source)
+        self._longest = int(recognizer.settings.max_seconds * self._resampler.source + 1e-6)
+        self._running = threading.Lock()
+        self._start = self._consumed = 0
+        self._stream: Stream
+        self._partial: Partial
+        self._rule: str | None
+        self._begin()
 
     def reset(self) -> None:
-        """Forget the utterance, finished or not, and begin another."""
-        self.utterance_id = secrets.token_hex(16)
-        self._stream = streams.begin(self._recognizer.transducer, self._recognizer.features)
-        self._resampler = Resampler(self._resampler.source, self._resampler.target)
-        self._shown: tuple[Beam | None, str, str] = (None, "", "")
-        self._consumed = 0
-        self._finished = False
+        """Forget the utterance, finished or not, and begin another. The clock of :attr:`offset` runs on."""
+        with self._alone():
+            self._begin()
+
+    @property
+    def sample_rate(self) -> int:
+        """Of the audio that is fed, Hz."""
+        return self._resampler.source
+
+    @property
+    def open(self) -> bool:
+        """Whether this utterance takes more audio; :meth:`reset` begins one that does."""
+        return not self._closed
 
     @property
     def seconds(self) -> float:
-        """Audio fed so far."""
+        """Audio fed so far, of this utterance."""
         return self._consumed / self._resampler.source
+
+    @property
+    def offset(self) -> float:
+        """When this utterance began: seconds of audio that the session heard before it."""
+        return self._start / self._resampler.source
 
     @property
     def features(self) -> Float:
         """Log-mel frames so far, [F, M] float32 (all of them after :meth:`finish`). They stay in memory only."""
-        chunks = self._stream.features
-        return np.concatenate(chunks) if chunks else np.zeros((0, self._recognizer.features.mel_bins), np.float32)
+        return streams.collected(self._stream, self._recognizer.features.mel_bins)
 
     def feed(self, samples: NDArray[np.generic]) -> Partial:
         """Hear the next samples, as many or few as there are.
 
-        samples: [S] float32 in [-1, 1] or int16, mono, at the session's rate.
+        samples: [S] float32 in [-1, 1] or int16, mono, at the session's rate; [S, channels] where it mixes down.
+        An endpoint is only told, in the partial: what is fed after it still belongs to this utterance. An app that goes
+        on listening calls :meth:`finish` and :meth:`reset` there, or uses :meth:`stream`, :meth:`listen` or
+        :meth:`segments`, which do.
+
         Raises :class:`AudioError`, and leaves the utterance as it was, for samples that are no waveform (see
         :func:`~device_sdk.audio.check_waveform`), beyond the longest utterance, or after :meth:`finish`.
         """
-        self._check_open()
-        waveform = check_waveform(samples)
-        limit = self._recognizer.settings.max_seconds
-        seconds = (self._consumed + waveform.size) / self._resampler.source
-        if seconds > limit:
-            raise AudioError(
-                f"audio: found an utterance of {seconds:.2f} s, expected at most {limit:g} s (decoding.max_seconds); "
-                "call finish() before feeding more"
-            )
-        if waveform.size:
-            self._consumed += waveform.size
-            recognizer = self._recognizer
-            self._stream = streams.push(
-                self._stream,
-                self._resampler.feed(waveform),
-                recognizer.transducer,
-                recognizer.features,
-                recognizer.settings,
-            )
-        return self.partial()
+        with self._alone():
+            waveform = self._checked(samples)
+            if self._consumed + waveform.size > self._longest:
+                seconds = (self._consumed + waveform.size) / self._resampler.source
+                raise AudioError(
+                    f"audio: found an utterance of {seconds:.2f} s, expected at most "
+                    f"{self._recognizer.settings.max_seconds:g} s (decoding.max_seconds); "
+                    "call finish() before feeding more"
+                )
+            self._consume(waveform, to_endpoint=False)
+            return self._partial
+
+    def hear(self, samples: NDArray[np.generic]) -> tuple[Partial, Float]:
+        """As :meth:`feed`, but no further than to the endpoint; the longest utterance is one too.
+
+        Returns the partial and the samples after the endpoint, [S] float32 mono: the next utterance begins with them.
+        Where an utterance ends depends on the audio alone, not on the chunks that it came in.
+        Raises :class:`AudioError` as :meth:`feed` does, and where the endpoint was reached before.
+        """
+        with self._alone():
+            waveform = self._checked(samples)
+            if self._partial.endpoint:
+                raise AudioError("audio: this utterance has reached its endpoint; call finish() or reset() there")
+            room = self._longest - self._consumed
+            used = self._consume(waveform[:room], to_endpoint=True)
+            if used == room < waveform.size and self._rule is None:
+                self._rule = "length"
+                self._show()
+            return self._partial, waveform[used:]
+
+    def check(self, samples: NDArray[np.generic]) -> Float:
+        """What would be heard of these samples: [S] float32 mono. Raises :class:`AudioError` as :meth:`feed` does."""
+        return check_waveform(samples, mix_down=self._mix_down)
 
     def partial(self) -> Partial:
-        """What is known so far, by the first pass."""
-        beam, decode = self._stream.beam, self._recognizer.tokenizer.decode
-        if beam is not self._shown[0]:
-            text = decode(beam.prefixes[0].tokens())
-            shared = _shared_prefix(beam, self._recognizer.settings.threshold)
-            self._shown = beam, text, text if shared is beam.prefixes[0] else decode(shared.tokens())
-        _, text, stable = self._shown
-        return Partial(text, stable, self.seconds)
+        """What is known so far, by the first pass. Any thread may ask."""
+        return self._partial
 
     def finish(self) -> Result:
         """The end of the utterance. Audio too short for one frame gives the empty text; there is always a hypothesis.
 
-        Raises :class:`AudioError` where it was finished before.
+        The list is ordered by the second pass, which partials do not see: its first text need not start with what they
+        called stable. Raises :class:`AudioError` where it was finished before.
         """
+        with self._alone():
+            self._check_open()
+            recognizer, seconds = self._recognizer, self.seconds
+            self._closed = _INTERRUPTED
+            stream = self._stream
+            if self._consumed:
+                rest = self._resampler.feed(self._held[: self._waiting], last=True)
+                stream = streams.end(stream, rest, recognizer.transducer, recognizer.features, recognizer.settings)
+            hypotheses = self._distinct(stream, seconds)
+            if recognizer.rescore is not None:
+                hypotheses = tuple(recognizer.rescore(hypotheses))
+            hypotheses = with_confidence(hypotheses, recognizer.bundle.combination.confidence)
+            result = Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds, self.offset)
+            self._stream, self._closed = stream, _FINISHED
+            self._ended(result)
+            return result
+
+    def segments(self, chunks: Iterable[NDArray[np.generic]]) -> Iterator[Partial | Result]:
+        """Listens on and on: partials as they change, and a result at each endpoint and at the end of the chunks.
+
+        The session resets itself after each result, so that this may go on for hours in the same memory. What holds no
+        speech gives no result. ``Result.offset`` places an utterance in the stream; its words' times count from there.
+        Where utterances begin and end does not depend on the chunks.
+        Raises what :meth:`hear` raises of a chunk; the session is then as it was before that chunk.
+        """
+        return listening.segments(self, chunks)
+
+    def listen(
+        self,
+        chunks: Iterable[NDArray[np.generic]],
+        on_partial: Callable[[Partial], object] | None = None,
+        on_result: Callable[[Result], object] | None = None,
+    ) -> None:
+        """:meth:`segments` with callbacks, until the chunks end.
+
+        An exception in a callback never loses audio: the chunk is heard to its end, further callbacks included, and
+        then the exception is raised. Listening may go on with the rest of the chunks.
+        """
+        listening.listen(self, chunks, on_partial, on_result)
+
+    def stream(self, chunks: AsyncIterable[NDArray[np.generic]]) -> AsyncIterator[Partial | Result]:
+        """:meth:`segments` for an event loop, which is never blocked: decoding runs in a thread.
+
+        Cancelling waits for the block that is being decoded, so that the session can be used at once.
+        """
+        return listening.stream(self, chunks)
+
+    def _begin(self) -> None:
+        """A new utterance, which starts where the last one ended."""
+        recognizer = self._recognizer
+        self.utterance_id = secrets.token_hex(16)
+        self._start += self._consumed
+        self._consumed = self._waiting = 0
+        self._held = np.empty(self._block, np.float32)
+        self._recent: tuple[Float, ...] = ()
+        self._resampler = Resampler(self._resampler.source, recognizer.features.sample_rate)
+        self._stream = streams.begin(recognizer.transducer, recognizer.features)
+        self._stable, self._stable_text = self._stream.beam.prefixes[0], ""
+        self._text = ""
+        self._rule = None
+        self._closed = ""
+        self._partial = Partial("", "", 0.0)
+
+    def _ended(self, result: Result) -> None:
+        """What else happens to the result of an utterance, before anybody else may use the session."""
+
+    def skip(self) -> None:
+        """At an endpoint before which nothing was said: begin another utterance with the last moment of this one, where
+        a word may have begun that is not recognised yet."""
+        with self._alone():
+            kept = np.concatenate(self._recent) if self._recent else self._held[:0]
+            self._consumed -= kept.size
+            self._begin()
+            self._consume(kept, to_endpoint=False)
+            if self._rule is not None:  # the rule is shorter than what is kept
+                self._begin()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._running.acquire(blocking=False):
+            raise SessionError(
+                "session: found two calls at once, expected one thread at a time; open a session for each thread"
+            )
+        try:
+            yield
+        finally:
+            self._running.release()
+
+    def _checked(self, samples: NDArray[np.generic]) -> Float:
         self._check_open()
-        recognizer, seconds = self._recognizer, self.seconds
-        stream = self._stream
-        if self._consumed:
-            rest = self._resampler.finish()
-            stream = streams.push(stream, rest, recognizer.transducer, recognizer.features, recognizer.settings)
-            stream = streams.end(stream, recognizer.transducer, recognizer.features, recognizer.settings)
-        hypotheses = self._distinct(stream, seconds)
-        if recognizer.rescore is not None:
-            hypotheses = tuple(recognizer.rescore(hypotheses))
-        self._stream, self._finished = stream, True
-        return Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds)
+        return self.check(samples)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AudioError(f"audio: {self._closed}")
+
+    def _consume(self, waveform: Float, *, to_endpoint: bool) -> int:
+        """Decodes the blocks that ``waveform`` completes, and keeps the rest. Returns how many samples were used.
+
+        Blocks of source samples, not chunks, are what every stage sees, so that sums are taken in the same order and
+        any chunking gives the same bits.
+        """
+        at = 0
+        while at < waveform.size:
+            step = min(self._block - self._waiting, waveform.size - at)
+            self._held[self._waiting : self._waiting + step] = waveform[at : at + step]
+            at += step
+            self._waiting += step
+            self._consumed += step
+            if self._waiting == self._block:
+                self._decode()
+                if to_endpoint and self._rule is not None:
+                    break
+        self._show()
+        return at
+
+    def _decode(self) -> None:
+        """Decodes the block that is full."""
+        recognizer, block = self._recognizer, self._held
+        self._closed = _INTERRUPTED  # until all of it is done
+        self._held, self._waiting = np.empty(self._block, np.float32), 0
+        self._stream = streams.push(
+            self._stream, self._resampler.feed(block), recognizer.transducer, recognizer.features, recognizer.settings
+        )
+        self._recent = (*self._recent, block)[-max(1, round(_KEPT_SECONDS * self._resampler.source / self._block)) :]
+        self._read()
+        if self._endpointing is not None and self._rule is None:
+            beam = self._stream.beam
+            emissions = beam.alignments[0].emissions
+            last = emissions[0] if emissions is not None and self._text else None
+            self._rule = endpoint(beam.frame, last, recognizer.frame_seconds, self._endpointing)
+        self._closed = ""
+
+    def _read(self) -> None:
+        """The text of the beam, and how much of it is stable.
+
+        What was called stable once is kept: should the search take it back, which is rare, the text stays with the best
+        hypothesis that begins with it, and only the result tells.
+        """
+        beam = self._stream.beam
+        best = next((prefix for prefix in beam.prefixes if _descends(prefix, self._stable)), None)
+        if best is None:
+            return
+        if best is beam.prefixes[0]:
+            shared = _shared_prefix(beam, self._recognizer.settings.threshold)
+            if _descends(shared, self._stable):
+                self._stable_text, self._stable = self._extended(shared), shared
+        self._text = self._extended(best)
+
+    def _extended(self, prefix: Prefix) -> str:
+        """The text of an extension of the stable prefix. Only the pieces after it are read: the work of a block does
+        not grow with the utterance."""
+        tokenizer = self._recognizer.tokenizer
+        tokens: list[int] = []
+        while prefix is not self._stable and prefix.parent is not None:
+            tokens.append(prefix.token)
+            prefix = prefix.parent
+        tokens.reverse()
+        tail = tokenizer.decode(tokens) if tokens else ""
+        if not tail or not self._stable_text:
+            return self._stable_text or tail
+        apart = tokenizer.starts_word(tokens[0]) or tokenizer.piece(self._stable.token).endswith(WORD_START)
+        return f"{self._stable_text} {tail}" if apart else self._stable_text + tail
+
+    def _show(self) -> None:
+        self._partial = Partial(self._text, self._stable_text, self.seconds, self._rule is not None, self._rule)
 
     def _distinct(self, stream: Stream, seconds: float) -> tuple[Hypothesis, ...]:
         """The hypotheses of an ended stream: as many texts as were asked for, where that many exist.
@@ -132,9 +341,12 @@ class RecognitionSession:
             hypotheses = distinct(paths(beam), tokenizer, recognizer.frame_seconds, seconds)
         return hypotheses
 
-    def _check_open(self) -> None:
-        if self._finished:
-            raise AudioError("audio: this utterance is finished; call reset() to begin another")
+
+def _descends(prefix: Prefix, ancestor: Prefix) -> bool:
+    node: Prefix | None = prefix
+    while node is not None and node.depth > ancestor.depth:
+        node = node.parent
+    return node is ancestor
 
 
 def _shared_prefix(beam: Beam, threshold: float) -> Prefix:
@@ -143,7 +355,7 @@ def _shared_prefix(beam: Beam, threshold: float) -> Prefix:
     least = beam.alignments[0].score - threshold
     for prefix, alignments in zip(beam.prefixes[1:], beam.alignments[1:], strict=True):
         if alignments.score < least:
-            break
+            continue
         other = prefix
         while other is not shared:
             if other.depth >= shared.depth and other.parent is not None:

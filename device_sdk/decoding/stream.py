@@ -13,55 +13,62 @@ from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.features import FeatureSettings, Remainder, flush, frames
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 
-__all__ = ["Stream", "begin", "end", "push", "searched_again"]
+__all__ = ["Chunks", "Stream", "begin", "collected", "end", "push", "searched_again"]
 
 Float = NDArray[np.float32]
+Chunks = tuple["Chunks", Float] | None
+"""Arrays, last first, as a linked list: adding one costs the same however many there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
     """One utterance so far.
 
-    samples: [S] float32 at the features' rate, shorter than a block, not yet looked at.
-    remainder: of the features. features: chunks [F, M] of all frames so far; ``waiting`` [F, M], fewer than the encoder
-    stacks into one, are the last of them.
+    remainder: of the features. features: [F, M] of all frames so far, see :func:`collected`; ``waiting`` [F, M], fewer
+    than the encoder stacks into one, are the last of them.
     """
 
     beam: Beam
-    samples: Float
     remainder: Remainder
-    features: tuple[Float, ...]
     waiting: Float
+    features: Chunks = None
     encoder: RecurrentState | None = None
 
 
 def begin(transducer: Transducer, settings: FeatureSettings) -> Stream:
     """Nothing heard yet."""
     none = np.zeros((0, settings.mel_bins), np.float32)
-    return Stream(search.start(transducer), np.zeros(0, np.float32), Remainder(np.zeros(0, np.float32)), (), none)
+    return Stream(search.start(transducer), Remainder(np.zeros(0, np.float32)), none)
 
 
 def push(
-    stream: Stream, samples: Float, transducer: Transducer, features: FeatureSettings, decoding: DecodingSettings
+    stream: Stream, block: Float, transducer: Transducer, features: FeatureSettings, decoding: DecodingSettings
 ) -> Stream:
-    """Decode the blocks that ``samples`` [S] complete. Blocks, not chunks, are what every stage sees, so that sums are
-    taken in the same order and any chunking gives the same bits."""
-    block = round(decoding.block_seconds * features.sample_rate)
-    samples = np.concatenate([stream.samples, samples]) if stream.samples.size else samples
-    at = 0
-    while samples.size - at >= block:
-        found, remainder = frames(samples[at : at + block], stream.remainder, features)
-        stream = _decode(replace(stream, remainder=remainder), found, transducer, decoding)
-        at += block
-    return replace(stream, samples=samples[at:].copy())
+    """Decode the next samples, [S] float32 at the features' rate.
+
+    Sums are taken in the order of the blocks: whoever wants the same bits for any chunking passes the same blocks.
+    """
+    found, remainder = frames(block, stream.remainder, features)
+    return _decode(replace(stream, remainder=remainder), found, transducer, decoding)
 
 
-def end(stream: Stream, transducer: Transducer, features: FeatureSettings, decoding: DecodingSettings) -> Stream:
-    """Decode what is left; frames too few for the encoder to stack are dropped, as in training."""
-    found, remainder = frames(stream.samples, stream.remainder, features)
-    rest = np.concatenate([found, flush(remainder, features)])
-    ended = replace(stream, samples=stream.samples[:0], remainder=Remainder(stream.samples[:0]))
-    return _decode(ended, rest, transducer, decoding)
+def end(
+    stream: Stream, rest: Float, transducer: Transducer, features: FeatureSettings, decoding: DecodingSettings
+) -> Stream:
+    """Decode the last samples; frames too few for the encoder to stack are dropped, as in training."""
+    found, remainder = frames(rest, stream.remainder, features)
+    found = np.concatenate([found, flush(remainder, features)])
+    return _decode(replace(stream, remainder=Remainder(rest[:0])), found, transducer, decoding)
+
+
+def collected(stream: Stream, mel_bins: int) -> Float:
+    """The features of a stream so far, [F, M] float32."""
+    found: list[Float] = []
+    chunks = stream.features
+    while chunks is not None:
+        chunks, chunk = chunks
+        found.append(chunk)
+    return np.concatenate(found[::-1]) if found else np.zeros((0, mel_bins), np.float32)
 
 
 def _decode(stream: Stream, found: Float, transducer: Transducer, decoding: DecodingSettings) -> Stream:
@@ -74,12 +81,12 @@ def _decode(stream: Stream, found: Float, transducer: Transducer, decoding: Deco
         encoded, encoder = transducer.encode(ready[:usable], encoder)
         step = search.greedy if decoding.beam == 1 else search.advance
         beam = step(beam, encoded, transducer, decoding)
-    return replace(stream, beam=beam, encoder=encoder, features=(*stream.features, found), waiting=ready[usable:])
+    return replace(stream, beam=beam, encoder=encoder, features=(stream.features, found), waiting=ready[usable:])
 
 
 def searched_again(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Beam:
     """The beam of an ended stream under other settings, from the features it kept."""
-    features = np.concatenate(stream.features)
+    features = collected(stream, transducer.architecture.mel_bins)
     usable = len(features) - len(features) % transducer.architecture.subsampling_factor
     encoded, _ = transducer.encode(features[:usable])
     return search.advance(search.start(transducer), encoded, transducer, decoding)

@@ -1,0 +1,83 @@
+"""When an utterance is over, by how long nothing was emitted: a pure function of what was decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from device_sdk.errors import ConfigurationError
+
+__all__ = ["Endpointing", "EndpointRule", "endpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRule:
+    """One reason to end an utterance. All of its conditions must hold, as for a rule of Kaldi or sherpa-onnx.
+
+    must_contain_text: only where something was recognised.
+    min_trailing_silence: seconds since the last token of the best hypothesis; since the start, where it has none.
+    min_utterance_length: seconds decoded.
+    """
+
+    must_contain_text: bool = False
+    min_trailing_silence: float = 0.0
+    min_utterance_length: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.must_contain_text, bool):
+            raise ConfigurationError(
+                f"endpointing.must_contain_text: found {self.must_contain_text!r}, expected True or False"
+            )
+        for name in ("min_trailing_silence", "min_utterance_length"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value < 0.0:
+                raise ConfigurationError(f"endpointing.{name}: found {value!r}, expected seconds, zero or more")
+        if not max(self.min_trailing_silence, self.min_utterance_length) > 0.0:
+            raise ConfigurationError(
+                "endpointing: found a rule without a silence or a length, expected one of them above zero; "
+                "to switch a rule off, set it to None"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Endpointing:
+    """The rules of a session; the first that holds ends the utterance. None switches a rule off.
+
+    after_speech: the speaker has stopped. silence: nobody speaks. length: the utterance is long enough, whatever is
+    being said.
+    """
+
+    after_speech: EndpointRule | None = EndpointRule(must_contain_text=True, min_trailing_silence=1.2)
+    silence: EndpointRule | None = EndpointRule(min_trailing_silence=2.4)
+    length: EndpointRule | None = EndpointRule(min_utterance_length=20.0)
+
+    def __post_init__(self) -> None:
+        for name, rule in self.rules():
+            if rule is not None and not isinstance(rule, EndpointRule):
+                raise ConfigurationError(f"endpointing.{name}: found {rule!r}, expected an EndpointRule or None")
+
+    def rules(self) -> tuple[tuple[str, EndpointRule | None], ...]:
+        """Every rule with its name, in the order in which they are tried."""
+        return (("after_speech", self.after_speech), ("silence", self.silence), ("length", self.length))
+
+
+def endpoint(frames: int, last: int | None, frame_seconds: float, settings: Endpointing) -> str | None:
+    """The name of the first rule that holds, None where none does.
+
+    frames: decoded so far; last: the one that emitted the last token of the best hypothesis, None where it has no text;
+    frame_seconds: length of one.
+    """
+    length = frames * frame_seconds
+    silence = length if last is None else (frames - 1 - last) * frame_seconds
+    for name, rule in settings.rules():
+        if (
+            rule is not None
+            and (last is not None or not rule.must_contain_text)
+            and silence >= rule.min_trailing_silence - _ROUNDING
+            and length >= rule.min_utterance_length - _ROUNDING
+        ):
+            return name
+    return None
+
+
+_ROUNDING = 1e-6  # s; 40 frames of 0.03 s are 1.2 s

@@ -1,0 +1,126 @@
+"""Listening on and on: a stream of chunks as partials and results, utterance by utterance."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.hypothesis import Partial, Result
+
+if TYPE_CHECKING:
+    from device_sdk.decoding.session import RecognitionSession
+
+__all__ = ["listen", "segments", "stream"]
+
+log = logging.getLogger("idiolect.session")
+
+Event = Partial | Result
+Chunk = NDArray[np.generic]
+Float = NDArray[np.float32]
+T = TypeVar("T")
+
+
+def segments(session: RecognitionSession, chunks: Iterable[Chunk]) -> Iterator[Event]:
+    """See :meth:`RecognitionSession.segments`."""
+    for chunk in chunks:
+        yield from _heard(session, chunk)
+    yield from _ended(session)
+
+
+def listen(
+    session: RecognitionSession,
+    chunks: Iterable[Chunk],
+    on_partial: Callable[[Partial], object] | None,
+    on_result: Callable[[Result], object] | None,
+) -> None:
+    """See :meth:`RecognitionSession.listen`."""
+
+    def tell(events: Iterable[Event]) -> None:
+        failure: Exception | None = None
+        for event in events:
+            callback: Callable[..., object] | None = on_result if isinstance(event, Result) else on_partial
+            if callback is None:
+                continue
+            try:
+                callback(event)
+            except Exception as error:
+                if failure is not None:
+                    log.exception("a further callback of one chunk failed")
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    for chunk in chunks:
+        tell(_heard(session, chunk))
+    tell(_ended(session))
+
+
+async def stream(session: RecognitionSession, chunks: AsyncIterable[Chunk]) -> AsyncIterator[Event]:
+    """See :meth:`RecognitionSession.stream`."""
+    async for chunk in chunks:
+        rest = _begun(session, chunk)
+        while rest.size:
+            events, rest = await _in_thread(_step, session, rest)
+            for event in events:
+                yield event
+    for event in await _in_thread(_ended, session):
+        yield event
+
+
+def _heard(session: RecognitionSession, chunk: Chunk) -> Iterator[Event]:
+    """What one chunk brings."""
+    rest = _begun(session, chunk)
+    while rest.size:
+        events, rest = _step(session, rest)
+        yield from events
+
+
+def _begun(session: RecognitionSession, chunk: Chunk) -> Float:
+    """The whole chunk, checked before any of it is heard, with a session that is open for it."""
+    waveform = session.check(chunk)
+    if not session.open:
+        session.reset()
+    return waveform
+
+
+def _step(session: RecognitionSession, waveform: Float) -> tuple[list[Event], Float]:
+    """Hears the first second of ``waveform``, or less where an utterance ends in it. Returns what that brings, and the
+    samples that remain."""
+    before = session.partial()
+    piece = waveform[: session.sample_rate]
+    partial, after = session.hear(piece)
+    events: list[Event] = []
+    if partial.endpoint and not partial.text:
+        session.skip()
+    else:
+        if (partial.text, partial.stable, partial.endpoint) != (before.text, before.stable, before.endpoint):
+            events.append(partial)
+        if partial.endpoint:
+            events.append(session.finish())
+            session.reset()
+    return events, waveform[piece.size - after.size :]
+
+
+def _ended(session: RecognitionSession) -> list[Event]:
+    """What the end of the chunks brings."""
+    if not session.seconds or not session.open:
+        return []
+    result = session.finish()
+    session.reset()
+    return [result] if result.text else []
+
+
+async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
+    """The result of a call in a thread. A session is for one thread at a time: who is cancelled waits for the call."""
+    running = asyncio.get_running_loop().run_in_executor(None, call, *arguments)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        running.exception()  # seen; what is raised is that this was cancelled
+        raise
