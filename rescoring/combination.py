@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TypeAlias
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rescoring.calibration import Calibration, is_number
 
 __all__ = ["CombinationWeights", "combine"]
 
@@ -28,6 +29,7 @@ class CombinationWeights:
     alpha, beta: weights of the global and of the personal unigram in eq. 2; alpha + beta <= 1.
     sigma: bandwidth of the n-best kernel, eq. 3, in ranks.
     smoothing: pseudo-words of the background added to the personal counts in eq. 4.
+    confidence: from scores to probabilities of being right; chosen by ``idiolect tune confidence``.
 
     Raises ValueError, naming the field, for a value outside its domain.
     """
@@ -41,11 +43,14 @@ class CombinationWeights:
     beta: float = 0.25
     sigma: float = 1.0
     smoothing: float = 20.0
+    confidence: Calibration = field(default_factory=Calibration)
 
     def __post_init__(self) -> None:
         for item in fields(self):
+            if item.name == "confidence":
+                continue
             value = getattr(self, item.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            if not is_number(value):
                 raise ValueError(f"combination.{item.name}: found {value!r}, expected a finite number")
             if value < 0 and not item.name.endswith("_bonus"):
                 raise ValueError(f"combination.{item.name}: found {value!r}, expected 0 or more")
@@ -57,16 +62,23 @@ class CombinationWeights:
             raise ValueError("combination.sigma: found 0, expected more than 0")
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, float]) -> CombinationWeights:
+    def from_mapping(cls, values: Mapping[str, Any]) -> CombinationWeights:
         """Read the object of a ``rescoring.json``; absent fields keep their defaults, unknown ones are refused."""
         known = {item.name for item in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
             raise ValueError(f"combination.{unknown[0]}: unknown field, expected one of {', '.join(sorted(known))}")
-        return cls(**values)
+        given = dict(values)
+        if "confidence" in given:
+            given["confidence"] = Calibration.from_mapping(given["confidence"])
+        return cls(**given)
 
-    def to_mapping(self) -> dict[str, float]:
-        return asdict(self)
+    def to_mapping(self) -> dict[str, Any]:
+        """What :meth:`from_mapping` reads; without ``confidence`` where it was never fitted."""
+        values = asdict(self)
+        if self.confidence == Calibration():
+            del values["confidence"]
+        return values
 
 
 def combine(

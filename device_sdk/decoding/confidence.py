@@ -1,0 +1,121 @@
+"""How sure to be of a word and of a whole hypothesis, from all the hypotheses of its n-best list.
+
+A word's posterior is the summed probability of the hypotheses that say the same word at the same place; how probable
+each hypothesis is follows from its score. What a bundle's calibration makes of posteriors agrees with how often words
+were right on development data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from device_sdk.hypothesis import Hypothesis, Word
+from rescoring.calibration import Calibration, confidence, posteriors
+
+__all__ = ["agreement", "coverage", "with_confidence", "word_posteriors"]
+
+_SAME_SECONDS = 0.05
+_BY_TIME = 1e-3  # what a second between two equal words costs, in edits: it only settles ties
+
+
+def with_confidence(hypotheses: Sequence[Hypothesis], calibration: Calibration) -> tuple[Hypothesis, ...]:
+    """The same hypotheses, each with its confidence and each word with its own, in [0, 1].
+
+    hypotheses: all that are known of one utterance (more than are shown make posteriors better), with final scores. The
+    probability of an alternative is in no confidence of the others, so those of a list need not sum to 1.
+    """
+    if not hypotheses:
+        return ()
+    shares = posteriors(np.array([each.score for each in hypotheses]), calibration.scale)
+    covered = coverage(hypotheses)
+    lengths = np.array([len(each.words) for each in hypotheses])
+    texts = confidence(calibration.text, shares, covered, lengths).tolist()
+    words = np.array([share for part in word_posteriors(hypotheses, shares.tolist()) for share in part])
+    sure = iter(confidence(calibration.word, words, covered, np.repeat(lengths, lengths)).tolist())
+    return tuple(
+        replace(
+            each,
+            confidence=text,
+            words=tuple([Word(word.text, word.start, word.end, next(sure)) for word in each.words]),
+        )
+        for each, text in zip(hypotheses, texts, strict=True)
+    )
+
+
+def coverage(hypotheses: Sequence[Hypothesis]) -> float:
+    """log of the probability that the transducer gives to all these hypotheses together, at most 0."""
+    return min(float(np.logaddexp.reduce([each.scores.acoustic for each in hypotheses])), 0.0)
+
+
+def word_posteriors(hypotheses: Sequence[Hypothesis], shares: Sequence[float]) -> list[list[float]]:
+    """For each hypothesis, the summed share [words] of those that agree with each of its words, itself among them.
+
+    shares: [N] of each hypothesis, summing to 1.
+    """
+    found = [[share] * len(each.words) for each, share in zip(hypotheses, shares, strict=True)]
+    for index, one in enumerate(hypotheses):
+        mine, share = found[index], shares[index]
+        for other in range(index):
+            theirs, theirs_share = found[other], shares[other]
+            for here, there in agreement(one.words, hypotheses[other].words):
+                mine[here] += theirs_share
+                theirs[there] += share
+    return found
+
+
+def agreement(one: Sequence[Word], other: Sequence[Word]) -> Iterator[tuple[int, int]]:
+    """Places of the words that two hypotheses share, in order: equal words, each used once.
+
+    Words equal in text and time are pairs at once. What lies between two such pairs is aligned with the fewest edits,
+    the nearest in time among equal ones.
+    """
+    i = j = begun_i = begun_j = 0
+    while i < len(one) and j < len(other):
+        a, b = one[i], other[j]
+        if a.text == b.text and abs(a.end - b.end) <= _SAME_SECONDS:
+            if i > begun_i and j > begun_j:
+                yield from _aligned(one, other, begun_i, i, begun_j, j)
+            yield i, j
+            i, j = i + 1, j + 1
+            begun_i, begun_j = i, j
+        elif a.end <= b.end:
+            i += 1
+        else:
+            j += 1
+    yield from _aligned(one, other, begun_i, len(one), begun_j, len(other))
+
+
+def _aligned(
+    one: Sequence[Word], other: Sequence[Word], first: int, last: int, start: int, stop: int
+) -> Iterator[tuple[int, int]]:
+    """Equal words in the alignment of ``one[first:last]`` and ``other[start:stop]`` with the fewest edits."""
+    if first == last or start == stop:
+        return
+    rows: list[list[float]] = [[float(j) for j in range(stop - start + 1)]]
+    for i in range(first, last):
+        word, above = one[i], rows[-1]
+        row = [above[0] + 1]
+        for j in range(start, stop):
+            row.append(min(above[j - start] + _cost(word, other[j]), above[j - start + 1] + 1, row[-1] + 1))
+        rows.append(row)
+    i, j, pairs = last, stop, list[tuple[int, int]]()
+    while i > first and j > start:
+        here, cost = rows[i - first][j - start], _cost(one[i - 1], other[j - 1])
+        if here == rows[i - first - 1][j - start - 1] + cost:
+            i, j = i - 1, j - 1
+            if cost < 1:
+                pairs.append((i, j))
+        elif here == rows[i - first - 1][j - start] + 1:
+            i -= 1
+        else:
+            j -= 1
+    yield from reversed(pairs)
+
+
+def _cost(a: Word, b: Word) -> float:
+    if a.text != b.text:
+        return 1.0
+    return min(_BY_TIME * abs(a.end - b.end), 0.5)
