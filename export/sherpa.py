@@ -1,9 +1,15 @@
-"""A bundle's weights in the layout that sherpa-onnx's streaming NeMo transducers have, so that unmodified sherpa-onnx
-decodes them: blank last, LSTM state in the caches, what sherpa must know in the encoder's metadata."""
+"""A bundle's weights in the layout that sherpa-onnx's NeMo transducers have, so that unmodified sherpa-onnx decodes
+them, streaming and offline: blank last, LSTM state in the caches, what sherpa must know in the encoder's metadata.
+
+Its streaming recogniser computes the very features of the bundle. Its offline recogniser takes another window (povey)
+and mel filters that end 400 Hz lower, and its API changes neither, so the offline encoder first maps those features to
+the bundle's: log-mel is a smooth function of frequency, hence each bin is interpolated between the two nearest ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +19,61 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from device_sdk.bundle.architecture import Architecture
+from device_sdk.errors import BundleError
+from device_sdk.features import FeatureSettings
+from device_sdk.features.logmel import mel_filters
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["CHUNK_FRAMES", "export_sherpa"]
+__all__ = ["CHUNK_FRAMES", "export_sherpa", "offline_mapping"]
 
 CHUNK_FRAMES = 30
 """10 ms feature frames that sherpa-onnx hands to the encoder at a time; left-over frames at the end are dropped."""
+
+OFFLINE_TOP = 400.0
+"""Hz below half the sampling rate at which the mel filters of sherpa-onnx's offline recogniser end."""
+
+README = """# {name}, version {version}, for sherpa-onnx
+
+A streaming LSTM transducer in the layout of NeMo's. Unmodified sherpa-onnx (2.0.1 was tried) loads it; features have
+{bins} mel bins, and the model type is `nemo_transducer`.
+
+Streaming, the same features and tokens as idiolect:
+
+```python
+import sherpa_onnx
+
+recognizer = sherpa_onnx.OnlineRecognizer.from_transducer(
+    tokens="tokens.txt", encoder="encoder.onnx", decoder="decoder.onnx", joiner="joiner.onnx",
+    feature_dim={bins}, model_type="nemo_transducer", decoding_method="greedy_search",  # or modified_beam_search
+)
+stream = recognizer.create_stream()
+stream.accept_waveform(16000, samples)  # float32, mono, in [-1, 1]; as often as there is more
+stream.input_finished()
+while recognizer.is_ready(stream):
+    recognizer.decode_stream(stream)
+print(recognizer.get_result(stream))
+```
+
+It decodes whole chunks of 300 ms and drops what is left over, so end a file with 0.3 s of silence.
+
+Offline, with the other encoder:
+
+```python
+recognizer = sherpa_onnx.OfflineRecognizer.from_transducer(
+    tokens="tokens.txt", encoder="encoder-offline.onnx", decoder="decoder.onnx", joiner="joiner.onnx",
+    feature_dim={bins}, model_type="nemo_transducer",
+)
+stream = recognizer.create_stream()
+stream.accept_waveform(16000, samples)
+recognizer.decode_stream(stream)
+print(stream.result.text)
+```
+
+sherpa-onnx's offline features differ a little from those the model was trained with (another window, mel filters up to
+7600 Hz); this encoder maps them back as well as can be. Where the choice is free, take the streaming one.
+"""
 
 OPSET, IR_VERSION = 17, 8
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
@@ -29,21 +82,48 @@ Edge = tuple[str, int, Sequence[Any]]
 
 
 def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
-    """Write ``encoder.onnx``, ``decoder.onnx``, ``joiner.onnx`` and ``tokens.txt`` for ``OnlineRecognizer``.
+    """Write what sherpa-onnx's ``OnlineRecognizer`` and ``OfflineRecognizer`` load, and a README that says how.
 
-    Load them with ``from_transducer(..., model_type="nemo_transducer", feature_dim=64)``; sherpa-onnx then computes the
-    same features. Returns the folder.
+    The streaming encoder is ``encoder.onnx``, the offline one ``encoder-offline.onnx``; ``decoder.onnx``,
+    ``joiner.onnx`` and ``tokens.txt`` serve both. Returns the folder.
+    Raises :class:`BundleError` for feature settings that sherpa-onnx cannot compute.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     architecture, weights = bundle.architecture, bundle.weights
+    only = FeatureSettings(mel_bins=architecture.mel_bins)
+    if bundle.features != only:
+        raise BundleError(f"{bundle.path}: features are {bundle.features}, sherpa-onnx computes {only} only")
+    folder.mkdir(parents=True, exist_ok=True)
     pieces = architecture.pieces
     onnx.save(_encoder(architecture, weights), str(folder / "encoder.onnx"))
+    onnx.save(_offline_encoder(architecture, weights, bundle.features), str(folder / "encoder-offline.onnx"))
     onnx.save(_decoder(architecture, weights), str(folder / "decoder.onnx"))
     onnx.save(_joiner(architecture, weights), str(folder / "joiner.onnx"))
     lines = [f"{bundle.tokenizer.piece(token)} {token - 1}" for token in range(1, pieces)]
     (folder / "tokens.txt").write_text("\n".join([*lines, f"<blk> {pieces - 1}"]) + "\n", encoding="utf-8")
+    readme = README.format(name=bundle.manifest.name, version=bundle.version, bins=architecture.mel_bins)
+    (folder / "README.md").write_text(readme, encoding="utf-8")
     return folder
+
+
+def offline_mapping(settings: FeatureSettings) -> tuple[Float, float]:
+    """From the log-mel frames of sherpa-onnx's offline recogniser, x [F, M], to the bundle's: x @ matrix + constant.
+
+    Returns (matrix [M, M] float32, constant). The filters are area-normalised, so a bin is the mean power around its
+    centre, and bins at other centres lie between; those above the highest one take its value.
+    """
+    given = mel_filters(replace(settings, high_frequency=settings.sample_rate / 2 - OFFLINE_TOP))
+    hertz = np.linspace(0.0, settings.sample_rate / 2, len(given))
+    have, want = ((hertz @ filters) / filters.sum(axis=0) for filters in (given, mel_filters(settings)))
+    left = np.clip(np.searchsorted(have, want) - 1, 0, len(have) - 2)
+    share = np.clip((want - have[left]) / (have[left + 1] - have[left]), 0.0, 1.0)
+    matrix = np.zeros((len(have), len(want)), np.float32)
+    matrix[left, np.arange(len(want))] = 1.0 - share
+    matrix[left + 1, np.arange(len(want))] += share
+    angle = 2.0 * np.pi * np.arange(settings.window)
+    hann = 0.5 - 0.5 * np.cos(angle / settings.window)
+    povey = (0.5 - 0.5 * np.cos(angle / (settings.window - 1))) ** 0.85
+    return matrix, float(np.log((hann**2).sum() / (povey**2).sum()))
 
 
 def _blank_last(rows: Float) -> Float:
@@ -120,38 +200,18 @@ def _encoder(sizes: Architecture, weights: Mapping[str, Float]) -> onnx.ModelPro
     g = _Graph()
     layers, width, factor, bins = sizes.encoder_layers, sizes.encoder_size, sizes.subsampling_factor, sizes.mel_bins
     (x,) = g.op("Transpose", "processed_signal", perm=[0, 2, 1])
-    (x,) = g.op("Sub", x, g.array("mean", weights["features.mean"]))
-    (x,) = g.op("Mul", x, g.array("scale", weights["features.scale"]))
-    (x,) = g.op("Reshape", x, g.integers(0, -1, factor * bins))
-    (x,) = g.op("Transpose", x, perm=[1, 0, 2])
     states = []
     for cache in ("cache_last_channel", "cache_last_time"):
         (flat,) = g.op("Squeeze", cache, g.integers(2))
         states += g.op("Transpose", flat, perm=[1, 0, 2])
-    x, h, c = g.lstm(weights, "encoder", layers, x, *states)
-    (x,) = g.op("MatMul", x, g.array("projection", weights["joiner.encoder.weight"].T))
-    (x,) = g.op("Add", x, g.array("bias", weights["joiner.encoder.bias"]))
-    g.op("Transpose", x, perm=[1, 2, 0], out="outputs")
+    h, c = _encoded(g, sizes, weights, x, *states)
     g.op("Div", "processed_signal_length", g.integers(factor), out="encoded_lengths")
     for state, cache in ((h, "cache_last_channel"), (c, "cache_last_time")):
         (flat,) = g.op("Transpose", state, perm=[1, 0, 2])
         g.op("Unsqueeze", flat, g.integers(2), out=f"{cache}_next")
     g.op("Add", "cache_last_channel_len", g.integers(1), out="cache_last_channel_next_len")
     cache_shape = ["B", layers, 1, width]
-    metadata: dict[str, object] = {
-        "vocab_size": sizes.pieces - 1,
-        "subsampling_factor": factor,
-        "normalize_type": "NA",
-        "pred_rnn_layers": sizes.predictor_layers,
-        "pred_hidden": sizes.predictor_size,
-        "model_type": "EncDecRNNTBPEModel",
-        "version": 1,
-        "model_author": "idiolect",
-        "comment": "exported from an idiolect bundle",
-        "feat_dim": bins,
-        "window_size": CHUNK_FRAMES,
-        "chunk_shift": CHUNK_FRAMES,
-    }
+    metadata = _metadata(sizes) | {"window_size": CHUNK_FRAMES, "chunk_shift": CHUNK_FRAMES}
     for cache in ("cache_last_channel", "cache_last_time"):
         metadata |= {f"{cache}_dim1": layers, f"{cache}_dim2": 1, f"{cache}_dim3": width}
     return g.model(
@@ -172,6 +232,60 @@ def _encoder(sizes: Architecture, weights: Mapping[str, Float]) -> onnx.ModelPro
         ],
         metadata,
     )
+
+
+def _offline_encoder(sizes: Architecture, weights: Mapping[str, Float], settings: FeatureSettings) -> onnx.ModelProto:
+    """sherpa-onnx's offline features of whole utterances, [B, M, F], to the same outputs; left-over frames go."""
+    g = _Graph()
+    layers, width, factor = sizes.encoder_layers, sizes.encoder_size, sizes.subsampling_factor
+    matrix, constant = offline_mapping(settings)
+    (batch,) = g.op("Shape", "audio_signal", start=0, end=1)
+    (frames,) = g.op("Shape", "audio_signal", start=2, end=3)
+    (left_over,) = g.op("Mod", frames, g.integers(factor))
+    (whole,) = g.op("Sub", frames, left_over)
+    (x,) = g.op("Slice", "audio_signal", g.integers(0), whole, g.integers(2))
+    (x,) = g.op("Transpose", x, perm=[0, 2, 1])
+    (x,) = g.op("MatMul", x, g.array("to_own_filters", matrix))
+    (x,) = g.op("Add", x, g.array("to_own_window", np.array(constant, np.float32)))
+    (shape,) = g.op("Concat", g.integers(layers), batch, g.integers(width), axis=0)
+    (zeros,) = g.op("Expand", g.array("zero", np.zeros((1, 1, 1), np.float32)), shape)
+    _encoded(g, sizes, weights, x, zeros, zeros)
+    g.op("Div", "length", g.array("factor", np.array(factor, np.int64)), out="encoded_lengths")
+    return g.model(
+        "encoder",
+        [("audio_signal", FLOAT, ["B", sizes.mel_bins, "F"]), ("length", INT64, ["B"])],
+        [("outputs", FLOAT, ["B", sizes.joiner_size, "T"]), ("encoded_lengths", INT64, ["B"])],
+        _metadata(sizes),
+    )
+
+
+def _encoded(g: _Graph, sizes: Architecture, weights: Mapping[str, Float], x: str, h: str, c: str) -> tuple[str, str]:
+    """Frames [B, F, M] to ``outputs`` [B, J, T], the encoder's with the joiner's projection; the next h and c."""
+    (x,) = g.op("Sub", x, g.array("mean", weights["features.mean"]))
+    (x,) = g.op("Mul", x, g.array("scale", weights["features.scale"]))
+    (x,) = g.op("Reshape", x, g.integers(0, -1, sizes.subsampling_factor * sizes.mel_bins))
+    (x,) = g.op("Transpose", x, perm=[1, 0, 2])
+    x, h, c = g.lstm(weights, "encoder", sizes.encoder_layers, x, h, c)
+    (x,) = g.op("MatMul", x, g.array("projection", weights["joiner.encoder.weight"].T))
+    (x,) = g.op("Add", x, g.array("bias", weights["joiner.encoder.bias"]))
+    g.op("Transpose", x, perm=[1, 2, 0], out="outputs")
+    return h, c
+
+
+def _metadata(sizes: Architecture) -> dict[str, object]:
+    """What sherpa-onnx reads from either encoder."""
+    return {
+        "vocab_size": sizes.pieces - 1,
+        "subsampling_factor": sizes.subsampling_factor,
+        "normalize_type": "NA",
+        "pred_rnn_layers": sizes.predictor_layers,
+        "pred_hidden": sizes.predictor_size,
+        "model_type": "EncDecRNNTBPEModel",
+        "version": 1,
+        "model_author": "idiolect",
+        "comment": "exported from an idiolect bundle",
+        "feat_dim": sizes.mel_bins,
+    }
 
 
 def _decoder(sizes: Architecture, weights: Mapping[str, Float]) -> onnx.ModelProto:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["FeatureSettings", "Remainder", "flush", "frames", "logmel"]
+__all__ = ["FeatureSettings", "Remainder", "flush", "frames", "logmel", "mel_filters"]
 
 Float = NDArray[np.float32]
 
@@ -127,7 +127,7 @@ def _transform(samples: Float, count: int, settings: FeatureSettings) -> Float:
     """The first ``count`` windows of ``samples``: [T, M] float32."""
     if count <= 0:
         return np.zeros((0, settings.mel_bins), np.float32)
-    window, mel = _window(settings), _mel_filters(settings)
+    window, mel = _window(settings), mel_filters(settings)
     emphasised = np.empty(samples.shape, np.float32)
     emphasised[0] = 0.0  # is the first of a window, if it is used at all
     np.multiply(samples[:-1], -settings.preemphasis, out=emphasised[1:])
@@ -156,7 +156,7 @@ def _window(settings: FeatureSettings) -> Float:
 
 
 @cache
-def _mel_filters(settings: FeatureSettings) -> Float:
+def mel_filters(settings: FeatureSettings) -> Float:
     """Slaney's area-normalised triangles on the Slaney mel scale: [fft_size / 2 + 1, M] float32."""
     points = _slaney_hertz(
         np.linspace(
