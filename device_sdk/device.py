@@ -19,8 +19,8 @@ from device_sdk.checkin import exchange, identity, outbox
 from device_sdk.checkin.client import Client
 from device_sdk.checkin.exchange import CheckInReport
 from device_sdk.checkin.outbox import Outgoing
-from device_sdk.decoding import Recognizer
-from device_sdk.errors import CheckInError, FeedbackError, LearningError, StateError
+from device_sdk.decoding import Endpointing, Recognizer
+from device_sdk.errors import BundleError, CheckInError, FeedbackError, LearningError, StateError
 from device_sdk.feedback.signals import Accepted, Cancelled, Corrected, CostFunction, Semantics, Signal
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.learned import Learned
@@ -30,6 +30,7 @@ from device_sdk.learning.step import Momentum
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.confirmed import confirmed_texts
 from device_sdk.personalization.rescorer import Rescorer
+from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.training import TrainingSession
 from device_sdk.session import DeviceSession
 from device_sdk.settings import DeviceSettings
@@ -108,9 +109,18 @@ class Device:
         """The local weights, their teacher and how many steps made them."""
         return self._student
 
-    def session(self, sample_rate: int = 16_000) -> DeviceSession:
-        """A session for audio of this rate (Hz)."""
-        return DeviceSession(self._recogniser, self._heard, sample_rate)
+    def session(
+        self,
+        sample_rate: int = 16_000,
+        *,
+        mix_down: bool = False,
+        endpointing: Endpointing | None = Endpointing(),
+    ) -> DeviceSession:
+        """A session for audio of this rate (Hz).
+
+        mix_down: take the mean of several channels instead of refusing them. endpointing: when an utterance is over.
+        """
+        return DeviceSession(self._recogniser, self._heard, sample_rate, mix_down=mix_down, endpointing=endpointing)
 
     def recognise(self, waveform: NDArray[np.generic], sample_rate: int = 16_000) -> Result:
         """The n-best list of a whole utterance. waveform: [S] float32 in [-1, 1] or int16, mono."""
@@ -234,26 +244,35 @@ class Device:
         """Everything the device is, from the store; a new bundle of the app takes the place of an older base."""
         store, bundle = self._store, self._packaged
         shipped = f"{bundle.manifest.name} {bundle.version}"
-        if records.read_text(store, "bundle") != shipped:
-            with store.transaction():
-                records.write_published(store, None)
-                records.drop_local(store)
-                records.write_text(store, "bundle", shipped)
-        published = records.read_published(store)
+        replaced = records.read_text(store, "bundle") != shipped
+        published = None if replaced else records.read_published(store)
         self._base = bundle if published is None else _with_published(bundle, published)
         parameters = {name: self._base.weights[name] for name in bundle.architecture.parameter_shapes()}
-        local = records.read_local(store)
+        local = None if replaced else records.read_local(store)
         if local is None or local.base != self._base.version:
             self._student = Student(parameters, parameters)
         else:
+            _check_local(local, self._base)
             self._student = Student(local.weights, local.teacher, Momentum(), local.steps, local.utterances)
         content = store.get("counts", "cache")
         self._cache = caches.empty(bundle.words) if content is None else caches.from_bytes(content, bundle.words)
         self._marginals_version, self._global = 0, None
         found = records.read_marginals(store)
         if found is not None and found[1] == bundle.words.digest:
+            if len(found[2]) != len(bundle.words):
+                raise StateError(
+                    f"marginals/global: found {len(found[2])} probabilities, expected {len(bundle.words)}, one per word; "
+                    "delete the state folder to start afresh"
+                )
             self._marginals_version, self._global = found[0], found[2]
         self._recognizer, self._teacher, self._marginal = None, None, None
+        if replaced:
+            if records.has_learned(store):  # a bundle that cannot be used must not cost what was learned
+                OnnxTransducer(bundle, self.settings.threads, self.settings.precision)
+            with store.transaction():
+                records.write_published(store, None)
+                records.drop_local(store)
+                records.write_text(store, "bundle", shipped)
 
     def _recogniser(self) -> Recognizer:
         """The recogniser of the local weights, built again only after they changed, with the marginal of now."""
@@ -263,7 +282,11 @@ class Device:
                 if self._student.steps:
                     bundle = bundle.with_weights(self._student.weights, f"{bundle.version}+{self._student.steps}")
                 self._recognizer = Recognizer(
-                    bundle, self.settings.decoding, self._rescore, threads=self.settings.threads
+                    bundle,
+                    self.settings.decoding,
+                    self._rescore,
+                    threads=self.settings.threads,
+                    precision=self.settings.precision,
                 )
             return self._recognizer
 
@@ -413,6 +436,15 @@ class Device:
 
 def _never() -> bool:
     return False
+
+
+def _check_local(local: records.Local, base: Bundle) -> None:
+    constants = {name: base.weights[name] for name in base.architecture.constant_shapes()}
+    for name, weights in (("local", local.weights), ("teacher", local.teacher)):
+        try:
+            weight_files.check(base.architecture, {**constants, **weights}, "found unusable weights")
+        except BundleError as error:
+            raise StateError(f"weights/{name}: {error}; or delete the state folder to start afresh") from error
 
 
 def _with_published(bundle: Bundle, published: records.Published) -> Bundle:

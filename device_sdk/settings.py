@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import ConfigurationError
 from device_sdk.learning.settings import LearningSettings
+from device_sdk.runtimes.onnxruntime import PRECISIONS, Precision
 
 __all__ = ["DeviceSettings"]
 
@@ -17,7 +18,8 @@ class DeviceSettings:
 
     use_marginals: adapt recognition to the user's own words and the published ones. learn: keep features in memory and
     take local steps. share_marginals, share_deltas: what check-ins may send. memory_utterances, memory_seconds: bound
-    of what is kept in memory for late feedback and learning. threads: of each onnxruntime session.
+    of what is kept in memory for late feedback and learning. threads: of each onnxruntime session. precision: of the
+    recogniser's products, float32 or the quicker int8; what is learned is always float32.
     """
 
     use_marginals: bool = True
@@ -29,10 +31,15 @@ class DeviceSettings:
     memory_utterances: int = 64
     memory_seconds: float = 3600.0
     threads: int = 1
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         if self.memory_utterances < 1 or not self.memory_seconds > 0 or self.threads < 1:
             raise ConfigurationError(
                 f"device.memory_utterances, memory_seconds, threads: found {self.memory_utterances}, "
                 f"{self.memory_seconds}, {self.threads}; expected positive numbers"
+            )
+        if self.precision not in PRECISIONS:
+            raise ConfigurationError(
+                f"device.precision: found {self.precision!r}, expected one of {', '.join(PRECISIONS)}"
             )

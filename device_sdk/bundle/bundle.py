@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import weakref
 import zipfile
+import zlib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -148,7 +149,7 @@ class Bundle:
             raise BundleError(f"{source}: {error}") from error
 
     def has(self, name: str) -> bool:
-        """Whether the bundle holds this file (the language model and the n-gram are optional)."""
+        """Whether the bundle holds this file (int8 graphs, the language model and the n-gram are optional)."""
         return name in self.manifest.files
 
     def file(self, name: str) -> Path:
@@ -226,5 +227,5 @@ def _unpack(archive: Path, folder: Path) -> None:
                 target = folder / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(opened.read(name))
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError) as error:
         raise BundleError(f"{archive}: not a readable zip ({error}); take the bundle from its source again") from error

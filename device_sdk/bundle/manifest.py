@@ -30,7 +30,15 @@ REQUIRED_FILES = (
     "MODEL_CARD.md",
     "LICENSE",
 )
-OPTIONAL_FILES = ("language_model.onnx", "language_model.safetensors", "ngram.arpa", "ngram.arpa.gz")
+OPTIONAL_FILES = (
+    "encoder.int8.onnx",
+    "predictor.int8.onnx",
+    "joiner.int8.onnx",
+    "language_model.onnx",
+    "language_model.safetensors",
+    "ngram.arpa",
+    "ngram.arpa.gz",
+)
 
 
 class FileEntry(BaseModel):

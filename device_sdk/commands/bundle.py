@@ -85,18 +85,23 @@ def try_out(bundle: Bundle) -> list[str]:
     """Load every graph and run it once; returns what was done. Raises :class:`BundleError` for what does not work."""
     import numpy as np
 
-    from device_sdk.runtimes.onnxruntime import OnnxTransducer
+    from device_sdk.runtimes.onnxruntime import PRECISIONS, OnnxTransducer
     from device_sdk.runtimes.training import TrainingSession
 
-    sizes = bundle.architecture
-    transducer = OnnxTransducer(bundle)
+    sizes, checks = bundle.architecture, []
     features = np.full((33 * sizes.subsampling_factor, sizes.mel_bins), -10.0, np.float32)
-    encoded, _ = transducer.encode(features)
-    predicted, _ = transducer.predict(np.zeros(2, np.int64))
-    log_probs = transducer.join(encoded[:1], predicted)
-    if not np.allclose(np.exp(log_probs).sum(axis=1), 1.0, atol=1e-4):
-        raise BundleError(f"{bundle.path}: joiner.onnx gives probabilities that do not sum to 1; export it again")
-    checks = [f"recognition graphs: {len(encoded)} frames encoded, {sizes.pieces} pieces scored"]
+    for precision in PRECISIONS:
+        if precision == "int8" and not bundle.has("encoder.int8.onnx"):
+            checks.append("recognition graphs, int8: none; idiolect export refresh makes them")
+            continue
+        transducer = OnnxTransducer(bundle, precision=precision)
+        encoded, _ = transducer.encode(features)
+        predicted, _ = transducer.predict(np.zeros(2, np.int64))
+        log_probs = transducer.join(encoded[:1], predicted)
+        if not np.allclose(np.exp(log_probs).sum(axis=1), 1.0, atol=1e-4):
+            graph = "joiner.onnx" if precision == "float32" else f"joiner.{precision}.onnx"
+            raise BundleError(f"{bundle.path}: {graph} gives probabilities that do not sum to 1; export it again")
+        checks.append(f"recognition graphs, {precision}: {len(encoded)} frames encoded, {sizes.pieces} pieces scored")
     gradients = TrainingSession(bundle).run(bundle.weights, features, [[1], []], [1.0, 0.0], [0.0, 1.0], 1.0)
     if not all(np.isfinite(value).all() for value in gradients.gradients.values()):
         raise BundleError(f"{bundle.path}: training.onnx gives gradients that are not finite; export it again")

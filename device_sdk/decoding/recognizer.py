@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
+from device_sdk.decoding.endpoint import Endpointing
 from device_sdk.decoding.session import RecognitionSession
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.hypothesis import Hypothesis, Result
-from device_sdk.runtimes.onnxruntime import OnnxTransducer
+from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
 from device_sdk.runtimes.protocol import Transducer
 
 __all__ = ["Recognizer", "Rescore"]
@@ -31,24 +32,35 @@ class Recognizer:
         *,
         transducer: Transducer | None = None,
         threads: int = 1,
+        precision: Precision = "float32",
     ) -> None:
         """rescore: applied to the n-best list at the end of each utterance; None keeps the first pass.
 
-        transducer: runs the bundle's graphs; by default onnxruntime with this many threads.
+        transducer: runs the bundle's graphs; by default onnxruntime with this many threads and this precision of its
+        products: int8 is quicker and a little less exact, and needs a bundle with int8 graphs.
         """
         self.bundle = bundle
         self.settings = settings
         self.rescore = rescore
         self.features = bundle.features
         self.tokenizer = bundle.tokenizer
-        self.transducer: Transducer = OnnxTransducer(bundle, threads=threads) if transducer is None else transducer
+        self.transducer: Transducer = OnnxTransducer(bundle, threads, precision) if transducer is None else transducer
         self.frame_seconds = (
             bundle.architecture.subsampling_factor * bundle.features.shift / bundle.features.sample_rate
         )
 
-    def session(self, sample_rate: int = 16_000) -> RecognitionSession:
-        """A session for audio of this rate (Hz). Raises :class:`AudioError` for a rate that cannot be resampled."""
-        return RecognitionSession(self, sample_rate)
+    def session(
+        self,
+        sample_rate: int = 16_000,
+        *,
+        mix_down: bool = False,
+        endpointing: Endpointing | None = Endpointing(),
+    ) -> RecognitionSession:
+        """A session for audio of this rate (Hz). Raises :class:`AudioError` for a rate that cannot be resampled.
+
+        mix_down: take the mean of several channels instead of refusing them. endpointing: when an utterance is over.
+        """
+        return RecognitionSession(self, sample_rate, mix_down=mix_down, endpointing=endpointing)
 
     def recognise(self, waveform: NDArray[np.generic], sample_rate: int = 16_000) -> Result:
         """The n-best list of a whole utterance. waveform: [S] float32 or int16, mono.

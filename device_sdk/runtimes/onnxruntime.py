@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import platform
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.quantised import COARSE_LEVELS, LEVELS, QUANTISED_FILE, layout, quantise
 from device_sdk.bundle.weights import PACKED_FILE, architecture_digest
-from device_sdk.errors import BundleError
+from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.runtimes.protocol import RecurrentState
 
 if TYPE_CHECKING:
@@ -18,9 +21,12 @@ if TYPE_CHECKING:
 
     from device_sdk.bundle import Bundle
 
-__all__ = ["ARCHITECTURE_KEY", "OnnxTransducer", "open_session"]
+__all__ = ["ARCHITECTURE_KEY", "PRECISIONS", "OnnxTransducer", "Precision", "metadata", "open_session"]
 
 ARCHITECTURE_KEY = "idiolect.architecture"
+
+Precision = Literal["float32", "int8"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
 
 Float = NDArray[np.float32]
 
@@ -31,11 +37,12 @@ def open_session(
     packed: bytes | None = None,
     architecture: Architecture | None = None,
     threads: int = 1,
+    quantised: bytes | None = None,
 ) -> InferenceSession:
     """A session over a graph whose weights are ``packed`` (see :mod:`device_sdk.bundle.weights`).
 
     source: the graph's file, for messages. architecture: what the graph's metadata must name, where given.
-    The caller keeps ``packed`` alive.
+    quantised: the int8 weights, for a graph that reads them. The caller keeps ``packed`` and ``quantised`` alive.
     Raises :class:`BundleError` for a graph that is damaged or of another architecture.
     """
     import onnxruntime
@@ -45,14 +52,18 @@ def open_session(
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if packed is not None:
-        options.add_external_initializers_from_files_in_memory([PACKED_FILE], [packed], [len(packed)])
+    files = {PACKED_FILE: packed, QUANTISED_FILE: quantised}
+    held = {name: content for name, content in files.items() if content is not None}
+    if held:
+        options.add_external_initializers_from_files_in_memory(
+            list(held), list(held.values()), [len(content) for content in held.values()]
+        )
     try:
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises many types that share no public base
         raise BundleError(f"{source}: onnxruntime cannot load this graph ({error})") from error
     if architecture is not None:
-        found = session.get_modelmeta().custom_metadata_map.get(ARCHITECTURE_KEY)
+        found = metadata(session, source).get(ARCHITECTURE_KEY)
         expected = architecture_digest(architecture)
         if found != expected:
             raise BundleError(
@@ -62,15 +73,40 @@ def open_session(
     return session
 
 
+def metadata(session: InferenceSession, source: str) -> dict[str, str]:
+    """What a graph says of itself. Raises :class:`BundleError` where that is no text."""
+    try:
+        return dict(session.get_modelmeta().custom_metadata_map)
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{source}: metadata is no text ({error}); take the bundle from its source again") from error
+
+
 class OnnxTransducer:
     """The :class:`~device_sdk.runtimes.protocol.Transducer` of a bundle on onnxruntime's CPU provider."""
 
-    def __init__(self, bundle: Bundle, threads: int = 1) -> None:
+    def __init__(self, bundle: Bundle, threads: int = 1, precision: Precision = "float32") -> None:
+        """precision: ``int8`` quantises the bundle's weights here and runs its int8 graphs.
+
+        Raises BundleError where the bundle has none, or a graph is damaged; ConfigurationError for another precision.
+        """
+        if precision not in PRECISIONS:
+            raise ConfigurationError(f"precision: found {precision!r}, expected one of {', '.join(PRECISIONS)}")
+        suffix = "" if precision == "float32" else f".{precision}"
+        if not bundle.has(f"encoder{suffix}.onnx"):
+            raise BundleError(
+                f"{bundle.path}: holds no graphs of precision {precision}, its manifest lists "
+                f"{sorted(bundle.manifest.files)}; run: idiolect export refresh, or use precision float32"
+            )
+        self.precision = precision
         self._architecture = bundle.architecture
         self._packed = bundle.packed
-        self._encoder = self._open(bundle.file("encoder.onnx"), threads)
-        self._predictor = self._open(bundle.file("predictor.onnx"), threads)
-        self._joiner = self._open(bundle.file("joiner.onnx"), threads)
+        self._quantised = None
+        if precision == "int8":
+            levels = LEVELS if _exact_products(bundle) else COARSE_LEVELS
+            self._quantised = quantise(bundle.architecture, bundle.weights, levels)
+        self._encoder = self._open(bundle.file(f"encoder{suffix}.onnx"), threads)
+        self._predictor = self._open(bundle.file(f"predictor{suffix}.onnx"), threads)
+        self._joiner = self._open(bundle.file(f"joiner{suffix}.onnx"), threads)
 
     @property
     def architecture(self) -> Architecture:
@@ -101,7 +137,34 @@ class OnnxTransducer:
         return log_probs
 
     def _open(self, path: Path, threads: int) -> InferenceSession:
-        return open_session(path.read_bytes(), str(path), self._packed, self._architecture, threads)
+        return open_session(path.read_bytes(), str(path), self._packed, self._architecture, threads, self._quantised)
+
+
+_exact: bool | None = None  # the processor does not change while a process runs
+
+
+def _exact_products(bundle: Bundle) -> bool:
+    """Whether this processor sums products of bytes exactly: x86 without VNNI clamps the sum of each two to 16 bits."""
+    global _exact
+    if _exact is None:
+        _exact = platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686") or _tried_exact(bundle)
+    return _exact
+
+
+def _tried_exact(bundle: Bundle) -> bool:
+    """The joiner with the largest inputs and weights that bytes hold, except that blank's weights are 0."""
+    sizes, logit = bundle.architecture, 8.0
+    slots = layout(sizes)
+    output = slots["joiner.output.weight"]
+    content = bytearray(max(slot.values + prod(slot.shape) for slot in slots.values()))
+    np.frombuffer(content, np.int8, prod(output.shape), output.values).reshape(output.shape)[:, 1:] = LEVELS
+    np.frombuffer(content, np.float32, output.scales, output.scale)[:] = logit / (LEVELS * sizes.joiner_size)
+    path = bundle.file("joiner.int8.onnx")
+    packed, quantised = bytes(len(bundle.packed)), bytes(content)
+    joiner = open_session(path.read_bytes(), str(path), packed, sizes, quantised=quantised)
+    rows = {name: np.full((1, sizes.joiner_size), 10.0, np.float32) for name in ("encoded", "predicted")}
+    (scores,) = joiner.run(None, rows)
+    return bool(abs(scores[0, 1] - scores[0, 0] - logit) < 0.01)
 
 
 def _zeros(layers: int, batch: int, size: int) -> RecurrentState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from export.bundles.card import render
-from export.bundles.runs import architecture_of, bundle_run, rewrite
+from export.bundles.runs import architecture_of, bundle_run, refresh, rewrite
 from export.bundles.writer import write_bundle
 
-__all__ = ["architecture_of", "bundle_run", "render", "rewrite", "write_bundle"]
+__all__ = ["architecture_of", "bundle_run", "render", "refresh", "rewrite", "write_bundle"]

@@ -19,7 +19,7 @@ from export.bundles.writer import write_bundle
 from rescoring.combination import CombinationWeights
 from rescoring.words import WordList
 
-__all__ = ["architecture_of", "bundle_run", "rewrite"]
+__all__ = ["architecture_of", "bundle_run", "refresh", "rewrite"]
 
 NGRAMS = ("ngram.arpa.gz", "ngram.arpa")
 LANGUAGE_MODELS = ("language_model.onnx", "language_model.safetensors")
@@ -122,6 +122,14 @@ def rewrite(
         features=bundle.features,
         created=created,
     )
+
+
+def refresh(bundle: Bundle, out: str | Path, *, version: str | None = None) -> Path:
+    """Write ``bundle`` again with the graphs that this version of idiolect builds for its architecture; the rest stays.
+
+    version: of the weights; where given, the new bundle is dated now. ``out`` may be where the bundle lies.
+    """
+    return rewrite(bundle, out, version=version, created=None if version else bundle.manifest.created)
 
 
 def _find(folders: Sequence[Path], name: str) -> Path | None:

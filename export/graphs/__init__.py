@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from device_sdk.bundle.architecture import Architecture
+from export.graphs import quantised
 from export.graphs.streaming import encoder, joiner, predictor
 from export.graphs.training import training
 
@@ -15,5 +16,8 @@ def build_graphs(architecture: Architecture) -> dict[str, bytes]:
         "encoder.onnx": encoder(architecture),
         "predictor.onnx": predictor(architecture),
         "joiner.onnx": joiner(architecture),
+        "encoder.int8.onnx": quantised.encoder(architecture),
+        "predictor.int8.onnx": quantised.predictor(architecture),
+        "joiner.int8.onnx": quantised.joiner(architecture),
         "training.onnx": training(architecture),
     }

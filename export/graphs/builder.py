@@ -12,14 +12,18 @@ import onnx
 from numpy.typing import ArrayLike, DTypeLike
 from onnx import TensorProto, helper, numpy_helper
 
+from device_sdk.bundle import quantised
 from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.quantised import QUANTISED_FILE
 from device_sdk.bundle.weights import PACKED_FILE, architecture_digest, layout
 from device_sdk.runtimes.onnxruntime import ARCHITECTURE_KEY
 
-__all__ = ["DOUBLE", "FLOAT", "INT64", "GraphBuilder", "Shape", "Value"]
+__all__ = ["DOUBLE", "FLOAT", "INT64", "MICROSOFT", "GraphBuilder", "Shape", "Value"]
 
 FLOAT, DOUBLE, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
 OPSET, IR_VERSION = 18, 10
+MICROSOFT = "com.microsoft"
+"""Domain of onnxruntime's own operators."""
 
 Value = str
 """The name of a tensor in the graph."""
@@ -66,12 +70,29 @@ class GraphBuilder:
         if name not in self._names.packed:
             self._names.packed.add(name)
             offset, shape = layout(self.architecture)[name]
-            tensor = TensorProto(name=name, data_type=FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
-            length = 4 * prod(shape)
-            for key, text in (("location", PACKED_FILE), ("offset", str(offset)), ("length", str(length))):
-                tensor.external_data.add(key=key, value=text)
-            self._names.initializers.append(tensor)
+            self._external(name, PACKED_FILE, FLOAT, shape, offset, 4 * prod(shape))
         return name
+
+    def quantised(self, name: str, lead: int = 0) -> tuple[Value, Value]:
+        """A parameter as int8 [K, N] (embeddings: uint8 [V, E]) and its scales, initializers in the int8 buffer.
+
+        lead: axes of size 1 in front of both shapes. Scales are [N]; [] for embeddings.
+        """
+        values, scale = f"{name}.int8", f"{name}.scale"
+        if values not in self._names.packed:
+            self._names.packed.add(values)
+            slot, front = quantised.layout(self.architecture)[name], [1] * lead
+            kind = TensorProto.UINT8 if slot.scales == 1 else TensorProto.INT8
+            self._external(values, QUANTISED_FILE, kind, [*front, *slot.shape], slot.values, prod(slot.shape))
+            scales = [] if slot.scales == 1 else [slot.scales]
+            self._external(scale, QUANTISED_FILE, FLOAT, [*front, *scales], slot.scale, 4 * slot.scales)
+        return values, scale
+
+    def _external(self, name: str, file: str, kind: int, shape: Sequence[int], offset: int, length: int) -> None:
+        tensor = TensorProto(name=name, data_type=kind, dims=shape, data_location=TensorProto.EXTERNAL)
+        for key, text in (("location", file), ("offset", str(offset)), ("length", str(length))):
+            tensor.external_data.add(key=key, value=text)
+        self._names.initializers.append(tensor)
 
     # Constants.
 
@@ -205,9 +226,9 @@ class GraphBuilder:
     def finish(self, name: str) -> bytes:
         """The model's bytes, without nodes that no output needs; the same calls give the same bytes."""
         graph = helper.make_graph(self._live_nodes(), name, self._inputs, self._outputs, self._names.initializers)
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="idiolect"
-        )
+        domains = sorted({node.domain for node in graph.node if node.domain})
+        imports = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)]
+        model = helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION, producer_name="idiolect")
         helper.set_model_props(model, {ARCHITECTURE_KEY: architecture_digest(self.architecture)})
         return model.SerializeToString(deterministic=True)
 

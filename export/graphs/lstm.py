@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from export.graphs.builder import GraphBuilder, Value
 
-__all__ = ["lstm", "lstm_gradients", "lstm_step", "stack"]
+__all__ = ["lstm", "lstm_cell", "lstm_gradients", "lstm_step", "stack"]
 
 
 def lstm(
@@ -30,7 +30,11 @@ def lstm_step(g: GraphBuilder, inputs: Value, r: Value, size: int, h: Value, c: 
 
     inputs: [B, 4H], W x + b in gate order i, o, f, c; r: [4H, H]; h, c: [B, H]. Returns the next h and c.
     """
-    gates = g.op("Gemm", h, r, inputs, transB=1)
+    return lstm_cell(g, g.op("Gemm", h, r, inputs, transB=1), size, c)
+
+
+def lstm_cell(g: GraphBuilder, gates: Value, size: int, c: Value) -> tuple[Value, Value]:
+    """What is left of a step once its gates are known. gates: [B, 4H], c: [B, H]. Returns the next h and c."""
     opening, candidate = g.ops("Split", 2, gates, g.integers(3 * size, size), axis=1)
     i, o, f = g.ops("Split", 3, g.op("Sigmoid", opening), axis=1, num_outputs=3)
     cell = g.add(g.multiply(f, c), g.multiply(i, g.op("Tanh", candidate)))

@@ -1,9 +1,10 @@
-"""Writes bundles from training runs."""
+"""Writes bundles, from training runs or from other bundles."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -12,12 +13,12 @@ from device_sdk.errors import BundleError, MissingExtraError
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Write bundles from training runs.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Write bundles.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def _group() -> None:
-    """Write bundles from training runs."""
+    """Write bundles."""
 
 
 @app.command()
@@ -38,14 +39,7 @@ def bundle(
 
     Background, rescoring weights, language model and n-gram are taken where RUN or --add folders hold them.
     """
-    from device_sdk.bundle import Bundle
-
-    try:
-        from export.bundles import bundle_run
-    except ModuleNotFoundError as error:
-        if error.name != "onnx":
-            raise
-        raise MissingExtraError("export needs onnx; run: pip install 'idiolect-server[train]'") from error
+    bundles = _writers()
     folders = [run, *(add or [])]
     for folder in folders:
         if not folder.is_dir():
@@ -56,13 +50,49 @@ def bundle(
             described = json.loads(card.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise BundleError(f"{card}: not a readable JSON card ({error})") from error
-    written = bundle_run(folders, out, name=name, version=version, licence=_licence(licence, folders), card=described)
+    text = _licence(licence, folders)
+    written = bundles.bundle_run(folders, out, name=name, version=version, licence=text, card=described)
+    _report(written, as_json, output)
+
+
+@app.command()
+def refresh(
+    bundle: Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write, or a file ending in .zip; may be BUNDLE itself.")],
+    version: Annotated[str | None, typer.Option(help="Version of the weights; the bundle's own if none.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+) -> None:
+    """Write BUNDLE to OUT with the graphs of this version of idiolect; weights, words, models and card stay.
+
+    Where a release of idiolect adds graphs, this is how a bundle gets them without its training run. Loads no torch.
+    """
+    from device_sdk.bundle import Bundle
+
+    bundles = _writers()
+    opened = Bundle.open(None if bundle == "default" else bundle)
+    _report(bundles.refresh(opened, out, version=version), as_json, output)
+
+
+def _writers() -> ModuleType:
+    try:
+        from export import bundles
+    except ModuleNotFoundError as error:
+        if error.name != "onnx":
+            raise
+        raise MissingExtraError("export needs onnx; run: pip install 'idiolect-server[train]'") from error
+    return bundles
+
+
+def _report(written: Path, as_json: bool, output: Path | None) -> None:
+    from device_sdk.bundle import Bundle
+
     opened = Bundle.open(written)
     size = sum(entry.size for entry in opened.manifest.files.values())
     report = {
         "path": str(written),
-        "name": name,
-        "version": version,
+        "name": opened.manifest.name,
+        "version": opened.version,
         "parameters": opened.architecture.parameter_count(),
         "bytes": size,
         "files": sorted(opened.manifest.files),
@@ -73,7 +103,7 @@ def bundle(
     if as_json:
         print(text)
     else:
-        print(f"{written}: {report['parameters']:,} parameters, {size / 1e6:.1f} MB, version {version}")
+        print(f"{written}: {report['parameters']:,} parameters, {size / 1e6:.1f} MB, version {opened.version}")
 
 
 def _licence(given: Path | None, folders: list[Path]) -> str:

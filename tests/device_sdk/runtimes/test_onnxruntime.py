@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import PRESETS, Architecture, Bundle
 from device_sdk.bundle.weights import pack
-from device_sdk.errors import BundleError
+from device_sdk.errors import BundleError, ConfigurationError
+from device_sdk.runtimes import onnxruntime as runtime
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, open_session
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 from export.graphs import joiner
@@ -111,6 +112,52 @@ def test_other_weights_are_used_by_the_same_graphs(tiny_bundle: Bundle, features
     np.testing.assert_allclose(other.encode(features)[0], expected, atol=2e-5)
     predicted, _ = other.predict(np.array([4]))
     np.testing.assert_allclose(predicted[0], predicted_by_numpy(tiny_bundle.architecture, weights, [4])[0], atol=2e-5)
+
+
+def test_int8_is_close_and_follows_the_weights(tiny_bundle: Bundle, features: Float) -> None:
+    learned = {name: value + np.float32(0.02) for name, value in tiny_bundle.weights.items() if "features" not in name}
+    other = tiny_bundle.with_weights(learned, "learned")
+    exact = [OnnxTransducer(bundle).encode(features)[0] for bundle in (tiny_bundle, other)]
+    found = [OnnxTransducer(bundle, precision="int8").encode(features)[0] for bundle in (tiny_bundle, other)]
+    for mine, expected in zip(found, exact, strict=True):
+        assert 0.0 < np.abs(mine - expected).max() < 0.05 * np.abs(expected).max()
+    change = exact[1] - exact[0]
+    assert np.linalg.norm(found[1] - found[0] - change) < 0.2 * np.linalg.norm(change)
+    for transducer in (OnnxTransducer(other, precision="int8"), OnnxTransducer(other)):
+        predicted, state = transducer.predict(np.array([0, 3]))
+        predicted, _ = transducer.predict(np.array([7, 9]), state)
+        np.testing.assert_allclose(np.exp(transducer.join(exact[0][:2], predicted)).sum(axis=1), 1.0, atol=1e-4)
+
+
+def test_a_processor_that_clamps_gets_coarser_weights(tiny_bundle: Bundle, features: Float, monkeypatch) -> None:
+    expected, _ = OnnxTransducer(tiny_bundle).encode(features)
+    monkeypatch.setattr(runtime, "_exact", None)
+    monkeypatch.setattr(runtime, "_tried_exact", lambda bundle: False)
+    monkeypatch.setattr(runtime.platform, "machine", lambda: "x86_64")
+    coarse, _ = OnnxTransducer(tiny_bundle, precision="int8").encode(features)
+    monkeypatch.setattr(runtime, "_exact", None)
+    monkeypatch.setattr(runtime.platform, "machine", lambda: "arm64")
+    fine, _ = OnnxTransducer(tiny_bundle, precision="int8").encode(features)
+    assert np.linalg.norm(fine - expected) < np.linalg.norm(coarse - expected) < 0.05 * np.linalg.norm(expected)
+
+
+def test_clamped_products_are_noticed(tiny_bundle: Bundle, monkeypatch) -> None:
+    class Clamping:
+        """What a processor whose pairs stop at 32,767 instead of 64,770 makes of the trial."""
+
+        def run(self, outputs: None, rows: dict[str, Float]) -> list[Float]:
+            return [np.array([[-4.1, -0.1]], np.float32)]
+
+    monkeypatch.setattr(runtime, "open_session", lambda *_, **__: Clamping())
+    assert not runtime._tried_exact(tiny_bundle)
+
+
+def test_a_precision_that_is_not_there_is_named(tiny_bundle: Bundle, monkeypatch) -> None:
+    with pytest.raises(ConfigurationError, match="precision: found 'int4', expected one of float32, int8"):
+        OnnxTransducer(tiny_bundle, precision="int4")  # type: ignore[arg-type]
+    monkeypatch.setattr(Bundle, "has", lambda bundle, name: "int8" not in name)
+    with pytest.raises(BundleError, match=r"holds no graphs of precision int8.*idiolect export refresh"):
+        OnnxTransducer(tiny_bundle, precision="int8")
 
 
 def test_deep_stacks_keep_a_state_for_every_layer(features: Float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,27 @@ def test_one_line_for_people(run: Path, tmp_path: Path) -> None:
     done = RUN.invoke(app, ["bundle", str(run), str(tmp_path / "out")])
     assert done.exit_code == 0 and "43,360 parameters" in done.stdout
     assert "Apache-2.0" in Bundle.open(tmp_path / "out").file("LICENSE").read_text()
+
+
+@pytest.mark.parametrize("version", [None, "5"])
+def test_an_older_bundle_gets_the_graphs_of_now(version: str | None, tiny_bundle: Bundle, tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    shutil.copytree(tiny_bundle.path, older)
+    manifest = json.loads((older / "manifest.json").read_text())
+    for name in [name for name in manifest["files"] if "int8" in name]:
+        (older / name).unlink()
+        del manifest["files"][name]
+    (older / "manifest.json").write_text(json.dumps(manifest))
+    assert not Bundle.open(older).has("encoder.int8.onnx")
+    given = ["--version", version] if version else []
+    done = RUN.invoke(app, ["refresh", str(older), str(older), *given, "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["version"] == (version or tiny_bundle.version)
+    refreshed = Bundle.open(older)
+    changed = {name for name, entry in refreshed.manifest.files.items() if tiny_bundle.manifest.files[name] != entry}
+    assert changed == ({"MODEL_CARD.md"} if version else set())
+    assert refreshed.manifest.files.keys() == tiny_bundle.manifest.files.keys()
+    assert (refreshed.manifest.created == tiny_bundle.manifest.created) is (version is None)
 
 
 @pytest.mark.parametrize(

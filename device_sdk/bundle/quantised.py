@@ -1,0 +1,77 @@
+"""int8 weights, made on the device from the float32 ones whenever these change: what is learned is never rounded away.
+
+Every matrix is symmetric and per output channel: row n of W is ``scale[n] * int8[n]``, scale[n] = max |W[n]| / levels.
+They lie in a buffer of their own, transposed as integer products want them, which the ``.int8`` graphs read beside the
+float32 one (see :mod:`device_sdk.bundle.weights`); biases, tables and normalisation stay float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle.architecture import Architecture
+
+__all__ = ["COARSE_LEVELS", "EMBEDDING_ZERO", "LEVELS", "QUANTISED_FILE", "Matrix", "layout", "quantise"]
+
+QUANTISED_FILE = "weights.int8"
+LEVELS = 127
+COARSE_LEVELS = 63
+"""For processors that add two products of bytes in 16 bits, which 255 * 63 * 2 fits and 255 * 127 * 2 does not."""
+EMBEDDING = "predictor.embedding"
+EMBEDDING_ZERO = 128
+"""Embeddings are inputs of a product, not its weights, so they are unsigned: 128 stands for 0."""
+
+
+class Matrix(NamedTuple):
+    """Where one quantised matrix lies in the buffer.
+
+    shape: [K, N], inputs by outputs. values: offset in bytes of its int8 (or, for embeddings, uint8) [K, N];
+    scale: offset of its float32 scales, ``scales`` of them: N, or 1 for embeddings.
+    """
+
+    shape: tuple[int, int]
+    values: int
+    scale: int
+    scales: int
+
+
+def layout(architecture: Architecture) -> dict[str, Matrix]:
+    """Name -> place in the buffer, of every matrix: all scales first, so that these are aligned, then all values."""
+    shapes = {name: shape for name, shape in architecture.parameter_shapes().items() if len(shape) == 2}
+    counts = {name: 1 if name == EMBEDDING else shape[0] for name, shape in shapes.items()}
+    slots: dict[str, Matrix] = {}
+    scale, values = 0, 4 * sum(counts.values())
+    for name, (rows, columns) in shapes.items():
+        slots[name] = Matrix((rows, columns) if name == EMBEDDING else (columns, rows), values, scale, counts[name])
+        scale += 4 * counts[name]
+        values += rows * columns
+    return slots
+
+
+def quantise(architecture: Architecture, weights: Mapping[str, NDArray[np.float32]], levels: int = LEVELS) -> bytes:
+    """The int8 buffer of finite float32 weights, in :func:`layout`. levels: the largest integer's size."""
+    slots = layout(architecture)
+    size = max(slot.values + prod(slot.shape) for slot in slots.values())
+    buffer = bytearray(size)
+    for name, slot in slots.items():
+        weight = weights[name]
+        scale = np.frombuffer(buffer, np.float32, slot.scales, slot.scale)
+        if slot.scales == 1:
+            peak = np.maximum(weight.max(), -weight.min()).reshape(1)
+        else:
+            peak = np.maximum(weight.max(axis=1), -weight.min(axis=1))
+        # A channel of zeros has any scale; one whose scale would underflow is zero to a product of float32, too.
+        scale[:] = np.where(peak > np.finfo(np.float32).tiny * levels, peak / np.float32(levels), np.float32(1.0))
+        steps = weight / scale[:, None]
+        np.rint(steps, out=steps)
+        if slot.scales == 1:
+            steps += EMBEDDING_ZERO
+            np.frombuffer(buffer, np.uint8, prod(slot.shape), slot.values).reshape(slot.shape)[:] = steps
+        else:
+            np.frombuffer(buffer, np.int8, prod(slot.shape), slot.values).reshape(slot.shape)[:] = steps.T
+    return bytes(buffer)
