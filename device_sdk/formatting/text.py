@@ -1,0 +1,201 @@
+"""A recognised text, lower-case words, as people write it. Punctuation is not recognised, so there is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from device_sdk.formatting.numbers import DIGITS, SCALES, below_hundred, cardinal, digit, ordinal
+
+__all__ = ["Span", "formatted", "spans"]
+
+MONTHS = frozenset("january february april june july august september october november december".split())
+DAYS = frozenset("monday tuesday wednesday thursday friday saturday sunday".split())
+WORDS_TOO = frozenset({"march", "may"})
+"""Months that are words of their own: capital only in a date."""
+BEFORE_TIMES = frozenset({"at", "until", "till", "by", "around", "before", "after"})
+AFTER_TIMES = frozenset({"", "today", "tomorrow", "tonight", "on", "in", "every", "please", *DAYS})
+DIGIT_STRING = 3
+"""Digits in a row that make one number, as in telephone numbers; two stay two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of formatted text and the words ``start`` to ``stop`` (not included) that it stands for."""
+
+    text: str
+    start: int
+    stop: int
+
+
+def formatted(text: str) -> str:
+    """The text with digits for numbers, a capital at the start, and capitals for I, weekdays and months.
+
+    "sixteen ounce" -> "16 ounce", "twenty five" -> "25", "one two three" -> "123", "ten thirty p m" -> "10:30 pm",
+    "five percent" -> "5%", "twenty first" -> "21st", "three point one four" -> "3.14", "nineteen eighty four" -> "1984".
+    What may be no number stays as it is: "this one", "a second", "first of all", "one tenth".
+    """
+    return " ".join(span.text for span in spans(text.split()))
+
+
+def spans(words: Sequence[str]) -> tuple[Span, ...]:
+    """The formatted pieces of a text, in order; together they cover every word once."""
+    found: list[Span] = []
+    at = 0
+    while at < len(words):
+        text, taken = _number(words, at) or (words[at], 1)
+        found.append(Span(text, at, at + taken))
+        at += taken
+    cased = [replace(span, text=_cased(found, index)) for index, span in enumerate(found)]
+    if cased:
+        cased[0] = replace(cased[0], text=cased[0].text[:1].upper() + cased[0].text[1:])
+    return tuple(cased)
+
+
+def _number(words: Sequence[str], at: int) -> tuple[str, int] | None:
+    """What is written for the number that begins at ``at``, and how many words it takes; None where there is none."""
+    for reading in (_ordinal, _time, _digit_string, _year, _quantity):
+        found = reading(words, at)
+        if found is not None:
+            return found
+    return None
+
+
+def _ordinal(words: Sequence[str], at: int) -> tuple[str, int] | None:
+    found = ordinal(words[at:])
+    if found is None:
+        return None
+    value, taken = found
+    if taken == 1:
+        before, after = _word(words, at - 1), _word(words, at + 1)
+        month = _word(words, at + 2) if after == "of" else before
+        dated = month in MONTHS | WORDS_TOO or (before == "the" and _word(words, at - 2) in DAYS)
+        if not dated and (value < 10 or cardinal([before])):  # "the second", "one tenth"
+            return None
+    ending = "th" if value % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(value % 10, "th")
+    return f"{value}{ending}", taken
+
+
+def _time(words: Sequence[str], at: int) -> tuple[str, int] | None:
+    """Hours alone before am, pm and o'clock; hours and minutes before am and pm, or where a time is expected."""
+    hour = cardinal(words[at:])
+    if hour is None or hour[1] != 1 or not 1 <= hour[0] <= 12:
+        return None
+    half, taken = _half_of_day(words, at + 1)
+    if half:
+        return f"{hour[0]} {half}", 1 + taken
+    if _word(words, at + 1) == "o'clock":
+        return f"{hour[0]} o'clock", 2
+    minutes = _minutes(words, at + 1)
+    if minutes is None:
+        return None
+    end = at + 1 + minutes[1]
+    half, taken = _half_of_day(words, end)
+    expected = _word(words, at - 1) in BEFORE_TIMES or (
+        _word(words, at - 1) == "for" and _word(words, end) in AFTER_TIMES
+    )
+    if not half and (not expected or _continues(words, end)):
+        return None
+    return f"{hour[0]}:{minutes[0]:02d}{half and ' '}{half}", end + taken - at
+
+
+def _minutes(words: Sequence[str], at: int) -> tuple[int, int] | None:
+    if _word(words, at) in ("oh", "o"):
+        unit = DIGITS.get(_word(words, at + 1), 0)
+        return (unit, 2) if unit else None
+    found = below_hundred(words, at)
+    return found if found is not None and 10 <= found[0] < 60 else None
+
+
+def _half_of_day(words: Sequence[str], at: int) -> tuple[str, int]:
+    for half in ("am", "pm"):
+        if _word(words, at) == half:
+            return half, 1
+        if (_word(words, at), _word(words, at + 1)) == tuple(half):
+            return half, 2
+    return "", 0
+
+
+def _digit_string(words: Sequence[str], at: int) -> tuple[str, int] | None:
+    values: list[int] = []
+    while (value := digit(_word(words, at + len(values)))) is not None:
+        values.append(value)
+    if values and _continues(words, at + len(values)):
+        values.pop()  # it begins another number, "one two three hundred"
+    if len(values) < DIGIT_STRING or sum(word in DIGITS for word in words[at : at + len(values)]) < 2:
+        return None
+    return "".join(map(str, values)), len(values)
+
+
+def _year(words: Sequence[str], at: int) -> tuple[str, int] | None:
+    century = cardinal(words[at : at + 1])
+    if century is None or not 16 <= century[0] <= 20:
+        return None
+    if _word(words, at + 1) == "oh":
+        unit = DIGITS.get(_word(words, at + 2), 0)
+        return (f"{century[0]}0{unit}", 3) if unit else None
+    rest = below_hundred(words, at + 1)
+    if rest is None or rest[0] < 10 or _continues(words, at + 1 + rest[1]):
+        return None
+    return f"{century[0]}{rest[0]}", 1 + rest[1]
+
+
+def _quantity(words: Sequence[str], at: int) -> tuple[str, int] | None:
+    found = cardinal(words[at:])
+    if found is None:
+        return None
+    value, taken = found
+    text = str(value)
+    if value >= 1_000_000 and value % 1_000_000 == 0 and words[at + taken - 1] in SCALES:
+        scale = words[at + taken - 1]
+        text = f"{value // SCALES[scale]} {scale}" if value % SCALES[scale] == 0 else text
+    decimals = _decimals(words, at + taken) if value < 1_000_000 else ""
+    if decimals:
+        text, taken = f"{text}.{decimals}", taken + 1 + len(decimals)
+        if _word(words, at + taken) in ("million", "billion"):
+            text, taken = f"{text} {words[at + taken]}", taken + 1
+    if _word(words, at + taken) == "percent":
+        return f"{text}%", taken + 1
+    if (_word(words, at + taken), _word(words, at + taken + 1)) == ("per", "cent"):
+        return f"{text}%", taken + 2
+    lone = _word(words, at - 1) not in DIGITS and _word(words, at + 1) not in DIGITS
+    return None if taken == 1 and words[at] == "one" and lone else (text, taken)  # "this one"
+
+
+def _decimals(words: Sequence[str], at: int) -> str:
+    if _word(words, at) != "point":
+        return ""
+    end = at + 1
+    while digit(_word(words, end)) is not None:
+        end += 1
+    return "".join(str(digit(word)) for word in words[at + 1 : end])
+
+
+def _continues(words: Sequence[str], at: int) -> bool:
+    return _word(words, at) == "hundred" or _word(words, at) in SCALES
+
+
+def _cased(found: Sequence[Span], index: int) -> str:
+    text = found[index].text
+    if text == "i" or text.startswith("i'"):
+        return f"I{text[1:]}"
+    if text in MONTHS or text in DAYS:
+        return text.capitalize()
+    if text in WORDS_TOO:
+        before, earlier = _text(found, index - 1), _text(found, index - 2)
+        if _is_ordinal(_text(found, index + 1)) or _is_ordinal(before) or (before == "of" and _is_ordinal(earlier)):
+            return text.capitalize()
+    return text
+
+
+def _is_ordinal(text: str) -> bool:
+    return re.fullmatch(r"\d+(st|nd|rd|th)", text) is not None
+
+
+def _text(found: Sequence[Span], index: int) -> str:
+    return found[index].text if 0 <= index < len(found) else ""
+
+
+def _word(words: Sequence[str], at: int) -> str:
+    return words[at] if 0 <= at < len(words) else ""
