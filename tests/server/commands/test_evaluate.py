@@ -32,7 +32,8 @@ def test_json_has_the_promised_keys(
     arguments = [str(tiny_bundle.path), "--data", f"folder:{recordings}", "--json", "--output", str(output)]
     assert main(["evaluate", *arguments]) == 0
     figures = json.loads(capsys.readouterr().out)
-    assert list(figures) == ["wer", "slot_error", "oracle_wer", "real_time_factor", "utterances"]
+    assert list(figures) == ["wer", "slot_error", "oracle_wer", "real_time_factor", "utterances", "confidence"]
+    assert set(figures["oracle_wer"]) == {"1", "4", "8"} and set(figures["confidence"]) == {"words", "texts"}
     assert figures["utterances"] == 4 and figures["slot_error"] is None
     assert figures["wer"] >= figures["oracle_wer"]["4"] >= figures["oracle_wer"]["8"] >= 0
     assert json.loads(output.read_text()) == figures
@@ -76,3 +77,60 @@ def test_bad_data_is_one_clear_line(
     assert main(["evaluate", str(tiny_bundle.path), *arguments]) == 1
     error = capsys.readouterr().err
     assert message in error and "DataError" in error and "Traceback" not in error
+
+
+def test_greedy_wide_and_compared(
+    tiny_bundle: Bundle, recordings: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    start = ["evaluate", str(tiny_bundle.path), "--data", f"folder:{recordings}", "--limit", "2"]
+    plot = tmp_path / "reliability.svg"
+    assert main([*start, "--beam", "12", "--nbest", "12", "--json", "--plot", str(plot)]) == 0
+    wide = json.loads(capsys.readouterr().out)
+    assert list(wide["oracle_wer"]) == ["1", "4", "8", "12"]
+    words = wide["confidence"]["words"]
+    assert 0 <= words["ece"] <= 1 and sum(part["count"] for part in words["bins"]) == words["count"]
+    assert plot.read_text().startswith("<svg")
+    assert main([*start, "--greedy", "--json"]) == 0
+    greedy = json.loads(capsys.readouterr().out)
+    assert greedy["oracle_wer"]["8"] == greedy["wer"]
+    assert main([*start, "--compare", "--json"]) == 0
+    systems = json.loads(capsys.readouterr().out)["systems"]
+    assert list(systems) == ["greedy", "beam 8", "beam 8 rescored", "beam 20 rescored"]
+    assert systems["greedy"]["wer"] == greedy["wer"]
+    assert list(systems["beam 20 rescored"]["oracle_wer"]) == ["1", "4", "8", "20"]
+    change = systems["beam 8"]["against_greedy"]["wer"]
+    assert change["absolute"]["mean"] == pytest.approx(systems["beam 8"]["wer"] - greedy["wer"])
+    assert main([*start, "--compare"]) == 0
+    assert "against greedy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--plot", "reliability.png"], ".svg"),
+        (["--plot", "no/such/folder/reliability.svg"], "make it first"),
+        (["--compare", "--greedy"], "--compare"),
+        (["--voices", "mine"], "--voices"),
+        (["--beam", "2", "--nbest", "4"], "decoding.nbest"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    tiny_bundle: Bundle, recordings: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(tiny_bundle.path), "--data", f"folder:{recordings}", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_voices_of_one_part_of_the_split(
+    tiny_bundle: Bundle, recordings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    from server.training.recordings import role_of
+
+    start = ["evaluate", str(tiny_bundle.path), "--data", f"folder:{recordings}", "--json", "--speakers"]
+    role = role_of("folder", "ann")
+    assert main([*start, "--voices", role]) == 0
+    expected = [name for name in ("ann", "bob") if role_of("folder", name) == role]
+    assert list(json.loads(capsys.readouterr().out)["speakers"]) == expected
+    assert main(["evaluate", str(tiny_bundle.path), "--data", "made:base", "--voices", "base"]) == 1
+    assert "leave --voices out" in capsys.readouterr().err

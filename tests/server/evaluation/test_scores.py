@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import DataError
 from device_sdk.feedback.slots import SlotLexicon
-from device_sdk.hypothesis import Hypothesis, Result, Scores
+from device_sdk.hypothesis import Hypothesis, Result, Scores, Word
 from server.corpora.utterance import Corpus, Utterance, Waveform
-from server.evaluation import Evaluation, Score, evaluate, score, word_errors
+from server.evaluation import Evaluation, Score, evaluate, right_words, score, word_errors
 
 LEXICON = SlotLexicon({"drink": ("mocha", "latte"), "size": ("small", "large")})
 
@@ -43,6 +43,7 @@ def test_a_corpus_is_scored_in_its_order() -> None:
     assert tuple(seen) == evaluation.scores
     figures = evaluation.as_json()
     assert figures.pop("real_time_factor") > 0
+    assert figures.pop("confidence")["texts"]["count"] == 2
     assert figures == {
         "wer": 2 / 7,
         "slot_error": 2 / 3,
@@ -61,6 +62,7 @@ def test_figures_without_labels_are_null() -> None:
         "oracle_wer": {"1": None, "4": None, "8": None},
         "real_time_factor": None,
         "utterances": 1,
+        "confidence": {"words": None, "texts": None},
     }
 
 
@@ -114,3 +116,37 @@ def test_recognition_alone_is_timed_and_gets_the_waveform() -> None:
     evaluation = evaluate(recognise, Corpus("one", (utterance("a"),)))
     assert lengths == [16_000]
     assert 0 < (evaluation.real_time_factor or 0) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "right"),
+    [
+        ("a small mocha", "a mocha", [True, True]),
+        ("a small mocha", "a tall mocha please", [True, False, True, False]),
+        ("a", "b", [False]),
+        ("", "a b", [False, False]),
+        ("a", "", []),
+        ("", "", []),
+    ],
+)
+def test_right_words(reference: str, hypothesis: str, right: list[bool]) -> None:
+    assert right_words(reference, hypothesis) == right
+
+
+@given(SENTENCES, SENTENCES)
+def test_right_words_are_jiwers_hits(reference: str, hypothesis: str) -> None:
+    assert sum(right_words(reference, hypothesis)) == jiwer.process_words(reference, hypothesis).hits
+
+
+def test_confidences_are_set_against_what_was_said() -> None:
+    words = (Word("a", 0.0, 0.1, 0.9), Word("tall", 0.2, 0.5, 0.3), Word("mocha", 0.5, 0.7, 0.6))
+    answer = Result("u", (Hypothesis((), "a tall mocha", words, Scores(0.0), 0.0, 0.25),), 1.0)
+    said = utterance("a small mocha")
+    unsure = utterance("a small mocha", score_words=False)
+    evaluation = evaluate(lambda waveform: answer, Corpus("made", (said, unsure)), depths=(1, 20))
+    assert evaluation.scores[0].word_confidences == ((0.9, True), (0.3, False), (0.6, True))
+    assert evaluation.scores[0].text_confidence == (0.25, False)
+    assert evaluation.scores[1].word_confidences is None and evaluation.scores[1].text_confidence is None
+    assert evaluation.depths == (1, 20) and set(evaluation.as_json()["oracle_wer"]) == {"1", "20"}
+    words_figures = evaluation.words()
+    assert words_figures is not None and words_figures.ece == pytest.approx((0.1 + 0.4 + 0.3) / 3)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import jiwer
 
 from device_sdk.errors import DataError
 from device_sdk.feedback.slots import CostMode, SlotLexicon, slot_cost
-from device_sdk.hypothesis import Result
+from device_sdk.hypothesis import Hypothesis, Result
 from server.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
+from server.evaluation.reliability import Reliability
 
-__all__ = ["ORACLE_DEPTHS", "Evaluation", "Score", "evaluate", "score", "word_errors"]
+__all__ = ["ORACLE_DEPTHS", "Evaluation", "Score", "evaluate", "right_words", "score", "word_errors"]
 
 ORACLE_DEPTHS = (1, 4, 8)
 """Lengths of the n-best lists for which the best entry's word error is reported."""
@@ -29,7 +31,8 @@ class Score:
 
     hypothesis: the first text of the list. words, word_errors, oracle_errors (depth -> errors of the best entry): None
     where the corpus's words do not count. slots, slot_errors: None where it has no slot labels. audio_seconds, seconds:
-    length of the audio, and time that recognising it took.
+    length of the audio, and time that recognising it took. word_confidences: of the first hypothesis, each with whether
+    the word was right; text_confidence: the same of the whole; None where words do not count.
     """
 
     id: str
@@ -42,6 +45,8 @@ class Score:
     slot_errors: int | None
     audio_seconds: float
     seconds: float
+    word_confidences: tuple[tuple[float, bool], ...] | None = None
+    text_confidence: tuple[float, bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +76,39 @@ class Evaluation:
         audio = sum(score.audio_seconds for score in self.scores)
         return sum(score.seconds for score in self.scores) / audio if audio > 0 else None
 
+    def words(self) -> Reliability | None:
+        """Confidence of recognised words against whether they were said; None without any. Words that were left out
+        have no confidence, so deletions do not count."""
+        return Reliability.of(chain.from_iterable(score.word_confidences or () for score in self.scores))
+
+    def texts(self) -> Reliability | None:
+        """Confidence of the first hypothesis against whether all of it was right."""
+        return Reliability.of(score.text_confidence for score in self.scores if score.text_confidence is not None)
+
     def of_speakers(self) -> dict[str, Evaluation]:
         """The same, speaker by speaker, sorted."""
         speakers = sorted({score.speaker for score in self.scores})
         return {name: Evaluation(tuple(row for row in self.scores if row.speaker == name)) for name in speakers}
 
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Depths for which oracle errors are known."""
+        return next((tuple(row.oracle_errors) for row in self.scores if row.oracle_errors is not None), ORACLE_DEPTHS)
+
     def as_json(self) -> dict[str, Any]:
-        """``wer``, ``slot_error``, ``oracle_wer`` by depth, ``real_time_factor``, ``utterances``; null without
-        labels."""
+        """``wer``, ``slot_error``, ``oracle_wer`` by depth, ``real_time_factor``, ``utterances``, ``confidence``; null
+        without labels."""
+        words, texts = self.words(), self.texts()
         return {
             "wer": self.wer,
             "slot_error": self.slot_error,
-            "oracle_wer": {str(depth): self.oracle_wer(depth) for depth in ORACLE_DEPTHS},
+            "oracle_wer": {str(depth): self.oracle_wer(depth) for depth in self.depths},
             "real_time_factor": self.real_time_factor,
             "utterances": len(self.scores),
+            "confidence": {
+                "words": None if words is None else words.as_json(),
+                "texts": None if texts is None else texts.as_json(),
+            },
         }
 
 
@@ -93,11 +117,13 @@ def evaluate(
     corpus: Corpus,
     progress: Callable[[Score], None] | None = None,
     mode: CostMode = "strict",
+    depths: Sequence[int] = ORACLE_DEPTHS,
 ) -> Evaluation:
     """Recognises every utterance of a corpus and scores it.
 
     recognise: float32 waveform [S] at 16 kHz -> its n-best list; only this call is timed. progress: called after each
-    utterance. mode: how slot errors are counted. Raises DataError for an empty corpus or audio that cannot be read.
+    utterance. mode: how slot errors are counted. depths: for oracle errors. Raises DataError for an empty corpus or
+    audio that cannot be read.
     """
     if not corpus.utterances:
         raise DataError(f"{corpus.name}: no utterances to evaluate")
@@ -108,7 +134,10 @@ def evaluate(
         result = recognise(waveform)
         seconds = time.perf_counter() - start
         texts = [hypothesis.text for hypothesis in result.nbest]
-        scores.append(score(utterance, texts, corpus.lexicon, waveform.size / SAMPLE_RATE, seconds, mode))
+        audio_seconds = waveform.size / SAMPLE_RATE
+        scores.append(
+            score(utterance, texts, corpus.lexicon, audio_seconds, seconds, mode, best=result.nbest[0], depths=depths)
+        )
         if progress is not None:
             progress(scores[-1])
     return Evaluation(tuple(scores))
@@ -121,18 +150,25 @@ def score(
     audio_seconds: float = 0.0,
     seconds: float = 0.0,
     mode: CostMode = "strict",
+    best: Hypothesis | None = None,
+    depths: Sequence[int] = ORACLE_DEPTHS,
 ) -> Score:
     """The errors of an n-best list [N] of texts, best first, against an utterance's labels.
 
-    lexicon: to read slots with; None leaves slots out. Raises DataError where the list is empty.
+    lexicon: to read slots with; None leaves slots out. best: the first entry with its confidences; None leaves them
+    out. Raises DataError where the list is empty.
     """
     if not texts:
         raise DataError(f"utterance {utterance.id!r}: an empty n-best list; expected at least one hypothesis")
     words: int | None = None
     errors: list[int] | None = None
+    sure: tuple[tuple[float, bool], ...] | None = None
     if utterance.score_words and utterance.text is not None:
         words = len(utterance.text.split())
         errors = [word_errors(utterance.text, text) for text in texts]
+        if best is not None:
+            right = right_words(utterance.text, " ".join(word.text for word in best.words))
+            sure = tuple((word.confidence, hit) for word, hit in zip(best.words, right, strict=True))
     slots: int | None = None
     slot_errors: int | None = None
     if utterance.slots is not None and lexicon is not None:
@@ -144,11 +180,13 @@ def score(
         hypothesis=texts[0],
         words=words,
         word_errors=None if errors is None else errors[0],
-        oracle_errors=None if errors is None else {depth: min(errors[:depth]) for depth in ORACLE_DEPTHS},
+        oracle_errors=None if errors is None else {depth: min(errors[:depth]) for depth in depths},
         slots=slots,
         slot_errors=slot_errors,
         audio_seconds=audio_seconds,
         seconds=seconds,
+        word_confidences=sure,
+        text_confidence=None if best is None or errors is None else (best.confidence, errors[0] == 0),
     )
 
 
@@ -158,6 +196,16 @@ def word_errors(reference: str, hypothesis: str) -> int:
         return len(hypothesis.split())
     measures = jiwer.process_words(reference, hypothesis)
     return measures.substitutions + measures.deletions + measures.insertions
+
+
+def right_words(reference: str, hypothesis: str) -> list[bool]:
+    """For each word of the hypothesis, whether jiwer's alignment matches it with an equal word of the reference."""
+    right = [False] * len(hypothesis.split())
+    if right and reference.split():
+        for chunk in jiwer.process_words(reference, hypothesis).alignments[0]:
+            if chunk.type == "equal":
+                right[chunk.hyp_start_idx : chunk.hyp_end_idx] = [True] * (chunk.hyp_end_idx - chunk.hyp_start_idx)
+    return right
 
 
 def _rate(pairs: Any) -> float | None:
