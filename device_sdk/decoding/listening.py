@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
@@ -117,6 +116,8 @@ def _ended(session: RecognitionSession) -> list[Event]:
 
 async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
     """The result of a call in a thread. A session is for one thread at a time: who is cancelled waits for the call."""
+    import asyncio  # here, because it takes longer to load than the rest of this package
+
     running = asyncio.get_running_loop().run_in_executor(None, call, *arguments)
     try:
         return await asyncio.shield(running)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +26,9 @@ __all__ = ["Rescorer"]
 class Rescorer:
     """Rescores n-best lists with a bundle's language models; owns their sessions.
 
-    A bundle without one of the models, or an install without kenlm, is rescored with what is there.
+    A bundle without one of the models, or an install without kenlm, is rescored with what is there. The models are
+    loaded when they are first used, at the end of an utterance: hearing starts without them. One that is damaged is
+    then refused by name (BundleError).
     """
 
     def __init__(self, bundle: Bundle, weights: CombinationWeights | None = None, threads: int = 1) -> None:
@@ -33,9 +36,18 @@ class Rescorer:
         self.words = bundle.words
         self.background = bundle.background
         self.weights = bundle.combination if weights is None else weights
-        has_neural = bundle.has("language_model.onnx")
-        self.neural: LanguageModel | None = NeuralLanguageModel(bundle, threads) if has_neural else None
-        self.ngram: LanguageModel | None = load_ngram(bundle)
+        self._bundle, self._threads = bundle, threads
+
+    @cached_property
+    def neural(self) -> LanguageModel | None:
+        """The neural language model, loaded for the first list; None where the bundle holds none."""
+        has_neural = self._bundle.has("language_model.onnx")
+        return NeuralLanguageModel(self._bundle, self._threads) if has_neural else None
+
+    @cached_property
+    def ngram(self) -> LanguageModel | None:
+        """The n-gram, loaded for the first list; None where the bundle holds none, or without kenlm."""
+        return load_ngram(self._bundle)
 
     def rescore(
         self, hypotheses: Sequence[Hypothesis], marginal: NDArray[np.float64] | None = None
