@@ -38,11 +38,13 @@ def open_session(
     architecture: Architecture | None = None,
     threads: int = 1,
     quantised: bytes | None = None,
+    arena: bool = False,
 ) -> InferenceSession:
     """A session over a graph whose weights are ``packed`` (see :mod:`device_sdk.bundle.weights`).
 
     source: the graph's file, for messages. architecture: what the graph's metadata must name, where given.
     quantised: the int8 weights, for a graph that reads them. The caller keeps ``packed`` and ``quantised`` alive.
+    arena: keep freed memory for the next run. Good for a few large runs; the many shapes of streaming fragment it.
     Raises :class:`BundleError` for a graph that is damaged or of another architecture.
     """
     import onnxruntime
@@ -51,6 +53,7 @@ def open_session(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     files = {PACKED_FILE: packed, QUANTISED_FILE: quantised}
     held = {name: content for name, content in files.items() if content is not None}

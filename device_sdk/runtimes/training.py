@@ -59,7 +59,7 @@ class TrainingSession:
         else:
             raise ValueError("TrainingSession needs a bundle, or a graph with its architecture")
         self.architecture: Architecture = architecture
-        self._session = open_session(graph, source, architecture=architecture, threads=threads)
+        self._session = open_session(graph, source, architecture=architecture, threads=threads, arena=True)
         self._outputs = [output.name for output in self._session.get_outputs()]
         self._shapes = architecture.parameter_shapes() | architecture.constant_shapes()
 
