@@ -4,13 +4,14 @@ Shape legend: K: frames of a block; B: hypotheses; V: pieces, blank 0; J: joiner
 
 The joiner runs on all frames of a block at once for every prefix that enters the beam, and the predictor once for every
 prefix; both in batches. Most frames of speech extend no hypothesis: on these the search only adds a blank to each, a
-few additions of plain numbers.
+few additions of plain numbers. Hypotheses too far behind to be extended are set aside: their blanks are added when
+somebody asks for their scores, which for most of them, dropped by then, nobody does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from math import exp, inf, log1p
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.decoding.guides import Guide
 from device_sdk.decoding.prefixes import Joint, Prefix, PrefixTree
 from device_sdk.decoding.settings import DecodingSettings
 
@@ -30,6 +32,7 @@ Emissions = tuple[int, "Emissions"] | None
 BLANK = 0
 _BLOCK = 12  # frames that the joiner looks ahead for a prefix that may be dropped on the next one
 _CACHED_PREFIXES = 512
+_ASIDE = 2.0  # nats below what is extended; the best hypothesis seldom loses that much on the others at once
 
 
 class Alignments(NamedTuple):
@@ -43,42 +46,77 @@ class Alignments(NamedTuple):
     emissions: Emissions = None
 
 
+_Kept = tuple[float, float, Emissions]
+"""The same as :class:`Alignments`, quicker to make; the loops below make many."""
+
+
+class _Aside(NamedTuple):
+    """A hypothesis that was ``behind`` nats behind the best one, guide and all, after ``since`` frames.
+
+    alignments: after these frames. It is ranked as if it had stayed that far behind.
+    """
+
+    behind: float
+    since: int
+    alignments: Alignments
+
+
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """Hypotheses after ``frame`` frames, best first: distinct prefixes of ``tree``, and the alignments of each."""
+    """Hypotheses after ``frame`` frames, best first: distinct prefixes of ``tree``, and the alignments of each.
+
+    aside: those of ``prefixes``, its last ones, whose last blanks are still to be added; their scores in ``alignments``
+    are estimates. heard: ``(first frame, encoder outputs [K, J])`` of the blocks that they need for it.
+    """
 
     tree: PrefixTree
     prefixes: tuple[Prefix, ...]
     alignments: tuple[Alignments, ...]
     frame: int = 0
+    aside: Mapping[Prefix, _Aside] = field(default_factory=dict)
+    heard: tuple[tuple[int, Float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One prefix of a beam. score: nats; frames: the frame that emitted each token, in the best alignment."""
+    """One prefix of a beam. score: nats, of the transducer; frames: the frame that emitted each token, in the best
+    alignment; hotword, ngram: what the search's guide says of the tokens, nats; rank: all of it as the guide weighs it.
+    """
 
     tokens: tuple[int, ...]
     score: float
     frames: tuple[int, ...]
+    hotword: float = 0.0
+    ngram: float = 0.0
+    rank: float = 0.0
 
 
-def start(joint: Joint) -> Beam:
-    """The beam before the first frame: the empty prefix."""
-    tree = PrefixTree(joint)
+def start(joint: Joint, guide: Guide | None = None) -> Beam:
+    """The beam before the first frame: the empty prefix. guide: what else than the transducer the search follows."""
+    tree = PrefixTree(joint, guide=guide)
     return Beam(tree, (tree.root,), (Alignments(0.0),))
 
 
 def paths(beam: Beam) -> tuple[Path, ...]:
-    """The hypotheses of a beam, best first."""
+    """The hypotheses of a beam, best first, with all of their scores."""
+    tree = beam.tree
     found = []
+    aside = _settled(tree, beam.aside, beam.heard, beam.frame) if beam.aside else {}
     for prefix, alignments in zip(beam.prefixes, beam.alignments, strict=True):
+        score, _, emissions = aside.get(prefix, alignments)
         frames: list[int] = []
-        emission = alignments.emissions
-        while emission is not None:
-            frame, emission = emission
+        while emissions is not None:
+            frame, emissions = emissions
             frames.append(frame)
-        found.append(Path(prefix.tokens(), alignments.score, tuple(reversed(frames))))
-    return tuple(found)
+        frames.reverse()
+        if tree.guide is None:
+            found.append(Path(prefix.tokens(), score, tuple(frames), rank=score))
+        else:
+            parts = tree.guide.parts(prefix.guided)
+            found.append(
+                Path(prefix.tokens(), score, tuple(frames), parts.hotword, parts.ngram, score + parts.weighted)
+            )
+    return tuple(sorted(found, key=lambda path: -path.rank))
 
 
 def advance(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings) -> Beam:
@@ -96,53 +134,82 @@ def advance(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings
 
 def _advance(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings) -> Beam:
     """:func:`advance` over one block."""
-    if len(beam.tree) > _CACHED_PREFIXES + 16 * settings.beam:
-        beam.tree.compact(beam.prefixes)
-    block = _Block(beam.tree, joint, encoded)
-    prefixes, alignments = beam.prefixes, beam.alignments
-    scores, gaps = [each.score for each in alignments], [each.gap for each in alignments]
-    emissions = [each.emissions for each in alignments]
-    rows = block.rows(prefixes)
-    for here in range(len(encoded)):
-        ended = [score + row.blank[here] for score, row in zip(scores, rows, strict=True)]
-        limit = _limit(ended, settings)
-        extensions = _extensions(scores, rows, here, limit, settings.beam)
-        if not extensions:
-            scores = ended
-            continue
-        level = [Alignments(*each) for each in zip(scores, gaps, emissions, strict=True)]
-        done = _extend(block, prefixes, level, ended, extensions, here, beam.frame + here, settings)
-        prefixes = tuple(done)
-        scores, gaps, emissions = map(list, zip(*done.values(), strict=True))
+    tree = beam.tree
+    if len(tree) > _CACHED_PREFIXES + 16 * settings.beam:
+        tree.compact(beam.prefixes)
+    block = _Block(tree, joint, encoded, beam.frame, (*beam.heard, (beam.frame, encoded)))
+    aside = dict(beam.aside)
+    live = len(beam.prefixes) - len(aside)
+    prefixes: Sequence[Prefix] = beam.prefixes[:live]
+    level: Sequence[_Kept] = beam.alignments[:live]
+    here, count = 0, len(encoded)
+    while here < count:
         rows = block.rows(prefixes)
-    order = sorted(range(len(scores)), key=lambda index: -scores[index])
-    return Beam(
-        beam.tree,
-        tuple([prefixes[index] for index in order]),
-        tuple([Alignments(scores[index], gaps[index], emissions[index]) for index in order]),
-        beam.frame + len(encoded),
-    )
+        scores = [each[0] for each in level]
+        here, scores, extensions = _blanks(block, prefixes, rows, scores, here, len(aside), settings)
+        level = [(score, each[1], each[2]) for score, each in zip(scores, level, strict=True)]
+        if extensions:
+            done = _extend(block, prefixes, rows, level, extensions, here, aside, settings)
+            here += 1
+            prefixes, level = _sorted_out(done, aside, beam.frame + here, settings)
+    return _beam(block, prefixes, level, aside)
 
 
-class _Row(NamedTuple):
-    """Log-probabilities of one prefix on the frames of a block, from ``first`` on; before it, nothing is known.
+def _blanks(
+    block: _Block,
+    prefixes: Sequence[Prefix],
+    rows: Sequence[_Row],
+    scores: list[float],
+    here: int,
+    aside: int,
+    settings: DecodingSettings,
+) -> tuple[int, list[float], list[_Extension]]:
+    """Blanks, up to the next frame that extends a hypothesis, or to the block's end.
 
-    blank, peak: [K], of blank and of the best label; labels: [K - first, V - 1] float32, without blank.
+    aside: how many hypotheses are. Returns (that frame, scores before it, what extends them there).
     """
+    guide = block.tree.guide
+    bonuses = [prefix.bonus for prefix in prefixes]
+    full, threshold = len(prefixes) + aside >= settings.beam, settings.threshold
+    crowded = full and not aside
+    for frame in range(here, len(block.encoded)):
+        ended = [score + row[1][frame] for score, row in zip(scores, rows, strict=False)]
+        if guide is None:
+            limit = max(ended) - threshold if full else -inf
+            if crowded:
+                limit = max(limit, _worst(ended, settings.beam))
+            sources = [at for at, row in enumerate(rows) if scores[at] + row[2][frame] > limit]
+        else:
+            ranks = [score + bonus for score, bonus in zip(ended, bonuses, strict=True)]
+            limit = max(ranks) - threshold if full else -inf
+            if crowded:
+                limit = max(limit, _worst(ranks, settings.beam))
+            reach = limit - guide.gain
+            sources = [at for at, row in enumerate(rows) if scores[at] + bonuses[at] + row[2][frame] > reach]
+        if sources:
+            extensions = _extensions(prefixes, scores, rows, sources, frame, limit, settings.beam, guide)
+            if extensions:
+                return frame, scores, extensions
+        scores = ended
+    return len(block.encoded), scores, []
 
-    first: int
-    blank: list[float]
-    peak: list[float]
-    labels: Float
+
+_Row = tuple[int, list[float], list[float], Float]
+"""Log-probabilities of one prefix on the frames of a block, from the first of the four on; before it, nothing is known.
+
+(first, blank [K], best label [K], labels without blank [K - first, V - 1] float32)
+"""
 
 
 class _Block:
-    """The joiner's outputs on one block, for the prefixes that needed them."""
+    """The joiner's outputs on one block, for the prefixes that needed them. frame: its first one."""
 
-    __slots__ = ("encoded", "joint", "known", "tree")
+    __slots__ = ("encoded", "frame", "heard", "joint", "known", "tree")
 
-    def __init__(self, tree: PrefixTree, joint: Joint, encoded: Float) -> None:
-        self.tree, self.joint, self.encoded = tree, joint, encoded
+    def __init__(
+        self, tree: PrefixTree, joint: Joint, encoded: Float, frame: int, heard: tuple[tuple[int, Float], ...]
+    ) -> None:
+        self.tree, self.joint, self.encoded, self.frame, self.heard = tree, joint, encoded, frame, heard
         self.known: dict[Prefix, _Row] = {}
 
     def rows(self, prefixes: Sequence[Prefix], first: int = 0) -> list[_Row]:
@@ -150,95 +217,185 @@ class _Block:
         known = self.known
         new = [prefix for prefix in prefixes if prefix not in known]
         if new:
-            frames = self.encoded[first:]
-            shape = (len(new), *frames.shape)
-            encoded, predicted = np.empty(shape, np.float32), np.empty(shape, np.float32)
-            encoded[:] = frames
-            predicted[:] = self.tree.predicted(new)[:, None]
-            scores = self.joint.join(encoded.reshape(-1, shape[2]), predicted.reshape(-1, shape[2]))
-            scores = scores.reshape(shape[0], shape[1], -1)
+            scores = _join(self.tree, new, self.encoded[first:])
             labels, padding = scores[:, :, BLANK + 1 :], [0.0] * first
             blank, peak = scores[:, :, BLANK].tolist(), labels.max(axis=2).tolist()
             for index, prefix in enumerate(new):
-                known[prefix] = _Row(first, padding + blank[index], padding + peak[index], labels[index])
+                known[prefix] = (first, padding + blank[index], padding + peak[index], labels[index])
         return [known[prefix] for prefix in prefixes]
 
 
-class _Extension(NamedTuple):
-    """Hypothesis number ``source`` with one more token. score: with that token, before the blank."""
-
-    score: float
-    source: int
-    token: int
-
-
-def _limit(scores: Sequence[float], settings: DecodingSettings) -> float:
-    """What an extension must exceed. A beam that is not full takes whatever exists: the n-best has its n entries."""
-    if len(scores) < settings.beam:
-        return -inf
-    worst = min(scores) if len(scores) == settings.beam else nlargest(settings.beam, scores)[-1]
-    return max(max(scores) - settings.threshold, worst)
+def _join(tree: PrefixTree, prefixes: Sequence[Prefix], encoded: Float) -> Float:
+    """Every prefix with every frame. encoded: [K, J]. Returns log-probabilities [B, K, V]."""
+    shape = (len(prefixes), *encoded.shape)
+    frames, predicted = np.empty(shape, np.float32), np.empty(shape, np.float32)
+    frames[:] = encoded
+    predicted[:] = tree.predicted(prefixes)[:, None]
+    scores = tree.predictor.join(frames.reshape(-1, shape[2]), predicted.reshape(-1, shape[2]))
+    return scores.reshape(shape[0], shape[1], -1)
 
 
-def _extensions(scores: Sequence[float], rows: Sequence[_Row], here: int, limit: float, width: int) -> list[_Extension]:
-    """The at most ``width`` best one-token extensions above ``limit``, grouped by source."""
+def _settled(
+    tree: PrefixTree, aside: Mapping[Prefix, _Aside], heard: Sequence[tuple[int, Float]], frame: int
+) -> dict[Prefix, _Kept]:
+    """Hypotheses that were aside, with the blanks of all frames before ``frame`` added."""
+    scores = {prefix: each.alignments.score for prefix, each in aside.items()}
+    for first, encoded in heard:
+        behind = [prefix for prefix, each in aside.items() if each.since < first + len(encoded)]
+        if behind and first < frame:
+            blanks = _join(tree, behind, encoded[: frame - first])[:, :, BLANK].tolist()
+            for prefix, each in zip(behind, blanks, strict=True):
+                score = scores[prefix]
+                for blank in each[max(aside[prefix].since - first, 0) :]:
+                    score += blank
+                scores[prefix] = score
+    return {prefix: (scores[prefix], each.alignments.gap, each.alignments.emissions) for prefix, each in aside.items()}
+
+
+_Extension = tuple[float, float, int, int]
+"""(rank, score with the token but before the blank, number of the hypothesis, the token)"""
+
+
+def _worst(scores: Sequence[float], beam: int) -> float:
+    return min(scores) if len(scores) == beam else nlargest(beam, scores)[-1]
+
+
+def _extensions(
+    prefixes: Sequence[Prefix],
+    scores: Sequence[float],
+    rows: Sequence[_Row],
+    sources: Sequence[int],
+    here: int,
+    limit: float,
+    width: int,
+    guide: Guide | None,
+) -> list[_Extension]:
+    """The at most ``width`` best one-token extensions whose rank is above ``limit``, grouped by hypothesis."""
     found: list[_Extension] = []
-    for source, (score, row) in enumerate(zip(scores, rows, strict=True)):
-        if score + row.peak[here] > limit:
-            labels = row.labels[here - row.first]
-            tokens = (labels >= limit - score).nonzero()[0]
+    for source in sources:
+        first, _, _, every = rows[source]
+        labels, score = every[here - first], scores[source]
+        if guide is None:
+            tokens = (labels > limit - score).nonzero()[0]
             if len(tokens) > width:
                 tokens = np.argpartition(labels, -width)[-width:]
             for token, label in zip(tokens.tolist(), labels[tokens].tolist(), strict=True):
-                found.append(_Extension(score + label, source, token + BLANK + 1))
+                found.append((score + label, score + label, source, token + BLANK + 1))
+        else:
+            guided = prefixes[source].guided
+            tokens = (labels > limit - guide.gain - score - guided.bonus).nonzero()[0]
+            for token, label in zip(tokens.tolist(), labels[tokens].tolist(), strict=True):
+                rank = score + label + guide.step(guided, token + BLANK + 1).bonus
+                if rank > limit:
+                    found.append((rank, score + label, source, token + BLANK + 1))
     return found if len(found) <= width else nlargest(width, found)
 
 
 def _extend(
     block: _Block,
     prefixes: Sequence[Prefix],
-    level: list[Alignments],
-    ended: list[float],
+    rows: Sequence[_Row],
+    level: Sequence[_Kept],
     extensions: list[_Extension],
     here: int,
-    frame: int,
+    aside: dict[Prefix, _Aside],
     settings: DecodingSettings,
-) -> dict[Prefix, Alignments]:
+) -> dict[Prefix, _Kept]:
     """One frame: up to ``symbols_per_frame`` tokens for every hypothesis worth it, then a blank.
 
-    level: the hypotheses before the frame, ``ended`` their scores after its blank, ``extensions`` those with one token.
-    Returns the best hypotheses after the frame.
+    level: the hypotheses before the frame; ``extensions`` those with one token. Those of ``aside`` that gain alignments
+    are taken out of it. Returns the hypotheses after the frame.
     """
-    done = {
-        prefix: Alignments(score, each.gap, each.emissions)
-        for prefix, score, each in zip(prefixes, ended, level, strict=True)
+    tree, frame = block.tree, block.frame + here
+    done: dict[Prefix, _Kept] = {
+        prefix: (each[0] + row[1][here], each[1], each[2])
+        for prefix, row, each in zip(prefixes, rows, level, strict=True)
     }
-    for emitted in range(1, settings.symbols_per_frame + 1):
-        prefixes = block.tree.extend([prefixes[e.source] for e in extensions], [e.token for e in extensions])
-        level = [Alignments(e.score, level[e.source].gap, (frame, level[e.source].emissions)) for e in extensions]
+    emitted = 0
+    while True:
+        emitted += 1
+        prefixes = tree.extend([prefixes[each[2]] for each in extensions], [each[3] for each in extensions])
+        level = [(each[1], level[each[2]][1], (frame, level[each[2]][2])) for each in extensions]
         rows = block.rows(prefixes, here)
+        if aside:
+            back = {prefix: aside.pop(prefix) for prefix in prefixes if prefix in aside}
+            if back:
+                done |= _settled(tree, back, block.heard, frame + 1)
         for prefix, each, row in zip(prefixes, level, rows, strict=True):
-            new = Alignments(each.score + row.blank[here], each.gap, each.emissions)
+            new = (each[0] + row[1][here], each[1], each[2])
             other = done.get(prefix)
             done[prefix] = new if other is None else _merge(other, new)
-        if emitted < settings.symbols_per_frame:
-            limit = _limit([each.score for each in done.values()], settings)
-            extensions = _extensions([each.score for each in level], rows, here, limit, settings.beam)
-            if not extensions:
-                break
-    if len(done) <= settings.beam:
-        return done
-    return dict(nlargest(settings.beam, done.items(), key=lambda item: item[1].score))
+        if emitted == settings.symbols_per_frame:
+            return done
+        ranks = [each[0] + prefix.bonus for prefix, each in done.items()]
+        limit = -inf
+        if len(ranks) + len(aside) >= settings.beam:
+            limit = max(ranks) - settings.threshold
+            if len(ranks) >= settings.beam:
+                limit = max(limit, _worst(ranks, settings.beam))
+        reach = limit if tree.guide is None else limit - tree.guide.gain
+        scores = [each[0] for each in level]
+        sources = [at for at, row in enumerate(rows) if scores[at] + prefixes[at].bonus + row[2][here] > reach]
+        if not sources:
+            return done
+        extensions = _extensions(prefixes, scores, rows, sources, here, limit, settings.beam, tree.guide)
+        if not extensions:
+            return done
 
 
-def _merge(a: Alignments, b: Alignments) -> Alignments:
+def _sorted_out(
+    done: dict[Prefix, _Kept], aside: dict[Prefix, _Aside], frame: int, settings: DecodingSettings
+) -> tuple[Sequence[Prefix], Sequence[_Kept]]:
+    """The best ``settings.beam`` hypotheses of ``done`` and ``aside``, after ``frame`` frames.
+
+    Puts those that fell too far behind aside, and removes from there what is dropped. Returns the others.
+    """
+    ranks = [each[0] + prefix.bonus for prefix, each in done.items()]
+    top = max(ranks)
+    least = top - settings.threshold - _ASIDE
+    prefixes, level = list(done), list(done.values())
+    if min(ranks) < least:
+        for prefix, each, rank in zip(prefixes, level, ranks, strict=True):
+            if rank < least:
+                aside[prefix] = _Aside(top - rank, frame, Alignments(*each))
+                del done[prefix]
+        prefixes, level = list(done), list(done.values())
+    excess = len(prefixes) + len(aside) - settings.beam
+    while excess > 0 and aside:
+        del aside[max(aside, key=lambda prefix: aside[prefix].behind)]
+        excess -= 1
+    if excess > 0:
+        order = nlargest(settings.beam, range(len(prefixes)), key=lambda at: level[at][0] + prefixes[at].bonus)
+        prefixes, level = [prefixes[at] for at in order], [level[at] for at in order]
+    return prefixes, level
+
+
+def _beam(block: _Block, prefixes: Sequence[Prefix], level: Sequence[_Kept], aside: dict[Prefix, _Aside]) -> Beam:
+    """The beam at the end of a block."""
+    ranks = [each[0] + prefix.bonus for prefix, each in zip(prefixes, level, strict=True)]
+    order = sorted(range(len(ranks)), key=ranks.__getitem__, reverse=True)
+    alignments = [Alignments(*level[at]) for at in order]
+    first = tuple([prefixes[at] for at in order])
+    frame = block.frame + len(block.encoded)
+    if not aside:
+        return Beam(block.tree, first, tuple(alignments), frame)
+    top, needed = max(ranks), min([each.since for each in aside.values()])
+    last = sorted(aside, key=lambda prefix: aside[prefix].behind)
+    for prefix in last:
+        behind, _, (_, gap, emissions) = aside[prefix]
+        alignments.append(Alignments(top - behind - prefix.bonus, gap, emissions))
+    heard = tuple([each for each in block.heard if needed < each[0] + len(each[1])])
+    return Beam(block.tree, (*first, *last), tuple(alignments), frame, aside, heard)
+
+
+def _merge(a: _Kept, b: _Kept) -> _Kept:
     """Two sets of alignments of one prefix: probabilities add up, the better of the two best alignments stays."""
-    high, low = max(a.score, b.score), min(a.score, b.score)
+    high, low = (a[0], b[0]) if a[0] >= b[0] else (b[0], a[0])
     score = high + log1p(exp(low - high))
-    best_a, best_b = a.score - a.gap, b.score - b.gap
+    best_a, best_b = a[0] - a[1], b[0] - b[1]
     if best_a >= best_b:
-        return Alignments(score, score - best_a, a.emissions)
-    return Alignments(score, score - best_b, b.emissions)
+        return score, score - best_a, a[2]
+    return score, score - best_b, b[2]
 
 
 def greedy(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings) -> Beam:

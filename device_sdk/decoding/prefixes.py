@@ -8,11 +8,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.decoding.guides import Guide, Guided
 from device_sdk.runtimes.protocol import RecurrentState
 
 __all__ = ["Joint", "Predictor", "Prefix", "PrefixTree"]
 
 Float = NDArray[np.float32]
+
+UNGUIDED = Guided(0.0, None)
 
 
 class Predictor(Protocol):
@@ -32,20 +35,28 @@ class Joint(Predictor, Protocol):
 
 
 class Prefix:
-    """A node: the tokens from the root to it. Equal prefixes of one tree are the same object."""
+    """A node: the tokens from the root to it. Equal prefixes of one tree are the same object.
 
-    __slots__ = ("children", "depth", "parent", "token")
+    guided: what the tree's guide knows of it, where there is one; bonus: its bonus, else 0.
+    row: where the tree keeps what the predictor said of it, -1 for nowhere.
+    """
 
-    def __init__(self, parent: Prefix | None, token: int) -> None:
+    __slots__ = ("bonus", "children", "depth", "guided", "parent", "row", "token")
+
+    def __init__(self, parent: Prefix | None, token: int, guided: Guided = UNGUIDED) -> None:
         self.parent = parent
         self.token = token
+        self.guided = guided
+        self.bonus = guided.bonus
+        self.row = -1
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: dict[int, Prefix] = {}
 
-    def child(self, token: int) -> Prefix:
+    def child(self, token: int, guide: Guide | None = None) -> Prefix:
         found = self.children.get(token)
         if found is None:
-            found = self.children[token] = Prefix(self, token)
+            guided = UNGUIDED if guide is None else guide.step(self.guided, token)
+            found = self.children[token] = Prefix(self, token, guided)
         return found
 
     def tokens(self) -> tuple[int, ...]:
@@ -64,14 +75,15 @@ class PrefixTree:
     rows, of prefixes that are in no hypothesis any more.
     """
 
-    __slots__ = ("_c", "_h", "_predicted", "_rows", "_used", "predictor", "root")
+    __slots__ = ("_c", "_h", "_predicted", "_used", "guide", "predictor", "root")
 
-    def __init__(self, predictor: Predictor, blank: int = 0) -> None:
+    def __init__(self, predictor: Joint, blank: int = 0, guide: Guide | None = None) -> None:
         self.predictor = predictor
-        self.root = Prefix(None, blank)
+        self.guide = guide
+        self.root = Prefix(None, blank, UNGUIDED if guide is None else guide.start())
         predicted, (h, c) = predictor.predict(np.array([blank], np.int64), None)
         self._predicted, self._h, self._c = predicted, h, c
-        self._rows: dict[Prefix, int] = {self.root: 0}
+        self.root.row = 0
         self._used = 1
 
     def __len__(self) -> int:
@@ -83,12 +95,12 @@ class PrefixTree:
 
         Every parent must be cached, which holds for every prefix that this method returned.
         """
-        nodes = [parent.child(token) for parent, token in zip(parents, tokens, strict=True)]
-        rows = self._rows
-        new = [node for node in nodes if node not in rows]
+        guide = self.guide
+        nodes = [parent.child(token, guide) for parent, token in zip(parents, tokens, strict=True)]
+        new = [node for node in nodes if node.row < 0]
         if new:
             start, stop = self._used, self._used + len(new)
-            source = [rows[node.parent] for node in new if node.parent is not None]
+            source = [node.parent.row for node in new if node.parent is not None]
             ids = np.array([node.token for node in new], np.int64)
             predicted, (h, c) = self.predictor.predict(ids, RecurrentState(self._h[:, source], self._c[:, source]))
             if stop > len(self._predicted):
@@ -97,20 +109,18 @@ class PrefixTree:
             self._h[:, start:stop] = h
             self._c[:, start:stop] = c
             for row, node in enumerate(new, start):
-                rows[node] = row
+                node.row = row
             self._used = stop
         return nodes
 
     def predicted(self, prefixes: Iterable[Prefix]) -> Float:
         """Outputs of the prediction network for cached prefixes: [B, J]."""
-        rows = self._rows
-        return self._predicted[[rows[prefix] for prefix in prefixes]]
+        return self._predicted[[prefix.row for prefix in prefixes]]
 
     def compact(self, live: Sequence[Prefix]) -> None:
         """Forget every prefix that is neither live nor on the way to a live one."""
-        rows = [self._rows[prefix] for prefix in live]
+        rows = [prefix.row for prefix in live]
         self._predicted, self._h, self._c = self._predicted[rows], self._h[:, rows], self._c[:, rows]
-        self._rows = {prefix: row for row, prefix in enumerate(live)}
         self._used = len(live)
         kept: set[Prefix] = {self.root}
         for prefix in live:
@@ -120,7 +130,10 @@ class PrefixTree:
                 assert node.parent is not None
                 node = node.parent
         for node in kept:
+            node.row = -1
             node.children = {token: child for token, child in node.children.items() if child in kept}
+        for row, prefix in enumerate(live):
+            prefix.row = row
 
     def _grow(self, needed: int) -> None:
         size = max(64, 2 * needed)
