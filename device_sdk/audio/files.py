@@ -33,7 +33,8 @@ def read_audio(
         raise AudioError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}, expected an audio file")
     try:
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    except (soundfile.SoundFileError, OSError, TypeError) as error:  # TypeError: .raw, which has no header
+    except (soundfile.SoundFileError, OSError, TypeError, ValueError, MemoryError) as error:
+        # TypeError: .raw, which has no header. ValueError, MemoryError: a header that claims more than can be.
         raise AudioError(f"{path}: cannot be read as audio ({error}); expected WAV, FLAC or OGG") from error
     channels = samples.shape[1]
     if channels != 1 and not mono:

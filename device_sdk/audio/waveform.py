@@ -27,6 +27,7 @@ def check_waveform(samples: NDArray[np.generic], name: str = "audio", *, mix_dow
         raise AudioError(
             f"{name}: found {type(samples).__name__}, expected a numpy array [samples] of float32 or int16"
         )
+    samples = np.asarray(samples)  # of a subclass, such as a masked array, the plain values
     if samples.dtype not in (np.float32, np.int16):
         raise AudioError(
             f"{name}: found dtype {samples.dtype}, expected float32 in [-1, 1] or int16; convert it before feeding it"

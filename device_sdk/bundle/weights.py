@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from math import prod
+from math import isfinite, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ __all__ = ["PACKED_FILE", "Slot", "architecture_digest", "check", "layout", "pac
 
 PACKED_FILE = "weights"
 FLOAT_BYTES = 4
+LARGEST = 1e6
+"""No trained weight comes near this size; below it, no sum of products in the graphs leaves float32."""
 
 Float = NDArray[np.float32]
 Slot = tuple[int, tuple[int, ...]]
@@ -45,7 +47,8 @@ def architecture_digest(architecture: Architecture) -> str:
 
 
 def check(architecture: Architecture, weights: Mapping[str, NDArray[np.generic]], source: str) -> None:
-    """Raise :class:`BundleError` unless ``weights`` has exactly the architecture's names, shapes, float32, finite.
+    """Raise :class:`BundleError` unless ``weights`` has exactly the architecture's names, shapes, float32 values, all
+    finite and at most :data:`LARGEST` in size.
 
     source: the file or sender, named in the message.
     """
@@ -60,8 +63,15 @@ def check(architecture: Architecture, weights: Mapping[str, NDArray[np.generic]]
             raise BundleError(f"{source}: tensor {name!r} is {value.dtype}, expected float32")
         if value.shape != shape:
             raise BundleError(f"{source}: tensor {name!r} has shape {list(value.shape)}, expected {list(shape)}")
-        if not np.isfinite(value).all():
+        # min and max see every NaN and infinity.
+        low, high = float(value.min()), float(value.max())
+        if not (isfinite(low) and isfinite(high)):
             raise BundleError(f"{source}: tensor {name!r} holds NaN or infinity; take the bundle from its source again")
+        if max(-low, high) > LARGEST:
+            raise BundleError(
+                f"{source}: tensor {name!r} holds values from {low:.3g} to {high:.3g}, expected at most {LARGEST:g} in "
+                "size; take the bundle from its source again"
+            )
 
 
 def pack(architecture: Architecture, weights: Mapping[str, NDArray[np.generic]]) -> bytes:

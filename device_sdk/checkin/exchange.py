@@ -18,7 +18,7 @@ import numpy.typing as npt
 from device_sdk.checkin.client import UNKNOWN, Client, Refused
 from device_sdk.checkin.identity import Identity
 from device_sdk.checkin.outbox import Outgoing, keep, release, waiting
-from device_sdk.errors import CheckInError
+from device_sdk.errors import CheckInError, StateError
 from device_sdk.learning.delta import bounded_delta
 from device_sdk.learning.step import Arrays
 from device_sdk.personalization.cache import MarginalCache, reported
@@ -209,7 +209,10 @@ def decode_marginals(message: Marginals, words_digest: str, count: int) -> npt.N
 
 def _ledger(store: Store) -> list[list[str]]:
     content = store.get("settings", "reported")
-    return [] if content is None else [list(entry) for entry in json.loads(content)]
+    try:
+        return [] if content is None else [list(entry) for entry in json.loads(content)]
+    except (ValueError, TypeError) as error:
+        raise StateError(f"settings/reported: found an unreadable list ({error})") from error
 
 
 def _remember(store: Store, identity: Identity, round_id: str, kind: str) -> None:

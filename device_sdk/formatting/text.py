@@ -10,8 +10,10 @@ from device_sdk.formatting.numbers import DIGITS, SCALES, below_hundred, cardina
 
 __all__ = ["Span", "formatted", "spans"]
 
-MONTHS = frozenset("january february april june july august september october november december".split())
-DAYS = frozenset("monday tuesday wednesday thursday friday saturday sunday".split())
+MONTHS = frozenset(
+    {"january", "february", "april", "june", "july", "august", "september", "october", "november", "december"}
+)
+DAYS = frozenset({"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"})
 WORDS_TOO = frozenset({"march", "may"})
 """Months that are words of their own: capital only in a date."""
 BEFORE_TIMES = frozenset({"at", "until", "till", "by", "around", "before", "after"})
@@ -33,7 +35,7 @@ def formatted(text: str) -> str:
     """The text with digits for numbers, a capital at the start, and capitals for I, weekdays and months.
 
     "sixteen ounce" -> "16 ounce", "twenty five" -> "25", "one two three" -> "123", "ten thirty p m" -> "10:30 pm",
-    "five percent" -> "5%", "twenty first" -> "21st", "three point one four" -> "3.14", "nineteen eighty four" -> "1984".
+    "five percent" -> "5%", "twenty first" -> "21st", "three point one four" -> "3.14", "nineteen oh five" -> "1905".
     What may be no number stays as it is: "this one", "a second", "first of all", "one tenth".
     """
     return " ".join(span.text for span in spans(text.split()))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import BundleError
-from device_sdk.runtimes.onnxruntime import open_session
+from device_sdk.runtimes.onnxruntime import metadata, open_session
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -30,9 +30,9 @@ class NeuralLanguageModel:
         path = bundle.file(FILE)
         self._session = open_session(path.read_bytes(), str(path), threads=threads)
         self._boundary = bundle.words.boundary
-        metadata = self._session.get_modelmeta().custom_metadata_map
-        self._positions = _positive(metadata.get("positions"), f"{path}: metadata positions")
-        found, expected = metadata.get("words_digest"), bundle.words.digest
+        said = metadata(self._session, str(path))
+        self._positions = _positive(said.get("positions"), f"{path}: metadata positions")
+        found, expected = said.get("words_digest"), bundle.words.digest
         if found != expected:
             raise BundleError(
                 f"{path}: metadata words_digest is {found!r}, expected {expected!r} as words.txt has; "

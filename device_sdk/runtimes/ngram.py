@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["NgramModel", "load_ngram"]
 
 FILES = ("ngram.arpa", "ngram.arpa.gz")
+LARGEST = 1 << 28  # bytes unpacked; a small file could claim any size
 
 
 class NgramModel:
@@ -78,7 +79,11 @@ def _read(path: Path) -> Any:
         # kenlm reads gzip only where it was compiled with zlib, so it gets plain text.
         with tempfile.TemporaryDirectory(prefix="idiolect-ngram-") as folder:
             plain = Path(folder) / "ngram.arpa"
-            plain.write_bytes(gzip.decompress(path.read_bytes()))
+            with gzip.open(path) as packed:
+                content = packed.read(LARGEST + 1)
+            if len(content) > LARGEST:
+                raise BundleError(f"{path}: unpacks to more than {LARGEST:,} bytes, expected less; estimate it again")
+            plain.write_bytes(content)
             return kenlm.Model(str(plain), settings)
     except (OSError, EOFError, RuntimeError, ValueError, zlib.error) as error:  # ValueError: kenlm, of bytes not UTF-8
         raise BundleError(f"{path}: kenlm cannot read this n-gram ({error}); estimate it again") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ __all__ = [
     "Local",
     "Published",
     "drop_local",
+    "has_learned",
     "read_local",
     "read_marginals",
     "read_number",
@@ -29,6 +31,8 @@ __all__ = [
     "write_published",
     "write_text",
 ]
+
+_AFRESH = "delete the state folder to start afresh"
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
@@ -68,6 +72,11 @@ def write_published(store: Store, published: Published | None) -> None:
             write_text(store, "published", published.version)
 
 
+def has_learned(store: Store) -> bool:
+    """Whether there are local weights or a published model, which another bundle would take the place of."""
+    return store.get("settings", "local") is not None or store.get("settings", "published") is not None
+
+
 def read_local(store: Store) -> Local | None:
     """The local weights, None where nothing was learned since the base came. StateError: unreadable."""
     head = store.get("settings", "local")
@@ -77,8 +86,8 @@ def read_local(store: Store) -> Local | None:
     try:
         fields = json.loads(head)
         return Local(fields["base"], load(weights), load(teacher), int(fields["steps"]), int(fields["utterances"]))
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise StateError(f"weights/local: found unreadable local weights ({error})") from error
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise StateError(f"weights/local: found unreadable local weights ({error}); {_AFRESH}") from error
 
 
 def write_local(store: Store, local: Local) -> None:
@@ -98,12 +107,27 @@ def drop_local(store: Store) -> None:
 
 
 def read_marginals(store: Store) -> tuple[int, str, npt.NDArray[np.float64]] | None:
-    """(version, digest of the word list, probabilities [n] float64) of the global distribution, if one was pulled."""
+    """(version, digest of the word list, probabilities [n] float64) of the global distribution, if one was pulled.
+
+    StateError: unreadable, or no distribution.
+    """
     head, content = store.get("settings", "marginals"), store.get("marginals", "global")
     if head is None or content is None:
         return None
-    fields = json.loads(head)
-    return int(fields["version"]), str(fields["words_digest"]), np.frombuffer(content, "<f8").astype(np.float64)
+    try:
+        fields = json.loads(head)
+        found = int(fields["version"]), str(fields["words_digest"]), np.frombuffer(content, "<f8").astype(np.float64)
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise StateError(f"marginals/global: found unreadable marginals ({error}); {_AFRESH}") from error
+    values = found[2]
+    if not (
+        values.size and np.isfinite(values).all() and values.min() >= 0.0 and abs(float(values.sum()) - 1.0) < 1e-6
+    ):
+        raise StateError(
+            f"marginals/global: found {values.size} values that are no distribution, expected values of at least 0 "
+            f"that sum to 1; {_AFRESH}"
+        )
+    return found
 
 
 def write_marginals(store: Store, version: int, words_digest: str, values: npt.NDArray[np.float64]) -> None:
@@ -114,7 +138,10 @@ def write_marginals(store: Store, version: int, words_digest: str, values: npt.N
 
 def read_text(store: Store, name: str) -> str | None:
     content = store.get("settings", name)
-    return None if content is None else content.decode()
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError as error:
+        raise StateError(f"settings/{name}: found an unreadable text ({error}); {_AFRESH}") from error
 
 
 def write_text(store: Store, name: str, value: str) -> None:
@@ -122,9 +149,15 @@ def write_text(store: Store, name: str, value: str) -> None:
 
 
 def read_number(store: Store, name: str) -> float:
-    """A counter; 0 where it was never written."""
+    """A counter; 0 where it was never written. StateError: unreadable."""
     content = store.get("settings", name)
-    return 0.0 if content is None else float(content)
+    try:
+        number = 0.0 if content is None else float(content)
+    except ValueError as error:
+        raise StateError(f"settings/{name}: found an unreadable number ({error}); {_AFRESH}") from error
+    if not (math.isfinite(number) and number >= 0.0):
+        raise StateError(f"settings/{name}: found {number}, expected a count of at least 0; {_AFRESH}")
+    return number
 
 
 def write_number(store: Store, name: str, value: float) -> None:

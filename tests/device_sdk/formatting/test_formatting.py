@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -10,11 +12,9 @@ from device_sdk.formatting import cues, formatted, spans, srt, webvtt
 from device_sdk.formatting.numbers import ORDINALS, cardinal, ordinal
 from device_sdk.hypothesis import Word
 
-ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
+FIRST = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+ONES = [*FIRST.split(" "), "sixteen", "seventeen", "eighteen", "nineteen"]
+TENS = ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 PARTS = (*ONES, *TENS[2:], *ORDINALS, "a", "and", "hundred", "thousand", "million", "point", "percent", "am", "p", "m",
          "oh", "at", "for", "of", "may", "the", "i", "coffee")  # fmt: skip
 
@@ -137,7 +137,7 @@ def test_subtitles_break_at_pauses_and_long_lines() -> None:
     assert [cue.text.split()[0] for cue in found[:3]] == ["turn", "then", "straight"]
     assert all(len(cue.text) <= 42 and cue.end - cue.start <= 6.0 for cue in found)
     assert " ".join(cue.text for cue in found) == " ".join(word.text for word in words)
-    assert all(cue.end <= later.start for cue, later in zip(found, found[1:], strict=False))
+    assert all(cue.end <= later.start for cue, later in pairwise(found))
     assert srt(found[:2]) == ("1\n00:00:00,100 --> 00:00:00,800\nturn left\n\n2\n00:00:02,000 --> 00:00:02,700\nthen\n")
     assert webvtt(found[:1]) == "WEBVTT\n\n00:00:00.100 --> 00:00:00.800\nturn left\n"
     assert srt(()) == "" and webvtt(()) == "WEBVTT\n"

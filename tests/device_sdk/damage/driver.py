@@ -1,0 +1,168 @@
+"""Runs damaged inputs in a process of their own, so that a crash or a hang is one failed case and not the end.
+
+    python -m tests.device_sdk.damage.driver BUNDLE --count 10000 --seed 1
+
+runs them by hand and prints what they ended in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Ending", "drive"]
+
+ADDRESS_SPACE = 6 << 30  # bytes; damage that asks for more is refused by the system, not served
+PATIENCE = 30.0  # s; how long one case may take before it counts as hung
+OPENING = 120.0  # s; to import and lay the ground
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one case ended. good: in a named error or a valid result. how: that, or what was wrong."""
+
+    case: int
+    kind: str
+    good: bool
+    how: str
+    seconds: float
+
+
+def drive(bundle: Path, cases: Sequence[int], seed: int, patience: float = PATIENCE) -> list[Ending]:
+    """Runs the cases in order, in a child that is started again after each crash and each hang."""
+    from tests.device_sdk.damage.cases import kind_of
+
+    endings: list[Ending] = []
+    left = list(cases)
+    with tempfile.TemporaryDirectory(prefix="idiolect-damage-") as scratch:
+        while left:
+            lost = _batch(bundle, left, seed, Path(scratch), patience, endings)
+            left = list(cases)[len(endings) :]
+            if lost is not None:
+                endings.append(Ending(left[0], kind_of(left[0]), False, lost, 0.0))
+                left = left[1:]
+    return endings
+
+
+def _batch(
+    bundle: Path, cases: list[int], seed: int, scratch: Path, patience: float, endings: list[Ending]
+) -> str | None:
+    """Runs cases until they are done (None) or the child is lost (what happened to it)."""
+    words = [sys.executable, "-m", "tests.device_sdk.damage.driver", str(bundle), "--child", str(scratch)]
+    words += ["--seed", str(seed)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as asked:
+        asked.write(json.dumps(cases).encode())
+        asked.seek(0)
+        child = subprocess.Popen(words, stdin=asked, stdout=subprocess.PIPE, stderr=said, env=environment)
+        assert child.stdout is not None
+        lines = selectors.DefaultSelector()
+        lines.register(child.stdout, selectors.EVENT_READ)
+        waiting, done, wait = b"", 0, OPENING
+        try:
+            while done < len(cases):
+                if not lines.select(wait):
+                    return f"hung for {wait:g} s"
+                read = os.read(child.stdout.fileno(), 1 << 16)
+                if not read:
+                    break
+                *whole, waiting = (waiting + read).split(b"\n")
+                for line in whole:
+                    if line != b"ready":
+                        endings.append(Ending(**json.loads(line)))
+                        done += 1
+                wait = patience
+            if done == len(cases):
+                return None
+            code = child.wait(patience)
+            said.seek(0)
+            last = said.read()[-2000:].decode(errors="replace")
+            return f"crashed with {signal.Signals(-code).name if code < 0 else code}: {last}"
+        finally:
+            lines.close()
+            child.kill()
+            child.wait()
+            child.stdout.close()
+
+
+def _child(bundle: Path, cases: list[int], seed: int, scratch: Path) -> None:
+    import faulthandler
+    import warnings
+
+    faulthandler.enable()
+    warnings.simplefilter("ignore")
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # whatever libraries print
+    from tests.device_sdk.damage.cases import Ground, kind_of, run
+
+    ground = Ground.lay(bundle, scratch / "case")
+    _limit_memory()
+    answers.write(b"ready\n")
+    for case in cases:
+        began = time.perf_counter()
+        try:
+            good, how = True, run(ground, seed, case)
+        except Exception as error:
+            import traceback
+
+            place = [frame for frame in traceback.extract_tb(error.__traceback__) if "damage" not in frame.filename]
+            where = f" at {place[-1].filename}:{place[-1].lineno}" if place else ""
+            good, how = False, f"{type(error).__name__}: {str(error)[:300]}{where}"
+        ending = {"case": case, "kind": kind_of(case), "good": good, "how": how}
+        answers.write(json.dumps(ending | {"seconds": round(time.perf_counter() - began, 4)}).encode() + b"\n")
+
+
+def _limit_memory() -> None:
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _report(endings: Sequence[Ending]) -> dict[str, Any]:
+    counts: dict[str, Counter[str]] = {}
+    for ending in endings:
+        counts.setdefault(ending.kind, Counter())[ending.how if ending.good else "WRONG"] += 1
+    return {kind: dict(found.most_common()) for kind, found in sorted(counts.items())}
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cases", type=json.loads)
+    parser.add_argument("--child", type=Path)
+    given = parser.parse_args()
+    if given.child is not None:
+        _child(given.bundle, json.load(sys.stdin), given.seed, given.child)
+        return 0
+    began = time.perf_counter()
+    cases = given.cases or range(given.first, given.first + given.count)
+    endings = drive(given.bundle, cases, given.seed)
+    for ending in endings:
+        if not ending.good:
+            print(f"case {ending.case} ({ending.kind}): {ending.how}")
+    print(json.dumps(_report(endings), indent=2))
+    wrong = sum(not ending.good for ending in endings)
+    slowest = max(endings, key=lambda ending: ending.seconds)
+    print(f"{len(endings)} cases, {wrong} wrong, {time.perf_counter() - began:.0f} s; slowest {slowest}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,66 @@
+"""Damaged inputs end in a named error or a valid result: no crash, no hang, no changed state folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from tests.device_sdk.damage import cases
+from tests.device_sdk.damage.driver import Ending, drive
+
+SEED = 1
+
+
+def _wrong(endings: list[Ending]) -> list[str]:
+    return [f"case {ending.case} ({ending.kind}): {ending.how}" for ending in endings if not ending.good]
+
+
+def test_some_hundred_damaged_inputs(tiny_bundle: Bundle) -> None:
+    endings = drive(tiny_bundle.path, range(200), SEED)
+    assert len(endings) == 200 and not _wrong(endings)
+    assert {ending.kind for ending in endings} == set(cases.KINDS)
+    refused = sum(ending.how != "valid" for ending in endings)
+    assert 100 < refused < 200, "most damage is found, some of it does no harm"
+
+
+@pytest.mark.slow
+def test_ten_thousand_damaged_inputs(tiny_bundle: Bundle) -> None:
+    endings = drive(tiny_bundle.path, range(10_000), SEED)
+    assert len(endings) == 10_000 and not _wrong(endings)
+
+
+@pytest.mark.slow
+def test_the_packaged_bundle_damaged() -> None:
+    endings = drive(Bundle.open().path, range(300), SEED + 1)
+    assert not _wrong(endings)
+
+
+def test_crashes_hangs_and_foreign_errors_are_seen(
+    tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path.cwd())]))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        "if '--child' in sys.argv:\n"
+        "    import tests.device_sdk.damage.cases as cases\n"
+        "    def run(ground, seed, case):\n"
+        "        if case == 1: os.abort()\n"
+        "        if case == 3: time.sleep(60)\n"
+        "        if case == 4: raise KeyError('foreign')\n"
+        "        return 'valid'\n"
+        "    cases.run = run\n"
+    )
+    endings = drive(tiny_bundle.path, range(6), SEED, patience=2.0)
+    assert [ending.good for ending in endings] == [True, False, True, False, False, True]
+    assert [ending.case for ending in endings] == list(range(6))
+    assert "SIGABRT" in endings[1].how and "hung for 2 s" in endings[3].how and "KeyError" in endings[4].how
+
+
+def test_the_same_number_makes_the_same_case(tiny_bundle: Bundle) -> None:
+    content = (tiny_bundle.path / "encoder.onnx").read_bytes()
+    made = [cases._damaged(content, np.random.default_rng([SEED, case])) for case in (7, 7, 8)]
+    assert made[0] == made[1] != made[2]
