@@ -21,6 +21,7 @@ BENCHMARKS = "idiolect.benchmarks"
 EXTRAS = {
     "alembic": "idiolect-server",
     "espeakng_loader": "idiolect-server[simulate]",
+    "executorch": "idiolect[executorch]",
     "export": "idiolect-server",
     "fastapi": "idiolect-server",
     "jiwer": "idiolect-server",

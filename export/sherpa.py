@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.manifest import MANIFEST
 from device_sdk.errors import BundleError
 from device_sdk.features import FeatureSettings
 from device_sdk.features.logmel import mel_filters
@@ -86,13 +87,15 @@ def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
 
     The streaming encoder is ``encoder.onnx``, the offline one ``encoder-offline.onnx``; ``decoder.onnx``,
     ``joiner.onnx`` and ``tokens.txt`` serve both. Returns the folder.
-    Raises :class:`BundleError` for feature settings that sherpa-onnx cannot compute.
+    Raises :class:`BundleError` for feature settings that sherpa-onnx cannot compute, and for a bundle's own folder.
     """
     folder = Path(folder)
     architecture, weights = bundle.architecture, bundle.weights
     only = FeatureSettings(mel_bins=architecture.mel_bins)
     if bundle.features != only:
         raise BundleError(f"{bundle.path}: features are {bundle.features}, sherpa-onnx computes {only} only")
+    if (folder / MANIFEST).exists():
+        raise BundleError(f"{folder}: this is a bundle, whose graphs have the same names; give another folder")
     folder.mkdir(parents=True, exist_ok=True)
     pieces = architecture.pieces
     onnx.save(_encoder(architecture, weights), str(folder / "encoder.onnx"))

@@ -1,24 +1,28 @@
-"""Writes bundles, from training runs or from other bundles."""
+"""Writes bundles, from training runs or from other bundles, and bundles in the layouts of other runtimes."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from device_sdk.errors import BundleError, MissingExtraError
 
+if TYPE_CHECKING:
+    from device_sdk.bundle import Bundle
+
 __all__ = ["app"]
 
-app = typer.Typer(help="Write bundles.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Write bundles, and bundles for other runtimes.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def _group() -> None:
-    """Write bundles."""
+    """Write bundles, and bundles for other runtimes."""
 
 
 @app.command()
@@ -74,6 +78,38 @@ def refresh(
     _report(bundles.refresh(opened, out, version=version), as_json, output)
 
 
+@app.command()
+def sherpa(
+    bundle: Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+) -> None:
+    """Write BUNDLE for sherpa-onnx, streaming and offline; the README.md in OUT says how to load it. Loads no torch."""
+    from device_sdk.bundle import Bundle
+
+    _writers()
+    from export.sherpa import export_sherpa
+
+    opened = Bundle.open(None if bundle == "default" else bundle)
+    _report_files(opened, export_sherpa(opened, out), as_json, output)
+
+
+@app.command()
+def executorch(
+    bundle: Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+) -> None:
+    """Write BUNDLE as ExecuTorch programs on XNNPACK: encoder.pte, predictor.pte, joiner.pte and executorch.json."""
+    from device_sdk.bundle import Bundle
+    from export.executorch import export_executorch
+
+    opened = Bundle.open(None if bundle == "default" else bundle)
+    _report_files(opened, export_executorch(opened, out), as_json, output)
+
+
 def _writers() -> ModuleType:
     try:
         from export import bundles
@@ -97,13 +133,29 @@ def _report(written: Path, as_json: bool, output: Path | None) -> None:
         "bytes": size,
         "files": sorted(opened.manifest.files),
     }
+    line = f"{written}: {report['parameters']:,} parameters, {size / 1e6:.1f} MB, version {opened.version}"
+    _print(report, line, as_json, output)
+
+
+def _report_files(bundle: Bundle, folder: Path, as_json: bool, output: Path | None) -> None:
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}
+    size = sum(sizes.values())
+    report = {
+        "path": str(folder),
+        "name": bundle.manifest.name,
+        "version": bundle.version,
+        "bytes": size,
+        "files": list(sizes),
+    }
+    line = f"{folder}: {', '.join(sizes)}; {size / 1e6:.1f} MB, version {bundle.version}"
+    _print(report, line, as_json, output)
+
+
+def _print(report: Mapping[str, object], line: str, as_json: bool, output: Path | None) -> None:
     text = json.dumps(report, indent=2)
     if output is not None:
         output.write_text(text + "\n", "utf-8")
-    if as_json:
-        print(text)
-    else:
-        print(f"{written}: {report['parameters']:,} parameters, {size / 1e6:.1f} MB, version {opened.version}")
+    print(text if as_json else line)
 
 
 def _licence(given: Path | None, folders: list[Path]) -> str:

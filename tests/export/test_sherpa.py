@@ -133,6 +133,12 @@ def test_other_features_are_refused(tiny_bundle, tmp_path, monkeypatch):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_bundle_is_not_written_over(tiny_bundle):
+    with pytest.raises(BundleError, match="this is a bundle"):
+        export_sherpa(tiny_bundle, tiny_bundle.path)
+    assert Bundle.open(tiny_bundle.path).packed == tiny_bundle.packed
+
+
 def test_its_beam_search_runs(tiny_bundle, folder):
     recognizer = sherpa_recognizer(folder, tiny_bundle, "modified_beam_search")
     assert isinstance(sherpa_tokens(recognizer, noise(16_000))[0], list)

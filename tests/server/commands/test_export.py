@@ -92,3 +92,34 @@ def test_export_loads_no_torch(run: Path, tmp_path: Path) -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_a_bundle_for_sherpa(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    given = ["sherpa", str(tiny_bundle.path), str(tmp_path / "out"), "--json", "--output", str(report)]
+    done = RUN.invoke(app, given)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found == json.loads(report.read_text()) and found["version"] == tiny_bundle.version
+    assert {"encoder.onnx", "encoder-offline.onnx", "tokens.txt", "README.md"} <= set(found["files"])
+    assert found["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
+    done = RUN.invoke(app, given[:3])
+    assert done.exit_code == 0 and "tokens.txt" in done.stdout and "MB, version" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["sherpa", "executorch"])
+def test_what_is_no_bundle_is_refused_by_name(command: str, tmp_path: Path) -> None:
+    done = RUN.invoke(app, [command, str(tmp_path / "none"), str(tmp_path / "out")])
+    assert done.exit_code == 1 and "none: no such bundle" in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_bundle_for_executorch(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    pytest.importorskip("executorch")
+    program = Path(sys.executable).parent / "idiolect"
+    command = [program, "export", "executorch", tiny_bundle.path, tmp_path / "out", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)["files"]) == {"encoder.pte", "predictor.pte", "joiner.pte", "executorch.json"}
+    assert "Warning" not in done.stderr and "Failed" not in done.stderr

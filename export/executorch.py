@@ -1,0 +1,197 @@
+"""A bundle as ExecuTorch programs for phones and other small machines: encoder, predictor and joiner, on XNNPACK.
+
+The LSTMs are written out as cells, one linear map for each gate, since XNNPACK runs such a step whole; with a joint map
+that is cut into gates, or with torch's own LSTM, every cut leaves it. The encoder takes one stacked frame a call: ten
+unrolled into one program took twice as long here, for XNNPACK packs the recurrent weights once for each of the ten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.manifest import FileEntry
+from device_sdk.bundle.weights import architecture_digest
+from device_sdk.errors import MissingExtraError
+from device_sdk.runtimes.executorch import (
+    FORMAT_VERSION,
+    MANIFEST,
+    METHOD,
+    PROGRAMS,
+    ExecutorchManifest,
+    program_shapes,
+    weights_digest,
+)
+from export.networks.rnnt import RNNT
+
+if TYPE_CHECKING:
+    from device_sdk.bundle import Bundle
+
+__all__ = ["BATCH", "EncoderStep", "JoinerStep", "PredictorStep", "export_executorch"]
+
+BATCH = 256
+"""Most rows that one call of the predictor or the joiner takes; a search with more makes several calls."""
+
+Step = tuple[Tensor, Tensor, Tensor]
+
+
+def export_executorch(bundle: Bundle, folder: str | Path) -> Path:
+    """Write ``encoder.pte``, ``predictor.pte``, ``joiner.pte`` and ``executorch.json``. Returns the folder.
+
+    Raises :class:`MissingExtraError` where ExecuTorch is not installed.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = folder / MANIFEST
+    manifest.unlink(missing_ok=True)  # without it nothing loads the programs while some of them are old
+    network = RNNT(bundle.architecture).from_parameters(bundle.weights).eval().requires_grad_(False)
+    steps: list[EncoderStep | PredictorStep | JoinerStep]
+    steps = [EncoderStep(network), PredictorStep(network), JoinerStep(network)]
+    files = {}
+    for name, step in zip(PROGRAMS, steps, strict=True):
+        program = _program(step)
+        (folder / name).write_bytes(program)
+        files[name] = FileEntry(sha256=hashlib.sha256(program).hexdigest(), size=len(program))
+    described = ExecutorchManifest(
+        format_version=FORMAT_VERSION,
+        architecture=architecture_digest(bundle.architecture),
+        weights=weights_digest(bundle),
+        version=bundle.version,
+        executorch=version("executorch"),
+        batch=BATCH,
+        files=files,
+        programs=program_shapes(bundle.architecture),
+    )
+    manifest.write_text(described.model_dump_json(indent=2) + "\n", "utf-8")
+    return folder
+
+
+class Cell(nn.Module):
+    """One layer of an LSTM, one step: input x [B, D], state h and c [B, H] to the next h and c."""
+
+    def __init__(self, lstm: nn.LSTM, layer: int) -> None:
+        super().__init__()
+        w, r, b, c = (getattr(lstm, f"{part}_l{layer}") for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        joined = torch.cat([w, r], dim=1)
+        self.gates = nn.ModuleList(_linear(*gate) for gate in zip(joined.chunk(4), (b + c).chunk(4), strict=True))
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.cat([x, h], dim=1)
+        i, f, g, o = (gate(both) for gate in self.gates)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
+
+
+class EncoderStep(nn.Module):
+    """Raw log-mel of one stacked frame [K, M], state h and c [L, 1, H] to (encoded [1, J], h, c)."""
+
+    def __init__(self, network: RNNT) -> None:
+        super().__init__()
+        self.architecture = network.architecture
+        self.mean, self.scale = nn.Buffer(network.mean.clone()), nn.Buffer(network.scale.clone())
+        self.cells = nn.ModuleList(Cell(network.encoder, layer) for layer in range(self.architecture.encoder_layers))
+        self.joiner = network.joiner_encoder
+
+    def forward(self, features: Tensor, h: Tensor, c: Tensor) -> Step:
+        x = ((features - self.mean) * self.scale).reshape(1, -1)
+        size = self.architecture.encoder_size
+        hidden, cells = [], []
+        for layer, cell in enumerate(self.cells):
+            # slices, not items: XNNPACK has no item
+            x, after = cell(x, h[layer : layer + 1].reshape(1, size), c[layer : layer + 1].reshape(1, size))
+            hidden.append(x.reshape(1, 1, size))
+            cells.append(after.reshape(1, 1, size))
+        return self.joiner(x), torch.cat(hidden), torch.cat(cells)
+
+
+class PredictorStep(nn.Module):
+    """Tokens [B] int64, state h and c [L, B, P] to (predicted [B, J], h, c)."""
+
+    def __init__(self, network: RNNT) -> None:
+        super().__init__()
+        self.architecture = network.architecture
+        self.embedding = network.embedding
+        self.cells = nn.ModuleList(
+            Cell(network.predictor, layer) for layer in range(self.architecture.predictor_layers)
+        )
+        self.joiner = network.joiner_predictor
+
+    def forward(self, tokens: Tensor, h: Tensor, c: Tensor) -> Step:
+        x = self.embedding(tokens)
+        hidden, cells = [], []
+        for layer, cell in enumerate(self.cells):
+            x, after = cell(x, h[layer], c[layer])
+            hidden.append(x)
+            cells.append(after)
+        return self.joiner(x), torch.stack(hidden), torch.stack(cells)
+
+
+class JoinerStep(nn.Module):
+    """Encoded and predicted [B, J] to log-probabilities [B, V]."""
+
+    def __init__(self, network: RNNT) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, encoded: Tensor, predicted: Tensor) -> Tensor:
+        return self.network.join(encoded, predicted)
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    linear = nn.Linear(weight.shape[1], weight.shape[0])
+    linear.weight, linear.bias = nn.Parameter(weight.clone(), False), nn.Parameter(bias.clone(), False)
+    return linear
+
+
+def _examples(step: nn.Module, sizes: Architecture) -> tuple[tuple[Tensor, ...], tuple[dict[int, object], ...]]:
+    """Inputs to trace a step with, and which of their sizes may vary."""
+    rows = 4  # neither 0 nor 1, which a trace would hold for constant
+    batch = torch.export.Dim("batch", min=1, max=BATCH)
+    if isinstance(step, EncoderStep):
+        state = torch.zeros(sizes.encoder_layers, 1, sizes.encoder_size)
+        return (torch.zeros(sizes.subsampling_factor, sizes.mel_bins), state, state.clone()), ({}, {}, {})
+    if isinstance(step, PredictorStep):
+        state = torch.zeros(sizes.predictor_layers, rows, sizes.predictor_size)
+        return (torch.zeros(rows, dtype=torch.int64), state, state.clone()), ({0: batch}, {1: batch}, {1: batch})
+    joint = torch.zeros(rows, sizes.joiner_size)
+    return (joint, joint.clone()), ({0: batch}, {0: batch})
+
+
+def _program(step: EncoderStep | PredictorStep | JoinerStep) -> bytes:
+    sizes = step.network.architecture if isinstance(step, JoinerStep) else step.architecture
+    with _quiet():
+        try:
+            from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+            from executorch.exir import to_edge_transform_and_lower
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"export to ExecuTorch needs the module {error.name!r}; "
+                "install it with: pip install 'idiolect-server[train]'"
+            ) from error
+        inputs, varying = _examples(step, sizes)
+        traced = torch.export.export(step.eval(), inputs, dynamic_shapes=varying)
+        lowered = to_edge_transform_and_lower({METHOD: traced}, partitioner=[XnnpackPartitioner()])
+        program = lowered.to_executorch()
+    return bytes(program.buffer)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the remarks of torchao and ExecuTorch on their own optional parts."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

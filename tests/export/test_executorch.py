@@ -1,0 +1,254 @@
+"""ExecuTorch's programs beside the torch network they come from and beside onnxruntime on the same weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk.audio import list_audio, read_audio
+from device_sdk.bundle import Bundle
+from device_sdk.bundle.architecture import PRESETS
+from device_sdk.bundle.bundle import DEFAULT_BUNDLE
+from device_sdk.decoding import DecodingSettings, Recognizer
+from device_sdk.errors import BundleError, MissingExtraError
+from device_sdk.runtimes.executorch import MANIFEST, PROGRAMS, ExecutorchTransducer
+from device_sdk.runtimes.onnxruntime import OnnxTransducer
+from device_sdk.runtimes.protocol import RecurrentState
+from export.benchmarks.decode import shipped_speech
+from export.executorch import BATCH, EncoderStep, JoinerStep, PredictorStep, export_executorch
+from export.networks.rnnt import RNNT
+from tests.signals import noise
+from tests.tiny import tiny_weights
+
+torch = pytest.importorskip("torch")
+installed = pytest.mark.skipif(find_spec("executorch") is None, reason="ExecuTorch is not installed")
+
+DEEP = replace(PRESETS["tiny"], encoder_layers=3, predictor_layers=2, predictor_size=24, joiner_size=40)
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_bundle):
+    return Bundle.open() if DEFAULT_BUNDLE.is_dir() else tiny_bundle
+
+
+@pytest.fixture(scope="module")
+def folder(bundle, tmp_path_factory):
+    return export_executorch(bundle, tmp_path_factory.mktemp("executorch") / "new")
+
+
+@pytest.fixture(scope="module")
+def transducer(folder, bundle):
+    return ExecutorchTransducer(folder, bundle)
+
+
+@pytest.fixture(scope="module")
+def peer(bundle):
+    return OnnxTransducer(bundle)
+
+
+def state(layers, rows, size, seed=0):
+    random = np.random.default_rng(seed)
+    return RecurrentState(*(0.3 * random.standard_normal((layers, rows, size), np.float32) for _ in range(2)))
+
+
+def features(frames, seed=0):
+    return (np.random.default_rng(seed).standard_normal((frames, 64)) * 3.0 - 6.0).astype(np.float32)
+
+
+@pytest.mark.parametrize("architecture", [PRESETS["tiny"], DEEP, PRESETS["bench"]], ids=["tiny", "deep", "bench"])
+def test_the_steps_are_the_network(architecture):
+    network = RNNT(architecture).from_parameters(tiny_weights(architecture)).eval()
+    frames, tokens = torch.from_numpy(features(15)), torch.tensor([3, 1, 4, 1, 5])
+    with torch.no_grad():
+        expected, predicted = network.encode(frames[None])[0], network.predict(tokens[None])[0]
+        step, h = EncoderStep(network), torch.zeros(architecture.encoder_layers, 1, architecture.encoder_size)
+        c, rows = h, []
+        for at in range(0, 15, 3):
+            row, h, c = step(frames[at : at + 3], h, c)
+            rows.append(row)
+        torch.testing.assert_close(torch.cat(rows), expected, atol=1e-5, rtol=1e-5)
+        step = PredictorStep(network)
+        h = torch.zeros(architecture.predictor_layers, 2, architecture.predictor_size)
+        c, rows = h, []
+        for token in [0, *tokens]:
+            row, h, c = step(torch.tensor([int(token), 7]), h, c)
+            rows.append(row[0])
+        torch.testing.assert_close(torch.stack(rows), predicted, atol=1e-5, rtol=1e-5)
+        joined = JoinerStep(network)(expected, predicted[:5])
+    torch.testing.assert_close(joined.exp().sum(-1), torch.ones(5))
+
+
+@installed
+@pytest.mark.parametrize("frames", [0, 3, 30, 33])
+def test_the_encoder_is_onnxruntimes(transducer, peer, frames):
+    sizes = peer.architecture
+    for before in (None, state(sizes.encoder_layers, 1, sizes.encoder_size)):
+        for found, expected in zip(
+            transducer.encode(features(frames), before), peer.encode(features(frames), before), strict=True
+        ):
+            np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert transducer.encode(features(0))[0].shape == (0, sizes.joiner_size)
+
+
+@installed
+@pytest.mark.parametrize("rows", [1, 2, 9, BATCH, BATCH + 1])
+def test_predictor_and_joiner_are_onnxruntimes_for_any_batch(transducer, peer, rows):
+    sizes = peer.architecture
+    tokens = np.random.default_rng(rows).integers(0, sizes.pieces, rows)
+    for before in (None, state(sizes.predictor_layers, rows, sizes.predictor_size)):
+        (predicted, after), (expected, wanted) = (run.predict(tokens, before) for run in (transducer, peer))
+        np.testing.assert_allclose(predicted, expected, atol=1e-4)
+        np.testing.assert_allclose(after.h, wanted.h, atol=1e-4)
+        np.testing.assert_allclose(after.c, wanted.c, atol=1e-4)
+    for encoded in (features(1)[:, : sizes.joiner_size], np.tile(predicted[:1], (rows, 1))):
+        encoded = np.resize(encoded, (len(encoded), sizes.joiner_size))
+        found = transducer.join(encoded, predicted)
+        np.testing.assert_allclose(found, peer.join(encoded, predicted), atol=1e-4)
+        assert found.shape == (rows, sizes.pieces)
+
+
+@installed
+def test_wrong_features_are_refused(transducer):
+    with pytest.raises(ValueError, match=r"features: found shape \(4, 64\)"):
+        transducer.encode(features(4))
+
+
+def compare(bundle, transducer, clips):
+    """Largest difference of the scores of the best hypotheses, where all of these are the same."""
+    ours, peers = Recognizer(bundle, transducer=transducer), Recognizer(bundle)
+    largest = 0.0
+    for clip in clips:
+        (found, *_), (expected, *_) = (recognizer.recognise(clip).nbest for recognizer in (ours, peers))
+        assert found.tokens == expected.tokens and found.text == expected.text
+        largest = max(largest, abs(found.score - expected.score), abs(found.scores.acoustic - expected.scores.acoustic))
+    return largest
+
+
+@installed
+def test_the_best_hypotheses_of_shipped_speech_are_onnxruntimes(bundle, transducer):
+    assert compare(bundle, transducer, shipped_speech()) < 1e-2
+
+
+@installed
+@pytest.mark.data
+@pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of recordings")
+def test_the_best_hypotheses_of_real_speech_are_onnxruntimes(bundle, transducer):
+    clips = [read_audio(path) for path in list_audio([Path(os.environ["IDIOLECT_DATA"]) / "barista" / "audio"])[:100]]
+    assert len(clips) == 100 and compare(bundle, transducer, clips) < 1e-2
+
+
+@installed
+def test_threads_share_one(bundle, transducer):
+    recognizer = Recognizer(bundle, DecodingSettings(beam=4, nbest=4), transducer=transducer)
+    clips = [noise(16_000, seed) for seed in range(4)]
+    alone = [recognizer.recognise(clip) for clip in clips]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(recognizer.recognise, clips * 2))
+    assert [r.nbest for r in together] == [r.nbest for r in alone * 2]
+
+
+@installed
+def test_every_program_runs_on_xnnpack_and_the_encoder_wholly(folder):
+    for name in PROGRAMS:
+        assert b"XnnpackBackend" in (folder / name).read_bytes()
+    encoder = (folder / "encoder.pte").read_bytes()
+    assert b"aten::" not in encoder  # no operator is left to the portable kernels
+    described = json.loads((folder / MANIFEST).read_text("utf-8"))
+    assert described["programs"]["predictor.pte"]["inputs"]["tokens"] == ["batch"]
+
+
+@installed
+def test_other_weights_and_other_architectures_are_refused(copy, bundle, tiny_bundle):
+    weights = {name: value + np.float32(1e-3) for name, value in bundle.weights.items()}
+    with pytest.raises(BundleError, match=r"executorch.json: weights is .*another bundle's; write it again"):
+        ExecutorchTransducer(copy, bundle.with_weights(weights, "2"))
+    if tiny_bundle.architecture != bundle.architecture:
+        with pytest.raises(BundleError, match=r"executorch.json: architecture is"):
+            ExecutorchTransducer(copy, tiny_bundle)
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def edit(folder, change):
+    described = json.loads((folder / MANIFEST).read_text("utf-8"))
+    change(described)
+    (folder / MANIFEST).write_text(json.dumps(described), "utf-8")
+
+
+def replaced(folder, name, content):
+    """Another content of a program, with the hash made to fit."""
+    (folder / name).write_bytes(content)
+    entry = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    edit(folder, lambda described: described["files"].update({name: entry}))
+
+
+@installed
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / MANIFEST).unlink(), r"executorch.json: cannot be read \(No such file"),
+        (lambda folder: (folder / MANIFEST).write_text("{"), r"executorch.json: field \(whole file\)"),
+        (lambda folder: edit(folder, lambda d: d.pop("weights")), r"executorch.json: field weights: Field required"),
+        (lambda folder: edit(folder, lambda d: d.update(batch=0)), r"executorch.json: field batch"),
+        (
+            lambda folder: edit(folder, lambda d: d.update(format_version=2)),
+            r"format_version is 2, this version",
+        ),
+        (lambda folder: edit(folder, lambda d: d["files"].pop("joiner.pte")), r"files: 'joiner.pte' is missing"),
+        (lambda folder: edit(folder, lambda d: d["programs"].pop("joiner.pte")), r"programs: the shapes are not"),
+        (lambda folder: edit(folder, lambda d: d.update(batch=7)), r"predictor.pte: inputs have shapes"),
+        (lambda folder: (folder / "joiner.pte").unlink(), r"joiner.pte: cannot be read"),
+        (lambda folder: flip(folder / "encoder.pte"), r"encoder.pte: \d+ bytes with sha256 .*, expected"),
+        (lambda folder: (folder / "encoder.pte").write_bytes(b""), r"encoder.pte: 0 bytes"),
+        (lambda folder: replaced(folder, "encoder.pte", b""), r"encoder.pte: ExecuTorch cannot load"),
+        (lambda folder: replaced(folder, "encoder.pte", bytes(5000)), r"encoder.pte: ExecuTorch cannot load"),
+        (
+            lambda folder: replaced(folder, "predictor.pte", (folder / "joiner.pte").read_bytes()),
+            r"predictor.pte: inputs have shapes",
+        ),
+    ],
+)
+def test_a_damaged_folder_is_refused_by_name(copy, bundle, damage, message):
+    damage(copy)
+    with pytest.raises(BundleError, match=message):
+        ExecutorchTransducer(copy, bundle)
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@installed
+def test_writing_again_replaces(folder, bundle, copy, monkeypatch):
+    def fail(step):
+        raise RuntimeError("stopped")
+
+    monkeypatch.setattr("export.executorch._program", fail)
+    with pytest.raises(RuntimeError, match="stopped"):
+        export_executorch(bundle, copy)
+    assert not (copy / MANIFEST).exists()  # nothing loads a folder that is half written
+
+
+@installed
+def test_a_missing_install_names_the_extra(copy, bundle, monkeypatch):
+    monkeypatch.setitem(sys.modules, "executorch.extension.pybindings", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'idiolect\[executorch\]'"):
+        ExecutorchTransducer(copy, bundle)
+    monkeypatch.setitem(sys.modules, "executorch.exir", None)
+    with pytest.raises(MissingExtraError, match=r"'executorch.exir'.*pip install 'idiolect-server\[train\]'"):
+        export_executorch(bundle, copy)
