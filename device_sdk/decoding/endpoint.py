@@ -16,7 +16,7 @@ class EndpointRule:
 
     must_contain_text: only where something was recognised.
     min_trailing_silence: seconds since the last token of the best hypothesis; since the start, where it has none.
-    min_utterance_length: seconds decoded.
+    min_utterance_length: seconds of audio.
     """
 
     must_contain_text: bool = False
@@ -61,20 +61,19 @@ class Endpointing:
         return (("after_speech", self.after_speech), ("silence", self.silence), ("length", self.length))
 
 
-def endpoint(frames: int, last: int | None, frame_seconds: float, settings: Endpointing) -> str | None:
+def endpoint(frames: int, last: int | None, frame_seconds: float, seconds: float, settings: Endpointing) -> str | None:
     """The name of the first rule that holds, None where none does.
 
     frames: decoded so far; last: the one that emitted the last token of the best hypothesis, None where it has no text;
-    frame_seconds: length of one.
+    frame_seconds: length of one; seconds: of audio so far, of which the last moment is not decoded yet.
     """
-    length = frames * frame_seconds
-    silence = length if last is None else (frames - 1 - last) * frame_seconds
+    silence = seconds if last is None else (frames - 1 - last) * frame_seconds
     for name, rule in settings.rules():
         if (
             rule is not None
             and (last is not None or not rule.must_contain_text)
             and silence >= rule.min_trailing_silence - _ROUNDING
-            and length >= rule.min_utterance_length - _ROUNDING
+            and seconds >= rule.min_utterance_length - _ROUNDING
         ):
             return name
     return None

@@ -287,7 +287,7 @@ class RecognitionSession:
             beam = self._stream.beam
             emissions = beam.alignments[0].emissions
             last = emissions[0] if emissions is not None and self._text else None
-            self._rule = endpoint(beam.frame, last, recognizer.frame_seconds, self._endpointing)
+            self._rule = endpoint(beam.frame, last, recognizer.frame_seconds, self.seconds, self._endpointing)
         self._closed = ""
 
     def _read(self) -> None:

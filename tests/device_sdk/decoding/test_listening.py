@@ -1,0 +1,371 @@
+"""Hours of audio in one session, utterance by utterance."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from device_sdk.decoding import DecodingSettings, Endpointing, EndpointRule, Recognizer
+from device_sdk.errors import AudioError, SessionError
+from device_sdk.hypothesis import Partial, Result
+from device_sdk.personalization.rescorer import Rescorer
+from tests.signals import chirp, noise
+from tests.speech import clips, conversation, cut, packaged
+
+
+@pytest.fixture(scope="module")
+def recognizer():
+    bundle = packaged()
+    return Recognizer(bundle, rescore=Rescorer(bundle).rescore)
+
+
+@pytest.fixture(scope="module")
+def sound():
+    """24 s of sentences and silences."""
+    return np.concatenate(list(conversation(24.0, seed=3)))
+
+
+def without_ids(results):
+    return [replace(result, utterance_id="") for result in results]
+
+
+def results(events):
+    return without_ids(event for event in events if isinstance(event, Result))
+
+
+def chunks(samples, cuts):
+    bounds = [0, *sorted(min(at, len(samples)) for at in cuts), len(samples)]
+    return [samples[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+@pytest.fixture(scope="module")
+def expected(recognizer, sound):
+    return results(recognizer.session().segments([sound]))
+
+
+def test_utterances_are_those_that_were_said(recognizer, sound, expected):
+    assert len(expected) >= 4
+    assert all(result.text for result in expected)
+    for before, after in itertools.pairwise(expected):
+        assert before.offset + before.seconds <= after.offset
+    # Each is what its own audio gives: text of the stream is the sum of its utterances.
+    for result in expected:
+        start, length = round(16_000 * result.offset), round(16_000 * result.seconds)
+        alone = recognizer.recognise(sound[start : start + length])
+        assert replace(alone, utterance_id="", offset=result.offset) == result
+
+
+@settings(max_examples=8, deadline=None)
+@given(cuts=st.lists(st.integers(0, 24 * 16_000), max_size=12))
+def test_utterances_do_not_depend_on_the_chunks(recognizer, sound, expected, cuts):
+    assert results(recognizer.session().segments(chunks(sound, cuts))) == expected
+
+
+def test_nor_at_another_rate(recognizer, sound):
+    eight = sound[::2]
+    whole = results(recognizer.session(8_000).segments([eight]))
+    assert len(whole) >= 3
+    assert results(recognizer.session(8_000).segments(cut(iter([eight]), 5_000))) == whole
+
+
+def test_partials_and_results_come_in_order(recognizer, sound):
+    session = recognizer.session()
+    partials: list[Partial] = []
+    for event in session.segments(cut(iter([sound]), 4_000)):
+        if isinstance(event, Partial):
+            for before in partials:
+                assert event.text.startswith(before.stable)
+            partials.append(event)
+            continue
+        assert partials[-1].endpoint == (partials[-1].rule is not None)
+        assert not any(partial.endpoint for partial in partials[:-1])
+        partials.clear()
+    assert session.open and session.seconds == 0.0
+    assert session.offset == sound.size / 16_000
+
+
+def test_silence_gives_nothing_and_costs_no_memory(recognizer):
+    session = recognizer.session()
+
+    def silence():
+        for _ in range(400):
+            assert len(session.features) <= 300
+            yield np.zeros(1_600, np.float32)
+
+    assert list(session.segments(silence())) == []
+    assert session.offset == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize("lead", [2.0, 2.2, 2.3, 2.4, 2.5, 2.8, 4.6, 4.7, 4.8])
+def test_the_end_of_a_silence_cuts_no_word(recognizer, lead):
+    samples = np.concatenate([np.zeros(int(16_000 * lead), np.float32), clips()[0], np.zeros(32_000, np.float32)])
+    found = results(recognizer.session().segments([samples]))
+    assert lead - 2.4 - 0.6 <= found[0].offset <= lead
+    assert found[0].nbest[0].words[0].start + found[0].offset >= lead
+
+
+def test_an_utterance_without_a_pause_is_cut_by_its_length(recognizer):
+    rules = Endpointing(None, None, EndpointRule(min_utterance_length=1.5))
+    speech = np.concatenate(clips())
+    found = results(recognizer.session(endpointing=rules).segments(cut(iter([speech]), 3_000)))
+    assert [result.seconds for result in found[:-1]] == [1.5] * (len(found) - 1)
+    assert len(found) == speech.size // 24_000  # what is left is too short to say anything
+    assert [result.offset for result in found] == pytest.approx([1.5 * index for index in range(len(found))])
+
+
+@pytest.mark.parametrize("longest", [1, 700, 40_000])
+def test_the_longest_utterance_is_an_end_without_any_rule(tiny_bundle, longest):
+    recognizer = Recognizer(tiny_bundle, DecodingSettings(max_seconds=0.1))
+    length = 5_000 if longest > 1 else 1_700
+    found = results(recognizer.session(endpointing=None).segments(cut(iter([noise(length)]), longest)))
+    assert sum(result.seconds for result in found) <= length / 16_000
+    for result in found:
+        assert result.seconds == 0.1 or result is found[-1]
+        assert (result.offset * 10) % 1 == pytest.approx(0.0)
+
+
+def test_a_silence_shorter_than_what_is_kept_of_it(recognizer):
+    session = recognizer.session(endpointing=Endpointing(None, EndpointRule(min_trailing_silence=0.3), None))
+    assert list(session.segments([np.zeros(32_000, np.float32)])) == []
+    assert session.offset == 2.0
+
+
+def test_hearing_stops_at_the_endpoint(recognizer):
+    samples = np.concatenate([clips()[3], np.zeros(64_000, np.float32)])
+    session = recognizer.session()
+    partial, rest = session.hear(samples)
+    assert partial.endpoint and partial.rule == "after_speech"
+    assert 0 < rest.size < 64_000
+    assert session.seconds == (samples.size - rest.size) / 16_000
+    with pytest.raises(AudioError, match=r"has reached its endpoint; call finish\(\) or reset\(\)"):
+        session.hear(rest)
+    # Feeding is another matter: a flag, and what follows is still heard.
+    assert session.feed(rest).endpoint
+    assert session.seconds == samples.size / 16_000
+
+
+@settings(max_examples=6, deadline=None)
+@given(cuts=st.lists(st.integers(0, 100_000), max_size=6))
+def test_the_endpoint_does_not_depend_on_the_chunks(recognizer, cuts):
+    samples = np.concatenate([clips()[3], np.zeros(64_000, np.float32)])
+    whole = recognizer.session()
+    _, rest = whole.hear(samples)
+    session, left = recognizer.session(), None
+    for at, chunk in enumerate(parts := chunks(samples, cuts)):
+        partial, after = session.hear(chunk)
+        if partial.endpoint:
+            left = after.size + sum(part.size for part in parts[at + 1 :])
+            break
+    assert left == rest.size
+    assert session.partial() == whole.partial()
+
+
+def test_without_rules_there_is_no_endpoint(recognizer):
+    session = recognizer.session(endpointing=None)
+    assert not session.feed(np.concatenate([clips()[3], np.zeros(160_000, np.float32)])).endpoint
+
+
+def test_callbacks(recognizer, sound, expected):
+    heard: list[Partial | Result] = []
+    recognizer.session().listen(cut(iter([sound]), 9_000), heard.append, heard.append)
+    assert results(heard) == expected
+    assert len(heard) > len(expected)
+    recognizer.session().listen([sound])  # nobody is told
+    only: list[Result] = []
+    recognizer.session().listen([sound], on_result=only.append)
+    assert without_ids(only) == expected
+
+
+def test_a_callback_that_fails_loses_no_audio(recognizer, sound, expected, caplog):
+    session, heard, failures = recognizer.session(), [], 0
+
+    def fail(event):
+        heard.append(event)
+        raise ValueError(f"the app's own error {len(heard)}")
+
+    rest = iter(chunks(sound, range(0, sound.size, 48_000)))
+    while True:
+        try:
+            session.listen(rest, fail, fail)
+        except ValueError as error:
+            assert "the app's own error" in str(error)
+            failures += 1
+        else:
+            break
+    assert failures >= 4
+    assert "a further callback of one chunk failed" in caplog.text
+    assert results(heard) == expected
+
+
+def test_a_chunk_that_is_no_audio_leaves_the_session_as_it_was(recognizer, sound, expected):
+    session, heard = recognizer.session(), []
+    for bad in (np.full(100_000, np.nan, np.float32), np.zeros((3, 3, 3), np.float32), [0.0]):
+        with pytest.raises(AudioError):
+            heard += session.segments([bad])
+    parts = chunks(sound, [50_000, 170_000])
+    spoiled = np.concatenate([parts[1], np.array([np.inf], np.float32)])
+    events = session.segments(iter([parts[0], spoiled]))
+    with pytest.raises(AudioError, match="found inf"):
+        for event in events:
+            heard.append(event)
+    heard += session.segments(parts[1:])
+    assert results(heard) == expected
+
+
+async def feed(pieces, pause=0.0):
+    for piece in pieces:
+        await asyncio.sleep(pause)
+        yield piece
+
+
+def test_an_event_loop_hears_the_same(recognizer, sound, expected):
+    async def run():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.001)
+                ticks += 1
+
+        ticker = asyncio.create_task(tick())
+        events = [event async for event in recognizer.session().stream(feed([sound]))]
+        ticker.cancel()
+        return events, ticks
+
+    events, ticks = asyncio.run(run())
+    assert results(events) == expected
+    assert ticks >= 5  # one chunk of 24 s, and yet the loop went on
+
+
+def test_many_streams_in_one_loop(recognizer, sound, expected):
+    async def one(longest):
+        session = recognizer.session()
+        return results([event async for event in session.stream(feed(cut(iter([sound]), longest)))])
+
+    async def run():
+        return await asyncio.gather(*(one(longest) for longest in (3_000, 20_000, 400_000)))
+
+    assert asyncio.run(run()) == [expected] * 3
+
+
+def test_a_stream_that_is_cancelled_leaves_the_session_to_others(recognizer, sound, expected):
+    session = recognizer.session()
+
+    async def run():
+        task = asyncio.create_task(consume())
+        await asyncio.sleep(0.03)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        session.reset()  # at once: no thread is in it any more
+        return results([event async for event in session.stream(feed([sound]))])
+
+    async def consume():
+        async for _ in session.stream(feed([sound] * 50)):
+            pass
+
+    found = asyncio.run(run())
+    begun = found[0].offset - expected[0].offset
+    assert [replace(result, offset=0.0) for result in found] == [replace(result, offset=0.0) for result in expected]
+    assert [result.offset - begun for result in found] == pytest.approx([result.offset for result in expected])
+
+
+def test_leaving_the_loop_early(recognizer, sound, expected):
+    session = recognizer.session()
+
+    async def run():
+        async for event in session.stream(feed([sound])):
+            if isinstance(event, Result):
+                return event
+        raise AssertionError("no result")
+
+    assert replace(asyncio.run(run()), utterance_id="") == expected[0]
+    for event in session.segments([sound]):
+        if isinstance(event, Result):
+            assert event.text == expected[0].text
+            break
+    session.reset()
+    session.feed(sound[:16_000])
+
+
+def test_four_threads_give_what_one_gives(recognizer):
+    spoken = clips()[:4]
+    serial = [replace(recognizer.recognise(clip), utterance_id="") for clip in spoken]
+    found: dict[int, Result] = {}
+
+    def work(index: int) -> None:
+        session = recognizer.session()
+        for _ in range(3):
+            session.reset()
+            for at in range(0, spoken[index].size, 1_000):
+                session.feed(spoken[index][at : at + 1_000])
+            found[index] = replace(session.finish(), utterance_id="", offset=0.0)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[index] for index in range(4)] == serial
+
+
+def test_two_threads_in_one_session_are_refused(tiny_bundle):
+    recognizer = Recognizer(tiny_bundle)
+    inside, leave = threading.Event(), threading.Event()
+
+    class Slow:
+        architecture = recognizer.transducer.architecture
+        predict, join = recognizer.transducer.predict, recognizer.transducer.join
+
+        def encode(self, features, state=None):
+            inside.set()
+            assert leave.wait(30)
+            return recognizer.transducer.encode(features, state)
+
+    session = Recognizer(tiny_bundle, transducer=Slow()).session()
+    first = threading.Thread(target=session.feed, args=(chirp(16_000),))
+    first.start()
+    assert inside.wait(30)
+    for call in (lambda: session.feed(chirp(10)), lambda: session.hear(chirp(10)), session.finish, session.reset):
+        with pytest.raises(SessionError, match="found two calls at once, expected one thread at a time"):
+            call()
+    assert session.partial().text == ""  # may be asked at any time
+    leave.set()
+    first.join()
+    found = session.finish()
+    assert replace(found, utterance_id="") == replace(recognizer.recognise(chirp(16_000)), utterance_id="")
+
+
+def resident() -> float:
+    """MB of this process."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * 4_096 / 1e6
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads resident memory from /proc")
+@pytest.mark.parametrize("minutes", [2, pytest.param(60, marks=pytest.mark.slow)])
+def test_listening_on_and_on_in_the_same_memory(recognizer, minutes):
+    session, before, heard = recognizer.session(), None, []
+    for event in session.segments(cut(conversation(60.0 * minutes, seed=1), 8_000)):
+        if isinstance(event, Result):
+            heard.append((event.offset, event.seconds, event.text))
+            if before is None and event.offset > 30.0:
+                before = resident()
+    assert before is not None
+    assert resident() - before < 5.0
+    assert len(heard) > 8 * minutes
+    # The text is the sum of that of its utterances, each recognised alone.
+    sound = np.concatenate(list(conversation(60.0 * minutes, seed=1)))
+    for offset, seconds, text in heard[:: max(1, minutes // 10)]:
+        start = round(16_000 * offset)
+        assert recognizer.recognise(sound[start : start + round(16_000 * seconds)]).text == text
