@@ -87,6 +87,7 @@ def try_out(bundle: Bundle) -> list[str]:
 
     from device_sdk.runtimes.onnxruntime import PRECISIONS, OnnxTransducer
     from device_sdk.runtimes.training import TrainingSession
+    from device_sdk.runtimes.trial import try_transducer
 
     sizes, checks = bundle.architecture, []
     features = np.full((33 * sizes.subsampling_factor, sizes.mel_bins), -10.0, np.float32)
@@ -94,14 +95,8 @@ def try_out(bundle: Bundle) -> list[str]:
         if precision == "int8" and not bundle.has("encoder.int8.onnx"):
             checks.append("recognition graphs, int8: none; idiolect export refresh makes them")
             continue
-        transducer = OnnxTransducer(bundle, precision=precision)
-        encoded, _ = transducer.encode(features)
-        predicted, _ = transducer.predict(np.zeros(2, np.int64))
-        log_probs = transducer.join(encoded[:1], predicted)
-        if not np.allclose(np.exp(log_probs).sum(axis=1), 1.0, atol=1e-4):
-            graph = "joiner.onnx" if precision == "float32" else f"joiner.{precision}.onnx"
-            raise BundleError(f"{bundle.path}: {graph} gives probabilities that do not sum to 1; export it again")
-        checks.append(f"recognition graphs, {precision}: {len(encoded)} frames encoded, {sizes.pieces} pieces scored")
+        frames = try_transducer(OnnxTransducer(bundle, precision=precision), f"{bundle.path}, {precision}")
+        checks.append(f"recognition graphs, {precision}: {frames} frames encoded, {sizes.pieces} pieces scored")
     gradients = TrainingSession(bundle).run(bundle.weights, features, [[1], []], [1.0, 0.0], [0.0, 1.0], 1.0)
     if not all(np.isfinite(value).all() for value in gradients.gradients.values()):
         raise BundleError(f"{bundle.path}: training.onnx gives gradients that are not finite; export it again")

@@ -52,5 +52,5 @@ def test_graphs_that_give_nonsense_are_found(tiny_bundle: Bundle, monkeypatch: p
 
     join = OnnxTransducer.join
     monkeypatch.setattr(OnnxTransducer, "join", lambda *given: join(*given) + 1.0)
-    with pytest.raises(BundleError, match=r"joiner\.onnx gives probabilities that do not sum to 1"):
+    with pytest.raises(BundleError, match=r"the joiner gives probabilities that do not sum to 1"):
         try_out(tiny_bundle)
