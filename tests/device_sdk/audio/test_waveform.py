@@ -46,3 +46,29 @@ def test_float32_is_taken_as_it_is():
 def test_what_is_no_waveform_is_named(samples, message):
     with pytest.raises(AudioError, match=message):
         check_waveform(samples, "mic")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int16])
+def test_channels_are_averaged_where_asked(dtype):
+    stereo = np.array([[0.0, 0.5], [1.0, -1.0], [0.25, 0.25]]) * (1 if dtype is np.float32 else 32_768 / 2)
+    found = check_waveform(stereo.astype(dtype), mix_down=True)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [0.25, 0.0, 0.25] if dtype is np.float32 else [0.125, 0.0, 0.125])
+    assert check_waveform(stereo.astype(dtype)[:, :1], mix_down=True).shape == (3,)
+    assert check_waveform(stereo.astype(dtype)[:0], mix_down=True).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (np.zeros((2, 16_000), np.float32), r"mic: found shape \(2, 16000\), .*transpose it where channels come first"),
+        (np.zeros((16_000, 0), np.float32), r"mic: found shape \(16000, 0\), expected \[samples\] or"),
+        (np.zeros((2, 2, 2), np.int16), r"mic: found shape \(2, 2, 2\)"),
+        (np.float32(0).reshape(()), r"mic: found"),
+        (np.array([[0, 0], [0, np.nan]], np.float32), r"mic: found nan at sample 1, expected finite"),
+        (np.array([[0, 300], [0, 0]], np.float32), r"mic: found values from 0 to 300"),
+    ],
+)
+def test_what_cannot_be_mixed_down_is_named(samples, message):
+    with pytest.raises(AudioError, match=message):
+        check_waveform(samples, "mic", mix_down=True)

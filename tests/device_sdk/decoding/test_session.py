@@ -1,20 +1,27 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
+import time
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pytest
+import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_sdk.audio import Resampler
+from device_sdk.audio import Resampler, read_audio
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import AudioError
 from device_sdk.features import logmel
 from device_sdk.hypothesis import Result
+from tests.device_sdk.features.kaldi import kaldi
 from tests.signals import chirp, noise
+from tests.speech import clips, packaged
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +44,74 @@ def run(recognizer, waveform, cuts=(), sample_rate=16_000):
 @given(
     length=st.integers(0, 20_000),
     cuts=st.lists(st.integers(0, 20_000), max_size=8),
-    rate=st.sampled_from([16_000, 8_000]),
+    rate=st.sampled_from([16_000, 8_000, 44_100, 48_000]),
 )
 def test_any_chunking_gives_the_same_result(recognizer, length, cuts, rate):
     waveform = chirp(length)
-    session, _, whole = run(recognizer, waveform, (), rate)
-    other, _, parts = run(recognizer, waveform, cuts, rate)
+    session, partials, whole = run(recognizer, waveform, (), rate)
+    other, others, parts = run(recognizer, waveform, cuts, rate)
     assert without_id(whole) == without_id(parts)
+    assert partials[-1] == others[-1]
     np.testing.assert_array_equal(session.features, other.features)
+
+
+@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 44_100, 48_000])
+def test_features_are_kaldis_at_any_rate_in_any_chunks(recognizer, rate):
+    """Kaldi hears the whole recording, resampled by the library in one go."""
+    waveform = soxr.resample(clips()[0][:32_000], 16_000, rate).astype(np.float32)
+    cuts = np.random.default_rng(rate).integers(0, len(waveform), 20).tolist()
+    session, _, _ = run(recognizer, waveform, cuts, rate)
+    expected = kaldi(soxr.resample(waveform, rate, 16_000))
+    assert session.features.shape == expected.shape
+    np.testing.assert_allclose(session.features, expected, atol=1e-3)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_what_is_stable_is_never_taken_back(data):
+    """On real speech, and on speech that is noisy or stops in the middle of a word."""
+    speech, spoken = default_recognizer(), clips()
+    parts = data.draw(st.lists(st.integers(0, len(spoken) - 1), min_size=1, max_size=3))
+    loudness = data.draw(st.sampled_from([0.0, 1e-3, 1e-2, 0.1]))
+    end = data.draw(st.integers(8_000, 80_000))
+    waveform = np.concatenate([spoken[part] for part in parts])[:end]
+    waveform = waveform + np.float32(loudness / 0.1) * noise(len(waveform), end)
+    cuts = data.draw(st.lists(st.integers(0, end), max_size=30))
+    _, partials, _ = run(speech, waveform, [*cuts, *range(0, end, 4_800)])
+    kept = ""
+    for partial in partials:
+        assert partial.stable.startswith(kept)
+        assert partial.text.startswith(partial.stable)
+        kept = partial.stable
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nor_where_the_model_changes_its_mind(tiny_bundle, seed):
+    """Random weights on noise, a threshold that calls nearly everything stable: the search does take things back."""
+    recognizer = Recognizer(tiny_bundle, DecodingSettings(threshold=0.05))
+    _, partials, result = run(recognizer, noise(64_000, seed), range(0, 64_000, 1_600))
+    for earlier, later in itertools.combinations(partials, 2):
+        assert later.text.startswith(earlier.stable)
+    assert partials[-1].stable
+    assert result.text  # which may be another: it is what the search found in the end
+
+
+@lru_cache
+def default_recognizer():
+    return Recognizer(packaged())
+
+
+@pytest.mark.data
+@pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder")
+def test_stable_text_is_in_the_result_of_real_speech():
+    files = sorted(Path(os.environ["IDIOLECT_DATA"], "barista").rglob("*.flac"))[::8]
+    assert len(files) >= 40
+    for file in files:
+        waveform = read_audio(file)
+        _, partials, result = run(default_recognizer(), waveform, range(0, len(waveform), 4_800))
+        for earlier, later in itertools.combinations(partials, 2):
+            assert later.text.startswith(earlier.stable)
+        assert result.text.startswith(partials[-1].stable), file
 
 
 def test_one_sample_at_a_time():
@@ -139,6 +206,76 @@ def test_other_rates_are_resampled(recognizer):
     assert session.features.shape == (100, 64)
     with pytest.raises(AudioError, match="found sample rate 1000 Hz"):
         recognizer.session(1_000)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int16])
+def test_channels_are_mixed_down_where_asked(recognizer, dtype):
+    left, right = chirp(16_000, 1), chirp(16_000, 2)
+    scale = 1 if dtype is np.float32 else 32_767
+    stereo = (np.stack([left, right], axis=1) * scale).astype(dtype)
+    session = recognizer.session(mix_down=True)
+    for at in range(0, 16_000, 999):
+        session.feed(stereo[at : at + 999])
+    mixed = stereo.astype(np.float32).mean(axis=1) / np.float32(1 if dtype is np.float32 else 32_768)
+    found = session.finish()
+    np.testing.assert_allclose(session.features, logmel(mixed), atol=1e-3)
+    assert found.text == recognizer.recognise(mixed).text
+    session.reset()
+    session.feed(left)  # one channel is fine too
+    assert session.finish().text == recognizer.recognise(left).text
+    with pytest.raises(AudioError, match=r"found shape \(2, 100\), expected \[samples\] or .* channels come first"):
+        recognizer.session(mix_down=True).feed(np.zeros((2, 100), np.float32))
+    with pytest.raises(AudioError, match=r"expected one channel.*mix_down"):
+        recognizer.session().feed(stereo)
+
+
+def test_an_error_in_the_middle_of_decoding_ends_the_utterance(tiny_bundle):
+    real = Recognizer(tiny_bundle).transducer
+    failing = True
+
+    class Failing:
+        architecture, predict, join = real.architecture, real.predict, real.join
+
+        def encode(self, features, state=None):
+            if failing:
+                raise KeyboardInterrupt
+            return real.encode(features, state)
+
+    recognizer = Recognizer(tiny_bundle, transducer=Failing())
+    session = recognizer.session()
+    with pytest.raises(KeyboardInterrupt):
+        session.feed(chirp(16_000))
+    failing = False
+    assert not session.open
+    for call in (lambda: session.feed(chirp(1)), session.finish):
+        with pytest.raises(AudioError, match=r"was interrupted by an error; call reset\(\)"):
+            call()
+    session.reset()
+    session.feed(chirp(16_000))
+    assert replace(session.finish(), utterance_id="", offset=0.0) == without_id(recognizer.recognise(chirp(16_000)))
+
+
+def test_an_error_in_the_second_pass_ends_the_utterance(tiny_bundle):
+    def fails(hypotheses):
+        raise ValueError("the second pass")
+
+    session = Recognizer(tiny_bundle, rescore=fails).session()
+    session.feed(chirp(16_000))
+    with pytest.raises(ValueError, match="the second pass"):
+        session.finish()
+    with pytest.raises(AudioError, match=r"call reset\(\)"):
+        session.finish()
+
+
+def test_a_long_utterance_costs_no_more_a_second(tiny_bundle):
+    """Work for a block does not grow with the blocks before it."""
+    session = Recognizer(tiny_bundle, DecodingSettings(beam=1, nbest=1, max_seconds=10_000.0)).session()
+    chunk, spent = chirp(160_000), []
+    for _ in range(24):
+        start = time.process_time()
+        session.feed(chunk)
+        spent.append(time.process_time() - start)
+    assert sorted(spent[-8:])[2] < 2.0 * sorted(spent[:8])[4]
 
 
 @pytest.mark.parametrize(

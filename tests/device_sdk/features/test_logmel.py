@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 
-import kaldi_native_fbank
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,25 +9,8 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.features import FeatureSettings, Remainder, flush, frames, logmel
+from tests.device_sdk.features.kaldi import kaldi
 from tests.signals import chirp
-
-
-def kaldi(waveform: np.ndarray) -> np.ndarray:
-    options = kaldi_native_fbank.FbankOptions()
-    options.frame_opts.samp_freq = 16_000
-    options.frame_opts.dither = 0.0
-    options.frame_opts.window_type = "hann"
-    options.frame_opts.snip_edges = False
-    options.frame_opts.remove_dc_offset = False
-    options.mel_opts.num_bins = 64
-    options.mel_opts.low_freq = 0.0
-    options.mel_opts.high_freq = 8_000.0
-    options.mel_opts.is_librosa = True
-    online = kaldi_native_fbank.OnlineFbank(options)
-    online.accept_waveform(16_000, waveform.tolist())
-    online.input_finished()
-    rows = [online.get_frame(i) for i in range(online.num_frames_ready)]
-    return np.array(rows, np.float32).reshape(-1, 64)
 
 
 def chunked(waveform, cuts):
