@@ -1,11 +1,12 @@
-"""Chooses a bundle's combination weights on development data."""
+"""Chooses a bundle's combination weights, and what its confidences mean, on development data."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,10 @@ from device_sdk.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
-    from server.corpora import Corpus
+    from device_sdk.hypothesis import Hypothesis
+    from rescoring.combination import CombinationWeights
+    from server.corpora import Corpus, Waveform
+    from server.tuning.confidence import Heard
     from server.tuning.lists import DevelopmentLists
 
 __all__ = ["app"]
@@ -62,15 +66,13 @@ def rescoring(
     from server.tuning.search import tune
 
     opened = Bundle.open(bundle)
-    given = {name: value for name, value in (("alpha", alpha), ("beta", beta), ("sigma", sigma)) if value is not None}
+    pairs = (("alpha", alpha), ("beta", beta), ("sigma", sigma))
+    given: dict[str, Any] = {name: value for name, value in pairs if value is not None}
     try:
         start = replace(opened.combination, **given)
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
-    try:
-        factors = [float(value) for value in speeds.split(",")]
-    except ValueError as error:
-        raise ConfigurationError(f"--speeds: found {speeds!r}, expected numbers like 0.8,1.25") from error
+    factors = _factors(speeds)
     corpora = [_development(source, factors, seed, limit) for source in data or ["made:base"]]
     lists = _lists(opened, corpora, beam)
     with _bar() as bar:
@@ -89,14 +91,83 @@ def rescoring(
         | {"previous": lists.wer(lists.word_errors(opened.combination))},
     }
     if not dry_run:
-        try:
-            from export.bundles import rewrite
-        except ModuleNotFoundError as error:
-            if error.name != "onnx":
-                raise
-            raise MissingExtraError("writing bundles needs onnx; run: pip install 'idiolect-server[train]'") from error
-        report["bundle"] = str(rewrite(opened, out or bundle, combination=tuned.weights))
+        report["bundle"] = _written(opened, out or bundle, tuned.weights)
     _show(report, as_json, output)
+
+
+@app.command()
+def confidence(
+    bundle: Annotated[Path, typer.Argument(help="Folder or zip of a bundle; its rescoring.json is replaced.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="KIND:PATH; only voices meant for base training are used. Default: made:base."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the tuned bundle here and leave BUNDLE as it is.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be chosen.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")] = None,
+    speeds: Annotated[
+        str, typer.Option(help="Play voices at these speeds; training hears them at 0.86 to 1.17.")
+    ] = "0.7,0.75,0.8,1.25,1.35,1.45",
+    beam: Annotated[int, typer.Option(min=1, help="Width of the beam and length of the n-best lists.")] = 8,
+    seed: Annotated[int, typer.Option(help="Decides made speech and fsdd's strings.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the JSON to this file.")] = None,
+) -> None:
+    """Fit confidences to how often words and texts are right; do this after the weights are tuned.
+
+    A model is too sure of the voices that it was trained on, so these are played at speeds it never heard, at which it
+    errs about as often as on voices of others. Every source counts the same.
+    """
+    from device_sdk.bundle import Bundle
+    from server.tuning.confidence import fit_and_check
+
+    opened = Bundle.open(bundle)
+    factors = _factors(speeds)
+    corpora = [_development(source, factors, seed, limit) for source in data or ["made:base"]]
+    fitted = fit_and_check(_heard(opened, corpora, beam))
+    stages = {"before": fitted.before, "after": fitted.after, "other_voices": fitted.other_voices}
+    report: dict[str, Any] = {
+        "command": shlex.join(["idiolect", *sys.argv[1:]]),
+        "data": [corpus.summary() for corpus in corpora],
+        "speeds": factors,
+        "confidence": fitted.calibration.to_mapping(),
+        "previous": opened.combination.confidence.to_mapping(),
+        **{stage: {kind: each.as_json() for kind, each in figures.items()} for stage, figures in stages.items()},
+    }
+    if not dry_run:
+        report["bundle"] = _written(opened, out or bundle, replace(opened.combination, confidence=fitted.calibration))
+    text = json.dumps(report, indent=2)
+    if output is not None:
+        output.write_text(text + "\n", encoding="utf-8")
+    if as_json:
+        typer.echo(text)
+        return
+    for stage, figures in stages.items():
+        for kind, each in figures.items():
+            nce = "-" if each.nce is None else f"{each.nce:.3f}"
+            typer.echo(
+                f"{stage.replace('_', ' '):>12}  {kind}: calibration error {100 * each.ece:4.1f} %, "
+                f"{100 * each.ece_equal_mass:4.1f} % in equal bins, normalised cross entropy {nce}"
+            )
+    typer.echo(_written_line(report))
+
+
+def _factors(speeds: str) -> list[float]:
+    try:
+        return [float(value) for value in speeds.split(",")]
+    except ValueError as error:
+        raise ConfigurationError(f"--speeds: found {speeds!r}, expected numbers like 0.8,1.25") from error
+
+
+def _written(bundle: Bundle, out: Path, weights: CombinationWeights) -> str:
+    """Write the bundle with these weights; where it went."""
+    try:
+        from export.bundles import rewrite
+    except ModuleNotFoundError as error:
+        if error.name != "onnx":
+            raise
+        raise MissingExtraError("writing bundles needs onnx; run: pip install 'idiolect-server[train]'") from error
+    return str(rewrite(bundle, out, combination=weights))
 
 
 def _development(source: str, factors: list[float], seed: int, limit: int | None) -> Corpus:
@@ -134,6 +205,38 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
     return stack(entries, bundle.words, rescorer.neural, rescorer.ngram)
 
 
+def _heard(bundle: Bundle, corpora: list[Corpus], beam: int) -> list[Heard]:
+    from device_sdk.decoding.recognizer import Recognizer
+    from device_sdk.decoding.settings import DecodingSettings
+    from device_sdk.personalization.rescorer import Rescorer
+    from server.tuning.confidence import hear
+
+    rescorer = Rescorer(bundle)
+    last: list[tuple[Hypothesis, ...]] = []
+
+    def rescore(hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
+        last[:] = [rescorer.rescore(hypotheses)]
+        return last[0]
+
+    recognizer = Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam), rescore)
+
+    def recognise(waveform: Waveform) -> tuple[Hypothesis, ...]:
+        recognizer.recognise(waveform)
+        return last[0]  # all that the confidences of a result rest on, also what was cut off its list
+
+    found = []
+    with _bar() as bar:
+        for corpus in corpora:
+            advance = partial(bar.advance, bar.add_task(corpus.name, total=len(corpus)))
+            found += hear(corpus.name, corpus.utterances, recognise, _voice, advance)
+    return found
+
+
+def _voice(speaker: str) -> str:
+    """Whose voice it is, at whatever speed it was played."""
+    return re.sub(r"-x[\d.]+$", "", speaker)
+
+
 @contextmanager
 def _bar() -> Iterator[Any]:
     from rich.console import Console
@@ -153,5 +256,13 @@ def _show(report: dict[str, Any], as_json: bool, output: Path | None) -> None:
         return
     for name in ("first_pass", "previous", "rescored", "marginals", "oracle"):
         typer.echo(f"{name.replace('_', ' '):>12}  {100 * report['wer'][name]:5.1f} % word errors")
-    typer.echo("     weights  " + ", ".join(f"{name} {value:g}" for name, value in report["weights"].items()))
-    typer.echo(f"      bundle  {report['bundle']}" if "bundle" in report else "      (dry run: no bundle was changed)")
+    typer.echo("     weights  " + ", ".join(f"{name} {value:g}" for name, value in _numbers(report["weights"])))
+    typer.echo(_written_line(report))
+
+
+def _numbers(weights: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    return ((name, value) for name, value in weights.items() if isinstance(value, int | float))
+
+
+def _written_line(report: dict[str, Any]) -> str:
+    return f"      bundle  {report['bundle']}" if "bundle" in report else "      (dry run: no bundle was changed)"

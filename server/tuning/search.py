@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +135,8 @@ def _best(
     points = list(itertools.product(*(values for _, values in axes)))
     errors = np.zeros(len(points))
     for index, point in enumerate(points):
-        errors[index] = errors_of(replace(start, **dict(zip(names, point, strict=True))))
+        values: dict[str, Any] = dict(zip(names, point, strict=True))
+        errors[index] = errors_of(replace(start, **values))
         progress(1 / len(points))
     averaged = smoothed(errors.reshape([len(values) for _, values in axes])).reshape(-1)
     # Where the data does not tell points apart, the one nearest to the start (in steps of the grid) is kept.
@@ -142,4 +144,5 @@ def _best(
     places = itertools.product(*(range(len(values)) for _, values in axes))
     moved = [sum(abs(at - was) for at, was in zip(place, here, strict=True)) for place in places]
     least = min(np.flatnonzero(averaged <= averaged.min() + 1e-9).tolist(), key=lambda index: moved[index])
-    return replace(start, **dict(zip(names, points[least], strict=True)))
+    chosen: dict[str, Any] = dict(zip(names, points[least], strict=True))
+    return replace(start, **chosen)

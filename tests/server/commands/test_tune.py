@@ -71,3 +71,28 @@ def test_bad_requests_are_refused(
 ) -> None:
     assert cli.main(["tune", "rescoring", str(bundle), "--dry-run", *words]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_confidences_are_fitted_and_written(bundle: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report_file = tmp_path / "report.json"
+    words = ["tune", "confidence", str(bundle), "--limit", "4", "--speeds", "0.9,1.1"]
+    assert cli.main([*words, "--json", "--output", str(report_file)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads(report_file.read_text())
+    assert set(report["after"]) == {"words", "texts"} and report["after"]["texts"]["count"] == 8
+    written = Bundle.open(bundle)
+    assert written.combination.confidence.to_mapping() == report["confidence"]
+    before = (bundle / "manifest.json").read_bytes()
+    assert cli.main([*words, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "dry run" in shown and "other voices  words" in shown
+    assert (bundle / "manifest.json").read_bytes() == before
+    tuned = ["tune", "rescoring", str(bundle), "--limit", "1", "--speeds", "1"]
+    assert cli.main(tuned) == 0  # other weights, the same calibration
+    assert "language_model" in capsys.readouterr().out
+    assert Bundle.open(bundle).combination.confidence == written.combination.confidence
+
+
+def test_confidences_are_not_fitted_to_voices_that_are_kept(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "confidence", str(bundle), "--data", "made:devices", "--dry-run"]) == 1
+    assert "kept from tuning" in capsys.readouterr().err
