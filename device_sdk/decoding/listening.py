@@ -100,18 +100,14 @@ def _step(session: RecognitionSession, waveform: Float) -> tuple[list[Event], Fl
         if (partial.text, partial.stable, partial.endpoint) != (before.text, before.stable, before.endpoint):
             events.append(partial)
         if partial.endpoint:
-            events.append(session.finish())
-            session.reset()
+            events += _ended(session)
     return events, waveform[piece.size - after.size :]
 
 
 def _ended(session: RecognitionSession) -> list[Event]:
-    """What the end of the chunks brings."""
-    if not session.seconds or not session.open:
-        return []
-    result = session.finish()
-    session.reset()
-    return [result] if result.text else []
+    """What the end of an utterance brings, or the end of the chunks."""
+    result = session.end() if session.seconds and session.open else None
+    return [] if result is None else [result]
 
 
 async def _in_thread(call: Callable[..., T], *arguments: object) -> T:

@@ -158,21 +158,21 @@ class RecognitionSession:
         called stable. Raises :class:`AudioError` where it was finished before.
         """
         with self._alone():
-            self._check_open()
-            recognizer, seconds = self._recognizer, self.seconds
-            self._closed = _INTERRUPTED
-            stream = self._stream
-            if self._consumed:
-                rest = self._resampler.feed(self._held[: self._waiting], last=True)
-                stream = streams.end(stream, rest, recognizer.transducer, recognizer.features, recognizer.settings)
-            hypotheses = self._distinct(stream, seconds)
-            if recognizer.rescore is not None:
-                hypotheses = tuple(recognizer.rescore(hypotheses))
-            hypotheses = with_confidence(hypotheses, recognizer.bundle.combination.confidence)
-            result = Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds, self.offset)
-            self._stream, self._closed = stream, _FINISHED
+            result = self._result()
             self._ended(result)
             return result
+
+    def end(self) -> Result | None:
+        """:meth:`finish` and :meth:`reset` in one; None where nothing was said, which then leaves no trace.
+
+        Raises :class:`AudioError` where it was finished before.
+        """
+        with self._alone():
+            result = self._result()
+            if result.text:
+                self._ended(result)
+            self._begin()
+            return result if result.text else None
 
     def segments(self, chunks: Iterable[NDArray[np.generic]]) -> Iterator[Partial | Result]:
         """Listens on and on: partials as they change, and a result at each endpoint and at the end of the chunks.
@@ -219,6 +219,21 @@ class RecognitionSession:
         self._rule = None
         self._closed = ""
         self._partial = Partial("", "", 0.0)
+
+    def _result(self) -> Result:
+        self._check_open()
+        recognizer, seconds = self._recognizer, self.seconds
+        self._closed = _INTERRUPTED
+        stream = self._stream
+        if self._consumed:
+            rest = self._resampler.feed(self._held[: self._waiting], last=True)
+            stream = streams.end(stream, rest, recognizer.transducer, recognizer.features, recognizer.settings)
+        hypotheses = self._distinct(stream, seconds)
+        if recognizer.rescore is not None:
+            hypotheses = tuple(recognizer.rescore(hypotheses))
+        hypotheses = with_confidence(hypotheses, recognizer.bundle.combination.confidence)
+        self._stream, self._closed = stream, _FINISHED
+        return Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds, self.offset)
 
     def _ended(self, result: Result) -> None:
         """What else happens to the result of an utterance, before anybody else may use the session."""

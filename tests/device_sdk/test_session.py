@@ -1,0 +1,89 @@
+"""A device's sessions, which go on listening and remember what they heard."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk import AudioError, Corrected, Device, Endpointing, EndpointRule, Result
+from device_sdk.bundle import Bundle
+from tests.signals import noise
+from tests.speech import conversation, cut, packaged
+
+KEY = bytes(range(32))
+HALF_A_SECOND = Endpointing(None, None, EndpointRule(min_utterance_length=0.6))
+
+
+@pytest.fixture
+def device(tmp_path: Path, tiny_bundle: Bundle):
+    with Device.open(tmp_path / "state", KEY, tiny_bundle) as opened:
+        yield opened
+
+
+def test_every_utterance_of_a_stream_is_remembered(device: Device) -> None:
+    session = device.session(endpointing=HALF_A_SECOND)
+    samples = noise(4 * 9_600)
+    found = [event for event in session.segments(cut(iter([samples]), 2_000)) if isinstance(event, Result)]
+    assert [result.offset for result in found] == pytest.approx([0.0, 0.6, 1.2, 1.8])
+    assert len({result.utterance_id for result in found}) == 4
+    assert device.learned().utterances == 4
+    for result in found:
+        device.feedback(result.utterance_id, Corrected("turn on the light"))
+    assert device.learn().utterances == 4
+
+
+def test_the_next_utterance_has_the_newest_model(device: Device) -> None:
+    session = device.session()
+    session.feed(noise(9_600))
+    first = session.finish()
+    device.feedback(first.utterance_id, Corrected("turn on the light"))
+    assert device.learn().steps > 0
+    session.reset()
+    session.feed(noise(9_600))
+    second = session.finish()
+    assert second.offset == pytest.approx(0.6)
+    fresh = device.session()
+    fresh.feed(noise(9_600))
+    acoustic = [[hypothesis.scores.acoustic for hypothesis in each.nbest] for each in (first, second, fresh.finish())]
+    assert acoustic[0] != acoustic[1] == acoustic[2]
+
+
+def test_channels_and_rates(device: Device) -> None:
+    stereo = np.stack([noise(8_000), noise(8_000)], axis=1)
+    session = device.session(8_000, mix_down=True)
+    session.feed(stereo)
+    assert session.finish().seconds == 1.0
+    with pytest.raises(AudioError, match="mix_down"):
+        device.session(8_000).feed(stereo)
+
+
+def test_an_event_loop(tmp_path: Path) -> None:
+    """The packaged model, learning on: what an app does that listens all day."""
+    sound = np.concatenate(list(conversation(15.0, seed=5)))
+
+    async def microphone():
+        for chunk in cut(iter([sound]), 5_000):
+            await asyncio.sleep(0)
+            yield chunk
+
+    async def run(device: Device):
+        return [event async for event in device.session().stream(microphone()) if isinstance(event, Result)]
+
+    with Device.open(tmp_path, KEY, packaged()) as device:
+        found = asyncio.run(run(device))
+        assert len(found) >= 2 and all(result.text for result in found)
+        assert device.learned().utterances == len(found)
+        for before, after in itertools.pairwise(found):
+            assert before.offset + before.seconds <= after.offset
+        words = [result.offset + word.start for result in found for word in result.nbest[0].words]
+        assert words == sorted(words)
+        first = found[0]
+        start = round(16_000 * first.offset)
+    with Device.open(tmp_path / "other", KEY, packaged()) as other:
+        alone = other.recognise(sound[start : start + round(16_000 * first.seconds)])
+        assert replace(alone, utterance_id=first.utterance_id, offset=first.offset) == first
