@@ -23,18 +23,19 @@ def _packaged() -> bool:
 
 
 @pytest.mark.skipif(not _packaged(), reason="no default bundle in this tree")
-def test_the_lines_that_embed_the_sdk(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("example", "printed"), [(0, ("set", "LearningReport")), (1, ("0.0 s: set",))])
+def test_the_lines_that_embed_the_sdk(tmp_path: Path, example: int, printed: tuple[str, ...]) -> None:
     import soundfile
 
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    assert code is not None
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert len(code) == 2
     spoken, rate = soundfile.read(ROOT / "export/benchmarks/speech/set-the-volume-up.ogg", dtype="float32")
     soundfile.write(tmp_path / "order.flac", spoken, rate)
     done = subprocess.run(
-        [sys.executable, "-c", code[1]], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code[example]], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "set" in done.stdout and "LearningReport" in done.stdout
+    assert all(text in done.stdout for text in printed), done.stdout
 
 
 def test_every_link_leads_somewhere() -> None:
