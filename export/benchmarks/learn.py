@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.benchmarks.figures import Figure
+from device_sdk.benchmarks.memory import peak_megabytes
 from device_sdk.bundle.architecture import PRESETS
 
 __all__ = ["Measurement", "benchmark"]
@@ -138,13 +139,6 @@ def torch_step(problem: Problem, _: bytes) -> Callable[[], Any]:
     return step
 
 
-def _peak_megabytes() -> float:
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
-
-
 def measure_here(side: str, graph: Path, count: int) -> dict[str, float]:
     """Take steps in this process; the fields of a :class:`Measurement`."""
     make = {"onnxruntime": onnxruntime_step, "torch": torch_step}[side]
@@ -154,7 +148,7 @@ def measure_here(side: str, graph: Path, count: int) -> dict[str, float]:
         start = time.perf_counter()
         step()
         times.append(time.perf_counter() - start)
-    return {"milliseconds": 1e3 * statistics.median(times[WARM_UP:]), "megabytes": _peak_megabytes()}
+    return {"milliseconds": 1e3 * statistics.median(times[WARM_UP:]), "megabytes": peak_megabytes()}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from device_sdk.bundle import Bundle
-from export.benchmarks import decode, features
+from export.benchmarks import decode, features, start
 
 pytest.importorskip("sherpa_onnx")
 
@@ -24,10 +24,22 @@ def test_decode(monkeypatch, tiny_bundle):
     monkeypatch.setattr(decode, "RUNS", 1)
     monkeypatch.setattr(decode, "CLIPS", 2)
     monkeypatch.setattr(decode, "_bundle", lambda folder: tiny_bundle)
+    monkeypatch.setattr(decode, "LARGE", "tiny")
     monkeypatch.delenv("IDIOLECT_DATA", raising=False)
     figures = decode.benchmark()
     assert all(figure.ours > 0.0 and (figure.peer is None) == (figure.peer_value is None) for figure in figures)
-    assert figures[-1].holds, "greedy tokens and times are those of sherpa-onnx"
+    named = {figure.metric: figure for figure in figures}
+    assert named["clips whose greedy tokens and times are sherpa-onnx's"].holds
+    assert len(named) == len({(figure.metric, figure.unit) for figure in figures}) - 2  # clock and processor
+    assert {figure.target for figure in figures} == {None, 0.5, 0.85, 1.0, 2.5, 10.0, decode.LATENCY}
+
+
+def test_start(monkeypatch):
+    monkeypatch.setattr(start, "RUNS", 1)
+    figures = start.benchmark()
+    assert [figure.unit for figure in figures] == ["s", "s of CPU", "MB"] * 3
+    assert all(figure.ours > 0.0 and figure.lower_is_better for figure in figures)
+    assert all(figure.holds for figure in figures if figure.unit == "MB")
 
 
 def test_without_a_packaged_bundle_random_weights_are_decoded(monkeypatch, tmp_path):

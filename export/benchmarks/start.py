@@ -1,0 +1,72 @@
+"""Cold start: a new process, from its first import to the first partial of one second of speech.
+
+Each start is a process of its own, the ways in turns. The file cache is warm: the disk is not what is measured. The
+processor's time stands beside the clock's, since other work on the machine changes it less.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from device_sdk.audio import SAMPLE_RATE
+from device_sdk.benchmarks import Figure
+from export.benchmarks.decode import shipped_speech
+
+__all__ = ["benchmark"]
+
+RUNS = 7
+SECONDS, MEGABYTES = 0.6, 120.0
+
+_WAYS = {
+    "Recognizer": "from device_sdk import Bundle, Recognizer; session = Recognizer(Bundle.open()).session()",
+    "Recognizer, int8": (
+        "from device_sdk import Bundle, Recognizer; session = Recognizer(Bundle.open(), precision='int8').session()"
+    ),
+    "Device": "from device_sdk import Device; session = Device.open(sys.argv[2], key=bytes(32)).session()",
+}
+_CHILD = """
+import time
+begin, before = time.perf_counter(), time.process_time()
+import sys
+{way}
+import numpy
+partial = session.feed(numpy.fromfile(sys.argv[1], numpy.float32))
+clock, processor = time.perf_counter() - begin, time.process_time() - before
+import json
+from device_sdk.benchmarks.memory import peak_megabytes
+print(json.dumps([clock, processor, peak_megabytes()]))
+"""
+
+
+def benchmark() -> list[Figure]:
+    """Seconds and peak resident memory of each way to start; medians."""
+    found: dict[str, list[list[float]]] = {way: [] for way in _WAYS}
+    with TemporaryDirectory(prefix="idiolect-start-") as folder:
+        clip = Path(folder) / "clip"
+        shipped_speech()[-1][:SAMPLE_RATE].tofile(clip)
+        for run in range(RUNS + 1):
+            for way, code in _WAYS.items():
+                measured = _start(_CHILD.format(way=code), clip, Path(folder) / f"state-{way}-{run}")
+                if run:  # the first one warms the file cache up
+                    found[way].append(measured)
+    figures = []
+    for way, runs in found.items():
+        clock, processor, peak = (median(values) for values in zip(*runs, strict=True))
+        figures += [
+            Figure(f"import to first partial, {way}", "s", clock, target=SECONDS, lower_is_better=True),
+            Figure(f"import to first partial, {way}", "s of CPU", processor, target=SECONDS, lower_is_better=True),
+            Figure(f"peak memory at the first partial, {way}", "MB", peak, target=MEGABYTES, lower_is_better=True),
+        ]
+    return figures
+
+
+def _start(code: str, *arguments: Path) -> list[float]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    measured: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return measured
