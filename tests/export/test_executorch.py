@@ -24,6 +24,7 @@ from device_sdk.errors import BundleError, MissingExtraError
 from device_sdk.runtimes.executorch import MANIFEST, PROGRAMS, ExecutorchTransducer
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.protocol import RecurrentState
+from export.benchmarks import runtimes
 from export.benchmarks.decode import shipped_speech
 from export.executorch import BATCH, EncoderStep, JoinerStep, PredictorStep, export_executorch
 from export.networks.rnnt import RNNT
@@ -145,6 +146,19 @@ def test_the_best_hypotheses_of_shipped_speech_are_onnxruntimes(bundle, transduc
 def test_the_best_hypotheses_of_real_speech_are_onnxruntimes(bundle, transducer):
     clips = [read_audio(path) for path in list_audio([Path(os.environ["IDIOLECT_DATA"]) / "barista" / "audio"])[:100]]
     assert len(clips) == 100 and compare(bundle, transducer, clips) < 1e-2
+
+
+@installed
+@pytest.mark.slow
+def test_the_benchmark_says_what_it_should(bundle, folder, monkeypatch):
+    monkeypatch.setattr(runtimes, "RUNS", 1)
+    monkeypatch.setattr(runtimes, "_bundle", lambda: bundle)
+    monkeypatch.setattr(runtimes, "speech", lambda: shipped_speech()[:2])
+    monkeypatch.setattr(runtimes, "export_executorch", lambda bundle, out: folder)  # it takes long, and is done
+    figures = runtimes.benchmark()
+    assert len(figures) == 7 and all(figure.ours >= 0.0 for figure in figures)
+    assert all(figure.holds for figure in figures[-2:])
+    assert all(figure.peer == "onnxruntime" for figure in figures[:-2])
 
 
 @installed
