@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
     from device_sdk.checkin import CheckInReport, Client
-    from device_sdk.decoding import DecodingSettings, Endpointing, EndpointRule, RecognitionSession, Recognizer
+    from device_sdk.decoding import (
+        DecodingSettings,
+        Endpointing,
+        EndpointRule,
+        Hotword,
+        Hotwords,
+        RecognitionSession,
+        Recognizer,
+    )
     from device_sdk.device import Device
     from device_sdk.errors import (
         AudioError,
@@ -51,6 +59,8 @@ __all__ = [
     "EndpointRule",
     "Endpointing",
     "FeedbackError",
+    "Hotword",
+    "Hotwords",
     "Hypothesis",
     "IdiolectError",
     "Learned",
@@ -75,7 +85,15 @@ __all__ = [
 _HOMES = {
     "bundle": ("Bundle",),
     "checkin": ("CheckInReport", "Client"),
-    "decoding": ("DecodingSettings", "EndpointRule", "Endpointing", "RecognitionSession", "Recognizer"),
+    "decoding": (
+        "DecodingSettings",
+        "EndpointRule",
+        "Endpointing",
+        "Hotword",
+        "Hotwords",
+        "RecognitionSession",
+        "Recognizer",
+    ),
     "device": ("Device",),
     "feedback": ("Accepted", "Cancelled", "Corrected", "Semantics", "SlotLexicon"),
     "hypothesis": ("Hypothesis", "Partial", "Result", "Scores", "Word"),

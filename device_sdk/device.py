@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,8 @@ from device_sdk.checkin import exchange, identity, outbox
 from device_sdk.checkin.client import Client
 from device_sdk.checkin.exchange import CheckInReport
 from device_sdk.checkin.outbox import Outgoing
-from device_sdk.decoding import Endpointing, Recognizer
+from device_sdk.decoding import Endpointing, Hotword, Hotwords, Recognizer
+from device_sdk.decoding.hotwords import hotwords_of
 from device_sdk.errors import BundleError, CheckInError, FeedbackError, LearningError, StateError
 from device_sdk.feedback.signals import Accepted, Cancelled, Corrected, CostFunction, Semantics, Signal
 from device_sdk.hypothesis import Hypothesis, Result
@@ -115,12 +116,21 @@ class Device:
         *,
         mix_down: bool = False,
         endpointing: Endpointing | None = Endpointing(),
+        hotwords: Hotwords | Iterable[str | Hotword] | None = None,
     ) -> DeviceSession:
         """A session for audio of this rate (Hz).
 
         mix_down: take the mean of several channels instead of refusing them. endpointing: when an utterance is over.
+        hotwords: phrases to expect, such as names of contacts and devices; see :class:`~device_sdk.decoding.Hotwords`.
         """
-        return DeviceSession(self._recogniser, self._heard, sample_rate, mix_down=mix_down, endpointing=endpointing)
+        return DeviceSession(
+            self._recogniser,
+            self._heard,
+            sample_rate,
+            mix_down=mix_down,
+            endpointing=endpointing,
+            hotwords=hotwords_of(hotwords),
+        )
 
     def recognise(self, waveform: NDArray[np.generic], sample_rate: int = 16_000) -> Result:
         """The n-best list of a whole utterance. waveform: [S] float32 in [-1, 1] or int16, mono."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.decoding import Endpointing, RecognitionSession, Recognizer
+from device_sdk.decoding import Endpointing, Hotwords, RecognitionSession, Recognizer
 from device_sdk.hypothesis import Result
 
 __all__ = ["DeviceSession"]
@@ -27,11 +27,12 @@ class DeviceSession(RecognitionSession):
         *,
         mix_down: bool = False,
         endpointing: Endpointing | None = Endpointing(),
+        hotwords: Hotwords | None = None,
     ) -> None:
         """recogniser: the newest one. heard: told of every result and the features [F, M] it came from."""
         self._newest = recogniser
         self._heard = heard
-        super().__init__(recogniser(), sample_rate, mix_down=mix_down, endpointing=endpointing)
+        super().__init__(recogniser(), sample_rate, mix_down=mix_down, endpointing=endpointing, hotwords=hotwords)
 
     def _begin(self) -> None:
         self._recognizer = self._newest()

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.decoding.guides import Guide
+from device_sdk.decoding.guides import NOTHING, Guide
 from device_sdk.decoding.prefixes import Joint, Prefix, PrefixTree
 from device_sdk.decoding.settings import DecodingSettings
 
@@ -79,8 +79,10 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One prefix of a beam. score: nats, of the transducer; frames: the frame that emitted each token, in the best
-    alignment; hotword, ngram: what the search's guide says of the tokens, nats; rank: all of it as the guide weighs it.
+    """One prefix of a beam.
+
+    score: nats, of the transducer; frames: the frame that emitted each token, in the best alignment; hotword, ngram:
+    what the search's guide says of the tokens, nats; bonus: what both together add to its rank.
     """
 
     tokens: tuple[int, ...]
@@ -88,7 +90,12 @@ class Path:
     frames: tuple[int, ...]
     hotword: float = 0.0
     ngram: float = 0.0
-    rank: float = 0.0
+    bonus: float = 0.0
+
+    @property
+    def rank(self) -> float:
+        """What paths are sorted by, nats."""
+        return self.score + self.bonus
 
 
 def start(joint: Joint, guide: Guide | None = None) -> Beam:
@@ -109,13 +116,8 @@ def paths(beam: Beam) -> tuple[Path, ...]:
             frame, emissions = emissions
             frames.append(frame)
         frames.reverse()
-        if tree.guide is None:
-            found.append(Path(prefix.tokens(), score, tuple(frames), rank=score))
-        else:
-            parts = tree.guide.parts(prefix.guided)
-            found.append(
-                Path(prefix.tokens(), score, tuple(frames), parts.hotword, parts.ngram, score + parts.weighted)
-            )
+        parts = NOTHING if tree.guide is None else tree.guide.parts(prefix.guided)
+        found.append(Path(prefix.tokens(), score, tuple(frames), *parts))
     return tuple(sorted(found, key=lambda path: -path.rank))
 
 
@@ -282,12 +284,13 @@ def _extensions(
             for token, label in zip(tokens.tolist(), labels[tokens].tolist(), strict=True):
                 found.append((score + label, score + label, source, token + BLANK + 1))
         else:
-            guided = prefixes[source].guided
-            tokens = (labels > limit - guide.gain - score - guided.bonus).nonzero()[0]
-            for token, label in zip(tokens.tolist(), labels[tokens].tolist(), strict=True):
-                rank = score + label + guide.step(guided, token + BLANK + 1).bonus
-                if rank > limit:
-                    found.append((rank, score + label, source, token + BLANK + 1))
+            rank, guided = score + prefixes[source].bonus, prefixes[source].guided
+            tokens = (labels > limit - guide.gain - rank).nonzero()[0]
+            gained = labels[tokens].tolist()
+            ids = (tokens + (BLANK + 1)).tolist()
+            for token, label, change in zip(ids, gained, guide.ahead(guided, ids), strict=True):
+                if rank + label + change > limit:
+                    found.append((rank + label + change, score + label, source, token))
     return found if len(found) <= width else nlargest(width, found)
 
 

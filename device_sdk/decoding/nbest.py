@@ -36,24 +36,35 @@ def word_times(
 
 
 def distinct(
-    paths: Sequence[Path], tokenizer: Tokenizer, frame_seconds: float, seconds: float
+    paths: Sequence[Path],
+    tokenizer: Tokenizer,
+    frame_seconds: float,
+    seconds: float,
+    length_normalisation: float = 0.0,
 ) -> tuple[Hypothesis, ...]:
-    """One hypothesis per text, best first: the best tokens for it, and the sum of the probabilities of all of them."""
+    """One hypothesis per text, best first: the best tokens for it, and the sum of the probabilities of all of them.
+
+    length_normalisation: scores are divided by the number of these tokens to this power.
+    """
     chosen: dict[str, Path] = {}
     totals: dict[str, float] = {}
-    for path in sorted(paths, key=lambda path: -path.score):
+    for path in sorted(paths, key=lambda path: -path.rank):
         text = tokenizer.decode(path.tokens)
         if text in chosen:
             totals[text] = float(np.logaddexp(totals[text], path.score))
         else:
             chosen[text], totals[text] = path, path.score
+    scores = {
+        text: (totals[text] + path.bonus) / max(1, len(path.tokens)) ** length_normalisation
+        for text, path in chosen.items()
+    }
     return tuple(
         Hypothesis(
-            tokens=chosen[text].tokens,
+            tokens=path.tokens,
             text=text,
-            words=word_times(chosen[text].tokens, chosen[text].frames, tokenizer, frame_seconds, seconds),
-            scores=Scores(acoustic=total),
-            score=total,
+            words=word_times(path.tokens, path.frames, tokenizer, frame_seconds, seconds),
+            scores=Scores(acoustic=totals[text], ngram=path.ngram, hotword=path.hotword),
+            score=scores[text],
         )
-        for text, total in sorted(totals.items(), key=lambda item: -item[1])
+        for text, path in sorted(chosen.items(), key=lambda item: -scores[item[0]])
     )

@@ -8,14 +8,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.decoding.guides import Guide, Guided
+from device_sdk.decoding.guides import UNGUIDED, Guide, Guided
 from device_sdk.runtimes.protocol import RecurrentState
 
 __all__ = ["Joint", "Predictor", "Prefix", "PrefixTree"]
 
 Float = NDArray[np.float32]
-
-UNGUIDED = Guided(0.0, None)
 
 
 class Predictor(Protocol):

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.decoding.endpoint import Endpointing
+from device_sdk.decoding.guides import Guide
+from device_sdk.decoding.hotwords import Hotword, Hotwords, hotwords_of
 from device_sdk.decoding.session import RecognitionSession
 from device_sdk.decoding.settings import DecodingSettings
+from device_sdk.errors import ConfigurationError
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
 from device_sdk.runtimes.protocol import Transducer
+
+if TYPE_CHECKING:
+    from device_sdk.runtimes.ngram import NgramModel
 
 __all__ = ["Recognizer", "Rescore"]
 
@@ -45,6 +52,7 @@ class Recognizer:
         self.features = bundle.features
         self.tokenizer = bundle.tokenizer
         self.transducer: Transducer = OnnxTransducer(bundle, threads, precision) if transducer is None else transducer
+        self.ngram: NgramModel | None = _first_pass_ngram(bundle) if settings.ngram_weight else None
         self.frame_seconds = (
             bundle.architecture.subsampling_factor * bundle.features.shift / bundle.features.sample_rate
         )
@@ -55,12 +63,23 @@ class Recognizer:
         *,
         mix_down: bool = False,
         endpointing: Endpointing | None = Endpointing(),
+        hotwords: Hotwords | Iterable[str | Hotword] | None = None,
     ) -> RecognitionSession:
         """A session for audio of this rate (Hz). Raises :class:`AudioError` for a rate that cannot be resampled.
 
         mix_down: take the mean of several channels instead of refusing them. endpointing: when an utterance is over.
+        hotwords: phrases to expect; where there are thousands, build :class:`Hotwords` once and share them. Raises
+        :class:`ConfigurationError` for one that this model cannot spell.
         """
-        return RecognitionSession(self, sample_rate, mix_down=mix_down, endpointing=endpointing)
+        return RecognitionSession(
+            self, sample_rate, mix_down=mix_down, endpointing=endpointing, hotwords=hotwords_of(hotwords)
+        )
+
+    def guide(self, hotwords: Hotwords | None) -> Guide | None:
+        """What a search follows besides the transducer; None for nothing."""
+        if self.ngram is None and (hotwords is None or not hotwords.phrases):
+            return None
+        return Guide(self.tokenizer, hotwords, self.ngram, self.settings.ngram_weight)
 
     def recognise(self, waveform: NDArray[np.generic], sample_rate: int = 16_000) -> Result:
         """The n-best list of a whole utterance. waveform: [S] float32 or int16, mono.
@@ -70,3 +89,15 @@ class Recognizer:
         session = self.session(sample_rate)
         session.feed(waveform)
         return session.finish()
+
+
+def _first_pass_ngram(bundle: Bundle) -> NgramModel:
+    from device_sdk.runtimes.ngram import load_ngram  # here, because most recognisers do without
+
+    ngram = load_ngram(bundle)
+    if ngram is None:
+        raise ConfigurationError(
+            f"decoding.ngram_weight: {bundle.path} holds no n-gram, or kenlm is not installed; set it to 0, or use a "
+            "bundle with ngram.arpa and pip install 'idiolect[ngram]'"
+        )
+    return ngram

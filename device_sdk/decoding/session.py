@@ -20,6 +20,7 @@ from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import Beam, paths
 from device_sdk.decoding.confidence import with_confidence
 from device_sdk.decoding.endpoint import Endpointing, endpoint
+from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.decoding.nbest import distinct
 from device_sdk.decoding.prefixes import Prefix
 from device_sdk.decoding.stream import Stream
@@ -53,15 +54,17 @@ class RecognitionSession:
         *,
         mix_down: bool = False,
         endpointing: Endpointing | None = Endpointing(),
+        hotwords: Hotwords | None = None,
     ) -> None:
         """sample_rate: of the audio that will be fed, Hz; another than the features' is resampled.
 
         mix_down: accept audio of several channels, [S, channels], and take their mean. endpointing: when an utterance
-        is over; None never says so.
+        is over; None never says so. hotwords: phrases to expect.
         """
         self._recognizer = recognizer
         self._mix_down = mix_down
         self._endpointing = endpointing
+        self._hotwords = hotwords
         self._resampler = Resampler(sample_rate, recognizer.features.sample_rate)
         self._block = round(recognizer.settings.block_seconds * self._resampler.source)
         self._longest = int(recognizer.settings.max_seconds * self._resampler.source + 1e-6)
@@ -213,7 +216,7 @@ class RecognitionSession:
         self._held = np.empty(self._block, np.float32)
         self._recent: tuple[Float, ...] = ()
         self._resampler = Resampler(self._resampler.source, recognizer.features.sample_rate)
-        self._stream = streams.begin(recognizer.transducer, recognizer.features)
+        self._stream = streams.begin(recognizer.transducer, recognizer.features, recognizer.guide(self._hotwords))
         self._stable, self._stable_text = self._stream.beam.prefixes[0], ""
         self._text = ""
         self._rule = None
@@ -345,15 +348,19 @@ class RecognitionSession:
         Several token sequences may spell one text; where that leaves too few texts, a wider beam is searched.
         """
         recognizer = self._recognizer
-        settings, tokenizer = recognizer.settings, recognizer.tokenizer
-        beam = stream.beam
-        hypotheses = distinct(paths(beam), tokenizer, recognizer.frame_seconds, seconds)
+        settings, beam = recognizer.settings, stream.beam
+
+        def found(beam: Beam) -> tuple[Hypothesis, ...]:
+            normalisation = settings.length_normalisation
+            return distinct(paths(beam), recognizer.tokenizer, recognizer.frame_seconds, seconds, normalisation)
+
+        hypotheses = found(beam)
         while len(hypotheses) < settings.nbest and settings.beam < _WIDEST * recognizer.settings.beam:
             if len(beam.prefixes) < settings.beam:
                 break  # there are no more
             settings = replace(settings, beam=2 * settings.beam)
             beam = streams.searched_again(stream, recognizer.transducer, settings)
-            hypotheses = distinct(paths(beam), tokenizer, recognizer.frame_seconds, seconds)
+            hypotheses = found(beam)
         return hypotheses
 
 
@@ -367,9 +374,9 @@ def _descends(prefix: Prefix, ancestor: Prefix) -> bool:
 def _shared_prefix(beam: Beam, threshold: float) -> Prefix:
     """The longest prefix of all hypotheses that may still be extended."""
     shared = beam.prefixes[0]
-    least = beam.alignments[0].score - threshold
+    least = beam.alignments[0].score + shared.bonus - threshold
     for prefix, alignments in zip(beam.prefixes[1:], beam.alignments[1:], strict=True):
-        if alignments.score < least:
+        if alignments.score + prefix.bonus < least:
             continue
         other = prefix
         while other is not shared:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 
 from device_sdk.errors import ConfigurationError
 
@@ -18,6 +18,10 @@ class DecodingSettings:
     nbest: entries of a result, at most ``beam``.
     symbols_per_frame: tokens that one 30 ms frame may emit.
     threshold: nats; a hypothesis further than this below the best one is not extended. Larger is slower and surer.
+    length_normalisation: the first pass ranks a text by its score divided by its number of pieces to this power; 0
+        leaves it out. A second pass has weights of its own for that.
+    ngram_weight: of the bundle's n-gram in the first pass, which adds the n-gram's log-probability of every word that
+        ended, times this, to a hypothesis' rank; 0 leaves it out. A second pass weighs the same n-gram anew.
     block_seconds: audio is decoded in blocks of this length, whatever the sizes it arrives in. That makes a result
         independent of the chunking, to the last bit, and is how often a partial changes.
     max_seconds: the longest utterance one session accepts; bounds the memory of features kept for learning.
@@ -27,6 +31,8 @@ class DecodingSettings:
     nbest: int = 8
     symbols_per_frame: int = 2
     threshold: float = 4.0
+    length_normalisation: float = 0.0
+    ngram_weight: float = 0.0
     block_seconds: float = 0.3
     max_seconds: float = 120.0
 
@@ -43,5 +49,9 @@ class DecodingSettings:
             value = getattr(self, name)
             if not value > 0.0 or (name != "threshold" and not isfinite(value)):
                 raise ConfigurationError(f"decoding.{name}: found {value!r}, expected a positive number")
+        for name in ("length_normalisation", "ngram_weight"):
+            value = getattr(self, name)
+            if not 0.0 <= value < inf:
+                raise ConfigurationError(f"decoding.{name}: found {value!r}, expected a number of 0 or more")
         if not 0.03 <= self.block_seconds <= 10.0:
             raise ConfigurationError(f"decoding.block_seconds: found {self.block_seconds}, expected 0.03 to 10")

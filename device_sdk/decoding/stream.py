@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from device_sdk.decoding import beam as search
 from device_sdk.decoding.beam import Beam
+from device_sdk.decoding.guides import Guide
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.features import FeatureSettings, Remainder, flush, frames
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
@@ -35,10 +36,10 @@ class Stream:
     encoder: RecurrentState | None = None
 
 
-def begin(transducer: Transducer, settings: FeatureSettings) -> Stream:
+def begin(transducer: Transducer, settings: FeatureSettings, guide: Guide | None = None) -> Stream:
     """Nothing heard yet."""
     none = np.zeros((0, settings.mel_bins), np.float32)
-    return Stream(search.start(transducer), Remainder(np.zeros(0, np.float32)), none)
+    return Stream(search.start(transducer, guide), Remainder(np.zeros(0, np.float32)), none)
 
 
 def push(
@@ -79,7 +80,7 @@ def _decode(stream: Stream, found: Float, transducer: Transducer, decoding: Deco
     beam, encoder = stream.beam, stream.encoder
     if usable:
         encoded, encoder = transducer.encode(ready[:usable], encoder)
-        step = search.greedy if decoding.beam == 1 else search.advance
+        step = search.greedy if decoding.beam == 1 and beam.tree.guide is None else search.advance
         beam = step(beam, encoded, transducer, decoding)
     return replace(stream, beam=beam, encoder=encoder, features=(stream.features, found), waiting=ready[usable:])
 
@@ -89,4 +90,4 @@ def searched_again(stream: Stream, transducer: Transducer, decoding: DecodingSet
     features = collected(stream, transducer.architecture.mel_bins)
     usable = len(features) - len(features) % transducer.architecture.subsampling_factor
     encoded, _ = transducer.encode(features[:usable])
-    return search.advance(search.start(transducer), encoded, transducer, decoding)
+    return search.advance(search.start(transducer, stream.beam.tree.guide), encoded, transducer, decoding)

@@ -1,0 +1,205 @@
+"""Phrases that an app expects: names of contacts and devices, boosted while they are recognised.
+
+An Aho-Corasick automaton reads the characters of every piece, so a phrase is found however the pieces split it. N:
+states; C: characters; V: pieces, with blank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle.tokenizer import WORD_START, Tokenizer
+from device_sdk.errors import ConfigurationError
+
+__all__ = ["DEFAULT_BOOST", "Hotword", "HotwordTracker", "Hotwords", "hotwords_of"]
+
+DEFAULT_BOOST = 2.0
+
+States = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Hotword:
+    """A phrase, what its completion adds to a hypothesis (nats), and other ways to spell it that earn the same.
+
+    Each is one or more words; capitals count as small letters.
+    """
+
+    phrase: str
+    boost: float = DEFAULT_BOOST
+    spellings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spellings", tuple(self.spellings))
+        for text in (self.phrase, *self.spellings):
+            if not isinstance(text, str) or not text.split():
+                raise ConfigurationError(f"hotwords: found {text!r}, expected a phrase of one or more words")
+        if isinstance(self.boost, bool) or not isinstance(self.boost, int | float) or not isfinite(self.boost):
+            raise ConfigurationError(f"hotwords, {self.phrase!r}: boost is {self.boost!r}, expected a number of nats")
+        if self.boost <= 0:
+            raise ConfigurationError(f"hotwords, {self.phrase!r}: boost is {self.boost!r}, expected more than 0 nats")
+
+
+@dataclass(frozen=True, slots=True)
+class _Automaton:
+    """next: [N, C] the state after a character; whole: [N] what the phrases that end here earn at a word's end;
+    advance: [N] what a hypothesis gets on account, at least ``whole``; codes: character -> column."""
+
+    next: States
+    whole: NDArray[np.float64]
+    advance: NDArray[np.float64]
+    codes: dict[str, int]
+    begun: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hotwords:
+    """Phrases with the automaton that finds them, made once by :meth:`build` and shared by any number of sessions."""
+
+    phrases: tuple[Hotword, ...]
+    automaton: _Automaton = field(repr=False, compare=False)
+
+    @classmethod
+    def build(cls, phrases: Iterable[str | Hotword], boost: float = DEFAULT_BOOST) -> Hotwords:
+        """phrases: texts, which get ``boost`` (nats), or hotwords with a boost of their own.
+
+        A phrase earns its boost wherever it stands in a text as whole words; the same words given twice earn the larger
+        boost, phrases inside another one earn theirs too. Raises :class:`ConfigurationError` for what is no phrase.
+        """
+        if isinstance(phrases, str):
+            raise ConfigurationError(f"hotwords: found the text {phrases!r}, expected a list of phrases")
+        found = tuple(each if isinstance(each, Hotword) else Hotword(each, boost) for each in phrases)
+        return cls(found, _automaton(found))
+
+    def tracker(self, tokenizer: Tokenizer) -> HotwordTracker:
+        """These phrases in the pieces of a tokenizer.
+
+        Raises :class:`ConfigurationError` for a phrase that it has no pieces for.
+        """
+        known = {character for token in range(1, tokenizer.size) for character in tokenizer.piece(token)}
+        if not known.issuperset(self.automaton.codes):
+            for hotword in self.phrases:
+                for text in (hotword.phrase, *hotword.spellings):
+                    missing = sorted(set(_characters(text)) - known)
+                    if missing:
+                        raise ConfigurationError(
+                            f"hotwords: {text!r} cannot be spelled in this model's pieces, which lack "
+                            f"{', '.join(map(repr, missing))}; give it as it is said, in the letters "
+                            f"{''.join(sorted(known - {WORD_START}))}"
+                        )
+        return HotwordTracker(self.automaton, tokenizer)
+
+
+def hotwords_of(hotwords: Hotwords | Iterable[str | Hotword] | None) -> Hotwords | None:
+    """What an app passes for hotwords, built where it is not yet."""
+    return hotwords if hotwords is None or isinstance(hotwords, Hotwords) else Hotwords.build(hotwords)
+
+
+class HotwordTracker:
+    """The automaton read piece by piece; immutable, threads may share it.
+
+    start: the state of the empty text, which begins a word. gain: the most that one piece changes, nats.
+    """
+
+    __slots__ = ("_advance", "_boundary", "_next", "_pieces", "_whole", "_width", "gain", "start")
+
+    def __init__(self, automaton: _Automaton, tokenizer: Tokenizer) -> None:
+        codes = automaton.codes
+        self._boundary, self._width = codes[WORD_START], len(codes)
+        pieces = [tokenizer.piece(token) for token in range(tokenizer.size)]
+        # -1: a character of no phrase
+        self._pieces = [tuple([codes.get(character, -1) for character in piece]) for piece in pieces]
+        # Plain numbers come out of a memoryview several times quicker than out of an array.
+        self._next = automaton.next.reshape(-1).data
+        self._whole, self._advance = automaton.whole.data, automaton.advance.data
+        self.start = automaton.begun
+        # What a piece earns where it begins a word was on account before.
+        inside = any(WORD_START in piece[1:] for piece in pieces[1:])
+        self.gain = float(automaton.advance.max() + (automaton.whole.max() if inside else 0.0))
+
+    def step(self, state: int, token: int) -> tuple[int, float]:
+        """(the state after one more piece, the boosts that it completed in nats)"""
+        earned = 0.0
+        for code in self._pieces[token]:
+            if code == self._boundary:
+                earned += self._whole[state]
+            state = self._next[state * self._width + code] if code >= 0 else 0
+        return state, earned
+
+    def advance(self, state: int) -> float:
+        """What a text that goes on gets on account (nats): of the phrases it is inside of, the largest boost by the
+        share of its letters that were read."""
+        return self._advance[state]
+
+    def whole(self, state: int) -> float:
+        """What a text that ends here earns last (nats)."""
+        return self._whole[state]
+
+
+def _characters(text: str) -> str:
+    """A phrase as pieces spell it."""
+    return "".join(WORD_START + word for word in text.lower().split())
+
+
+def _automaton(phrases: Sequence[Hotword]) -> _Automaton:
+    boosts: dict[str, dict[int, float]] = {}  # spelling -> {number of the phrase: boost}
+    numbers: dict[str, int] = {}
+    for hotword in phrases:
+        number = numbers.setdefault(_characters(hotword.phrase), len(numbers))
+        for text in (hotword.phrase, *hotword.spellings):
+            earned = boosts.setdefault(_characters(text), {})
+            earned[number] = max(earned.get(number, 0.0), float(hotword.boost))
+    codes = {character: code for code, character in enumerate(sorted({WORD_START, *"".join(boosts)}))}
+    width = len(codes)
+    # The trie. State 0 has read nothing of use; state 1 the start of a word.
+    edges: dict[int, int] = {codes[WORD_START]: 1}
+    slopes, depths, ends = [0.0, 0.0], [0, 1], {}
+    for text, earned in boosts.items():
+        state, slope = 0, max(earned.values()) / (len(text) - 1)
+        for character in text:
+            key = state * width + codes[character]
+            state = edges.get(key, 0)
+            if not state:
+                state = edges[key] = len(depths)
+                depths.append(depths[key // width] + 1)
+                slopes.append(0.0)
+            if slopes[state] < slope:
+                slopes[state] = slope
+        ends[state] = earned
+    depth = np.array(depths)
+    keys, children = np.array(list(edges)), np.array(list(edges.values()), np.int32)
+    parents, columns = keys // width, keys % width
+    table = np.zeros((len(depth), width), np.int32)
+    fallback = np.zeros(len(depth), np.int32)
+    advance = np.array(slopes) * np.maximum(depth - 1, 0)
+    table[0, codes[WORD_START]] = 1
+    order = np.argsort(depth[children], kind="stable")
+    bounds = np.searchsorted(depth[children][order], np.arange(1, depth.max() + 2))
+    for level, (begin, end) in enumerate(pairwise(bounds.tolist()), 1):
+        at = order[begin:end]
+        child, parent, column = children[at], parents[at], columns[at]
+        if level > 1:
+            fallback[child] = table[fallback[parent], column]
+        table[parent, column] = child
+        table[child] = table[fallback[child]]
+        boundary = child[column == codes[WORD_START]]
+        table[boundary, codes[WORD_START]] = boundary  # a second word start in a row means nothing
+        advance[child] = np.maximum(advance[child], advance[fallback[child]])
+    whole = np.zeros(len(depth))
+    reached: dict[int, dict[int, float]] = {}
+    behind = fallback.tolist()
+    for state in np.argsort(depth, kind="stable").tolist():
+        before, here = reached.get(behind[state]), ends.get(state)
+        if before is not None or here is not None:
+            merged = dict(before or {})
+            for number, boost in (here or {}).items():
+                merged[number] = max(boost, merged.get(number, 0.0))
+            reached[state] = merged
+            whole[state] = sum(merged.values())
+    return _Automaton(table, whole, np.maximum(advance, whole), codes, 1)

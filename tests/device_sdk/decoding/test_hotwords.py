@@ -1,0 +1,190 @@
+"""Hotwords: the automaton beside a plain scan of the text, the boost as a part of the score, and a word that it mends."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from device_sdk.bundle.tokenizer import WORD_START
+from device_sdk.decoding import DecodingSettings, Hotword, Hotwords, Recognizer
+from device_sdk.decoding.beam import advance, paths, start
+from device_sdk.decoding.guides import UNGUIDED, Guide
+from device_sdk.errors import ConfigurationError
+from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, frames
+
+LETTERS = "abc"
+
+
+class Pieces:
+    """A tokenizer of few pieces: every string of up to two letters, with and without a word start, and the bare one."""
+
+    def __init__(self, letters: str = LETTERS, longest: int = 2) -> None:
+        bodies = ["".join(body) for n in range(1, longest + 1) for body in itertools.product(letters, repeat=n)]
+        self.pieces = ["<blank>", WORD_START, *bodies, *(WORD_START + body for body in bodies)]
+
+    @property
+    def size(self) -> int:
+        return len(self.pieces)
+
+    def piece(self, token: int) -> str:
+        return self.pieces[token]
+
+    def decode(self, tokens) -> str:
+        return " ".join("".join(self.pieces[token] for token in tokens).replace(WORD_START, " ").split())
+
+
+PIECES = Pieces()
+words = st.text(LETTERS, min_size=1, max_size=3)
+phrase = st.lists(words, min_size=1, max_size=3).map(" ".join)
+hotword = st.builds(Hotword, phrase, st.sampled_from([0.5, 1.0, 2.5]), st.lists(phrase, max_size=2).map(tuple))
+tokens = st.lists(st.integers(1, PIECES.size - 1), max_size=12)
+
+
+def scanned(hotwords, text: str) -> float:
+    """Every phrase once at every place where it ends, in any spelling, whole words only."""
+    spoken, total = text.split(), 0.0
+    phrases: dict[str, list[Hotword]] = {}
+    for each in hotwords:
+        phrases.setdefault(" ".join(each.phrase.split()), []).append(each)
+    for end in range(1, len(spoken) + 1):
+        for alike in phrases.values():
+            total += max(
+                (
+                    each.boost
+                    for each in alike
+                    for spelling in (each.phrase, *each.spellings)
+                    if spoken[max(0, end - len(spelling.split())) : end] == spelling.split()
+                ),
+                default=0.0,
+            )
+    return total
+
+
+def followed(guide: Guide, found):
+    guided = guide.start()
+    for token in found:
+        guided = guide.step(guided, token)
+    return guided
+
+
+@settings(max_examples=300, deadline=None)
+@given(hotwords=st.lists(hotword, min_size=1, max_size=6), found=tokens)
+def test_the_boost_of_a_text_is_that_of_its_complete_phrases(hotwords, found):
+    guide = Guide(PIECES, Hotwords.build(hotwords))
+    parts = guide.parts(followed(guide, found))
+    assert parts.hotword == pytest.approx(scanned(hotwords, PIECES.decode(found)))
+    assert parts.bonus == parts.hotword
+    assert parts.ngram == 0.0
+
+
+@settings(max_examples=200, deadline=None)
+@given(hotwords=st.lists(hotword, min_size=1, max_size=6), found=tokens)
+def test_what_is_on_account_is_bounded_and_returned(hotwords, found):
+    guide = Guide(PIECES, Hotwords.build(hotwords))
+    guided = guide.start()
+    for token in found:
+        (ahead,) = guide.ahead(guided, [token])
+        after = guide.step(guided, token)
+        assert after.bonus - guided.bonus == pytest.approx(ahead)
+        assert ahead <= guide.gain + 1e-9
+        assert after.bonus >= after.hotword
+        guided = after
+    # A word of no phrase: all that was on account is gone, and what was complete stays.
+    ended = guide.step(guide.step(guided, PIECES.pieces.index(WORD_START)), 2)
+    stray = followed(guide, [*found, *[PIECES.pieces.index(WORD_START), *([2] * 20)]])
+    assert stray.bonus == pytest.approx(scanned(hotwords, PIECES.decode(found)))
+    assert ended.hotword == pytest.approx(stray.hotword)
+
+
+def test_partial_phrases_count_by_their_letters():
+    guide = Guide(PIECES, Hotwords.build([Hotword("abab", 2.0)]))
+    at = {text: PIECES.pieces.index(text) for text in ("▁a", "b", "a", "ab", "▁")}
+    bonuses = [followed(guide, [at[piece] for piece in pieces]).bonus for pieces in (["▁a"], ["▁a", "b"])]
+    np.testing.assert_allclose(bonuses, [0.5, 1.0])
+    complete = followed(guide, [at[piece] for piece in ("▁a", "b", "ab")])
+    assert (complete.bonus, complete.hotword) == (2.0, 0.0)
+    assert guide.parts(complete).hotword == 2.0
+    assert guide.step(complete, at["a"]).bonus == 0.0  # inside a longer word it is no phrase
+    assert guide.step(complete, at["▁"]) == guide.step(complete, at["▁"])._replace(bonus=2.0, hotword=2.0)
+
+
+@pytest.mark.parametrize("make", [dict, tuple, lambda phrases: (each for each in phrases)])
+def test_any_collection_of_phrases_will_do(make):
+    phrases = make({"Abba": 1, "b  c": 2})
+    built = Hotwords.build(phrases, boost=1.5)
+    assert built == Hotwords.build([Hotword("Abba", 1.5), Hotword("b  c", 1.5)])
+    guide = Guide(PIECES, built)
+    found = [PIECES.pieces.index(piece) for piece in ("▁ab", "ba", "▁b", "▁c")]
+    assert guide.parts(followed(guide, found)).hotword == 3.0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Hotwords.build("abc"), "expected a list"),
+        (lambda: Hotwords.build([""]), "one or more words"),
+        (lambda: Hotwords.build(["a", "  "]), "one or more words"),
+        (lambda: Hotwords.build([3]), "one or more words"),
+        (lambda: Hotword("a", spellings=("b", "")), "one or more words"),
+        (lambda: Hotword("a", 0.0), "more than 0"),
+        (lambda: Hotword("a", float("nan")), "a number of nats"),
+        (lambda: Hotword("a", True), "a number of nats"),
+        (lambda: Guide(PIECES, Hotwords.build(["ab", "ca va?"])), r"'ca va\?' .*lack '\?', 'v'"),
+        (lambda: Guide(PIECES, Hotwords.build([Hotword("ab", spellings=("ä",))])), "'ä' cannot be spelled"),
+    ],
+)
+def test_what_is_no_phrase_is_named(make, message):
+    with pytest.raises(ConfigurationError, match=f"hotwords.*{message}"):
+        make()
+
+
+def test_no_phrases_are_no_guide(tiny_bundle):
+    recognizer = Recognizer(tiny_bundle)
+    assert recognizer.guide(None) is None
+    assert recognizer.guide(Hotwords.build([])) is None
+    guided = followed(Guide(PIECES), [1, 2])
+    assert guided == UNGUIDED
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    hotwords=st.lists(hotword, min_size=1, max_size=3),
+    symbols=st.integers(1, 2),
+    cut=st.integers(0, 3),
+)
+def test_a_wide_beam_with_hotwords_is_the_exhaustive_search(seed, hotwords, symbols, cut):
+    pieces = Pieces("ab", 1)
+    hotwords = [each for each in hotwords if "c" not in each.phrase + "".join(each.spellings)] or [Hotword("ab")]
+    lattice = RandomLattice(seed, pieces.size, 2.0)
+    expected = exhaustive(lattice, 2, symbols)
+    decoding = DecodingSettings(beam=100_000, symbols_per_frame=symbols, threshold=np.inf)
+    beam = start(lattice, Guide(pieces, Hotwords.build(hotwords)))
+    for part in (frames(2)[:cut], frames(2)[cut:]):
+        beam = advance(beam, part, lattice, decoding)
+    found = paths(beam)
+    assert {path.tokens for path in found} == set(expected)
+    assert all(better.rank >= worse.rank for better, worse in itertools.pairwise(found))
+    for path in found:
+        boost = scanned(hotwords, pieces.decode(path.tokens))
+        assert path.score == pytest.approx(expected[path.tokens][0], abs=1e-9)
+        assert path.hotword == pytest.approx(boost)
+        assert path.rank == pytest.approx(path.score + boost)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 20), max_size=5), bias=st.floats(0.0, 5.0))
+def test_blocks_do_not_change_the_search_with_hotwords(seed, cuts, bias):
+    lattice, pieces = RandomLattice(seed, 6, 2.0, bias), Pieces("ab", 1)
+    guide = Guide(pieces, Hotwords.build(["ab", Hotword("a b", 3.0), "baa"]))
+    decoding, found = DecodingSettings(beam=4, nbest=4), []
+    for bounds in ([0, 20], sorted({0, 20, *cuts})):
+        beam = start(lattice, guide)
+        for begin, end in itertools.pairwise(bounds):
+            beam = advance(beam, frames(20)[begin:end], lattice, decoding)
+        found.append(paths(beam))
+    assert found[0] == found[1]
