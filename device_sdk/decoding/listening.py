@@ -94,7 +94,9 @@ def _step(session: RecognitionSession, waveform: Float) -> tuple[list[Event], Fl
     piece = waveform[: session.sample_rate]
     partial, after = session.hear(piece)
     events: list[Event] = []
-    if partial.endpoint and not partial.text:
+    if (
+        partial.endpoint and not partial.text and partial.rule != "length"
+    ):  # where it is full, its end is not decoded yet
         session.skip()
     else:
         if (partial.text, partial.stable, partial.endpoint) != (before.text, before.stable, before.endpoint):

@@ -122,15 +122,14 @@ def test_an_utterance_without_a_pause_is_cut_by_its_length(recognizer):
     assert [result.offset for result in found] == pytest.approx([1.5 * index for index in range(len(found))])
 
 
-@pytest.mark.parametrize("longest", [1, 700, 40_000])
-def test_the_longest_utterance_is_an_end_without_any_rule(tiny_bundle, longest):
-    recognizer = Recognizer(tiny_bundle, DecodingSettings(max_seconds=0.1))
-    length = 5_000 if longest > 1 else 1_700
-    found = results(recognizer.session(endpointing=None).segments(cut(iter([noise(length)]), longest)))
-    assert sum(result.seconds for result in found) <= length / 16_000
-    for result in found:
-        assert result.seconds == 0.1 or result is found[-1]
-        assert (result.offset * 10) % 1 == pytest.approx(0.0)
+@pytest.mark.parametrize("longest", [37, 40_000])
+@pytest.mark.parametrize("seconds", [0.25, 0.4])
+def test_the_longest_utterance_is_an_end_without_any_rule(tiny_bundle, longest, seconds):
+    recognizer = Recognizer(tiny_bundle, DecodingSettings(max_seconds=seconds))
+    samples = noise(3 * round(16_000 * seconds) + 50)
+    found = results(recognizer.session(endpointing=None).segments(cut(iter([samples]), longest)))
+    assert [result.offset for result in found] == pytest.approx([0.0, seconds, 2 * seconds])
+    assert [result.seconds for result in found] == pytest.approx([seconds] * 3)
 
 
 def test_a_silence_shorter_than_what_is_kept_of_it(recognizer):
@@ -366,6 +365,6 @@ def test_listening_on_and_on_in_the_same_memory(recognizer, minutes):
     assert len(heard) > 8 * minutes
     # The text is the sum of that of its utterances, each recognised alone.
     sound = np.concatenate(list(conversation(60.0 * minutes, seed=1)))
-    for offset, seconds, text in heard[:: max(1, minutes // 10)]:
+    for offset, seconds, text in heard[:: max(2, minutes // 10)]:
         start = round(16_000 * offset)
         assert recognizer.recognise(sound[start : start + round(16_000 * seconds)]).text == text
