@@ -64,6 +64,8 @@ class CombinationWeights:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> CombinationWeights:
         """Read the object of a ``rescoring.json``; absent fields keep their defaults, unknown ones are refused."""
+        if not isinstance(values, Mapping):
+            raise ValueError(f"combination: found {values!r}, expected an object with fields by name")
         known = {item.name for item in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
