@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -107,7 +108,9 @@ def _dispatch(words: list[str]) -> int:
             raise MissingExtraError(
                 f"command {name!r} belongs to the server; install it with: pip install idiolect-server"
             )
-        raise ConfigurationError(f"command: found {name!r}, expected one of {', '.join(commands)}")
+        close = difflib.get_close_matches(name, commands, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigurationError(f"command: found {name!r}, expected one of {', '.join(commands)}{hint}")
     command = load(commands[name])
     try:
         return _invoke(name, command, words[1:])

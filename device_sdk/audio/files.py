@@ -35,7 +35,8 @@ def read_audio(
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError, TypeError, ValueError, MemoryError) as error:
         # TypeError: .raw, which has no header. ValueError, MemoryError: a header that claims more than can be.
-        raise AudioError(f"{path}: cannot be read as audio ({error}); expected WAV, FLAC or OGG") from error
+        reason = str(getattr(error, "error_string", error)).rstrip(".")
+        raise AudioError(f"{path}: cannot be read as audio ({reason}); expected WAV, FLAC or OGG") from error
     channels = samples.shape[1]
     if channels != 1 and not mono:
         raise AudioError(f"{path}: found {channels} channels, expected one; mix them down, or ask for it (mono)")

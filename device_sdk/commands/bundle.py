@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.commands.output import write_whole
 from device_sdk.errors import BundleError
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _try_ngram(bundle: Bundle) -> str:
 def _emit(report: dict[str, Any], as_json: bool, output: Path | None) -> None:
     text = json.dumps(report, indent=2)
     if output is not None:
-        output.write_text(text + "\n", "utf-8")
+        write_whole(output, text + "\n")
     if as_json:
         print(text)
 

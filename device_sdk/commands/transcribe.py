@@ -1,177 +1,399 @@
-"""Transcribes audio files: partials as they come, then the n-best list with the parts of each score."""
+"""Transcribes audio files, folders, standard input or the microphone: partials as they come, then the n-best list."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.commands.output import written_whole
+from device_sdk.commands.workers import DAY, Options, decoded, open_recognizer, read_and_decode, read_hotwords, session
 from device_sdk.errors import AudioError, ConfigurationError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from rich.console import Console
 
+    from device_sdk.commands.sources import Format
     from device_sdk.decoding import Recognizer
-    from device_sdk.hypothesis import Partial, Result
+    from device_sdk.hypothesis import Result
 
-__all__ = ["command", "result_as_json"]
+__all__ = ["command"]
 
-DAY = 86_400.0
+STDIN = "-"
+INPUT = "Input"
+DECODING = "Decoding"
+OUTPUT = "Output"
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(help="Audio files (WAV, FLAC, OGG), or folders of them.")],
-    nbest: Annotated[int | None, typer.Option(help="Hypotheses to show; 8 unless the beam is narrower.")] = None,
-    beam: Annotated[int | None, typer.Option(help="Hypotheses to follow; 1 is greedy. 8, or --nbest if more.")] = None,
-    bundle: Annotated[
-        Path | None, typer.Option(help="Bundle to use, a folder or zip; the packaged one if none.")
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Audio files (WAV, FLAC, OGG, MP3), folders of them, or - for standard input."),
     ] = None,
-    rescore: Annotated[bool, typer.Option(help="Order the list with the bundle's language models too.")] = True,
-    chunk: Annotated[float, typer.Option(help="Seconds of audio to feed at a time.")] = 0.1,
-    mono: Annotated[
-        bool, typer.Option("--mono", help="Mix several channels down; they are refused otherwise.")
+    mic: Annotated[
+        bool, typer.Option("--mic", help="Listen to the microphone, until Ctrl-C.", rich_help_panel=INPUT)
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse files that are not at 16 kHz.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    microphone: Annotated[
+        str | None, typer.Option(help="Which one: its number, or part of its name.", rich_help_panel=INPUT)
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Standard input is samples without a header.", rich_help_panel=INPUT)
+    ] = False,
+    rate: Annotated[int, typer.Option(help="Of raw samples, Hz.", rich_help_panel=INPUT)] = 16_000,
+    encoding: Annotated[str, typer.Option(help="Of raw samples: s16le or f32le.", rich_help_panel=INPUT)] = "s16le",
+    mono: Annotated[
+        bool,
+        typer.Option("--mono", help="Mix several channels down; they are refused otherwise.", rich_help_panel=INPUT),
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse audio that is not at 16 kHz.", rich_help_panel=INPUT)
+    ] = False,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", help="Processes that decode several files.", rich_help_panel=INPUT)
+    ] = 1,
+    nbest: Annotated[
+        int | None, typer.Option(help="Hypotheses to show; 8 unless the beam is narrower.", rich_help_panel=DECODING)
+    ] = None,
+    beam: Annotated[
+        int | None,
+        typer.Option(help="Hypotheses to follow; 1 is greedy. 8, or --nbest if more.", rich_help_panel=DECODING),
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Bundle to use, a folder or zip; the packaged one if none.", rich_help_panel=DECODING),
+    ] = None,
+    rescore: Annotated[
+        bool, typer.Option(help="Order the list with the bundle's language models too.", rich_help_panel=DECODING)
+    ] = True,
+    precision: Annotated[
+        str, typer.Option(help="float32, or int8: quicker, a little less exact.", rich_help_panel=DECODING)
+    ] = "float32",
+    hotwords: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of phrases to expect, one a line; 'phrase :3.5' boosts by 3.5 nats, 'phrase | spelling' too.",
+            rich_help_panel=DECODING,
+        ),
+    ] = None,
+    chunk: Annotated[float, typer.Option(help="Seconds of audio to feed at a time.", rich_help_panel=DECODING)] = 0.1,
+    format_text: Annotated[
+        bool,
+        typer.Option("--format", help="Digits for spoken numbers, capitals; no punctuation.", rich_help_panel=OUTPUT),
+    ] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print JSON; a line for each of several files.", rich_help_panel=OUTPUT)
+    ] = False,
+    srt: Annotated[bool, typer.Option("--srt", help="Print subtitles, SubRip.", rich_help_panel=OUTPUT)] = False,
+    vtt: Annotated[bool, typer.Option("--vtt", help="Print subtitles, WebVTT.", rich_help_panel=OUTPUT)] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Also write the JSON to this file; subtitles only there.", rich_help_panel=OUTPUT),
+    ] = None,
 ) -> None:
-    """Transcribe FILES. A file that cannot be read is reported, the others are transcribed; the exit code is then 1."""
-    from rich.console import Console
+    """Transcribe FILES, folders of them, standard input (-) or the microphone.
 
-    from device_sdk.audio import list_audio
+    One file: partials on standard error, then the n-best list with the parts of each score.
 
-    if not chunk > 0.0:
-        raise ConfigurationError(f"--chunk: found {chunk}, expected a positive number of seconds")
-    recognizer = _recognizer(bundle, beam, nbest, rescore)
-    console, progress = Console(quiet=json_), Console(stderr=True)
-    reports: list[dict[str, Any]] = []
-    for given in files:
-        try:
-            paths = list_audio([given])
-        except AudioError as error:
-            reports.append(_failure(given, error))
-            continue
-        for path in paths:
-            try:
-                result = _transcribe(recognizer, path, chunk, mono, strict, progress)
-            except AudioError as error:
-                reports.append(_failure(path, error))
-                continue
-            _print_result(console, path, result)
-            reports.append({"file": str(path), **result_as_json(result)})
-    report = {"bundle": recognizer.bundle.version, "files": reports}
-    text = json.dumps(report, indent=2, ensure_ascii=False)
-    if output is not None:
-        output.write_text(text + "\n", "utf-8")
-    if json_:
-        print(text)
-    if any("error" in entry for entry in reports):
+    Several: a line of text each, or with --nbest the lists. A bad one is named, the others go on; exit code 1.
+    """
+    given = [str(path) for path in files or []]
+    _check(given, mic, raw, microphone, encoding, chunk, jobs, srt and vtt)
+    width = max(8, nbest or 0) if beam is None else beam
+    options = Options(
+        bundle,
+        width,
+        min(8, width) if nbest is None else nbest,
+        rescore,
+        precision,
+        mono,
+        strict,
+        read_hotwords(hotwords),
+    )
+    showing = _Showing(format_text, json_, "srt" if srt else "vtt" if vtt else "", nbest is not None, output)
+    if mic or STDIN in given:
+        _stream(options, showing, mic, microphone, _raw(rate, encoding) if raw else None, chunk)
+        return
+    paths, failed = _listed(given)
+    if len(given) == 1 and not Path(given[0]).is_dir():
+        good = _one_file(options, showing, paths[0], chunk)
+    else:
+        good = _several_files(options, showing, paths, failed, jobs)
+    if not good:
         raise typer.Exit(1)
 
 
-def result_as_json(result: Result) -> dict[str, Any]:
-    """A result as JSON values: seconds, text, and the n-best list with scores in nats and word times in seconds."""
-    return {
-        "seconds": round(result.seconds, 4),
-        "text": result.text,
-        "nbest": [
-            {
-                "text": hypothesis.text,
-                "score": hypothesis.score,
-                "scores": asdict(hypothesis.scores),
-                "tokens": list(hypothesis.tokens),
-                "words": [
-                    {"text": word.text, "start": round(word.start, 4), "end": round(word.end, 4)}
-                    for word in hypothesis.words
-                ],
-            }
-            for hypothesis in result.nbest
-        ],
-    }
+def _check(
+    given: Sequence[str],
+    mic: bool,
+    raw: bool,
+    microphone: str | None,
+    encoding: str,
+    chunk: float,
+    jobs: int,
+    both: bool,
+) -> None:
+    from device_sdk.commands.sources import ENCODINGS
+
+    if not given and not mic:
+        raise ConfigurationError(
+            "transcribe: found no input, expected audio files, folders, - for standard input, or --mic"
+        )
+    if mic and given:
+        raise ConfigurationError(f"--mic: found {given[0]} too, expected the microphone alone")
+    if STDIN in given and len(given) > 1:
+        other = next(name for name in given if name != STDIN)
+        raise ConfigurationError(f"-: found {other} too, expected standard input alone")
+    if STDIN in given and sys.stdin.isatty():
+        raise ConfigurationError("-: standard input is the terminal, expected audio: idiolect transcribe - < FILE.wav")
+    if raw and STDIN not in given:
+        raise ConfigurationError("--raw: found no -, expected raw samples from standard input")
+    if microphone is not None and not mic:
+        raise ConfigurationError("--microphone: found no --mic, expected both")
+    if encoding not in ENCODINGS:
+        raise ConfigurationError(f"--encoding: found {encoding!r}, expected one of {', '.join(ENCODINGS)}")
+    if not 0.0 < chunk <= DAY:
+        raise ConfigurationError(f"--chunk: found {chunk}, expected a positive number of seconds")
+    if jobs < 1:
+        raise ConfigurationError(f"--jobs: found {jobs}, expected 1 or more processes")
+    if both:
+        raise ConfigurationError("--srt, --vtt: found both, expected one of them")
 
 
-def _recognizer(bundle: Path | None, beam: int | None, nbest: int | None, rescore: bool) -> Recognizer:
-    from device_sdk.bundle import Bundle
-    from device_sdk.decoding import DecodingSettings, Recognizer
+class _Showing:
+    """Where results go: standard output as tables, text, JSON or subtitles, and a file."""
 
-    width = max(8, nbest or 0) if beam is None else beam
-    settings = DecodingSettings(beam=width, nbest=min(8, width) if nbest is None else nbest, max_seconds=DAY)
-    opened = Bundle.open(bundle)
-    if not rescore:
-        return Recognizer(opened, settings)
-    from device_sdk.personalization.rescorer import Rescorer
+    def __init__(self, format_text: bool, as_json: bool, subtitles: str, tables: bool, output: Path | None) -> None:
+        if as_json and subtitles:
+            raise ConfigurationError(f"--json, --{subtitles}: found both, expected one of them")
+        if output is not None and (output.is_dir() or not output.parent.is_dir()):
+            found = "a folder" if output.is_dir() else f"a file in {output.parent}, which is no folder"
+            raise ConfigurationError(
+                f"--output: {output} is {found}; expected the name of a file in a folder that exists"
+            )
+        self.format_text = format_text
+        self.as_json = as_json
+        self.subtitles = subtitles
+        self.tables = tables
+        self.output = output
 
-    return Recognizer(opened, settings, Rescorer(opened).rescore)
+    def entry(self, name: str, result: Result) -> dict[str, Any]:
+        """A result as JSON values, by the name of its file."""
+        from device_sdk.commands.printing import result_as_json
+
+        entry = {"file": name, **result_as_json(result)}
+        if self.format_text:
+            from device_sdk.formatting import formatted
+
+            entry["formatted"] = formatted(result.text)
+        return entry
+
+    def text(self, result: Result) -> str:
+        from device_sdk.formatting import formatted
+
+        return formatted(result.text) if self.format_text else result.text
+
+    def as_subtitles(self, results: Iterable[Result]) -> str:
+        from device_sdk.commands.printing import subtitles
+        from device_sdk.formatting import srt, webvtt
+
+        lines = [cue for result in results for cue in subtitles(result, self.format_text)]
+        return srt(lines) if self.subtitles == "srt" else webvtt(lines)
+
+    @contextmanager
+    def file(self) -> Iterator[IO[str] | None]:
+        """The file that JSON or subtitles are written to."""
+        with ExitStack() as stack:
+            yield None if self.output is None else stack.enter_context(written_whole(self.output))
 
 
-def _transcribe(
-    recognizer: Recognizer, path: Path, chunk: float, mono: bool, strict: bool, progress: Console
-) -> Result:
+def _listed(given: Sequence[str]) -> tuple[list[Path], dict[Path, AudioError]]:
+    """Every file, in order, and what is wrong with a folder (which then stands for itself)."""
+    from device_sdk.audio import list_audio
+
+    paths: list[Path] = []
+    failed: dict[Path, AudioError] = {}
+    for place in map(Path, given):
+        try:
+            paths += list_audio([place])
+        except AudioError as error:
+            paths.append(place)
+            failed[place] = error
+    return paths, failed
+
+
+def _one_file(options: Options, showing: _Showing, path: Path, chunk: float) -> bool:
+    """One file, with partials; its JSON is one document."""
+    from rich.console import Console
+
+    from device_sdk.commands.printing import print_result
+
+    recognizer = open_recognizer(options)
+    result: Result | None = None
+    try:
+        result = _with_partials(recognizer, options, path, chunk, Console(stderr=True))
+        entry = showing.entry(str(path), result)
+    except AudioError as error:
+        entry = _failure(path, error)
+    text = json.dumps({"bundle": recognizer.bundle.version, "files": [entry]}, indent=2, ensure_ascii=False) + "\n"
+    if showing.subtitles:
+        text = showing.as_subtitles([result] if result is not None else [])
+    if result is not None or not showing.subtitles:
+        with showing.file() as out:
+            if out is not None:
+                out.write(text)
+        if showing.as_json or (showing.subtitles and showing.output is None):
+            print(text, end="")
+    if result is not None and not showing.as_json and not showing.subtitles:
+        print_result(Console(), str(path), result, showing.format_text)
+    return result is not None
+
+
+def _with_partials(recognizer: Recognizer, options: Options, path: Path, chunk: float, console: Console) -> Result:
     from device_sdk.audio import SAMPLE_RATE, read_audio
+    from device_sdk.commands.printing import Partials
 
-    waveform = read_audio(path, mono=mono, strict=strict)
-    session = recognizer.session(SAMPLE_RATE)
+    waveform = read_audio(path, mono=options.mono, strict=options.strict)
+    listening = session(recognizer, options, SAMPLE_RATE, endpoints=False)
     size = max(1, round(chunk * SAMPLE_RATE))
-    with _Partials(progress) as shown:
+    with Partials(console) as shown:
         for at in range(0, len(waveform), size):
-            shown.show(session.feed(waveform[at : at + size]))
-    return session.finish()
+            shown.show(listening.feed(waveform[at : at + size]))
+    return listening.finish()
 
 
-class _Partials:
-    """Shows partials: one line that changes on a terminal, a line for each change elsewhere."""
+def _several_files(
+    options: Options, showing: _Showing, paths: Sequence[Path], failed: dict[Path, AudioError], jobs: int
+) -> bool:
+    """Every file in order, with a progress bar; a line of JSON for each."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    def __init__(self, console: Console) -> None:
-        from rich.live import Live
+    from device_sdk.commands.printing import print_result
 
-        self._console = console
-        self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
-        self._last = ""
+    if showing.subtitles:
+        raise ConfigurationError(f"--{showing.subtitles}: found {len(paths)} files, expected one")
+    recognizer = open_recognizer(options)  # for one job, and so that a bad bundle or setting is named at once
+    version, console, errors = recognizer.bundle.version, Console(), Console(stderr=True)
+    good = True
+    columns = TextColumn("files"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    bar = Progress(
+        *columns,
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+        redirect_stdout=sys.stdout.isatty(),
+    )
+    with showing.file() as out, bar:
+        task = bar.add_task("files", total=len(paths))
+        for path, result in _in_order(recognizer, options, paths, failed, jobs):
+            if isinstance(result, AudioError):
+                entry, good = _failure(path, result), False
+            else:
+                entry = showing.entry(str(path), result)
+            line = json.dumps({"bundle": version, **entry}, ensure_ascii=False)
+            if out is not None:
+                out.write(line + "\n")
+            if showing.as_json:
+                print(line, flush=True)
+            elif not isinstance(result, AudioError) and showing.tables:
+                print_result(console, str(path), result, showing.format_text)
+            elif not isinstance(result, AudioError):
+                print(f"{path}: {showing.text(result)}", flush=True)
+            bar.advance(task)
+    return good
 
-    def __enter__(self) -> _Partials:
-        if self._live is not None:
-            self._live.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+def _in_order(
+    recognizer: Recognizer, options: Options, paths: Sequence[Path], failed: dict[Path, AudioError], jobs: int
+) -> Iterator[tuple[Path, Result | AudioError]]:
+    found = iter(_alone(recognizer, options, [path for path in paths if path not in failed]))
+    if jobs > 1:
+        found = decoded([path for path in paths if path not in failed], options, jobs)
+    for path in paths:
+        yield (path, failed[path]) if path in failed else next(found)
 
-    def show(self, partial: Partial) -> None:
-        if partial.text == self._last:
-            return
-        self._last = partial.text
-        if self._live is None:
-            print(f"{partial.seconds:8.2f} s  {partial.text}", file=sys.stderr)
-            return
-        from rich.text import Text
 
-        line = Text(f"{partial.seconds:8.2f} s  ", style="dim")
-        line.append(partial.stable, style="bold").append(partial.text[len(partial.stable) :], style="italic")
-        self._live.update(line, refresh=True)
+def _alone(
+    recognizer: Recognizer, options: Options, paths: Sequence[Path]
+) -> Iterator[tuple[Path, Result | AudioError]]:
+    for path in paths:
+        try:
+            yield path, read_and_decode(recognizer, options, path)
+        except AudioError as error:
+            yield path, error
+
+
+def _raw(rate: int, encoding: str) -> Format:
+    from device_sdk.audio import check_sample_rate
+    from device_sdk.commands.sources import Format
+
+    return Format(check_sample_rate(rate, "--rate"), encoding)
+
+
+def _stream(
+    options: Options, showing: _Showing, mic: bool, microphone: str | None, form: Format | None, chunk: float
+) -> None:
+    """Utterance by utterance: partials on standard error, each text on standard output as soon as it is over."""
+    from rich.console import Console
+
+    from device_sdk.audio import SAMPLE_RATE
+    from device_sdk.commands import sources
+    from device_sdk.commands.printing import Partials, print_result
+    from device_sdk.hypothesis import Partial
+
+    chunks: Iterator[NDArray[np.generic]]
+    if mic:
+        rate, name = SAMPLE_RATE, "microphone"
+        chunks = sources.microphone(microphone, chunk)
+    else:
+        source = sys.stdin.buffer
+        form = sources.wav_format(source) if form is None else form
+        rate, name = form.rate, STDIN
+        chunks = sources.samples(source, form, chunk, mono=options.mono)
+    if options.strict and rate != SAMPLE_RATE:
+        raise AudioError(f"standard input: found a sample rate of {rate} Hz, expected {SAMPLE_RATE}; resample it")
+    recognizer = open_recognizer(options)
+    listening = session(recognizer, options, rate, endpoints=True)
+    console, errors = Console(), Console(stderr=True)
+    heard: list[Result] = []
+    if mic and errors.is_terminal:
+        errors.print("listening; Ctrl-C ends", style="dim")
+    with showing.file() as out, Partials(errors) as shown:
+        for event in listening.segments(chunks):
+            if isinstance(event, Partial):
+                shown.show(event, listening.offset)
+                continue
+            shown.clear()
+            entry = {"bundle": recognizer.bundle.version, **showing.entry(name, event), "offset": event.offset}
+            line = json.dumps(entry, ensure_ascii=False)
+            if showing.subtitles:
+                heard.append(event)
+            elif out is not None:
+                out.write(line + "\n")
+            if showing.as_json:
+                print(line, flush=True)
+            elif showing.tables:
+                print_result(console, f"{name} at {event.offset:.2f} s", event, showing.format_text)
+            elif not showing.subtitles:
+                print(showing.text(event), flush=True)
+        if showing.subtitles:
+            print(showing.as_subtitles(heard), end="", file=sys.stdout if out is None else out)
 
 
 def _failure(path: Path, error: AudioError) -> dict[str, Any]:
     print(f"idiolect: AudioError: {error}", file=sys.stderr)
     return {"file": str(path), "error": str(error)}
-
-
-def _print_result(console: Console, path: Path, result: Result) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    console.print(Text(f"{path}  ({result.seconds:.2f} s)", style="bold"), soft_wrap=True)
-    table = Table()
-    for column in ("", "score", "acoustic", "neural", "n-gram", "personal", "text"):
-        table.add_column(column, justify="left" if column == "text" else "right")
-    for rank, hypothesis in enumerate(result.nbest, 1):
-        scores = hypothesis.scores
-        parts = (hypothesis.score, scores.acoustic, scores.neural, scores.ngram, scores.personal)
-        table.add_row(str(rank), *(f"{part:.2f}" for part in parts), Text(hypothesis.text))
-    console.print(table)
-    times = "  ".join(f"{word.text} {word.start:.2f}-{word.end:.2f}" for word in result.nbest[0].words)
-    console.print(Text(f"{times}\n" if times else "(no words)\n"))

@@ -1,0 +1,126 @@
+"""What `idiolect transcribe` shows: partials as they change, results as tables, lines or JSON."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from device_sdk.formatting import Cue, cues, formatted, spans
+from device_sdk.hypothesis import Word
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from device_sdk.hypothesis import Hypothesis, Partial, Result
+
+__all__ = ["Partials", "print_result", "result_as_json", "subtitles"]
+
+
+def result_as_json(result: Result) -> dict[str, Any]:
+    """A result as JSON values: seconds, text, and the n-best list with scores in nats, confidence in [0, 1] and word
+    times in seconds."""
+    return {
+        "seconds": round(result.seconds, 4),
+        "text": result.text,
+        "nbest": [
+            {
+                "text": hypothesis.text,
+                "score": hypothesis.score,
+                "confidence": round(hypothesis.confidence, 4),
+                "scores": asdict(hypothesis.scores),
+                "tokens": list(hypothesis.tokens),
+                "words": [
+                    {
+                        "text": word.text,
+                        "start": round(word.start, 4),
+                        "end": round(word.end, 4),
+                        "confidence": round(word.confidence, 4),
+                    }
+                    for word in hypothesis.words
+                ],
+            }
+            for hypothesis in result.nbest
+        ],
+    }
+
+
+def subtitles(result: Result, format_text: bool) -> tuple[Cue, ...]:
+    """The best hypothesis as subtitles, in the time of the whole stream."""
+    words = [
+        Word(word.text, word.start + result.offset, word.end + result.offset, word.confidence)
+        for word in result.nbest[0].words
+    ]
+    if format_text:
+        pieces = spans([word.text for word in words])
+        words = [Word(piece.text, words[piece.start].start, words[piece.stop - 1].end) for piece in pieces]
+    return cues(words)
+
+
+def print_result(console: Console, name: str, result: Result, format_text: bool) -> None:
+    """The n-best list with the parts of each score, and when each word was said."""
+    from rich.table import Table
+    from rich.text import Text
+
+    best = result.nbest[0]
+    console.print(Text(f"{name}  ({result.seconds:.2f} s)", style="bold"), soft_wrap=True)
+    table = Table()
+    hotwords = any(hypothesis.scores.hotword for hypothesis in result.nbest)
+    for column in ("", "score", "acoustic", "neural", "n-gram", "personal", *(["hotword"] if hotwords else []), "conf"):
+        table.add_column(column, justify="right")
+    table.add_column("text")
+    for rank, hypothesis in enumerate(result.nbest, 1):
+        parts = [f"{part:.2f}" for part in _parts(hypothesis)]
+        if hotwords:
+            parts.append(f"{hypothesis.scores.hotword:.2f}")
+        text = formatted(hypothesis.text) if format_text else hypothesis.text
+        table.add_row(str(rank), *parts, f"{100 * hypothesis.confidence:.0f}%", Text(text))
+    console.print(table)
+    times = "  ".join(f"{word.text} {word.start:.2f}-{word.end:.2f}" for word in best.words)
+    console.print(Text(f"{times}\n" if times else "(no words)\n"))
+
+
+def _parts(hypothesis: Hypothesis) -> tuple[float, ...]:
+    scores = hypothesis.scores
+    return hypothesis.score, scores.acoustic, scores.neural, scores.ngram, scores.personal
+
+
+class Partials:
+    """Shows partials: one line that changes on a terminal, a line for each change elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+
+        live = Live(console=console, transient=True, auto_refresh=False, redirect_stdout=sys.stdout.isatty())
+        self._live = live if console.is_terminal else None
+        self._last = ""
+
+    def __enter__(self) -> Partials:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, partial: Partial, offset: float = 0.0) -> None:
+        """offset: seconds of audio before this utterance."""
+        if partial.text == self._last:
+            return
+        self._last = partial.text
+        clock = f"{offset + partial.seconds:8.2f} s  "
+        if self._live is None:
+            print(f"{clock}{partial.text}", file=sys.stderr)
+            return
+        from rich.text import Text
+
+        line = Text(clock, style="dim")
+        line.append(partial.stable, style="bold").append(partial.text[len(partial.stable) :], style="italic")
+        self._live.update(line, refresh=True)
+
+    def clear(self) -> None:
+        """The utterance is over."""
+        self._last = ""
+        if self._live is not None:
+            self._live.update("", refresh=True)

@@ -1,0 +1,181 @@
+"""Audio that arrives while it is recognised: standard input and the microphone."""
+
+from __future__ import annotations
+
+import queue
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.audio import SAMPLE_RATE, check_sample_rate
+from device_sdk.errors import AudioError, MissingExtraError
+
+__all__ = ["ENCODINGS", "Format", "microphone", "samples", "wav_format"]
+
+ENCODINGS = ("s16le", "f32le")
+STDIN = "standard input"
+_EXTENSIBLE = 0xFFFE
+_LONGEST_HEADER = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How bytes are samples. encoding: u8, s16le, s24le, s32le, f32le or f64le; rate: Hz; channels: interleaved."""
+
+    rate: int
+    encoding: str = "s16le"
+    channels: int = 1
+
+    @property
+    def width(self) -> int:
+        """Bytes of one sample of every channel."""
+        return int(self.encoding.strip("usfle")) // 8 * self.channels
+
+
+def wav_format(stream: IO[bytes]) -> Format:
+    """Reads a WAV header up to where the samples begin. Raises :class:`AudioError` for what is no WAV, or none that is
+    read here."""
+    head = stream.read(12)
+    if not head:
+        raise AudioError(f"{STDIN}: is empty, expected a WAV file or, with --raw, samples")
+    if head[:4] not in (b"RIFF", b"RF64") or head[8:] != b"WAVE":
+        raise AudioError(
+            f"{STDIN}: found {head[:4]!r} at the start, expected a WAV file; samples without a header need --raw, "
+            "other formats a converter: ffmpeg -i FILE -f wav - | idiolect transcribe -"
+        )
+    found: Format | None = None
+    while True:
+        name, size = struct.unpack("<4sI", _exactly(stream, 8))
+        if name == b"data":
+            if found is None:
+                raise AudioError(f"{STDIN}: found samples before the WAV header says what they are")
+            return found
+        if size > _LONGEST_HEADER:
+            raise AudioError(f"{STDIN}: found a header chunk {name!r} of {size} bytes, expected a WAV file")
+        content = _exactly(stream, size + size % 2)
+        if name == b"fmt ":
+            found = _read_format(content)
+
+
+def _read_format(content: bytes) -> Format:
+    if len(content) < 16:
+        raise AudioError(f"{STDIN}: found a WAV header of {len(content)} bytes, expected 16 or more")
+    tag, channels, rate, _, _, bits = struct.unpack("<HHIIHH", content[:16])
+    if tag == _EXTENSIBLE and len(content) >= 26:
+        (tag,) = struct.unpack("<H", content[24:26])
+    encodings = {(1, 8): "u8", (1, 16): "s16le", (1, 24): "s24le", (1, 32): "s32le", (3, 32): "f32le", (3, 64): "f64le"}
+    if (tag, bits) not in encodings or not channels:
+        raise AudioError(
+            f"{STDIN}: found WAV encoding {tag} of {bits} bits and {channels} channels, expected PCM or float samples"
+        )
+    return Format(check_sample_rate(rate, STDIN), encodings[tag, bits], channels)
+
+
+def samples(
+    stream: IO[bytes], form: Format, seconds: float, *, mono: bool = False
+) -> Iterator[NDArray[np.float32] | NDArray[np.int16]]:
+    """The samples of a stream of bytes as they arrive, at most ``seconds`` at a time: [S], or [S, channels] where they
+    are to be mixed down (mono). Raises :class:`AudioError` for several channels otherwise."""
+    if form.channels > 1 and not mono:
+        raise AudioError(f"{STDIN}: found {form.channels} channels, expected one; mix them down (--mono)")
+    most = max(1, round(seconds * form.rate)) * form.width
+    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+    waiting = b""
+    while True:
+        content = read(most - len(waiting))
+        waiting += content
+        usable = len(waiting) - len(waiting) % form.width
+        if usable and (usable == most or not content or form.rate * form.width <= 20 * usable):
+            decoded = _decoded(waiting[:usable], form.encoding)
+            yield decoded.reshape(-1, form.channels) if form.channels > 1 else decoded
+            waiting = waiting[usable:]
+        if not content:
+            return
+
+
+def _decoded(content: bytes, encoding: str) -> NDArray[np.float32] | NDArray[np.int16]:
+    if encoding == "s16le":
+        return np.frombuffer(content, "<i2").astype(np.int16)
+    if encoding in ("f32le", "f64le"):
+        return np.frombuffer(content, "<f4" if encoding == "f32le" else "<f8").astype(np.float32)
+    if encoding == "u8":
+        return (np.frombuffer(content, np.uint8).astype(np.float32) - np.float32(128.0)) / np.float32(128.0)
+    if encoding == "s24le":
+        padded = np.zeros((len(content) // 3, 4), np.uint8)
+        padded[:, 1:] = np.frombuffer(content, np.uint8).reshape(-1, 3)
+        content = padded.tobytes()
+    return (np.frombuffer(content, "<i4") / 2.0**31).astype(np.float32)
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    content = stream.read(size)
+    if len(content) < size:
+        raise AudioError(f"{STDIN}: ends inside the WAV header, expected samples after it")
+    return content
+
+
+def microphone(device: str | None, seconds: float) -> Iterator[NDArray[np.float32]]:
+    """What the microphone hears, [S] float32 at 16 kHz, in pieces of ``seconds``, until the program is interrupted.
+
+    device: its number or part of its name; None is the system's own. Raises :class:`MissingExtraError` where the extra
+    or PortAudio is missing, :class:`AudioError` where there is no such microphone.
+    """
+    sounddevice = _sounddevice()
+    heard: queue.SimpleQueue[NDArray[np.float32]] = queue.SimpleQueue()
+
+    def listen(block: NDArray[np.float32], *_: object) -> None:
+        heard.put(block[:, 0].copy())
+
+    chosen: str | int | None = int(device) if device is not None and device.isdigit() else device
+    try:
+        stream = sounddevice.InputStream(
+            samplerate=SAMPLE_RATE,
+            channels=1,
+            dtype="float32",
+            device=chosen,
+            blocksize=max(1, round(seconds * SAMPLE_RATE)),
+            callback=listen,
+        )
+        stream.start()
+    except (sounddevice.PortAudioError, ValueError) as error:  # ValueError: no device of this name, or several
+        raise AudioError(
+            f"--mic: the microphone cannot be opened ({error}); --microphone chooses one of: {_inputs(sounddevice)}"
+        ) from error
+    try:
+        while True:
+            try:
+                yield heard.get(timeout=0.2)
+            except queue.Empty:
+                if not stream.active:
+                    raise AudioError("--mic: the microphone stopped; was it unplugged?") from None
+    except KeyboardInterrupt:
+        return
+    finally:
+        stream.close()
+
+
+def _sounddevice() -> Any:
+    try:
+        import sounddevice
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            "--mic needs the module 'sounddevice'; install it with: pip install 'idiolect[mic]'"
+        ) from error
+    except OSError as error:  # its own message when the C library is not there
+        raise MissingExtraError(
+            f"--mic needs PortAudio ({error}); install it with: apt install libportaudio2, or brew install portaudio"
+        ) from error
+    return sounddevice
+
+
+def _inputs(sounddevice: Any) -> str:
+    try:
+        devices = list(sounddevice.query_devices())
+    except sounddevice.PortAudioError:
+        devices = []
+    names = [f"{index} {device['name']}" for index, device in enumerate(devices) if device["max_input_channels"] > 0]
+    return ", ".join(names) or "none, the system has no microphone"

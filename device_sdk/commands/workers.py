@@ -1,0 +1,152 @@
+"""Many audio files at once, each decoded in one of several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from device_sdk.errors import AudioError, ConfigurationError
+
+if TYPE_CHECKING:
+    from device_sdk.decoding import Hotword, Hotwords, RecognitionSession, Recognizer
+    from device_sdk.hypothesis import Result
+
+__all__ = ["DAY", "Options", "decoded", "open_recognizer", "read_and_decode", "read_hotwords", "session"]
+
+DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a command decodes: what a process needs to know to open a recogniser of its own."""
+
+    bundle: Path | None
+    beam: int
+    nbest: int
+    rescore: bool
+    precision: str
+    mono: bool
+    strict: bool
+    hotwords: tuple[Hotword, ...] = ()
+
+
+def open_recognizer(options: Options) -> Recognizer:
+    from device_sdk.bundle import Bundle
+    from device_sdk.decoding import DecodingSettings, Recognizer
+    from device_sdk.personalization.rescorer import Rescorer
+
+    settings = DecodingSettings(beam=options.beam, nbest=options.nbest, max_seconds=DAY)
+    opened = Bundle.open(options.bundle)
+    rescore = Rescorer(opened).rescore if options.rescore else None
+    return Recognizer(opened, settings, rescore, precision=options.precision)  # type: ignore[arg-type]
+
+
+def session(recognizer: Recognizer, options: Options, rate: int, *, endpoints: bool) -> RecognitionSession:
+    """A session for audio of this rate. endpoints: whether utterances end, as they do in a stream but not in a file."""
+    from device_sdk.decoding import Endpointing
+
+    return recognizer.session(
+        rate,
+        mix_down=options.mono,
+        endpointing=Endpointing() if endpoints else None,
+        hotwords=_built(options.hotwords) if options.hotwords else None,
+    )
+
+
+@lru_cache(maxsize=1)
+def _built(hotwords: tuple[Hotword, ...]) -> Hotwords:
+    from device_sdk.decoding import Hotwords
+
+    return Hotwords.build(hotwords)
+
+
+def read_hotwords(path: Path | None) -> tuple[Hotword, ...]:
+    """The phrases of a text file, one a line: ``phrase | other spelling :boost`` in nats. # begins a comment.
+
+    Raises :class:`ConfigurationError` that names the line.
+    """
+    from device_sdk.decoding.hotwords import DEFAULT_BOOST, Hotword
+
+    if path is None:
+        return ()
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"--hotwords: {path}: found bytes that are no UTF-8 ({error}), expected text"
+        ) from error
+    found: list[Hotword] = []
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        spellings, colon, boost = text.rpartition(":")
+        phrase, *others = (each.strip() for each in (spellings if colon else text).split("|"))
+        try:
+            found.append(Hotword(phrase, float(boost) if colon else DEFAULT_BOOST, tuple(others)))
+        except (ValueError, ConfigurationError) as error:
+            raise ConfigurationError(f"--hotwords: {path}, line {number}: found {line!r}; {error}") from error
+    return tuple(found)
+
+
+def read_and_decode(recognizer: Recognizer, options: Options, path: Path) -> Result:
+    """The result of a whole file, as one utterance. Raises :class:`AudioError`."""
+    from device_sdk.audio import SAMPLE_RATE, read_audio
+
+    waveform = read_audio(path, mono=options.mono, strict=options.strict)
+    listening = session(recognizer, options, SAMPLE_RATE, endpoints=False)
+    listening.feed(waveform)
+    return listening.finish()
+
+
+def decoded(paths: Sequence[Path], options: Options, jobs: int) -> Iterator[tuple[Path, Result | AudioError]]:
+    """Every file with its result, or why it has none, in the order given, as they become ready.
+
+    A file that makes its process crash is such an error too, and the others go on.
+    """
+    context = multiprocessing.get_context("spawn")  # threads of libraries do not survive a fork
+    left = list(paths)
+    crashed = False
+    while left:
+        batch = left[:1] if crashed else left
+        workers = min(jobs, len(batch))
+        with ProcessPoolExecutor(workers, context, _open, (options,)) as pool:
+            futures = [pool.submit(_decode, path) for path in batch]
+            try:
+                for path, future in zip(batch, futures, strict=True):
+                    result = future.result()
+                    left = left[1:]
+                    yield path, result
+                crashed = False
+            except BrokenProcessPool:
+                if crashed or len(batch) == 1:  # alone, so it was this file
+                    path, left, crashed = left[0], left[1:], False
+                    yield path, AudioError(f"{path}: the process that decoded this file crashed; is the file damaged?")
+                else:
+                    crashed = True  # it was one of several: see whether the next one was it
+            finally:
+                for future in futures:
+                    future.cancel()
+
+
+_recognizer: Recognizer | None = None
+_options: Options | None = None
+
+
+def _open(options: Options) -> None:
+    global _recognizer, _options
+    _recognizer, _options = open_recognizer(options), options
+
+
+def _decode(path: Path) -> Result | AudioError:
+    assert _recognizer is not None and _options is not None
+    try:
+        return read_and_decode(_recognizer, _options, path)
+    except AudioError as error:
+        return error
