@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import ConfigurationError
 from device_sdk.learning.settings import LearningSettings
-from device_sdk.runtimes.onnxruntime import PRECISIONS, Precision
+from device_sdk.runtimes.onnxruntime import Precision, check_precision
 
 __all__ = ["DeviceSettings"]
 
@@ -19,7 +19,7 @@ class DeviceSettings:
     use_marginals: adapt recognition to the user's own words and the published ones. learn: keep features in memory and
     take local steps. share_marginals, share_deltas: what check-ins may send. memory_utterances, memory_seconds: bound
     of what is kept in memory for late feedback and learning. threads: of each onnxruntime session. precision: of the
-    recogniser's products, float32 or the quicker int8; what is learned is always float32.
+    recogniser's products, float32, the quicker int8, or auto; what is learned is always float32.
     """
 
     use_marginals: bool = True
@@ -39,7 +39,4 @@ class DeviceSettings:
                 f"device.memory_utterances, memory_seconds, threads: found {self.memory_utterances}, "
                 f"{self.memory_seconds}, {self.threads}; expected positive numbers"
             )
-        if self.precision not in PRECISIONS:
-            raise ConfigurationError(
-                f"device.precision: found {self.precision!r}, expected one of {', '.join(PRECISIONS)}"
-            )
+        check_precision(self.precision, "device.precision")

@@ -44,7 +44,8 @@ class Recognizer:
         """rescore: applied to the n-best list at the end of each utterance; None keeps the first pass.
 
         transducer: runs the bundle's graphs; by default onnxruntime with this many threads and this precision of its
-        products: int8 is quicker and a little less exact, and needs a bundle with int8 graphs.
+        products: int8 is quicker and a little less exact, and needs a bundle with int8 graphs; auto takes it where it
+        can.
         """
         self.bundle = bundle
         self.settings = settings

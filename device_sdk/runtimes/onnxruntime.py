@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,22 @@ if TYPE_CHECKING:
 
     from device_sdk.bundle import Bundle
 
-__all__ = ["ARCHITECTURE_KEY", "PRECISIONS", "OnnxTransducer", "Precision", "metadata", "open_session"]
+__all__ = [
+    "ARCHITECTURE_KEY",
+    "PRECISIONS",
+    "OnnxTransducer",
+    "Precision",
+    "check_precision",
+    "metadata",
+    "open_session",
+    "run",
+]
 
 ARCHITECTURE_KEY = "idiolect.architecture"
 
-Precision = Literal["float32", "int8"]
+Precision = Literal["float32", "int8", "auto"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
+"""Those that graphs have; ``auto`` is one of them, as bundle and processor allow."""
 
 Float = NDArray[np.float32]
 
@@ -84,16 +95,32 @@ def metadata(session: InferenceSession, source: str) -> dict[str, str]:
         raise BundleError(f"{source}: metadata is no text ({error}); take the bundle from its source again") from error
 
 
+def run(session: InferenceSession, feeds: Mapping[str, NDArray[np.generic]], name: str) -> list[Any]:
+    """Every output of a graph. Raises :class:`BundleError` where it fails: a damaged one may, though it was loaded."""
+    try:
+        return session.run(None, feeds)
+    except Exception as error:  # as in open_session
+        raise BundleError(f"{name}: onnxruntime cannot run this graph ({error}); export the bundle again") from error
+
+
+def check_precision(value: object, name: str) -> None:
+    """Raises :class:`ConfigurationError` for what is no :data:`Precision`. name: of the setting."""
+    if value not in (*PRECISIONS, "auto"):
+        raise ConfigurationError(f"{name}: found {value!r}, expected one of {', '.join(PRECISIONS)}, auto")
+
+
 class OnnxTransducer:
     """The :class:`~device_sdk.runtimes.protocol.Transducer` of a bundle on onnxruntime's CPU provider."""
 
     def __init__(self, bundle: Bundle, threads: int = 1, precision: Precision = "float32") -> None:
-        """precision: ``int8`` quantises the bundle's weights here and runs its int8 graphs.
+        """precision: ``int8`` quantises the bundle's weights here and runs its int8 graphs; ``auto`` does so where the
+        bundle has such graphs and the processor sums their products exactly.
 
         Raises BundleError where the bundle has none, or a graph is damaged; ConfigurationError for another precision.
         """
-        if precision not in PRECISIONS:
-            raise ConfigurationError(f"precision: found {precision!r}, expected one of {', '.join(PRECISIONS)}")
+        if precision == "auto":
+            precision = "int8" if bundle.has("encoder.int8.onnx") and _exact_products(bundle) else "float32"
+        check_precision(precision, "precision")
         suffix = "" if precision == "float32" else f".{precision}"
         if not bundle.has(f"encoder{suffix}.onnx"):
             raise BundleError(
@@ -107,9 +134,9 @@ class OnnxTransducer:
         if precision == "int8":
             levels = LEVELS if _exact_products(bundle) else COARSE_LEVELS
             self._quantised = quantise(bundle.architecture, bundle.weights, levels)
-        self._encoder = self._open(bundle.file(f"encoder{suffix}.onnx"), threads)
-        self._predictor = self._open(bundle.file(f"predictor{suffix}.onnx"), threads)
-        self._joiner = self._open(bundle.file(f"joiner{suffix}.onnx"), threads)
+        self._encoder = self._open(bundle.file(f"encoder{suffix}.onnx"), threads, 3)
+        self._predictor = self._open(bundle.file(f"predictor{suffix}.onnx"), threads, 3)
+        self._joiner = self._open(bundle.file(f"joiner{suffix}.onnx"), threads, 1)
 
     @property
     def architecture(self) -> Architecture:
@@ -126,21 +153,25 @@ class OnnxTransducer:
             )
         if len(features) == 0:
             return np.zeros((0, sizes.joiner_size), np.float32), state
-        encoded, h, c = self._encoder.run(None, {"features": features[None], "h": state.h, "c": state.c})
+        encoded, h, c = run(self._encoder, {"features": features[None], "h": state.h, "c": state.c}, "encoder")
         return encoded[0], RecurrentState(h, c)
 
     def predict(self, tokens: NDArray[np.int64], state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
         if state is None:
             state = _zeros(self._architecture.predictor_layers, len(tokens), self._architecture.predictor_size)
-        predicted, h, c = self._predictor.run(None, {"tokens": tokens, "h": state.h, "c": state.c})
+        predicted, h, c = run(self._predictor, {"tokens": tokens, "h": state.h, "c": state.c}, "predictor")
         return predicted, RecurrentState(h, c)
 
     def join(self, encoded: Float, predicted: Float) -> Float:
-        log_probs: Float = self._joiner.run(None, {"encoded": encoded, "predicted": predicted})[0]
+        log_probs: Float = run(self._joiner, {"encoded": encoded, "predicted": predicted}, "joiner")[0]
         return log_probs
 
-    def _open(self, path: Path, threads: int) -> InferenceSession:
-        return open_session(path.read_bytes(), str(path), self._packed, self._architecture, threads, self._quantised)
+    def _open(self, path: Path, threads: int, outputs: int) -> InferenceSession:
+        session = open_session(path.read_bytes(), str(path), self._packed, self._architecture, threads, self._quantised)
+        found = len(session.get_outputs())
+        if found != outputs:
+            raise BundleError(f"{path}: has {found} outputs, expected {outputs}; take the bundle from its source again")
+        return session
 
 
 _exact: bool | None = None  # the processor does not change while a process runs

@@ -305,6 +305,20 @@ def test_another_bundle_of_the_app_drops_local_weights_and_keeps_counts(tmp_path
         assert dict(device.learned().words)["light"] == 1.0
 
 
+def test_int8_is_a_setting(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    scores = {}
+    for precision in ("float32", "int8"):
+        settings = replace(quick(), precision=precision, use_marginals=False)
+        with Device.open(tmp_path / precision, KEY, tiny_bundle, settings) as device:
+            before = device.recognise(speech(1))
+            device.feedback(before.utterance_id, Corrected("light"))
+            assert device.learn().steps > 0
+            assert device.recognise(speech(1)).nbest[0].scores.acoustic != before.nbest[0].scores.acoustic
+            scores[precision] = before.nbest[0].scores.acoustic
+    assert scores["int8"] != scores["float32"]
+    assert scores["int8"] == pytest.approx(scores["float32"], rel=0.1)
+
+
 def test_one_owner_and_the_right_key(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle), pytest.raises(StateError, match="in use"):
         Device.open(tmp_path, KEY, tiny_bundle)
@@ -316,6 +330,10 @@ def test_settings_are_checked() -> None:
     for change in ({"memory_utterances": 0}, {"memory_seconds": 0.0}, {"threads": 0}):
         with pytest.raises(ConfigurationError, match="expected positive"):
             replace(DeviceSettings(), **change)
+    with pytest.raises(
+        ConfigurationError, match=r"device\.precision: found 'int4', expected one of float32, int8, auto"
+    ):
+        DeviceSettings(precision="int4")  # type: ignore[arg-type]
     for change in ({"label_weight": -1.0}, {"passes": 0}, {"hypotheses": 0}, {"baseline": float("nan")}):
         with pytest.raises(ConfigurationError, match="learning"):
             LearningSettings(**change)

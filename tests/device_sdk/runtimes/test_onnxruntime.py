@@ -141,6 +141,15 @@ def test_a_processor_that_clamps_gets_coarser_weights(tiny_bundle: Bundle, featu
     assert np.linalg.norm(fine - expected) < np.linalg.norm(coarse - expected) < 0.05 * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize(("exact", "graphs", "expected"), [(1, 1, "int8"), (0, 1, "float32"), (1, 0, "float32")])
+def test_auto_takes_int8_where_it_can(
+    exact: int, graphs: int, expected: str, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "_exact", bool(exact))
+    monkeypatch.setattr(Bundle, "has", lambda bundle, name: bool(graphs) or "int8" not in name)
+    assert OnnxTransducer(tiny_bundle, precision="auto").precision == expected
+
+
 def test_clamped_products_are_noticed(tiny_bundle: Bundle, monkeypatch) -> None:
     class Clamping:
         """What a processor whose pairs stop at 32,767 instead of 64,770 makes of the trial."""
@@ -153,7 +162,7 @@ def test_clamped_products_are_noticed(tiny_bundle: Bundle, monkeypatch) -> None:
 
 
 def test_a_precision_that_is_not_there_is_named(tiny_bundle: Bundle, monkeypatch) -> None:
-    with pytest.raises(ConfigurationError, match="precision: found 'int4', expected one of float32, int8"):
+    with pytest.raises(ConfigurationError, match="precision: found 'int4', expected one of float32, int8, auto"):
         OnnxTransducer(tiny_bundle, precision="int4")  # type: ignore[arg-type]
     monkeypatch.setattr(Bundle, "has", lambda bundle, name: "int8" not in name)
     with pytest.raises(BundleError, match=r"holds no graphs of precision int8.*idiolect export refresh"):
