@@ -14,6 +14,7 @@ __all__ = ["LEAST", "Calibration", "Curve", "confidence", "is_number", "posterio
 
 Array: TypeAlias = NDArray[np.float64]
 
+CURVES = ("word", "text", "greedy_word", "greedy_text")
 LEAST = 1e-4
 """Posteriors are kept this far from 0 and 1: a short list cannot tell more."""
 
@@ -47,12 +48,16 @@ class Calibration:
     """Fitted on development data by ``idiolect tune confidence``; the defaults are the plain posteriors.
 
     scale: what scores (nats) are multiplied with before the softmax over the list. word: for words of a hypothesis;
-    text: for the whole of it. Raises ValueError, naming the field, for a value outside its domain.
+    text: for the whole of it. greedy_word, greedy_text: the same for a hypothesis alone in its list, as greedy decoding
+    gives it: no posterior tells anything then, and its probability is that of one alignment only.
+    Raises ValueError, naming the field, for a value outside its domain.
     """
 
     scale: float = 1.0
     word: Curve = field(default_factory=Curve)
     text: Curve = field(default_factory=Curve)
+    greedy_word: Curve = field(default_factory=Curve)
+    greedy_text: Curve = field(default_factory=Curve)
 
     def __post_init__(self) -> None:
         if not is_number(self.scale) or self.scale <= 0:
@@ -62,7 +67,7 @@ class Calibration:
     def from_mapping(cls, values: Any) -> Calibration:
         """Read the object ``confidence`` of a ``rescoring.json``; absent fields keep their defaults."""
         given = dict(_object(values, cls, "confidence"))
-        for name in ("word", "text"):
+        for name in CURVES:
             if name in given:
                 given[name] = Curve(**_object(given[name], Curve, f"confidence.{name}"))
         return cls(**given)

@@ -31,10 +31,13 @@ def with_confidence(hypotheses: Sequence[Hypothesis], calibration: Calibration) 
         return ()
     shares = posteriors(np.array([each.score for each in hypotheses]), calibration.scale)
     covered = coverage(hypotheses)
+    of_text, of_word = calibration.text, calibration.word
+    if len(hypotheses) == 1:
+        of_text, of_word = calibration.greedy_text, calibration.greedy_word
     lengths = np.array([len(each.words) for each in hypotheses])
-    texts = confidence(calibration.text, shares, covered, lengths).tolist()
+    texts = confidence(of_text, shares, covered, lengths).tolist()
     words = np.array([share for part in word_posteriors(hypotheses, shares.tolist()) for share in part])
-    sure = iter(confidence(calibration.word, words, covered, np.repeat(lengths, lengths)).tolist())
+    sure = iter(confidence(of_word, words, covered, np.repeat(lengths, lengths)).tolist())
     return tuple(
         replace(
             each,

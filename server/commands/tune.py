@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import sys
@@ -19,6 +20,7 @@ from device_sdk.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
+    from device_sdk.bundle.curvature import Curvature
     from device_sdk.hypothesis import Hypothesis
     from rescoring.combination import CombinationWeights
     from server.corpora import Corpus, Waveform
@@ -152,6 +154,56 @@ def confidence(
     typer.echo(_written_line(report))
 
 
+@app.command()
+def curvature(
+    bundle: Annotated[Path, typer.Argument(help="Folder or zip of a bundle; its curvature is written or replaced.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="KIND:PATH; only voices meant for base training are used. Default: made:base."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the bundle here and leave BUNDLE as it is.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what was measured.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")] = None,
+    speeds: Annotated[str, typer.Option(help="Play voices at these speeds.")] = "0.9,1.12",
+    seed: Annotated[int, typer.Option(help="Decides made speech, fsdd's strings and masks.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the JSON to this file.")] = None,
+) -> None:
+    """Measure how large each parameter's gradient usually is; devices divide theirs by it. Do this after training."""
+    from device_sdk.bundle import Bundle
+    from server.tuning.curvature import measured
+
+    opened = Bundle.open(bundle)
+    factors = _factors(speeds)
+    corpora = [_development(source, factors, seed, limit) for source in data or ["made:base"]]
+    with _bar() as bar:
+        task = bar.add_task("gradients", total=sum(len(corpus.utterances) for corpus in corpora))
+        utterances = (utterance for corpus in corpora for utterance in corpus.utterances)
+        found, used = measured(opened, utterances, seed, lambda: bar.advance(task))
+    shares = {name: float(vectors[0].sum(dtype="f8")) for name, vectors in found.items()}
+    sizes = opened.architecture.parameter_shapes()
+    shares = {name: share * math.prod(sizes[name][1:]) for name, share in shares.items()}
+    report: dict[str, Any] = {
+        "command": shlex.join(["idiolect", *sys.argv[1:]]),
+        "data": [corpus.summary() for corpus in corpora],
+        "speeds": factors,
+        "utterances": used,
+        "share_of_squared_gradient": shares,
+    }
+    if not dry_run:
+        report["bundle"] = _written(opened, out or bundle, curvature=found)
+    text = json.dumps(report, indent=2)
+    if output is not None:
+        output.write_text(text + "\n", encoding="utf-8")
+    if as_json:
+        typer.echo(text)
+        return
+    for name, share in shares.items():
+        typer.echo(f"{share:12.4f}  {name}")
+    typer.echo(f"{used} utterances; shares of the squared gradient, which sum to 1")
+    typer.echo(_written_line(report))
+
+
 def _factors(speeds: str) -> list[float]:
     try:
         return [float(value) for value in speeds.split(",")]
@@ -159,15 +211,17 @@ def _factors(speeds: str) -> list[float]:
         raise ConfigurationError(f"--speeds: found {speeds!r}, expected numbers like 0.8,1.25") from error
 
 
-def _written(bundle: Bundle, out: Path, weights: CombinationWeights) -> str:
-    """Write the bundle with these weights; where it went."""
+def _written(
+    bundle: Bundle, out: Path, combination: CombinationWeights | None = None, curvature: Curvature | None = None
+) -> str:
+    """Write the bundle with what was chosen; where it went."""
     try:
         from export.bundles import rewrite
     except ModuleNotFoundError as error:
         if error.name != "onnx":
             raise
         raise MissingExtraError("writing bundles needs onnx; run: pip install 'idiolect-server[train]'") from error
-    return str(rewrite(bundle, out, combination=weights))
+    return str(rewrite(bundle, out, combination=combination, curvature=curvature))
 
 
 def _development(source: str, factors: list[float], seed: int, limit: int | None) -> Corpus:
@@ -206,6 +260,7 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
 
 
 def _heard(bundle: Bundle, corpora: list[Corpus], beam: int) -> list[Heard]:
+    """Every utterance twice: with the beam and rescoring, and greedily."""
     from device_sdk.decoding.recognizer import Recognizer
     from device_sdk.decoding.settings import DecodingSettings
     from device_sdk.personalization.rescorer import Rescorer
@@ -219,6 +274,7 @@ def _heard(bundle: Bundle, corpora: list[Corpus], beam: int) -> list[Heard]:
         return last[0]
 
     recognizer = Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam), rescore)
+    greedy = Recognizer(bundle, DecodingSettings(beam=1, nbest=1))
 
     def recognise(waveform: Waveform) -> tuple[Hypothesis, ...]:
         recognizer.recognise(waveform)
@@ -227,8 +283,12 @@ def _heard(bundle: Bundle, corpora: list[Corpus], beam: int) -> list[Heard]:
     found = []
     with _bar() as bar:
         for corpus in corpora:
-            advance = partial(bar.advance, bar.add_task(corpus.name, total=len(corpus)))
+            advance = partial(bar.advance, bar.add_task(corpus.name, total=2 * len(corpus)))
             found += hear(corpus.name, corpus.utterances, recognise, _voice, advance)
+            if beam > 1:
+                found += hear(
+                    corpus.name, corpus.utterances, lambda wave: greedy.recognise(wave).nbest, _voice, advance
+                )
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ __all__ = ["SCALES", "Fitted", "Heard", "fit", "fit_and_check", "hear"]
 Array = NDArray[np.float64]
 
 SCALES = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
+FIGURES = ("words", "texts", "greedy words", "greedy texts")
 FOLDS = 5
 _RIDGE = 1e-3
 _STEPS = 50
@@ -78,8 +79,8 @@ def hear(
 def fit(heard: Sequence[Heard], scales: Sequence[float] = SCALES) -> Calibration:
     """The calibration under which what was right is most probable; every source counts the same.
 
-    The scale is the best of ``scales`` for words; the two curves are logistic regressions with a slight pull to the
-    plain posterior. Raises DataError where no word was recognised.
+    Its scale is the best of ``scales`` for words; the curves are logistic regressions with a slight pull to the plain
+    posterior. Lists of one hypothesis have curves of their own. Raises DataError where no word was recognised.
     """
     if not any(each.right for each in heard):
         raise DataError("development data: no word was recognised where words are known for sure; give other --data")
@@ -87,8 +88,8 @@ def fit(heard: Sequence[Heard], scales: Sequence[float] = SCALES) -> Calibration
 
 
 def fit_and_check(heard: Sequence[Heard], scales: Sequence[float] = SCALES) -> Fitted:
-    """:func:`fit`, with its figures for ``words`` and ``texts`` before, after, and for voices that it was not fitted
-    on."""
+    """:func:`fit`, with its figures before, after, and for voices that it was not fitted on: ``words`` and ``texts``,
+    and ``greedy words`` and ``greedy texts`` of lists of one."""
     calibration = fit(heard, scales)
     designs = {scale: _Design.of(heard, scale) for scale in scales}
     voices = sorted({(each.source, each.voice) for each in heard})
@@ -109,7 +110,8 @@ def fit_and_check(heard: Sequence[Heard], scales: Sequence[float] = SCALES) -> F
 
 @dataclass(frozen=True, slots=True)
 class _Design:
-    """Regressors [N, 4] of words and of texts, what was right [N], and which utterance each row is of [N]."""
+    """Regressors [N, 4] of words and of texts, what was right [N], which utterance each word is of [N]; and of each
+    utterance its source and whether its list holds one hypothesis."""
 
     words: Array
     right: Array
@@ -117,6 +119,7 @@ class _Design:
     texts: Array
     all_right: Array
     sources: NDArray[np.int64]
+    alone: NDArray[np.bool_]
 
     @classmethod
     def of(cls, heard: Sequence[Heard], scale: float) -> _Design:
@@ -134,6 +137,7 @@ class _Design:
             _regressors(texts),
             np.array([each.all_right for each in heard], np.float64),
             np.array([names[each.source] for each in heard]),
+            np.array([len(each.hypotheses) == 1 for each in heard]),
         )
 
 
@@ -145,17 +149,28 @@ def _regressors(rows: Sequence[tuple[float, float, float]]) -> Array:
 
 
 def _fit(designs: dict[float, _Design], kept: NDArray[np.bool_]) -> Calibration:
-    best: tuple[float, float, Curve] | None = None
-    for scale, design in designs.items():
-        rows = kept[design.of_word]
-        curve, loss = _logistic(design.words[rows], design.right[rows], _weights(design.sources[design.of_word][rows]))
-        if best is None or loss < best[0]:
-            best = loss, scale, curve
-    assert best is not None
-    _, scale, words = best
-    design = designs[scale]
-    texts, _ = _logistic(design.texts[kept], design.all_right[kept], _weights(design.sources[kept]))
-    return Calibration(scale, words, texts)
+    """On the utterances that are ``kept`` [U]."""
+    any_design = next(iter(designs.values()))
+    found = Calibration()
+    lists, alone = kept & ~any_design.alone, kept & any_design.alone
+    if lists[any_design.of_word].any():
+        losses = {scale: _words(design, lists) for scale, design in designs.items()}
+        scale = min(losses, key=lambda each: losses[each][1])
+        found = Calibration(scale, losses[scale][0], _texts(designs[scale], lists))
+    if alone[any_design.of_word].any():
+        curve, _ = _words(any_design, alone)
+        found = replace(found, greedy_word=curve, greedy_text=_texts(any_design, alone))
+    return found
+
+
+def _words(design: _Design, kept: NDArray[np.bool_]) -> tuple[Curve, float]:
+    rows = kept[design.of_word]
+    return _logistic(design.words[rows], design.right[rows], _weights(design.sources[design.of_word][rows]))
+
+
+def _texts(design: _Design, kept: NDArray[np.bool_]) -> Curve:
+    curve, _ = _logistic(design.texts[kept], design.all_right[kept], _weights(design.sources[kept]))
+    return curve
 
 
 def _weights(sources: NDArray[np.int64]) -> Array:
@@ -167,7 +182,8 @@ def _weights(sources: NDArray[np.int64]) -> Array:
 def _logistic(regressors: Array, right: Array, weights: Array) -> tuple[Curve, float]:
     """Ridge logistic regression of the fields of :class:`Curve`: the curve, and its mean negative log-likelihood."""
     place, loss = _newton(regressors, right, weights, _PRIOR)
-    if place[0] < 0:  # posteriors that say the opposite of what is right are not to be believed at all
+    same = bool((regressors[:, 0] == regressors[0, 0]).all())
+    if place[0] < 0 or same:  # posteriors that say nothing, or the opposite of what is right, are not to be believed
         rest, loss = _newton(regressors[:, 1:], right, weights, _PRIOR[1:])
         place = np.concatenate([[0.0], rest])
     return Curve(*(round(float(value), 4) for value in place)), loss
@@ -196,11 +212,10 @@ def _newton(regressors: Array, right: Array, weights: Array, prior: Array) -> tu
 
 
 def _figures(heard: Sequence[Heard], calibrations: Sequence[Calibration]) -> dict[str, Reliability]:
-    words: list[tuple[float, bool]] = []
-    texts: list[tuple[float, bool]] = []
+    pairs: dict[str, list[tuple[float, bool]]] = {name: [] for name in FIGURES}
     for each, calibration in zip(heard, calibrations, strict=True):
         best = with_confidence(each.hypotheses, calibration)[0]
-        words += [(word.confidence, hit) for word, hit in zip(best.words, each.right, strict=True)]
-        texts.append((best.confidence, each.all_right))
-    found = {"words": Reliability.of(words), "texts": Reliability.of(texts)}
-    return {name: figures for name, figures in found.items() if figures is not None}
+        words, texts = FIGURES[2:] if len(each.hypotheses) == 1 else FIGURES[:2]
+        pairs[words] += [(word.confidence, hit) for word, hit in zip(best.words, each.right, strict=True)]
+        pairs[texts].append((best.confidence, each.all_right))
+    return {name: found for name, given in pairs.items() if (found := Reliability.of(given)) is not None}

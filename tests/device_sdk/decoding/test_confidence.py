@@ -101,6 +101,14 @@ def test_calibration_is_applied_to_words_and_texts_apart() -> None:
     assert [each.confidence for each in flat] == pytest.approx([0.5, 0.5])
 
 
+def test_a_hypothesis_alone_has_curves_of_its_own() -> None:
+    curves = Calibration(greedy_word=Curve(0.0, 1.0, 0.5), greedy_text=Curve(0.0, -1.0))
+    (found,) = with_confidence([hypothesis("a b", 0.1)], curves)
+    assert found.confidence == pytest.approx(1 / (1 + np.exp(1)))
+    expected = 1 / (1 + np.exp(-(1 + 0.5 * np.log(0.1))))
+    assert [word.confidence for word in found.words] == pytest.approx([expected] * 2)
+
+
 @pytest.mark.parametrize("texts", [[], [""], ["", "a"]])
 def test_empty_lists_and_texts(texts: list[str]) -> None:
     found = with_confidence([hypothesis(text, 0.5) for text in texts], Calibration())

@@ -79,7 +79,8 @@ def test_confidences_are_fitted_and_written(bundle: Path, capsys: pytest.Capture
     assert cli.main([*words, "--json", "--output", str(report_file)]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report == json.loads(report_file.read_text())
-    assert set(report["after"]) == {"words", "texts"} and report["after"]["texts"]["count"] == 8
+    assert set(report["after"]) == {"words", "texts", "greedy words", "greedy texts"}
+    assert report["after"]["texts"]["count"] == 8
     written = Bundle.open(bundle)
     assert written.combination.confidence.to_mapping() == report["confidence"]
     before = (bundle / "manifest.json").read_bytes()

@@ -60,11 +60,27 @@ def test_figures_before_after_and_of_other_voices() -> None:
     assert len(fitted.before["words"].right) == sum(len(each.right) for each in made(1500))
 
 
+def test_lists_of_one_have_curves_of_their_own() -> None:
+    generator = np.random.default_rng(2)
+    alone = []
+    for place in range(3000):
+        acoustic = -float(generator.exponential(4.0))
+        hit = bool(generator.uniform() < 1 / (1 + np.exp(-(2.0 + 0.5 * acoustic))))
+        alone.append(Heard("made", f"v{place % 10}", (hypothesis("a", 0.0, acoustic),), (hit,), hit))
+    fitted = fit_and_check([*made(1500), *alone], scales=(1.0,))
+    curves = fitted.calibration
+    assert (curves.word, curves.text) == (fit(made(1500), scales=(1.0,)).word, fit(made(1500), scales=(1.0,)).text)
+    assert curves.greedy_word.slope == 0
+    assert confidence(curves.greedy_word, np.array([1.0]), -2.0, 1)[0] == pytest.approx(1 / (1 + np.exp(-1)), abs=0.04)
+    assert fitted.before["greedy words"].ece > 0.2 and fitted.other_voices["greedy words"].ece < 0.05
+    assert fit(alone).word == Curve()
+
+
 def test_every_source_counts_the_same() -> None:
     wrong = tuple(Heard("other", "w", (hypothesis("a", 0.0, -1.0),), (False,), False) for _ in range(100))
     right = tuple(Heard("sure", "v", (hypothesis("a", 0.0, -1.0),), (True,), True) for _ in range(2000))
     found = fit([*wrong, *right], scales=(1.0,))
-    assert confidence(found.word, np.array([1.0]), -1.0, 1)[0] == pytest.approx(0.5, abs=0.05)
+    assert confidence(found.greedy_word, np.array([1.0]), -1.0, 1)[0] == pytest.approx(0.5, abs=0.05)
 
 
 def test_newton_finds_scipys_optimum() -> None:
