@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -14,6 +14,7 @@ from device_sdk.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
+    from device_sdk.runtimes.onnxruntime import Precision
     from server.corpora import Corpus
     from server.evaluation import Evaluation
 
@@ -48,6 +49,7 @@ def command(
         bool,
         typer.Option("--compare", help=f"Greedy, beam, beam and rescoring, beam {WIDE} and rescoring in one table."),
     ] = False,
+    precision: Annotated[str, typer.Option(help="Of the recogniser's products: float32, int8 or auto.")] = "float32",
     speakers: Annotated[bool, typer.Option("--speakers", help="Figures of each speaker, too.")] = False,
     only: Annotated[
         list[str] | None, typer.Option(help="Only this speaker's utterances; may be given several times.")
@@ -69,6 +71,7 @@ def command(
     from rich.console import Console
 
     from device_sdk.bundle import Bundle
+    from device_sdk.runtimes.onnxruntime import check_precision
     from server.corpora import open_corpus
 
     for option, file in (("--output", output), ("--plot", plot)):
@@ -81,6 +84,7 @@ def command(
     unknown = sorted(set(voices or ()) - set(ROLES))
     if unknown:
         raise ConfigurationError(f"--voices {unknown[0]}: expected one of {', '.join(ROLES)}")
+    check_precision(precision, "--precision")
     corpora = [_selected(open_corpus(source, seed=seed), source, only, voices, limit) for source in data]
     loaded = Bundle.open(None if bundle == "default" else bundle)
     if greedy:
@@ -95,12 +99,15 @@ def command(
             chosen := System(f"beam {beam} rescored", beam, chosen.nbest, True),
             System(f"beam {wide} rescored", wide, wide, True),
         )
-        found = {corpus.name: {each.name: _measure(loaded, each, corpus) for each in systems} for corpus in corpora}
+        found = {
+            corpus.name: {each.name: _measure(loaded, each, corpus, precision) for each in systems}
+            for corpus in corpora
+        }
         evaluations = {name: by_system[chosen.name] for name, by_system in found.items()}
         rows: dict[str, Any] = {name: {"systems": _compared(by_system)} for name, by_system in found.items()}
         table = _comparison(f"{loaded.manifest.name} {loaded.version}", found)
     else:
-        evaluations = {corpus.name: _measure(loaded, chosen, corpus) for corpus in corpora}
+        evaluations = {corpus.name: _measure(loaded, chosen, corpus, precision) for corpus in corpora}
         rows = {name: _figures(evaluation, speakers) for name, evaluation in evaluations.items()}
         table = _table(f"{loaded.manifest.name} {loaded.version}", evaluations, speakers)
     figures: dict[str, Any] = next(iter(rows.values())) if len(rows) == 1 else {"data": rows}
@@ -136,7 +143,7 @@ def _selected(
     return corpus if limit is None else Corpus(corpus.name, corpus.utterances[:limit], corpus.lexicon)
 
 
-def _measure(bundle: Bundle, system: System, corpus: Corpus) -> Evaluation:
+def _measure(bundle: Bundle, system: System, corpus: Corpus, precision: str) -> Evaluation:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -149,7 +156,8 @@ def _measure(bundle: Bundle, system: System, corpus: Corpus) -> Evaluation:
         from device_sdk.personalization.rescorer import Rescorer
 
         second_pass = Rescorer(bundle).rescore
-    recognizer = Recognizer(bundle, DecodingSettings(beam=system.beam, nbest=system.nbest), second_pass)
+    settings = DecodingSettings(beam=system.beam, nbest=system.nbest)
+    recognizer = Recognizer(bundle, settings, second_pass, precision=cast("Precision", precision))
     depths = tuple(sorted({*ORACLE_DEPTHS, max(system.nbest, *ORACLE_DEPTHS)}))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -45,6 +45,8 @@ def test_an_output_that_cannot_be_written_is_said_before_the_work(
     arguments = ["nowhere", "--data", f"folder:{recordings}", "--output", str(recordings / "no" / "such" / "file.json")]
     assert main(["evaluate", *arguments]) == 1
     assert "make it first" in capsys.readouterr().err
+    assert main(["evaluate", *arguments[:3], "--precision", "int4"]) == 1
+    assert "--precision: found 'int4', expected one of float32, int8, auto" in capsys.readouterr().err
 
 
 def test_table_speakers_limits_and_several_sources(
@@ -52,7 +54,7 @@ def test_table_speakers_limits_and_several_sources(
 ) -> None:
     source = ["--data", f"folder:{recordings}"]
     bundle = str(tiny_bundle.path)
-    assert main(["evaluate", bundle, *source, "--speakers", "--no-rescore", "--beam", "2"]) == 0
+    assert main(["evaluate", bundle, *source, "--speakers", "--no-rescore", "--beam", "2", "--precision", "int8"]) == 0
     table = capsys.readouterr().out
     assert "ann" in table and "bob" in table and "WER" in table
     options = ["--only", "bob", "--limit", "1", "--speakers", "--json"]
