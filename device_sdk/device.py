@@ -8,17 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle import weights as weight_files
-from device_sdk.checkin import exchange, identity, outbox
-from device_sdk.checkin.client import Client
-from device_sdk.checkin.exchange import CheckInReport
-from device_sdk.checkin.outbox import Outgoing
 from device_sdk.decoding import Endpointing, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.hotwords import hotwords_of
 from device_sdk.errors import BundleError, CheckInError, FeedbackError, LearningError, StateError
@@ -33,10 +29,17 @@ from device_sdk.personalization.confirmed import confirmed_texts
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.training import TrainingSession
+from device_sdk.runtimes.trial import try_transducer
 from device_sdk.session import DeviceSession
 from device_sdk.settings import DeviceSettings
 from device_sdk.state import Store, records
-from device_sdk.wire.messages import CheckedIn, CheckIn
+
+if TYPE_CHECKING:  # what check-ins need is loaded by the first one: recognition starts without it
+    from device_sdk.checkin.client import Client
+    from device_sdk.checkin.exchange import CheckInReport
+    from device_sdk.checkin.identity import Identity
+    from device_sdk.checkin.outbox import Outgoing
+    from device_sdk.wire.messages import CheckedIn
 
 __all__ = ["Device"]
 
@@ -201,6 +204,8 @@ class Device:
         token: shown once, to enrol. CheckInError: the server cannot be reached or refuses; everything is kept and the
         next check-in goes on where this one ended.
         """
+        from device_sdk.checkin.client import Client
+
         client = url if isinstance(url, Client) else Client(url)
         try:
             with self._working:
@@ -271,14 +276,14 @@ class Device:
         if found is not None and found[1] == bundle.words.digest:
             if len(found[2]) != len(bundle.words):
                 raise StateError(
-                    f"marginals/global: found {len(found[2])} probabilities, expected {len(bundle.words)}, one per word; "
-                    "delete the state folder to start afresh"
+                    f"marginals/global: found {len(found[2])} probabilities, expected one for each word, "
+                    f"{len(bundle.words)}; delete the state folder to start afresh"
                 )
             self._marginals_version, self._global = found[0], found[2]
         self._recognizer, self._teacher, self._marginal = None, None, None
         if replaced:
             if records.has_learned(store):  # a bundle that cannot be used must not cost what was learned
-                OnnxTransducer(bundle, self.settings.threads, self.settings.precision)
+                _try(bundle, self._rescorer, self.settings)
             with store.transaction():
                 records.write_published(store, None)
                 records.drop_local(store)
@@ -341,6 +346,9 @@ class Device:
             self._student, self._recognizer = student, None
 
     def _check_in(self, client: Client, token: str | None) -> CheckInReport:
+        from device_sdk.checkin import exchange
+        from device_sdk.wire.messages import CheckIn
+
         who = self._enrolled(client, token)
         sent = exchange.flush(client, self._store, who, self._take_back)
         answer = client.check_in(
@@ -368,7 +376,7 @@ class Device:
             with self._guard:
                 records.write_marginals(self._store, message.marginals_version, digest, values)
                 self._marginals_version, self._global, self._marginal = message.marginals_version, values, None
-        return CheckInReport(
+        return exchange.CheckInReport(
             round_id=answer.round.round_id if answer.round else None,
             model_version=self._base.version,
             new_model=new_model,
@@ -380,7 +388,9 @@ class Device:
             due_in_seconds=answer.retry_after_seconds,
         )
 
-    def _enrolled(self, client: Client, token: str | None) -> identity.Identity:
+    def _enrolled(self, client: Client, token: str | None) -> Identity:
+        from device_sdk.checkin import identity
+
         who = identity.load(self._store, client.url)
         if who is None or who.device_id is None:
             if token is None:
@@ -390,8 +400,10 @@ class Device:
             who = identity.enrolled(self._store, who, client.enrol(token, who))
         return who
 
-    def _enqueue(self, who: identity.Identity, answer: CheckedIn) -> None:
+    def _enqueue(self, who: Identity, answer: CheckedIn) -> None:
         """Puts this round's reports into the outbox, each stream once a round, as far as the user shares them."""
+        from device_sdk.checkin import exchange
+
         offer = answer.round
         if offer is None:
             return
@@ -414,6 +426,8 @@ class Device:
 
     def _take_back(self, outgoing: Outgoing) -> None:
         """A report that a round ended without: its counts are due again in the next one."""
+        from device_sdk.checkin import exchange, outbox
+
         with self._together():
             outbox.release(self._store, outgoing.report_id)
             if outgoing.kind == "marginals":
@@ -446,6 +460,15 @@ class Device:
 
 def _never() -> bool:
     return False
+
+
+def _try(bundle: Bundle, rescorer: Rescorer, settings: DeviceSettings) -> None:
+    """Recognises a second of noise. Raises BundleError for a bundle that cannot."""
+    transducer = OnnxTransducer(bundle, settings.threads, settings.precision)
+    try_transducer(transducer, str(bundle.path))
+    recognizer = Recognizer(bundle, settings.decoding, rescorer.rescore, transducer=transducer)
+    noise = 0.1 * np.random.default_rng(0).standard_normal(bundle.features.sample_rate, np.float32)
+    recognizer.recognise(noise, bundle.features.sample_rate)
 
 
 def _check_local(local: records.Local, base: Bundle) -> None:

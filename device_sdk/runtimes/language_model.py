@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import BundleError
-from device_sdk.runtimes.onnxruntime import metadata, open_session
+from device_sdk.runtimes.onnxruntime import metadata, open_session, run
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -58,7 +58,7 @@ class NeuralLanguageModel:
             symbols = [self._boundary, *sentences[index], self._boundary]
             words[row, : stop - start] = symbols[start:stop]
             targets[row, : stop - start] = symbols[start + 1 : stop + 1]
-        (log_probs,) = self._session.run(["log_probs"], {"words": words, "targets": targets})
+        log_probs = run(self._session, {"words": words, "targets": targets}, FILE)[0]
         for row, (index, start, first, stop) in enumerate(rows):
             results[index][first:stop] = log_probs[row, first - start : stop - start]
         return results

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.bundle import Bundle
-from device_sdk.errors import LearningError
-from device_sdk.runtimes.onnxruntime import open_session
+from device_sdk.errors import BundleError, LearningError
+from device_sdk.runtimes.onnxruntime import open_session, run
 
 __all__ = ["Gradients", "TrainingSession"]
 
@@ -61,6 +61,10 @@ class TrainingSession:
         self.architecture: Architecture = architecture
         self._session = open_session(graph, source, architecture=architecture, threads=threads, arena=True)
         self._outputs = [output.name for output in self._session.get_outputs()]
+        if not {"negative_log_likelihoods", "expected_cost"} <= set(self._outputs) or not set(self.trainable) <= set(
+            architecture.parameter_shapes()
+        ):
+            raise BundleError(f"{source}: has outputs {self._outputs}, expected losses and gradients; export it again")
         self._shapes = architecture.parameter_shapes() | architecture.constant_shapes()
 
     @property
@@ -101,7 +105,7 @@ class TrainingSession:
                 found = "nothing" if value is None else f"{value.dtype} {list(value.shape)}"
                 raise LearningError(f"parameters: {name!r}: found {found}, expected float32 {list(shape)}")
             feeds[name] = value
-        results = dict(zip(self._outputs, self._session.run(None, feeds), strict=True))
+        results = dict(zip(self._outputs, run(self._session, feeds, "training.onnx"), strict=True))
         return Gradients(
             negative_log_likelihoods=results["negative_log_likelihoods"],
             expected_cost=float(results["expected_cost"]),

@@ -15,7 +15,7 @@ import shutil
 import sqlite3
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,7 @@ SOUND = chirp(6_400, 3)
 LONG_TEXT = 10_000
 BOMB = 300_000_000  # bytes that a small gzip file unpacks to
 GRAPHS = ("encoder.onnx", "predictor.onnx", "joiner.onnx", "training.onnx", "language_model.onnx")
+QUANTISED = ("encoder.int8.onnx", "predictor.int8.onnx", "joiner.int8.onnx")
 LOADED = (*GRAPHS, "weights.safetensors", "tokenizer.model", "words.txt", "background.safetensors", "rescoring.json")
 KINDS = ("hash", "fit", "fit", "hash", "fit", "hash", "waveform", "file", "state", "model")
 """Kinds of cases, in turn: files of a bundle as damaged, or with the manifest made to fit; waveforms; audio files; the
@@ -121,6 +122,7 @@ def _use_bundle(ground: Ground, rng: Generator, *, fit: bool) -> None:
     files = dict(ground.bundle_files)
     names = [name for name in (*LOADED, *GRAPHS) if name in files] + sorted(files)  # what is loaded is drawn more often
     name = names[rng.integers(len(names))]
+    int8 = name in QUANTISED or rng.random() < 0.1
     if (name == "manifest.json" and rng.random() < 0.7) or (name == "rescoring.json" and rng.random() < 0.5):
         files[name] = _other_values(files[name], rng)
     elif name.endswith(".safetensors") and rng.random() < 0.5:
@@ -146,7 +148,7 @@ def _use_bundle(ground: Ground, rng: Generator, *, fit: bool) -> None:
     before = _rows(state)
     try:
         bundle = Bundle.open(folder)
-        device = Device.open(state, KEY, bundle, SETTINGS)
+        device = Device.open(state, KEY, bundle, replace(SETTINGS, precision="int8" if int8 else "float32"))
     except IdiolectError:
         _same_rows(before, state, "opening a device failed")
         raise
