@@ -197,7 +197,9 @@ def _tried_exact(bundle: Bundle) -> bool:
     packed, quantised = bytes(len(bundle.packed)), bytes(content)
     joiner = open_session(path.read_bytes(), str(path), packed, sizes, quantised=quantised)
     rows = {name: np.full((1, sizes.joiner_size), 10.0, np.float32) for name in ("encoded", "predicted")}
-    (scores,) = joiner.run(None, rows)
+    scores = np.asarray(run(joiner, rows, str(path))[0])
+    if scores.shape != (1, sizes.pieces):
+        raise BundleError(f"{path}: gives shape {scores.shape}, expected {(1, sizes.pieces)}; export the bundle again")
     return bool(abs(scores[0, 1] - scores[0, 0] - logit) < 0.01)
 
 

@@ -155,7 +155,7 @@ def test_clamped_products_are_noticed(tiny_bundle: Bundle, monkeypatch) -> None:
         """What a processor whose pairs stop at 32,767 instead of 64,770 makes of the trial."""
 
         def run(self, outputs: None, rows: dict[str, Float]) -> list[Float]:
-            return [np.array([[-4.1, -0.1]], np.float32)]
+            return [np.resize(np.array([-4.200, -4.137], np.float32), (1, tiny_bundle.architecture.pieces))]
 
     monkeypatch.setattr(runtime, "open_session", lambda *_, **__: Clamping())
     assert not runtime._tried_exact(tiny_bundle)
