@@ -72,3 +72,10 @@ def test_channels_are_averaged_where_asked(dtype):
 def test_what_cannot_be_mixed_down_is_named(samples, message):
     with pytest.raises(AudioError, match=message):
         check_waveform(samples, "mic", mix_down=True)
+
+
+def test_masked_values_are_values():
+    wave = np.ma.masked_array(np.array([0.1, np.nan, 0.2], np.float32), [False, True, False])
+    with pytest.raises(AudioError, match="found nan at sample 1"):
+        check_waveform(wave)
+    assert type(check_waveform(np.ma.masked_array(np.zeros(3, np.float32), True))) is np.ndarray

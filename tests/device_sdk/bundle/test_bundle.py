@@ -83,7 +83,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "truncated file": (truncated, r"weights\.safetensors: size is \d+ bytes, expected \d+"),
     "flipped byte": (flipped, r"encoder\.onnx: sha256 is \w+, expected \w+"),
     "missing file": (lambda folder: (folder / "joiner.onnx").unlink(), r"joiner\.onnx cannot be read"),
-    "no manifest": (lambda folder: (folder / "manifest.json").unlink(), r"manifest\.json cannot be read"),
+    "no manifest": (lambda folder: (folder / "manifest.json").unlink(), r"holds no manifest\.json"),
     "manifest is no JSON": (lambda folder: (folder / "manifest.json").write_text("{"), r"manifest\.json: field"),
     "unknown format": (edit(lambda m: m.update(format_version=99)), "format_version: found 99, expected 1"),
     "unknown field": (edit(lambda m: m.update(surprise=1)), "field surprise"),
@@ -106,6 +106,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         r"'joiner\.output\.bias' has shape \[7\], expected \[64\]",
     ),
     "NaN weight": (weights(nan), r"'encoder\.0\.R' holds NaN"),
+    "huge weight": (
+        weights(lambda t: t["joiner.output.bias"].put(3, -3e38)),
+        r"holds values from -3e\+38 .*at most 1e\+06",
+    ),
     "missing tensor": (weights(lambda t: t.__delitem__("features.mean")), "'features.mean' is missing"),
     "unknown tensor": (weights(lambda t: t.update(extra=np.zeros(1, np.float32))), "unknown tensor 'extra'"),
     "wrong type": (

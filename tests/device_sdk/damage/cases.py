@@ -154,7 +154,11 @@ def _use_bundle(ground: Ground, rng: Generator, *, fit: bool) -> None:
         raise
     with device:
         learning = name in ("training.onnx", "weights.safetensors", "manifest.json") or rng.random() < 0.1
-        _live(device, state, before, learning, carried=bundle.version == ground.bundle.version)
+        _live(device, state, before, learning, carried=_names(bundle) == _names(ground.bundle))
+
+
+def _names(bundle: Bundle) -> tuple[str, str]:
+    return bundle.manifest.name, bundle.version
 
 
 def _live(

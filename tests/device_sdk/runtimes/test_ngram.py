@@ -64,6 +64,14 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes) -> N
         ngram.NgramModel(tmp_path / name, WORDS)
 
 
+def test_a_small_file_that_unpacks_to_a_huge_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("kenlm")
+    monkeypatch.setattr(ngram, "LARGEST", 100_000)
+    (tmp_path / "bomb.arpa.gz").write_bytes(gzip.compress(bytes(100_001)))
+    with pytest.raises(BundleError, match=r"bomb\.arpa\.gz: unpacks to more than 100,000 bytes"):
+        ngram.NgramModel(tmp_path / "bomb.arpa.gz", WORDS)
+
+
 def test_a_bundle_without_kenlm_says_so_once(monkeypatch: pytest.MonkeyPatch, tiny_bundle: Bundle) -> None:
     monkeypatch.setitem(sys.modules, "kenlm", None)
     ngram._say_missing.cache_clear()
