@@ -88,6 +88,8 @@ class Bundle:
 
     @classmethod
     def _open_folder(cls, path: Path, folder: Path) -> Bundle:
+        if not (folder / MANIFEST).exists():
+            raise BundleError(f"{path}: holds no {MANIFEST}, so it is no bundle; give a bundle's folder or zip")
         manifest = parse(_read_bytes(folder / MANIFEST, path), f"{path}/{MANIFEST}")
         kept: dict[str, bytes] = {}
         for name, entry in manifest.files.items():
