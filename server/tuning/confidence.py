@@ -82,16 +82,14 @@ def fit(heard: Sequence[Heard], scales: Sequence[float] = SCALES) -> Calibration
     Its scale is the best of ``scales`` for words; the curves are logistic regressions with a slight pull to the plain
     posterior. Lists of one hypothesis have curves of their own. Raises DataError where no word was recognised.
     """
-    if not any(each.right for each in heard):
-        raise DataError("development data: no word was recognised where words are known for sure; give other --data")
-    return _fit({scale: _Design.of(heard, scale) for scale in scales}, np.ones(len(heard), bool))
+    return _fit(_designs(heard, scales), np.ones(len(heard), bool))
 
 
 def fit_and_check(heard: Sequence[Heard], scales: Sequence[float] = SCALES) -> Fitted:
     """:func:`fit`, with its figures before, after, and for voices that it was not fitted on: ``words`` and ``texts``,
     and ``greedy words`` and ``greedy texts`` of lists of one."""
-    calibration = fit(heard, scales)
-    designs = {scale: _Design.of(heard, scale) for scale in scales}
+    designs = _designs(heard, scales)
+    calibration = _fit(designs, np.ones(len(heard), bool))
     voices = sorted({(each.source, each.voice) for each in heard})
     fold = {voice: place % FOLDS for place, voice in enumerate(voices)}
     places = np.array([fold[each.source, each.voice] for each in heard])
@@ -139,6 +137,12 @@ class _Design:
             np.array([names[each.source] for each in heard]),
             np.array([len(each.hypotheses) == 1 for each in heard]),
         )
+
+
+def _designs(heard: Sequence[Heard], scales: Sequence[float]) -> dict[float, _Design]:
+    if not any(each.right for each in heard):
+        raise DataError("development data: no word was recognised where words are known for sure; give other --data")
+    return {scale: _Design.of(heard, scale) for scale in scales}
 
 
 def _regressors(rows: Sequence[tuple[float, float, float]]) -> Array:
