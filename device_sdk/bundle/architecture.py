@@ -10,6 +10,7 @@ from device_sdk.errors import ConfigurationError
 __all__ = ["PRESETS", "Architecture"]
 
 BLANK = 0
+LARGEST_LAYERS, LARGEST_SIZE = 64, 1 << 20  # far above any use; what a damaged manifest claims is not tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,9 @@ class Architecture:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ConfigurationError(f"architecture.{name}: found {value!r}, expected a positive integer")
+            largest = LARGEST_LAYERS if name.endswith("layers") else LARGEST_SIZE
+            if value > largest:
+                raise ConfigurationError(f"architecture.{name}: found {value}, expected at most {largest}")
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Trainable parameters, in the canonical order.

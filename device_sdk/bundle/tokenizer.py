@@ -26,7 +26,10 @@ class Tokenizer:
         if processor.unk_id() != 0:
             raise BundleError(f"{source}: unk_id is {processor.unk_id()}, expected 0 (the blank)")
         self._processor = processor
-        self._pieces: tuple[str, ...] = tuple(processor.id_to_piece(piece) for piece in range(len(processor)))
+        try:
+            self._pieces: tuple[str, ...] = tuple(processor.id_to_piece(piece) for piece in range(len(processor)))
+        except UnicodeDecodeError as error:
+            raise BundleError(f"{source}: a piece is no text ({error}); take the bundle again") from error
         self._starts = tuple(piece.startswith(WORD_START) for piece in self._pieces)
 
     @property

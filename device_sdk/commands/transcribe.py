@@ -73,7 +73,7 @@ def command(
         bool, typer.Option(help="Order the list with the bundle's language models too.", rich_help_panel=DECODING)
     ] = True,
     precision: Annotated[
-        str, typer.Option(help="float32, or int8: quicker, a little less exact.", rich_help_panel=DECODING)
+        str, typer.Option(help="float32, int8 (quicker, a little less exact) or auto.", rich_help_panel=DECODING)
     ] = "float32",
     hotwords: Annotated[
         Path | None,

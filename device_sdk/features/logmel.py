@@ -17,6 +17,7 @@ from device_sdk.errors import ConfigurationError
 __all__ = ["FeatureSettings", "Remainder", "flush", "frames", "logmel", "mel_filters"]
 
 Float = NDArray[np.float32]
+HIGHEST_RATE = 384_000  # Hz
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,11 @@ class FeatureSettings:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ConfigurationError(f"features.{name}: found {value!r}, expected a whole number of at least 1")
+        if self.sample_rate > HIGHEST_RATE or self.window > self.sample_rate:
+            raise ConfigurationError(
+                f"features.sample_rate, window: found {self.sample_rate}, {self.window}; expected at most "
+                f"{HIGHEST_RATE} Hz and a window of at most a second"
+            )
         if not 0 < self.shift <= self.window:
             raise ConfigurationError(f"features.shift: found {self.shift}, expected 1..window ({self.window})")
         if not 0.0 <= self.low_frequency < self.high_frequency <= self.sample_rate / 2:

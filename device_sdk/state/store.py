@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from device_sdk.errors import StateError
 from device_sdk.state.cipher import Cipher
@@ -76,8 +76,8 @@ class Store:
 
     def get(self, table: str, name: str) -> bytes | None:
         with self.guard:
-            row = self._run(f"SELECT value FROM {_known(table)} WHERE name = ?", name).fetchone()
-        return None if row is None else self._cipher.open(row[0], f"{table}/{name}")
+            rows = self._rows(f"SELECT value FROM {_known(table)} WHERE name = ?", name)
+        return self._cipher.open(_sealed(rows[0][0], f"{table}/{name}"), f"{table}/{name}") if rows else None
 
     def put(self, table: str, name: str, value: bytes) -> None:
         sealed = self._cipher.seal(value, f"{table}/{name}")
@@ -96,7 +96,7 @@ class Store:
     def names(self, table: str) -> list[str]:
         """Names in the order they were first put."""
         with self.guard:
-            return [row[0] for row in self._run(f"SELECT name FROM {_known(table)} ORDER BY id")]
+            return [row[0] for row in self._rows(f"SELECT name FROM {_known(table)} ORDER BY id")]
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -143,7 +143,7 @@ class Store:
     def _prepare(self) -> None:
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON", "temp_store = MEMORY"):
             self._run(f"PRAGMA {pragma}")
-        version = self._run("PRAGMA user_version").fetchone()[0]
+        version = self._rows("PRAGMA user_version")[0][0]
         if version == 0:
             with self.transaction():
                 self._run("CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL)")
@@ -160,11 +160,11 @@ class Store:
                 "update idiolect, or delete the folder to start afresh"
             )
         else:
-            meta = dict(self._run("SELECT name, value FROM meta").fetchall())
+            meta = dict(self._rows("SELECT name, value FROM meta"))
             if set(meta) != {"salt", "check"}:
                 raise StateError(f"{self.folder}: state.sqlite: table meta: found {sorted(meta)}, expected check, salt")
-            self._cipher = Cipher(self._key, meta["salt"])
-            self._cipher.open(meta["check"], "meta/check")
+            self._cipher = Cipher(self._key, _sealed(meta["salt"], "meta/salt"))
+            self._cipher.open(_sealed(meta["check"], "meta/check"), "meta/check")
 
     def _write_meta(self) -> None:
         salt = os.urandom(_SALT_BYTES)
@@ -175,8 +175,24 @@ class Store:
     def _run(self, statement: str, *values: object) -> sqlite3.Cursor:
         try:
             return self._connection.execute(statement, values)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # damaged text may be in SQLite's own message
             raise StateError(f"{self.folder / 'state.sqlite'}: {error}") from error
+
+    def _rows(self, statement: str, *values: object) -> list[Any]:
+        """What a query finds. SQLite reads as rows are fetched, so damage may show only then."""
+        cursor = self._run(statement, *values)
+        try:
+            return cursor.fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise StateError(f"{self.folder / 'state.sqlite'}: {error}") from error
+
+
+def _sealed(value: object, place: str) -> bytes:
+    if not isinstance(value, bytes):
+        raise StateError(
+            f"{place}: found {type(value).__name__}, expected bytes; delete the state folder to start afresh"
+        )
+    return value
 
 
 def _known(table: str) -> str:
