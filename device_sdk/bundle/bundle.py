@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.curvature import CURVATURE_FILE, Curvature
+from device_sdk.bundle.curvature import read as read_curvature
 from device_sdk.bundle.manifest import MANIFEST, FileEntry, Manifest, is_inside, parse
 from device_sdk.bundle.tokenizer import Tokenizer
 from device_sdk.errors import BundleError, IdiolectError
@@ -107,7 +109,7 @@ class Bundle:
                 f"{architecture.pieces}"
             )
         bundle = cls(path, folder, manifest, weight_files.pack(architecture, weights), tokenizer, manifest.version)
-        _ = bundle.background, bundle.combination  # read now, so that a damaged one is refused here
+        _ = bundle.background, bundle.combination, bundle.curvature  # read now, so that a damaged one is refused here
         return bundle
 
     @cached_property
@@ -149,6 +151,15 @@ class Bundle:
             return CombinationWeights.from_mapping(json.loads(self.file("rescoring.json").read_text(encoding="utf-8")))
         except (TypeError, ValueError, IdiolectError) as error:
             raise BundleError(f"{source}: {error}") from error
+
+    @cached_property
+    def curvature(self) -> Curvature | None:
+        """How large each parameter's gradient usually is; None where the bundle does not say."""
+        if not self.has(CURVATURE_FILE):
+            return None
+        return read_curvature(
+            self.file(CURVATURE_FILE).read_bytes(), self.architecture, f"{self.path}/{CURVATURE_FILE}"
+        )
 
     def has(self, name: str) -> bool:
         """Whether the bundle holds this file (int8 graphs, the language model and the n-gram are optional)."""

@@ -22,6 +22,7 @@ from device_sdk.learning import teacher as teachers
 from device_sdk.learning.candidates import Heard, gather, objective
 from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import Tokens
+from device_sdk.learning.preconditioner import preconditioned, scales
 from device_sdk.learning.scoring import log_likelihoods
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.specaugment import masked
@@ -130,6 +131,8 @@ def learn_one(
     loss = objective(candidates, taught, example.signal, settings)
     if isinstance(loss, str):
         return Outcome(student, cost=cost, skipped=loss)
+    curvature = bundle.curvature if settings.step.precondition else None
+    factors = None if curvature is None else scales(curvature, settings.step.damping)
     losses: list[float] = []
     norms: list[float] = []
     for _ in range(settings.passes):
@@ -138,7 +141,8 @@ def learn_one(
             {**constants, **student.weights}, features, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale
         )
         value = float(loss.weights @ found.negative_log_likelihoods) + loss.cost_scale * found.expected_cost
-        weights, momentum, norm = sgd(student.weights, found.gradients, value, student.momentum, settings.step)
+        gradients = found.gradients if factors is None else preconditioned(found.gradients, factors)
+        weights, momentum, norm = sgd(student.weights, gradients, value, student.momentum, settings.step)
         steps = student.steps + 1
         averaged = teachers.updated(student.teacher, weights, steps, settings.teacher)
         student = Student(weights, averaged, momentum, steps, student.utterances)

@@ -19,19 +19,23 @@ Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class StepSettings:
-    """learning_rate: of plain SGD. momentum: 0 for none. clip_norm: largest L2 norm of the gradient over all
-    parameters together; longer ones are scaled down, shorter ones left alone. largest_norm: a gradient longer than
-    this before clipping counts as divergence. largest_rise: a loss this many times the running mean does too, where it
-    is also above ``largest_rise`` times 10 nats (one hard utterance after easy ones is no divergence)."""
+    """learning_rate: of SGD. momentum: 0 for none. clip_norm: largest L2 norm of the (preconditioned) gradient over all
+    parameters together; longer ones are scaled down, shorter ones left alone. precondition: divide gradients by their
+    usual sizes, where the bundle knows them, with ``damping`` (see :mod:`device_sdk.learning.preconditioner`).
+    largest_norm: a gradient longer than this before clipping counts as divergence. largest_rise: a loss this many times
+    the running mean does too, where it is also above ``largest_rise`` times 10 nats (one hard utterance after easy ones
+    is no divergence)."""
 
     learning_rate: float = 0.1
     momentum: float = 0.0
     clip_norm: float = 1.0
+    precondition: bool = True
+    damping: float = 0.1
     largest_norm: float = 1e4
     largest_rise: float = 20.0
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip_norm", "largest_norm", "largest_rise"):
+        for name in ("learning_rate", "clip_norm", "damping", "largest_norm", "largest_rise"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigurationError(f"step.{name}: found {value}, expected a positive number")

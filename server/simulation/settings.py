@@ -14,14 +14,14 @@ __all__ = ["FleetSettings", "SimulationSettings"]
 
 
 def _learning() -> LearningSettings:
-    return LearningSettings(passes=1, step=StepSettings(learning_rate=0.2))
+    return LearningSettings(passes=4, step=StepSettings(learning_rate=0.2))
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
     """How devices learn and what the server asks of them.
 
-    learning: of every device; one bold step an utterance, since a round has few.
+    learning: of every device; four bold steps an utterance, since a round has few.
     clip_norm, noise_stddev: bound of a delta (L2) and the noise each device adds to every value of it.
     server_rate: learning rate of the server's averaging; 1 moves the model onto the mean of the devices' models. None
         is one fifth of the number of devices, at least 1: the mean of many deltas is a shorter step than any of them.
@@ -29,7 +29,7 @@ class FleetSettings:
     """
 
     learning: LearningSettings = field(default_factory=_learning)
-    clip_norm: float = 1.0
+    clip_norm: float = 2.0
     noise_stddev: float = 5e-5
     server_rate: float | None = None
     marginal_epsilon: float = 2.0
