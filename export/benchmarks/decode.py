@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import BundleError
 from device_sdk.features import frames, logmel
 from device_sdk.runtimes.onnxruntime import PRECISIONS
+from device_sdk.runtimes.protocol import Transducer
 from export.sherpa import CHUNK_FRAMES, export_sherpa
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ UNIT = "s of audio/s of CPU"
 Waveform = NDArray[np.float32]
 
 
+class Clip(NamedTuple):
+    """samples: [S] at 16 kHz; features: [F, M], its log-mel frames."""
+
+    samples: Waveform
+    features: Waveform
+
+
 def benchmark() -> list[Figure]:
     """Beam 8 with 8-best and greedy, ours beside sherpa-onnx and beside our encoder alone; int8 beside float32; the
     latency of a chunk; the ``paper`` preset; how far the tokens agree."""
@@ -57,8 +65,8 @@ def benchmark() -> list[Figure]:
         beams = {precision: Recognizer(bundle, _BEAM, precision=precision) for precision in PRECISIONS}
         greedies = {precision: Recognizer(bundle, _GREEDY, precision=precision) for precision in PRECISIONS}
         peers = {name: sherpa_recognizer(exported, bundle, name) for name in ("modified_beam_search", "greedy_search")}
-        features = [logmel(clip) for clip in clips]
-        ways: dict[str, Callable[[list[Waveform]], Any]] = {
+        heard = [Clip(clip, logmel(clip)) for clip in clips]
+        ways: dict[str, Callable[[Clip], Any]] = {
             "sherpa beam": partial(_sherpa, peers["modified_beam_search"]),
             "sherpa greedy": partial(_sherpa, peers["greedy_search"]),
         }
@@ -66,11 +74,12 @@ def benchmark() -> list[Figure]:
             ways[f"beam, {precision}"] = partial(_ours, beam)
             ways[f"greedy, {precision}"] = partial(_ours, greedies[precision])
             ways[f"features and encoder, {precision}"] = partial(_encode, beam)
-            ways[f"encoder, {precision}"] = partial(_encode, beam, features=features)
-            ways[f"encoder, 3 s, {precision}"] = partial(_encode, beam, features=features, block=10 * CHUNK_FRAMES)
-        speed = _alternate(ways, clips)
+            ways[f"encoder, {precision}"] = partial(_encode, beam, ready=True)
+            ways[f"encoder, 3 s, {precision}"] = partial(_encode, beam, ready=True, block=10 * CHUNK_FRAMES)
+        speed = _alternate(ways, heard)
         agreement = greedy_agreement(bundle, peers["greedy_search"], clips)
         latencies = {precision: _latencies(beam, clips) for precision, beam in beams.items()}
+        stages = [figure for beam in beams.values() for figure in _stages(beam, heard)]
     what = f"{bundle.manifest.name} weights"
     figures = []
     for precision in PRECISIONS:
@@ -93,14 +102,14 @@ def benchmark() -> list[Figure]:
         metric = f"int8 encoder, chunks of {block.strip(', ') or '300 ms'}"
         figures.append(Figure(metric, UNIT, quick, "float32", exact, None if block else 2.5))
     figures.append(Figure("clips whose greedy tokens and times are sherpa-onnx's", "share", agreement, target=1.0))
-    return [*figures, *_large(clips[:LARGE_CLIPS])]
+    return [*figures, *_large(heard[:LARGE_CLIPS]), *stages]
 
 
 _BEAM = DecodingSettings(beam=BEAM, nbest=BEAM)
 _GREEDY = DecodingSettings(beam=1, nbest=1)
 
 
-def _large(clips: list[Waveform]) -> list[Figure]:
+def _large(clips: Sequence[Clip]) -> list[Figure]:
     """The largest preset, random weights: how much faster than speech it is."""
     with TemporaryDirectory(prefix="idiolect-large-") as folder:
         bundle = Bundle.open(_random_bundle(Path(folder) / "bundle", LARGE))
@@ -111,6 +120,51 @@ def _large(clips: list[Waveform]) -> list[Figure]:
     return [
         Figure(f"beam 8, 8-best, {what}", UNIT, speed["beam"], target=10.0),
         Figure(f"features and encoder, {what}", UNIT, speed["encoder"]),
+    ]
+
+
+class _Timed:
+    """A transducer that adds up the CPU seconds of each of its networks."""
+
+    def __init__(self, transducer: Transducer) -> None:
+        self.architecture = transducer.architecture
+        self.seconds = {"encoder": 0.0, "predictor": 0.0, "joiner": 0.0}
+        self.encode = self._timed("encoder", transducer.encode)
+        self.predict = self._timed("predictor", transducer.predict)
+        self.join = self._timed("joiner", transducer.join)
+
+    def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            begin = process_time()
+            result = call(*arguments)
+            self.seconds[name] += process_time() - begin
+            return result
+
+        return timed
+
+
+def _stages(recognizer: Recognizer, clips: Sequence[Clip]) -> list[Figure]:
+    """Where the time of beam 8 goes, in ms of CPU a second of audio; medians of runs."""
+    seconds = sum(len(clip.samples) for clip in clips) / SAMPLE_RATE
+    runs = []
+    for _ in range(RUNS):
+        timed = _Timed(recognizer.transducer)
+        watched = Recognizer(recognizer.bundle, recognizer.settings, transducer=timed)
+        features, whole = 0.0, 0.0
+        for clip in clips:
+            begin = process_time()
+            _streamed(clip.samples)
+            middle = process_time()
+            _ours(watched, clip)
+            features, whole = features + middle - begin, whole + process_time() - middle
+        known = {"features": features, **timed.seconds}
+        runs.append({**known, "search and session": whole - sum(known.values()), "all": whole})
+    precision = getattr(recognizer.transducer, "precision", "")
+    per = {stage: 1e3 / seconds * median(run[stage] for run in runs) for stage in runs[0]}
+    whole = per.pop("all")
+    return [
+        Figure(f"beam 8, {precision}: {stage}", "ms of CPU/s of audio", value, "all of it", whole)
+        for stage, value in per.items()
     ]
 
 
@@ -233,43 +287,36 @@ def _random_bundle(folder: Path, preset: str) -> Path:
     )
 
 
-def _alternate(ways: Mapping[str, Callable[[list[Waveform]], Any]], clips: list[Waveform]) -> dict[str, float]:
-    """Seconds of audio in a second of CPU, each way over the clips; medians of runs in turns: a busy machine slows all
-    of them."""
-    seconds = sum(map(len, clips)) / SAMPLE_RATE
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for run in range(RUNS + 1):
-        for name, way in ways.items():
-            begin = process_time()
-            way(clips)
-            if run:  # the first one warms up
-                times[name].append(process_time() - begin)
-    return {name: seconds / median(found) for name, found in times.items()}
+def _alternate(ways: Mapping[str, Callable[[Clip], Any]], clips: Sequence[Clip]) -> dict[str, float]:
+    """Seconds of audio in a second of CPU, each way over the clips; medians of runs. The ways take turns clip by clip,
+    so that a busy machine slows all of them."""
+    seconds = sum(len(clip.samples) for clip in clips) / SAMPLE_RATE
+    runs = []
+    for _ in range(RUNS + 1):
+        took = dict.fromkeys(ways, 0.0)
+        for clip in clips:
+            for name, way in ways.items():
+                begin = process_time()
+                way(clip)
+                took[name] += process_time() - begin
+        runs.append(took)
+    return {name: seconds / median(took[name] for took in runs[1:]) for name in ways}  # the first one warms up
 
 
-def _ours(recognizer: Recognizer, clips: list[Waveform]) -> None:
-    for clip in clips:
-        session = recognizer.session()
-        for at in range(0, len(clip), CHUNK):
-            session.feed(clip[at : at + CHUNK])
-        session.finish()
+def _ours(recognizer: Recognizer, clip: Clip) -> None:
+    session = recognizer.session()
+    for at in range(0, len(clip.samples), CHUNK):
+        session.feed(clip.samples[at : at + CHUNK])
+    session.finish()
 
 
-def _encode(
-    recognizer: Recognizer,
-    clips: list[Waveform],
-    features: Sequence[Waveform] | None = None,
-    block: int = CHUNK_FRAMES,
-) -> None:
-    """The encoder in chunks of ``block`` frames, as the recogniser uses it; on features, or on samples where there are
-    none."""
-    factor = recognizer.bundle.architecture.subsampling_factor
-    for number, clip in enumerate(clips):
-        found = _streamed(clip) if features is None else features[number]
-        state = None
-        for at in range(0, len(found) - len(found) % factor, block):
-            chunk = found[at : at + block]
-            _, state = recognizer.transducer.encode(chunk[: len(chunk) - len(chunk) % factor], state)
+def _encode(recognizer: Recognizer, clip: Clip, ready: bool = False, block: int = CHUNK_FRAMES) -> None:
+    """The encoder in chunks of ``block`` frames, as the recogniser uses it. ready: on features, else on samples."""
+    factor, state = recognizer.bundle.architecture.subsampling_factor, None
+    found = clip.features if ready else _streamed(clip.samples)
+    for at in range(0, len(found) - len(found) % factor, block):
+        chunk = found[at : at + block]
+        _, state = recognizer.transducer.encode(chunk[: len(chunk) - len(chunk) % factor], state)
 
 
 def _streamed(clip: Waveform) -> Waveform:
@@ -281,9 +328,8 @@ def _streamed(clip: Waveform) -> Waveform:
     return np.concatenate(chunks)
 
 
-def _sherpa(recognizer: OnlineRecognizer, clips: list[Waveform]) -> None:
-    for clip in clips:
-        sherpa_tokens(recognizer, clip)
+def _sherpa(recognizer: OnlineRecognizer, clip: Clip) -> None:
+    sherpa_tokens(recognizer, clip.samples)
 
 
 def greedy_agreement(bundle: Bundle, peer: OnlineRecognizer, clips: list[Waveform]) -> float:

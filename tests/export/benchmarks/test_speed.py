@@ -31,6 +31,8 @@ def test_decode(monkeypatch, tiny_bundle):
     named = {figure.metric: figure for figure in figures}
     assert named["clips whose greedy tokens and times are sherpa-onnx's"].holds
     assert len(named) == len({(figure.metric, figure.unit) for figure in figures}) - 2  # clock and processor
+    stages = [figure.peer_value for figure in figures if figure.peer == "all of it"]
+    assert len(stages) == 10 and len(set(stages)) == 2
     assert {figure.target for figure in figures} == {None, 0.5, 0.85, 1.0, 2.5, 10.0, decode.LATENCY}
 
 
