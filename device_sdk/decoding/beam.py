@@ -357,7 +357,7 @@ def _sorted_out(
     top = max(ranks)
     least = top - settings.threshold - _ASIDE
     prefixes, level = list(done), list(done.values())
-    if min(ranks) < least:
+    if min(ranks) < least and len(prefixes) + len(aside) >= settings.beam:  # before that, all are extended
         for prefix, each, rank in zip(prefixes, level, ranks, strict=True):
             if rank < least:
                 aside[prefix] = _Aside(top - rank, frame, Alignments(*each))

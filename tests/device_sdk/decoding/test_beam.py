@@ -98,6 +98,33 @@ def test_compaction_keeps_the_result(monkeypatch):
     assert len(beam.tree) == 4
 
 
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), bias=st.floats(1.0, 7.0), cuts=st.lists(st.integers(0, 40), max_size=6))
+def test_hypotheses_set_aside_get_the_blanks_they_missed(seed, bias, cuts):
+    lattice = RandomLattice(seed, 5, 2.5, bias)
+    beam = search(lattice, 40, DecodingSettings(beam=6, nbest=6, threshold=1.0), cuts)
+    found = {path.tokens: path for path in paths(beam)}
+    assert len(found) == 6
+    assert set(beam.prefixes[len(beam.prefixes) - len(beam.aside) :]) == set(beam.aside)
+    for prefix, each in beam.aside.items():
+        tokens = prefix.tokens()
+        blanks = [float(lattice.log_probs(frame, tokens)[0]) for frame in range(each.since, 40)]
+        assert found[tokens].score == pytest.approx(each.alignments.score + sum(blanks), abs=1e-9)
+    oldest = min((each.since for each in beam.aside.values()), default=40)
+    assert all(first + len(encoded) > oldest for first, encoded in beam.heard)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), sharpness=st.floats(1.0, 4.0), threshold=st.floats(0.5, 3.0))
+def test_pruning_never_adds_to_a_score(seed, sharpness, threshold):
+    lattice = RandomLattice(seed, 3, sharpness, 2.0)
+    expected = exhaustive(lattice, 5, 1)
+    found = paths(search(lattice, 5, DecodingSettings(beam=6, nbest=6, symbols_per_frame=1, threshold=threshold)))
+    assert len(found) == 6
+    for path in found:
+        assert path.score <= expected[path.tokens][0] + 1e-6
+
+
 def test_no_frames_change_nothing():
     lattice = RandomLattice(1, 4)
     beam = start(lattice)
@@ -135,6 +162,10 @@ def test_greedy_takes_the_best_symbol_until_it_is_blank(seed, symbols, bias, cut
         ("symbols_per_frame", 0),
         ("threshold", 0.0),
         ("threshold", float("nan")),
+        ("length_normalisation", -0.1),
+        ("length_normalisation", float("nan")),
+        ("ngram_weight", -1.0),
+        ("ngram_weight", float("inf")),
         ("block_seconds", 0.001),
         ("block_seconds", 60.0),
         ("max_seconds", -1.0),

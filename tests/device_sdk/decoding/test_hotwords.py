@@ -1,18 +1,21 @@
-"""Hotwords: the automaton beside a plain scan of the text, the boost as a part of the score, and a word that it mends."""
+"""Hotwords: the automaton beside a plain scan of texts, the boost as a part of scores, and a word that it mends."""
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from device_sdk.bundle import Bundle
 from device_sdk.bundle.tokenizer import WORD_START
 from device_sdk.decoding import DecodingSettings, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.beam import advance, paths, start
 from device_sdk.decoding.guides import UNGUIDED, Guide
+from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError
 from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, frames
 
@@ -32,6 +35,9 @@ class Pieces:
 
     def piece(self, token: int) -> str:
         return self.pieces[token]
+
+    def starts_word(self, token: int) -> bool:
+        return self.pieces[token].startswith(WORD_START)
 
     def decode(self, tokens) -> str:
         return " ".join("".join(self.pieces[token] for token in tokens).replace(WORD_START, " ").split())
@@ -188,3 +194,37 @@ def test_blocks_do_not_change_the_search_with_hotwords(seed, cuts, bias):
             beam = advance(beam, frames(20)[begin:end], lattice, decoding)
         found.append(paths(beam))
     assert found[0] == found[1]
+
+
+def test_a_hotword_mends_a_misheard_name(tmp_path):
+    from device_sdk.audio import read_audio
+    from export.benchmarks import decode
+
+    default_bundle = Bundle.open()
+    clip = read_audio(Path(decode.__file__).parent / "speech" / "has-sven-called-yet.ogg")
+    recognizer = Recognizer(default_bundle)
+    contacts = Hotwords.build(["Sven", "Svetlana", Hotword("Doctor Snowden", spellings=("doc snowden",))])
+
+    def recognised(session):
+        for at in range(0, len(clip), 1_000):
+            session.feed(clip[at : at + 1_000])
+        return session.finish()
+
+    plain = recognised(recognizer.session())
+    mended = recognised(recognizer.session(hotwords=contacts))
+    assert "sven" not in plain.text.split()
+    assert {each.scores.hotword for each in plain.nbest} == {0.0}
+    assert "sven" in mended.text.split()
+    for each in mended.nbest:
+        assert each.scores.hotword == 2.0 * each.text.split().count("sven")
+        assert each.score == pytest.approx(each.scores.acoustic + each.scores.hotword)
+    again = recognised(recognizer.session(hotwords=["sven", "svetlana", "doctor snowden"]))
+    assert [each.text for each in again.nbest] == [each.text for each in mended.nbest]
+    with Device.open(tmp_path / "state", bytes(32), default_bundle) as device:
+        heard = recognised(device.session(hotwords=contacts))
+        assert {each.scores.hotword for each in heard.nbest} >= {2.0}
+        with pytest.raises(ConfigurationError, match="'R2' cannot be spelled"):
+            device.session(hotwords=["R2"])
+    with pytest.raises(ConfigurationError, match="'Zoë' cannot be spelled"):
+        recognizer.session(hotwords=["Zoë"])
+    assert recognised(recognizer.session(hotwords=[])).nbest == plain.nbest
