@@ -24,6 +24,7 @@ from device_sdk.bundle.manifest import FileEntry
 from device_sdk.bundle.weights import architecture_digest
 from device_sdk.errors import BundleError, MissingExtraError
 from device_sdk.runtimes.protocol import RecurrentState
+from device_sdk.runtimes.trial import try_transducer
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -104,7 +105,7 @@ class ExecutorchTransducer:
 
         threads: of ExecuTorch's pool, which the whole process shares.
 
-        Every program's size and sha256 is checked before ExecuTorch sees it.
+        Every program's size and sha256 is checked before ExecuTorch sees it, and its shapes and results after.
         Raises :class:`BundleError` for a folder that is damaged or of another architecture or other weights, and
         :class:`MissingExtraError` where ExecuTorch is not installed.
         """
@@ -120,6 +121,7 @@ class ExecutorchTransducer:
             runtime.load(program, str(folder / name), manifest.programs[name], manifest.batch)
             for name, program in zip(PROGRAMS, programs, strict=True)
         )
+        try_transducer(self, str(folder))
 
     @property
     def architecture(self) -> Architecture:

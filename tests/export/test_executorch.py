@@ -248,6 +248,15 @@ def flip(path):
 
 
 @installed
+def test_programs_that_compute_nonsense_are_refused(copy, bundle):
+    content, bias = (copy / "joiner.pte").read_bytes(), bundle.weights["joiner.output.bias"]
+    assert content.count(bias.tobytes()) == 1
+    replaced(copy, "joiner.pte", content.replace(bias.tobytes(), np.full_like(bias, np.nan).tobytes()))
+    with pytest.raises(BundleError, match="probabilities that do not sum to 1"):
+        ExecutorchTransducer(copy, bundle)
+
+
+@installed
 def test_writing_again_replaces(folder, bundle, copy, monkeypatch):
     def fail(step):
         raise RuntimeError("stopped")
