@@ -25,6 +25,7 @@ from typing import Any
 __all__ = ["Ending", "drive"]
 
 ADDRESS_SPACE = 6 << 30  # bytes; damage that asks for more is refused by the system, not served
+MEMORY = Path("/dev/shm")  # where there is one: every case writes a state folder, and waits for a disk that is one
 PATIENCE = 30.0  # s; how long one case may take before it counts as hung
 OPENING = 120.0  # s; to import and lay the ground
 
@@ -46,7 +47,7 @@ def drive(bundle: Path, cases: Sequence[int], seed: int, patience: float = PATIE
 
     endings: list[Ending] = []
     left = list(cases)
-    with tempfile.TemporaryDirectory(prefix="idiolect-damage-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="idiolect-damage-", dir=MEMORY if MEMORY.is_dir() else None) as scratch:
         while left:
             lost = _batch(bundle, left, seed, Path(scratch), patience, endings)
             left = list(cases)[len(endings) :]
