@@ -100,7 +100,7 @@ class PrefixTree:
             start, stop = self._used, self._used + len(new)
             source = [node.parent.row for node in new if node.parent is not None]
             ids = np.array([node.token for node in new], np.int64)
-            predicted, (h, c) = self.predictor.predict(ids, RecurrentState(self._h[:, source], self._c[:, source]))
+            predicted, (h, c) = self.predictor.predict(ids, RecurrentState(self._h.take(source, axis=1), self._c.take(source, axis=1)))
             if stop > len(self._predicted):
                 self._grow(stop)
             self._predicted[start:stop] = predicted
@@ -113,7 +113,7 @@ class PrefixTree:
 
     def predicted(self, prefixes: Iterable[Prefix]) -> Float:
         """Outputs of the prediction network for cached prefixes: [B, J]."""
-        return self._predicted[[prefix.row for prefix in prefixes]]
+        return self._predicted.take([prefix.row for prefix in prefixes], axis=0)
 
     def compact(self, live: Sequence[Prefix]) -> None:
         """Forget every prefix that is neither live nor on the way to a live one."""
