@@ -172,6 +172,7 @@ def _blanks(
     """
     guide = block.tree.guide
     bonuses = [prefix.bonus for prefix in prefixes]
+    gains = [] if guide is None else [guide.gain(prefix.guided) for prefix in prefixes]
     full, threshold = len(prefixes) + aside >= settings.beam, settings.threshold
     crowded = full and not aside
     for frame in range(here, len(block.encoded)):
@@ -186,8 +187,9 @@ def _blanks(
             limit = max(ranks) - threshold if full else -inf
             if crowded:
                 limit = max(limit, _worst(ranks, settings.beam))
-            reach = limit - guide.gain
-            sources = [at for at, row in enumerate(rows) if scores[at] + bonuses[at] + row[2][frame] > reach]
+            sources = [
+                at for at, row in enumerate(rows) if scores[at] + bonuses[at] + gains[at] + row[2][frame] > limit
+            ]
         if sources:
             extensions = _extensions(prefixes, scores, rows, sources, frame, limit, settings.beam, guide)
             if extensions:
@@ -285,7 +287,7 @@ def _extensions(
                 found.append((score + label, score + label, source, token + BLANK + 1))
         else:
             rank, guided = score + prefixes[source].bonus, prefixes[source].guided
-            tokens = (labels > limit - guide.gain - rank).nonzero()[0]
+            tokens = (labels > limit - guide.gain(guided) - rank).nonzero()[0]
             gained = labels[tokens].tolist()
             ids = (tokens + (BLANK + 1)).tolist()
             for token, label, change in zip(ids, gained, guide.ahead(guided, ids), strict=True):
@@ -336,9 +338,11 @@ def _extend(
             limit = max(ranks) - settings.threshold
             if len(ranks) >= settings.beam:
                 limit = max(limit, _worst(ranks, settings.beam))
-        reach = limit if tree.guide is None else limit - tree.guide.gain
         scores = [each[0] for each in level]
-        sources = [at for at, row in enumerate(rows) if scores[at] + prefixes[at].bonus + row[2][here] > reach]
+        hopes = [score + prefix.bonus for score, prefix in zip(scores, prefixes, strict=True)]
+        if tree.guide is not None:
+            hopes = [hope + tree.guide.gain(prefix.guided) for hope, prefix in zip(hopes, prefixes, strict=True)]
+        sources = [at for at, row in enumerate(rows) if hopes[at] + row[2][here] > limit]
         if not sources:
             return done
         extensions = _extensions(prefixes, scores, rows, sources, here, limit, settings.beam, tree.guide)

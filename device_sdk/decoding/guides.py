@@ -48,12 +48,9 @@ NOTHING = GuideParts(0.0, 0.0, 0.0)
 
 
 class Guide:
-    """Follows the texts of prefixes. Owns nothing that changes but a cache: sessions may share one.
+    """Follows the texts of prefixes. Owns nothing that changes but a cache: sessions may share one."""
 
-    gain: the most that one more token adds to a bonus, nats.
-    """
-
-    __slots__ = ("_ngram", "_pieces", "_starts", "_tracker", "_weight", "gain")
+    __slots__ = ("_ngram", "_pieces", "_starts", "_tracker", "_weight")
 
     def __init__(
         self,
@@ -70,7 +67,6 @@ class Guide:
         self._ngram, self._weight = (ngram, ngram_weight) if ngram_weight else (None, 0.0)
         self._pieces = [tokenizer.piece(token) for token in range(tokenizer.size)]
         self._starts = [piece.startswith(WORD_START) for piece in self._pieces]
-        self.gain = 0.0 if self._tracker is None else self._tracker.gain
 
     def start(self) -> Guided:
         """Of the empty prefix."""
@@ -79,6 +75,10 @@ class Guide:
             phrase = self._tracker.start
             bonus = self._tracker.advance(phrase)
         return Guided(bonus, phrase, 0.0, None if self._ngram is None else self._ngram.begin())
+
+    def gain(self, guided: Guided) -> float:
+        """At least the most that one more token adds to the bonus of a prefix, nats."""
+        return 0.0 if self._tracker is None else self._tracker.gain(guided.phrase)
 
     def ahead(self, guided: Guided, tokens: Sequence[int]) -> list[float]:
         """What each of some tokens would add to the bonus of a prefix."""

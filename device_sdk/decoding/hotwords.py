@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,9 @@ class Hotwords:
 
     phrases: tuple[Hotword, ...]
     automaton: _Automaton = field(repr=False, compare=False)
+    trackers: WeakKeyDictionary[Tokenizer, HotwordTracker] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def build(cls, phrases: Iterable[str | Hotword], boost: float = DEFAULT_BOOST) -> Hotwords:
@@ -93,7 +97,13 @@ class Hotwords:
                             f"{', '.join(map(repr, missing))}; give it as it is said, in the letters "
                             f"{''.join(sorted(known - {WORD_START}))}"
                         )
-        return HotwordTracker(self.automaton, tokenizer)
+        tracker = self.trackers.get(tokenizer)
+        if tracker is None:
+            tracker = self.trackers[tokenizer] = HotwordTracker(self.automaton, tokenizer)
+        return tracker
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Hotwords.build, (self.phrases,)
 
 
 def hotwords_of(hotwords: Hotwords | Iterable[str | Hotword] | None) -> Hotwords | None:
@@ -104,10 +114,10 @@ def hotwords_of(hotwords: Hotwords | Iterable[str | Hotword] | None) -> Hotwords
 class HotwordTracker:
     """The automaton read piece by piece; immutable, threads may share it.
 
-    start: the state of the empty text, which begins a word. gain: the most that one piece changes, nats.
+    start: the state of the empty text, which begins a word.
     """
 
-    __slots__ = ("_advance", "_boundary", "_next", "_pieces", "_whole", "_width", "gain", "start")
+    __slots__ = ("_advance", "_boundary", "_gain", "_next", "_pieces", "_whole", "_width", "start")
 
     def __init__(self, automaton: _Automaton, tokenizer: Tokenizer) -> None:
         codes = automaton.codes
@@ -119,9 +129,7 @@ class HotwordTracker:
         self._next = automaton.next.reshape(-1).data
         self._whole, self._advance = automaton.whole.data, automaton.advance.data
         self.start = automaton.begun
-        # What a piece earns where it begins a word was on account before.
-        inside = any(WORD_START in piece[1:] for piece in pieces[1:])
-        self.gain = float(automaton.advance.max() + (automaton.whole.max() if inside else 0.0))
+        self._gain = self._gains(automaton, pieces).data
 
     def step(self, state: int, token: int) -> tuple[int, float]:
         """(the state after one more piece, the boosts that it completed in nats)"""
@@ -131,6 +139,30 @@ class HotwordTracker:
                 earned += self._whole[state]
             state = self._next[state * self._width + code] if code >= 0 else 0
         return state, earned
+
+    def _gains(self, automaton: _Automaton, pieces: Sequence[str]) -> NDArray[np.float64]:
+        """Bounds of what one piece changes, for each state: [N]. Of pieces inside a word the letters are left open, and
+        of those that go on with a phrase at a word start; the others, most of all, are read."""
+        start, advance, whole = self._boundary, automaton.advance, automaton.whole
+        if any(WORD_START in piece[1:] for piece in pieces[1:]):
+            return np.full(len(advance), advance.max() + whole.max())
+        inside = max((len(piece) for piece in pieces[1:] if piece[0] != WORD_START), default=0)
+        begins = max((len(piece) - 1 for piece in pieces[1:] if piece[0] == WORD_START), default=0)
+        letters = [code for code in range(self._width) if code != start]
+        reached, within, after = advance, advance, advance
+        for length in range(1, max(inside, begins) + 1):
+            following = [reached[automaton.next[:, code]] for code in letters]
+            reached = np.maximum(reached, np.max(following, axis=0)) if following else reached
+            within = reached if length <= inside else within
+            after = reached if length <= begins else after
+        begun = max(self._advance[self.step(self.start, token)[0]] for token in range(1, len(pieces)))
+        following = automaton.next[:, start]
+        bounds = np.where(following == self.start, begun, after[following]) + whole
+        return np.maximum(np.maximum(bounds, within) - advance, 0.0)
+
+    def gain(self, state: int) -> float:
+        """At least the most that one more piece adds to boosts and what is on account together (nats)."""
+        return self._gain[state]
 
     def advance(self, state: int) -> float:
         """What a text that goes on gets on account (nats): of the phrases it is inside of, the largest boost by the

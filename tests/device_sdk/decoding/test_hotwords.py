@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_what_is_on_account_is_bounded_and_returned(hotwords, found):
         (ahead,) = guide.ahead(guided, [token])
         after = guide.step(guided, token)
         assert after.bonus - guided.bonus == pytest.approx(ahead)
-        assert ahead <= guide.gain + 1e-9
+        assert ahead <= guide.gain(guided) + 1e-9
         assert after.bonus >= after.hotword
         guided = after
     # A word of no phrase: all that was on account is gone, and what was complete stays.
@@ -104,6 +105,27 @@ def test_what_is_on_account_is_bounded_and_returned(hotwords, found):
     stray = followed(guide, [*found, *[PIECES.pieces.index(WORD_START), *([2] * 20)]])
     assert stray.bonus == pytest.approx(scanned(hotwords, PIECES.decode(found)))
     assert ended.hotword == pytest.approx(stray.hotword)
+
+
+@pytest.mark.parametrize("pieces", [Pieces("ab", 3), Pieces("a", 1)])
+def test_the_gain_bounds_every_piece_from_every_state(pieces):
+    hotwords = Hotwords.build(["ab", "abba b", Hotword("b a", 3.0), "bab abb aa"])
+    hotwords = hotwords if "b" in pieces.pieces else Hotwords.build(["a", "aa a"])
+    tracker = hotwords.tracker(pieces)
+    assert hotwords.tracker(pieces) is tracker  # made once, for all sessions
+    for state in range(len(hotwords.automaton.next)):
+        changes = []
+        for token in range(1, pieces.size):
+            after, earned = tracker.step(state, token)
+            changes.append(earned + tracker.advance(after) - tracker.advance(state))
+        assert max(changes) <= tracker.gain(state) + 1e-12
+
+
+def test_hotwords_travel_between_processes():
+    built = Hotwords.build(["ab", Hotword("b a", 3.0, ("ba",))])
+    again = pickle.loads(pickle.dumps(built))
+    assert again == built
+    assert (again.automaton.next == built.automaton.next).all()
 
 
 def test_partial_phrases_count_by_their_letters():
