@@ -11,8 +11,9 @@ __all__ = ["card_bytes", "render"]
 _FIRST = ("description", "data", "voices", "licences", "command", "seed", "figures", "limits")
 
 
-def card_bytes(card: Mapping[str, Any]) -> bytes:
-    return (json.dumps(card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+def card_bytes(card: Mapping[str, Any], sort: bool = False) -> bytes:
+    """JSON of a card, its fields in the order they have: prose made from the file again is the same."""
+    return (json.dumps(card, indent=2, sort_keys=sort, ensure_ascii=False) + "\n").encode()
 
 
 def render(name: str, version: str, card: Mapping[str, Any]) -> str:

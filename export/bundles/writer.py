@@ -75,7 +75,7 @@ def write_bundle(
         "tokenizer.model": tokenizer_model,
         "words.txt": words.text().encode(),
         "background.safetensors": weight_files.serialise({"unigram": np.asarray(background, np.float64)}),
-        "rescoring.json": card_bytes(combination.to_mapping()),
+        "rescoring.json": card_bytes(combination.to_mapping(), sort=True),
         "card.json": card_bytes(card),
         "MODEL_CARD.md": render(name, version, card).encode(),
         "LICENSE": licence.encode(),

@@ -12,7 +12,7 @@ import pytest
 from device_sdk.bundle import PRESETS, Architecture, Bundle
 from device_sdk.bundle import weights as weight_files
 from device_sdk.errors import BundleError
-from export.bundles import architecture_of, bundle_run, render, rewrite, write_bundle
+from export.bundles import architecture_of, bundle_run, refresh, render, rewrite, write_bundle
 from rescoring.combination import CombinationWeights
 from tests.tiny import tiny_background, tiny_tokenizer, tiny_weights, tiny_words, write_tiny_bundle
 
@@ -83,6 +83,14 @@ def test_optional_models_are_listed(tmp_path: Path) -> None:
     )
     bundle = Bundle.open(out)
     assert bundle.has("language_model.safetensors") and bundle.has("ngram.arpa")
+
+
+def test_a_refreshed_bundle_is_the_same_to_the_byte(tmp_path: Path) -> None:
+    card = {"figures": {"b": 1.5, "a": {"d": 2, "c": None}}, "description": "fields in no order"}
+    first = Bundle.open(write_bundle(tmp_path / "first", **arguments(card=card, training={"z": 1, "a": [2.5]})))
+    again = Bundle.open(refresh(first, tmp_path / "again"))
+    assert again.manifest == first.manifest  # of every file, the hash
+    assert refresh(again, tmp_path / "again", version="2") and Bundle.open(tmp_path / "again").version == "2"
 
 
 def test_rewrite_changes_what_is_asked_and_nothing_else(tiny_bundle: Bundle, tmp_path: Path) -> None:
