@@ -172,7 +172,7 @@ def _blanks(
     """
     guide = block.tree.guide
     bonuses = [prefix.bonus for prefix in prefixes]
-    gains = [] if guide is None else [guide.gain(prefix.guided) for prefix in prefixes]
+    hopes = [] if guide is None else [prefix.bonus + guide.gain(prefix.guided) for prefix in prefixes]
     full, threshold = len(prefixes) + aside >= settings.beam, settings.threshold
     crowded = full and not aside
     for frame in range(here, len(block.encoded)):
@@ -187,9 +187,7 @@ def _blanks(
             limit = max(ranks) - threshold if full else -inf
             if crowded:
                 limit = max(limit, _worst(ranks, settings.beam))
-            sources = [
-                at for at, row in enumerate(rows) if scores[at] + bonuses[at] + gains[at] + row[2][frame] > limit
-            ]
+            sources = [at for at, row in enumerate(rows) if scores[at] + hopes[at] + row[2][frame] > limit]
         if sources:
             extensions = _extensions(prefixes, scores, rows, sources, frame, limit, settings.beam, guide)
             if extensions:

@@ -151,8 +151,8 @@ class HotwordTracker:
         letters = [code for code in range(self._width) if code != start]
         reached, within, after = advance, advance, advance
         for length in range(1, max(inside, begins) + 1):
-            following = [reached[automaton.next[:, code]] for code in letters]
-            reached = np.maximum(reached, np.max(following, axis=0)) if following else reached
+            for best in [reached[automaton.next[:, code]] for code in letters]:
+                reached = np.maximum(reached, best)
             within = reached if length <= inside else within
             after = reached if length <= begins else after
         begun = max(self._advance[self.step(self.start, token)[0]] for token in range(1, len(pieces)))

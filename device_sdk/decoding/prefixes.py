@@ -100,9 +100,8 @@ class PrefixTree:
             start, stop = self._used, self._used + len(new)
             source = [node.parent.row for node in new if node.parent is not None]
             ids = np.array([node.token for node in new], np.int64)
-            predicted, (h, c) = self.predictor.predict(
-                ids, RecurrentState(self._h.take(source, axis=1), self._c.take(source, axis=1))
-            )
+            state = RecurrentState(self._h.take(source, axis=1), self._c.take(source, axis=1))
+            predicted, (h, c) = self.predictor.predict(ids, state)
             if stop > len(self._predicted):
                 self._grow(stop)
             self._predicted[start:stop] = predicted
