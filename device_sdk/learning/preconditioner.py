@@ -3,7 +3,7 @@
 Plain SGD moves the few parameters with large gradients and leaves most of a recurrent network where it is, so a device
 that takes one pass over a few utterances gains little. An adaptive optimizer would learn the sizes of gradients over
 hundreds of steps that a device does not take. Here they come with the bundle, measured on public speech, and stay as
-they are (not in the papers; measured in the README). Nothing of it depends on the user.
+they are (not in the papers). Nothing of it depends on the user.
 """
 
 from __future__ import annotations

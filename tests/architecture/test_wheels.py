@@ -130,7 +130,7 @@ def test_wheels_run_in_an_empty_environment(wheels: dict[str, Path], tmp_path: P
     missing = subprocess.run([program, "serve"], cwd=app, capture_output=True, text=True, timeout=60, check=False)
     assert missing.returncode == 1 and "pip install idiolect-server" in missing.stderr
     if (ROOT / "device_sdk" / "bundle" / "default").is_dir():
-        assert "Usage" in run(python, ROOT / "examples" / "assistant.py", "--help", cwd=app)
+        assert "usage" in run(python, ROOT / "examples" / "assistant.py", "--help", cwd=app)
         assert run(program, "bundle", "verify", cwd=app)
     (app / "server.py").write_text("raise RuntimeError('the app has its own')\n", "utf-8")
     run(python, "-c", "import device_sdk", cwd=app)
