@@ -28,7 +28,7 @@ class Joint(Predictor, Protocol):
     """What a search needs of a transducer."""
 
     def join(self, encoded: Float, predicted: Float) -> Float:
-        """encoded [B, J], predicted [B, J]. Returns log-probabilities [B, V], blank 0."""
+        """encoded, predicted [B, K, J], 1 for what is to be repeated. Returns log-probabilities [B, K, V], blank 0."""
         ...
 
 

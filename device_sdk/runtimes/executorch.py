@@ -164,14 +164,16 @@ class ExecutorchTransducer:
         return predicted, RecurrentState(h, c)
 
     def join(self, encoded: Float, predicted: Float) -> Float:
-        encoded = np.broadcast_to(encoded, predicted.shape)
-        run = self._joiner
+        encoded, predicted = np.broadcast_arrays(encoded, predicted)
+        shape, run = encoded.shape, self._joiner
+        encoded, predicted = encoded.reshape(-1, shape[-1]), predicted.reshape(-1, shape[-1])
         parts = []
         with self._lock:
             for at in range(0, len(predicted), self._batch):
                 rows = slice(at, at + self._batch)
                 parts.append(run(run.tensor(encoded[rows]), run.tensor(predicted[rows]))[0].numpy())
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        log_probs = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return log_probs.reshape(*shape[:-1], -1)
 
 
 class _Method:

@@ -42,5 +42,8 @@ class Transducer(Protocol):
         ...
 
     def join(self, encoded: Float, predicted: Float) -> Float:
-        """encoded: [1, J] or [B, J]; predicted: [B, J]. Returns log-probabilities [B, V] float32 (nats)."""
+        """encoded and predicted: [B, J] or [B, K, J], with 1 for B or K where rows are to be repeated.
+
+        Returns log-probabilities [B, V] or [B, K, V] float32 (nats).
+        """
         ...

@@ -11,7 +11,7 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.quantised import EMBEDDING_ZERO
 from export.graphs.builder import INT64, MICROSOFT, GraphBuilder, Value
 from export.graphs.lstm import lstm_cell
-from export.graphs.streaming import TABLE_PIECES, stacked_frames
+from export.graphs.streaming import TABLE_PIECES, joined, stacked_frames, states_of
 
 __all__ = ["encoder", "joiner", "predictor"]
 
@@ -79,7 +79,7 @@ def predictor(architecture: Architecture) -> bytes:
                 *(rows, weight, scale, weight_scale, g.constant(EMBEDDING_ZERO, "uint8"), "", g.weight(f"{name}.B")),
                 domain=MICROSOFT,
             )
-        h_before, c_before = (g.squeeze(g.slice(state, layer, layer + 1, 0), 0) for state in (h, c))
+        h_before, c_before = (states_of(g, state, layer, layers) for state in (h, c))
         gates = g.add(_product(g, _unit(g, h_before), f"{name}.R"), inputs)
         h_next, c_next = lstm_cell(g, gates, size, c_before)
         below = _unit(g, h_next)
@@ -94,11 +94,8 @@ def predictor(architecture: Architecture) -> bytes:
 def joiner(architecture: Architecture) -> bytes:
     """As :func:`export.graphs.streaming.joiner`."""
     g = GraphBuilder(architecture)
-    encoded = g.input("encoded", ["E", architecture.joiner_size])
-    predicted = g.input("predicted", ["B", architecture.joiner_size])
-    mixed = _unit(g, g.op("Tanh", g.add(encoded, predicted)))
-    logits = _product(g, mixed, "joiner.output.weight", g.weight("joiner.output.bias"))
-    g.output("log_probs", g.op("LogSoftmax", logits, axis=-1), ["B", architecture.pieces])
+    logits = _product(g, _unit(g, joined(g)), "joiner.output.weight", g.weight("joiner.output.bias"))
+    g.output("log_probs", g.op("LogSoftmax", logits, axis=-1), ["R", architecture.pieces])
     return g.finish("joiner.int8")
 
 

@@ -6,7 +6,7 @@ from device_sdk.bundle.architecture import Architecture
 from export.graphs.builder import INT64, GraphBuilder, Value
 from export.graphs.lstm import lstm_step, stack
 
-__all__ = ["encoder", "joiner", "predictor", "stacked_frames"]
+__all__ = ["encoder", "joined", "joiner", "predictor", "stacked_frames", "states_of"]
 
 TABLE_PIECES = 1_024
 """Up to this many pieces, the first layer's input products of all of them are one table. It depends on weights alone,
@@ -38,6 +38,11 @@ def encoder(architecture: Architecture) -> bytes:
     return g.finish("encoder")
 
 
+def states_of(g: GraphBuilder, states: Value, layer: int, layers: int) -> Value:
+    """[L, B, P] -> those of one layer, [B, P]."""
+    return g.squeeze(states if layers == 1 else g.slice(states, layer, layer + 1, 0), 0)
+
+
 def predictor(architecture: Architecture) -> bytes:
     """tokens [B] int64, h [L, B, P], c [L, B, P] -> predicted [B, J], h_next, c_next."""
     g = GraphBuilder(architecture)
@@ -55,7 +60,7 @@ def predictor(architecture: Architecture) -> bytes:
             inputs = g.op("Gather", g.op("Gemm", embedding, w, b, transB=1), tokens, axis=0)
         else:
             inputs = g.op("Gemm", g.op("Gather", embedding, tokens, axis=0), w, b, transB=1)
-        before = (g.squeeze(g.slice(state, layer, layer + 1, 0), 0) for state in (h, c))
+        before = (states_of(g, state, layer, layers) for state in (h, c))
         h_next, c_next = lstm_step(g, inputs, r, size, *before)
         hidden.append(h_next)
         cells.append(c_next)
@@ -66,12 +71,18 @@ def predictor(architecture: Architecture) -> bytes:
     return g.finish("predictor")
 
 
+def joined(g: GraphBuilder) -> Value:
+    """encoded and predicted, [B, K, J] with 1 where they are to be repeated -> tanh of their sum, [B * K, J]."""
+    size = g.architecture.joiner_size
+    encoded = g.input("encoded", ["E", "F", size])
+    predicted = g.input("predicted", ["P", "Q", size])
+    return g.op("Tanh", g.reshape(g.add(encoded, predicted), -1, size))
+
+
 def joiner(architecture: Architecture) -> bytes:
-    """encoded [1 or B, J], predicted [B, J] -> log_probs [B, V] (nats)."""
+    """encoded and predicted, as of :func:`joined` -> log_probs [B * K, V] (nats)."""
     g = GraphBuilder(architecture)
-    encoded = g.input("encoded", ["E", architecture.joiner_size])
-    predicted = g.input("predicted", ["B", architecture.joiner_size])
-    mixed = g.op("Tanh", g.add(encoded, predicted))
+    mixed = joined(g)
     logits = g.op("Gemm", mixed, g.weight("joiner.output.weight"), g.weight("joiner.output.bias"), transB=1)
-    g.output("log_probs", g.op("LogSoftmax", logits, axis=-1), ["B", architecture.pieces])
+    g.output("log_probs", g.op("LogSoftmax", logits, axis=-1), ["R", architecture.pieces])
     return g.finish("joiner")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 
 import numpy as np
@@ -38,8 +37,9 @@ class RandomLattice:
         return numbers[:, None], (numbers[None, :, None], -numbers[None, :, None])
 
     def join(self, encoded, predicted):
-        rows = itertools.zip_longest(encoded[:, 0], predicted[:, 0])
-        return np.stack([self.log_probs(int(frame), self.prefixes[int(number)]) for frame, number in rows])
+        rows = np.broadcast(encoded[..., 0], predicted[..., 0])
+        found = [self.log_probs(int(frame), self.prefixes[int(number)]) for frame, number in rows]
+        return np.stack(found).reshape(*rows.shape, self.pieces)
 
     def log_probs(self, frame: int, prefix: tuple[int, ...]) -> np.ndarray:
         known = self.tables.get((frame, prefix))

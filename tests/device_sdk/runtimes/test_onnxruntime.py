@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 
@@ -13,7 +15,7 @@ from device_sdk.bundle import PRESETS, Architecture, Bundle
 from device_sdk.bundle.weights import pack
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.runtimes import onnxruntime as runtime
-from device_sdk.runtimes.onnxruntime import OnnxTransducer, open_session
+from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision, open_session
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 from export.graphs import joiner
 from tests.tiny import tiny_weights
@@ -95,14 +97,39 @@ def test_prediction_steps_match_numpy_row_by_row(tiny_bundle: Bundle) -> None:
             np.testing.assert_allclose(predicted[row], expected[-1], atol=2e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_joiner_gives_log_probabilities(tiny_bundle: Bundle, rows: int) -> None:
+JOINED = [((1,), (3,)), ((3,), (3,)), ((3,), (1,)), ((1, 4), (3, 1)), ((3, 4), (3, 4)), ((1, 1), (1, 1))]
+
+
+@pytest.mark.parametrize("shapes", JOINED)
+def test_joiner_gives_log_probabilities(tiny_bundle: Bundle, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     weights, rng = tiny_bundle.weights, np.random.default_rng(0)
-    encoded, predicted = (rng.normal(size=(count, 32)).astype(np.float32) for count in (rows, 3))
+    encoded, predicted = (rng.normal(size=(*shape, 32)).astype(np.float32) for shape in shapes)
     found = OnnxTransducer(tiny_bundle).join(encoded, predicted)
     logits = np.tanh(encoded.astype(np.float64) + predicted) @ weights["joiner.output.weight"].T
     logits += weights["joiner.output.bias"]
-    np.testing.assert_allclose(found, logits - np.log(np.exp(logits).sum(1, keepdims=True)), atol=3e-5)
+    expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, atol=3e-5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_joiners_of_older_versions_give_the_same(
+    tiny_bundle: Bundle, tmp_path: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer, file = OnnxTransducer(tiny_bundle, precision=precision), Bundle.file
+    for name in ("joiner.onnx", "joiner.int8.onnx"):
+        model = onnx.load(tiny_bundle.file(name), load_external_data=False)
+        for each in model.graph.input:  # which took one row for each pair
+            del each.type.tensor_type.shape.dim[1]
+        onnx.save(model, tmp_path / name)
+    monkeypatch.setattr(
+        Bundle, "file", lambda bundle, name: tmp_path / name if name.startswith("joiner") else file(bundle, name)
+    )
+    monkeypatch.setattr(runtime, "_exact", None)
+    older, rng = OnnxTransducer(tiny_bundle, precision=precision), np.random.default_rng(1)
+    for shapes in JOINED:
+        encoded, predicted = (rng.normal(size=(*shape, 32)).astype(np.float32) for shape in shapes)
+        np.testing.assert_array_equal(older.join(encoded, predicted), newer.join(encoded, predicted))
 
 
 def test_other_weights_are_used_by_the_same_graphs(tiny_bundle: Bundle, features: Float) -> None:
@@ -153,6 +180,9 @@ def test_auto_takes_int8_where_it_can(
 def test_clamped_products_are_noticed(tiny_bundle: Bundle, monkeypatch) -> None:
     class Clamping:
         """What a processor whose pairs stop at 32,767 instead of 64,770 makes of the trial."""
+
+        def get_inputs(self) -> list[SimpleNamespace]:
+            return [SimpleNamespace(shape=["E", "F", tiny_bundle.architecture.joiner_size])]
 
         def run(self, outputs: None, rows: dict[str, Float]) -> list[Float]:
             return [np.resize(np.array([-4.200, -4.137], np.float32), (1, tiny_bundle.architecture.pieces))]

@@ -102,13 +102,13 @@ def test_prediction_is_numpys_whatever_else_is_in_the_batch(case: Case) -> None:
         np.testing.assert_allclose(alone[0][0], found[0][row], atol=1e-5)
 
 
-@pytest.mark.parametrize("encoded_rows", [1, 4])
-def test_the_joiner_is_numpys(case: Case, encoded_rows: int) -> None:
+@pytest.mark.parametrize("shapes", [((1, 1), (4, 1)), ((4, 1), (4, 1)), ((1, 3), (4, 1)), ((2, 3), (2, 3))])
+def test_the_joiner_is_numpys(case: Case, shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
     rng = np.random.default_rng(2)
-    encoded, predicted = (rng.normal(size=(rows, case.sizes.joiner_size)) for rows in (encoded_rows, 4))
+    encoded, predicted = (rng.normal(size=(*shape, case.sizes.joiner_size)) for shape in shapes)
     inputs = {"encoded": encoded.astype(np.float32), "predicted": predicted.astype(np.float32)}
     (found,) = case.session(quantised.joiner).run(None, inputs)
-    logits = unit(np.tanh(encoded + predicted)) @ case.matrix("joiner.output.weight").T
+    logits = unit(np.tanh(encoded + predicted)).reshape(len(found), -1) @ case.matrix("joiner.output.weight").T
     logits += case.weights["joiner.output.bias"]
     expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     np.testing.assert_allclose(found, expected, atol=1e-4)

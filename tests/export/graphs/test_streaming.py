@@ -62,14 +62,13 @@ def test_prediction_steps_are_the_networks(network):
     np.testing.assert_allclose(np.stack(steps, axis=1), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("encoded_rows", [1, 4])
+@pytest.mark.parametrize("shapes", [((1, 1), (4, 1)), ((4, 1), (4, 1)), ((1, 3), (4, 1)), ((2, 3), (2, 3))])
 @torch.no_grad()
-def test_the_joiner_is_the_networks(network, encoded_rows):
+def test_the_joiner_is_the_networks(network, shapes):
     size = network.architecture.joiner_size
     random = np.random.default_rng(2)
-    encoded = random.normal(size=(encoded_rows, size)).astype(np.float32)
-    predicted = random.normal(size=(4, size)).astype(np.float32)
+    encoded, predicted = (random.normal(size=(*shape, size)).astype(np.float32) for shape in shapes)
     (found,) = run(network, streaming.joiner, {"encoded": encoded, "predicted": predicted})
     expected = network.join(torch.from_numpy(encoded), torch.from_numpy(predicted)).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-5)
     np.testing.assert_allclose(np.exp(found).sum(axis=1), 1.0, atol=1e-5)
