@@ -240,10 +240,13 @@ def _settled(
     for first, encoded in heard:
         behind = [prefix for prefix, each in aside.items() if each.since < first + len(encoded)]
         if behind and first < frame:
-            blanks = _join(tree, behind, encoded[: frame - first])[:, :, BLANK].tolist()
+            begin = max(min([aside[prefix].since for prefix in behind]) - first, 0)
+            if begin >= frame - first:
+                continue
+            blanks = _join(tree, behind, encoded[begin : frame - first])[:, :, BLANK].tolist()
             for prefix, each in zip(behind, blanks, strict=True):
                 score = scores[prefix]
-                for blank in each[max(aside[prefix].since - first, 0) :]:
+                for blank in each[max(aside[prefix].since - first - begin, 0) :]:
                     score += blank
                 scores[prefix] = score
     return {prefix: (scores[prefix], each.alignments.gap, each.alignments.emissions) for prefix, each in aside.items()}

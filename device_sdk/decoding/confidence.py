@@ -63,9 +63,25 @@ def word_posteriors(hypotheses: Sequence[Hypothesis], shares: Sequence[float]) -
         mine, share = found[index], shares[index]
         for other in range(index):
             theirs, theirs_share = found[other], shares[other]
-            for here, there in agreement(one.words, hypotheses[other].words):
-                mine[here] += theirs_share
-                theirs[there] += share
+            words, others = one.words, hypotheses[other].words
+            # Most words of two hypotheses are the same at the same place: before and after what differs.
+            shorter = min(len(words), len(others))
+            begin = end = 0
+            while begin < shorter and words[begin] is others[begin]:
+                begin += 1
+            while end < shorter - begin and words[-1 - end] is others[-1 - end]:
+                end += 1
+            for at in range(begin):
+                mine[at] += theirs_share
+                theirs[at] += share
+            if begin + end < shorter:
+                first, last = words[begin : len(words) - end], others[begin : len(others) - end]
+                for here, there in agreement(first, last):
+                    mine[begin + here] += theirs_share
+                    theirs[begin + there] += share
+            for at in range(1, end + 1):
+                mine[-at] += theirs_share
+                theirs[-at] += share
     return found
 
 
@@ -95,7 +111,7 @@ def _aligned(
     one: Sequence[Word], other: Sequence[Word], first: int, last: int, start: int, stop: int
 ) -> Iterator[tuple[int, int]]:
     """Equal words in the alignment of ``one[first:last]`` and ``other[start:stop]`` with the fewest edits."""
-    if first == last or start == stop:
+    if not {word.text for word in one[first:last]}.intersection([word.text for word in other[start:stop]]):
         return
     rows: list[list[float]] = [[float(j) for j in range(stop - start + 1)]]
     for i in range(first, last):

@@ -14,24 +14,39 @@ from device_sdk.hypothesis import Hypothesis, Scores, Word
 __all__ = ["distinct", "word_times"]
 
 
+Known = dict[tuple[tuple[int, ...], int, int], Word | None]
+"""Words by their tokens and the frames of the first and the last; None for tokens without text."""
+
+
 def word_times(
-    tokens: Sequence[int], frames: Sequence[int], tokenizer: Tokenizer, frame_seconds: float, seconds: float
+    tokens: tuple[int, ...],
+    frames: Sequence[int],
+    tokenizer: Tokenizer,
+    frame_seconds: float,
+    seconds: float,
+    known: Known | None = None,
 ) -> tuple[Word, ...]:
     """Words with the times of the frames that emitted their first and last pieces.
 
     frames: the emitting frame of each token; frame_seconds: length of one; seconds: of the audio, an upper bound.
+    known: words of other hypotheses, which share most of theirs; new ones are added.
     """
-    starts = [i for i, token in enumerate(tokens) if i == 0 or tokenizer.starts_word(token)]
+    known = {} if known is None else known
+    starts_word = tokenizer.starts_word
+    starts = [i for i, token in enumerate(tokens) if i == 0 or starts_word(token)]
     words: list[Word] = []
     begin = 0  # a piece that is a bare word boundary has no text: it belongs to the word that follows
     for _, end in pairwise([*starts, len(tokens)]):
-        text = tokenizer.decode(tokens[begin:end])
-        if not text:
-            continue
-        first = min(frames[begin] * frame_seconds, seconds)
-        last = min((frames[end - 1] + 1) * frame_seconds, seconds)
-        words.append(Word(text, first, last))
-        begin = end
+        key = (tokens[begin:end], frames[begin], frames[end - 1])
+        if key in known:
+            word = known[key]
+        else:
+            text = tokenizer.decode(key[0])
+            first, last = min(key[1] * frame_seconds, seconds), min((key[2] + 1) * frame_seconds, seconds)
+            word = known[key] = Word(text, first, last) if text else None
+        if word is not None:
+            words.append(word)
+            begin = end
     return tuple(words)
 
 
@@ -58,11 +73,12 @@ def distinct(
         text: (totals[text] + path.bonus) / max(1, len(path.tokens)) ** length_normalisation
         for text, path in chosen.items()
     }
+    known: Known = {}
     return tuple(
         Hypothesis(
             tokens=path.tokens,
             text=text,
-            words=word_times(path.tokens, path.frames, tokenizer, frame_seconds, seconds),
+            words=word_times(path.tokens, path.frames, tokenizer, frame_seconds, seconds, known),
             scores=Scores(acoustic=totals[text], ngram=path.ngram, hotword=path.hotword),
             score=scores[text],
         )
