@@ -21,7 +21,7 @@ from device_sdk.errors import BundleError, CheckInError, FeedbackError, Learning
 from device_sdk.feedback.signals import Accepted, Cancelled, Corrected, CostFunction, Semantics, Signal
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.learned import Learned
-from device_sdk.learning.learner import LearningReport, Outcome, Student, Teacher, learn, learn_one
+from device_sdk.learning.learner import LearningReport, Outcome, Student, Teacher, learn, learn_one, rebased
 from device_sdk.learning.memory import Example, Recent
 from device_sdk.learning.step import Momentum
 from device_sdk.personalization import cache as caches
@@ -268,7 +268,9 @@ class Device:
             self._student = Student(parameters, parameters)
         else:
             _check_local(local, self._base)
-            self._student = Student(local.weights, local.teacher, Momentum(), local.steps, local.utterances)
+            self._student = Student(
+                local.weights, local.teacher, Momentum(), local.steps, local.utterances, local.start
+            )
         content = store.get("counts", "cache")
         self._cache = caches.empty(bundle.words) if content is None else caches.from_bytes(content, bundle.words)
         self._marginals_version, self._global = 0, None
@@ -294,7 +296,7 @@ class Device:
         with self._guard:
             if self._recognizer is None:
                 bundle = self._base
-                if self._student.steps:
+                if self._student.steps or self._student.start is not None:
                     bundle = bundle.with_weights(self._student.weights, f"{bundle.version}+{self._student.steps}")
                 self._recognizer = Recognizer(
                     bundle,
@@ -421,8 +423,8 @@ class Device:
                 and student.utterances >= deltas.minimum_utterances
                 and not exchange.has_reported(self._store, who, offer.round_id, "deltas")
             ):
-                base = {name: self._base.weights[name] for name in student.weights}
-                exchange.enqueue_delta(self._store, who, offer, deltas, student.weights, base, student.utterances)
+                start = student.start or {name: self._base.weights[name] for name in student.weights}
+                exchange.enqueue_delta(self._store, who, offer, deltas, student.weights, start, student.utterances)
 
     def _take_back(self, outgoing: Outgoing) -> None:
         """A report that a round ended without: its counts are due again in the next one."""
@@ -446,15 +448,22 @@ class Device:
                 raise
 
     def _adopt(self, published: records.Published) -> None:
-        """A new base: local weights are dropped, marginals kept. BundleError: it is unfit; the old one stays."""
+        """A new base: of what was learned here the share that the settings keep stays. BundleError: it is unfit; the
+        old one stays."""
         base = _with_published(self._packaged, published)
+        old, new = ({name: each.weights[name] for name in self._student.weights} for each in (self._base, base))
         with self._guard:
+            moved = self._student.steps or self._student.start is not None
+            student = rebased(self._student, old, new, self.settings.learning.keep) if moved else Student(new, new)
             with self._store.transaction():
                 records.write_published(self._store, published)
                 records.drop_local(self._store)
-            self._base = base
-            parameters = {name: base.weights[name] for name in base.architecture.parameter_shapes()}
-            self._student = Student(parameters, parameters)
+                if student.start is not None:
+                    records.write_start(self._store, student.start)
+                    records.write_local(
+                        self._store, records.Local(base.version, student.weights, student.teacher, 0, 0)
+                    )
+            self._base, self._student = base, student
             self._recognizer, self._teacher = None, None
 
 
@@ -473,7 +482,9 @@ def _try(bundle: Bundle, rescorer: Rescorer, settings: DeviceSettings) -> None:
 
 def _check_local(local: records.Local, base: Bundle) -> None:
     constants = {name: base.weights[name] for name in base.architecture.constant_shapes()}
-    for name, weights in (("local", local.weights), ("teacher", local.teacher)):
+    for name, weights in (("local", local.weights), ("teacher", local.teacher), ("start", local.start)):
+        if weights is None:
+            continue
         try:
             weight_files.check(base.architecture, {**constants, **weights}, "found unusable weights")
         except BundleError as error:

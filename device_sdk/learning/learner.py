@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,24 +24,28 @@ from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import Tokens
 from device_sdk.learning.preconditioner import preconditioned, scales
 from device_sdk.learning.scoring import log_likelihoods
-from device_sdk.learning.settings import LearningSettings
+from device_sdk.learning.settings import SUBSETS, LearningSettings
 from device_sdk.learning.specaugment import masked
 from device_sdk.learning.step import Arrays, Momentum, sgd
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.training import TrainingSession
 
-__all__ = ["LearningReport", "Outcome", "Student", "Teacher", "learn", "learn_one"]
+__all__ = ["LearningReport", "Outcome", "Student", "Teacher", "learn", "learn_one", "rebased"]
 
 
 @dataclass(frozen=True, slots=True)
 class Student:
-    """Everything that steps change. weights, teacher: trainable parameters; steps, utterances: since the base came."""
+    """Everything that steps change. weights, teacher: trainable parameters; steps, utterances: since the base came.
+
+    start: the weights then, which a delta is measured from; None for the base's own.
+    """
 
     weights: Arrays
     teacher: Arrays
     momentum: Momentum = field(default_factory=Momentum)
     steps: int = 0
     utterances: int = 0
+    start: Arrays | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,18 @@ class Outcome:
     norms: tuple[float, ...] = ()
     cost: float | None = None
     skipped: str | None = None
+
+
+def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
+    """A student on a new base: ``new`` plus the share ``keep`` of what the steps on ``old`` had changed.
+
+    Its teacher starts from the same weights. With ``keep`` 0 it is the new base.
+    """
+    if keep == 0.0:
+        return Student(new, new)
+    share = np.float32(keep)
+    start = {name: array + share * (student.weights[name] - old[name]) for name, array in new.items()}
+    return Student(start, start, start=start)
 
 
 class Teacher:
@@ -141,14 +157,16 @@ def learn_one(
             {**constants, **student.weights}, features, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale
         )
         value = float(loss.weights @ found.negative_log_likelihoods) + loss.cost_scale * found.expected_cost
-        gradients = found.gradients if factors is None else preconditioned(found.gradients, factors)
+        gradients = {name: each for name, each in found.gradients.items() if name.startswith(SUBSETS[settings.subset])}
+        if factors is not None:
+            gradients = preconditioned(gradients, factors)
         weights, momentum, norm = sgd(student.weights, gradients, value, student.momentum, settings.step)
         steps = student.steps + 1
         averaged = teachers.updated(student.teacher, weights, steps, settings.teacher)
-        student = Student(weights, averaged, momentum, steps, student.utterances)
+        student = replace(student, weights=weights, teacher=averaged, momentum=momentum, steps=steps)
         losses.append(value)
         norms.append(norm)
-    student = Student(student.weights, student.teacher, student.momentum, student.steps, student.utterances + 1)
+    student = replace(student, utterances=student.utterances + 1)
     return Outcome(student, tuple(losses), tuple(norms), cost)
 
 

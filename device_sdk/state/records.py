@@ -29,6 +29,7 @@ __all__ = [
     "write_marginals",
     "write_number",
     "write_published",
+    "write_start",
     "write_text",
 ]
 
@@ -47,13 +48,15 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What steps made of the base. base: version it started from; steps, utterances: since then."""
+    """What steps made of the base. base: version it started from; steps, utterances: since then. start: the weights
+    then, None for the base's own."""
 
     base: str
     weights: Arrays
     teacher: Arrays
     steps: int
     utterances: int
+    start: Arrays | None = None
 
 
 def read_published(store: Store) -> Published | None:
@@ -80,18 +83,25 @@ def has_learned(store: Store) -> bool:
 def read_local(store: Store) -> Local | None:
     """The local weights, None where nothing was learned since the base came. StateError: unreadable."""
     head = store.get("settings", "local")
-    weights, teacher = store.get("weights", "local"), store.get("weights", "teacher")
+    weights, teacher, start = (store.get("weights", name) for name in ("local", "teacher", "start"))
     if head is None or weights is None or teacher is None:
         return None
     try:
         fields = json.loads(head)
-        return Local(fields["base"], load(weights), load(teacher), int(fields["steps"]), int(fields["utterances"]))
+        return Local(
+            fields["base"],
+            load(weights),
+            load(teacher),
+            int(fields["steps"]),
+            int(fields["utterances"]),
+            None if start is None else load(start),
+        )
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise StateError(f"weights/local: found unreadable local weights ({error}); {_AFRESH}") from error
 
 
 def write_local(store: Store, local: Local) -> None:
-    """All of it in one transaction."""
+    """All of it in one transaction, but the start, which does not change: see :func:`write_start`."""
     head = {"base": local.base, "steps": local.steps, "utterances": local.utterances}
     with store.transaction():
         store.put("settings", "local", json.dumps(head).encode())
@@ -99,8 +109,14 @@ def write_local(store: Store, local: Local) -> None:
         store.put("weights", "teacher", _bytes(local.teacher))
 
 
+def write_start(store: Store, weights: Arrays) -> None:
+    """The weights that steps on a base set out from, where they are not the base's own."""
+    store.put("weights", "start", _bytes(weights))
+
+
 def drop_local(store: Store) -> None:
     with store.transaction():
+        store.delete("weights", "start")
         store.delete("settings", "local")
         store.delete("weights", "local")
         store.delete("weights", "teacher")
