@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import nlargest
 from math import exp, inf, log1p
 from typing import NamedTuple
 
@@ -149,11 +148,12 @@ def _advance(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSetting
         rows = block.rows(prefixes)
         scores = [each[0] for each in level]
         here, scores, extensions = _blanks(block, prefixes, rows, scores, here, len(aside), settings)
-        level = [(score, each[1], each[2]) for score, each in zip(scores, level, strict=True)]
         if extensions:
-            done = _extend(block, prefixes, rows, level, extensions, here, aside, settings)
+            done = _extend(block, prefixes, rows, scores, level, extensions, here, aside, settings)
             here += 1
             prefixes, level = _sorted_out(done, aside, beam.frame + here, settings)
+        else:
+            level = [(score, each[1], each[2]) for score, each in zip(scores, level, strict=True)]
     return _beam(block, prefixes, level, aside)
 
 
@@ -172,22 +172,28 @@ def _blanks(
     """
     guide = block.tree.guide
     bonuses = [prefix.bonus for prefix in prefixes]
-    hopes = [] if guide is None else [prefix.bonus + guide.gain(prefix.guided) for prefix in prefixes]
+    hopes = bonuses if guide is None else [prefix.bonus + guide.gain(prefix.guided) for prefix in prefixes]
+    blanks, peaks = [row[1] for row in rows], [row[2] for row in rows]
     full, threshold = len(prefixes) + aside >= settings.beam, settings.threshold
-    crowded = full and not aside
+    crowded, limit = full and not aside, -inf
     for frame in range(here, len(block.encoded)):
-        ended = [score + row[1][frame] for score, row in zip(scores, rows, strict=False)]
+        ended = [score + blank[frame] for score, blank in zip(scores, blanks, strict=True)]
         if guide is None:
-            limit = max(ended) - threshold if full else -inf
-            if crowded:
-                limit = max(limit, _worst(ended, settings.beam))
-            sources = [at for at, row in enumerate(rows) if scores[at] + row[2][frame] > limit]
+            ranks, hoped = ended, scores
         else:
             ranks = [score + bonus for score, bonus in zip(ended, bonuses, strict=True)]
-            limit = max(ranks) - threshold if full else -inf
-            if crowded:
-                limit = max(limit, _worst(ranks, settings.beam))
-            sources = [at for at, row in enumerate(rows) if scores[at] + hopes[at] + row[2][frame] > limit]
+            hoped = [score + hope for score, hope in zip(scores, hopes, strict=True)]
+        if full:
+            limit = max(ranks) - threshold
+        for hope, peak in zip(hoped, peaks, strict=True):
+            if hope + peak[frame] > limit:
+                break
+        else:
+            scores = ended
+            continue
+        if crowded:
+            limit = max(limit, _worst(ranks, settings.beam))
+        sources = [at for at, hope in enumerate(hoped) if hope + peaks[at][frame] > limit]
         if sources:
             extensions = _extensions(prefixes, scores, rows, sources, frame, limit, settings.beam, guide)
             if extensions:
@@ -221,7 +227,7 @@ class _Block:
         if new:
             scores = _join(self.tree, new, self.encoded[first:])
             labels, padding = scores[:, :, BLANK + 1 :], [0.0] * first
-            blank, peak = scores[:, :, BLANK].tolist(), labels.max(axis=2).tolist()
+            blank, peak = scores[:, :, BLANK].tolist(), np.maximum.reduce(labels, axis=2).tolist()
             for index, prefix in enumerate(new):
                 known[prefix] = (first, padding + blank[index], padding + peak[index], labels[index])
         return [known[prefix] for prefix in prefixes]
@@ -257,7 +263,7 @@ _Extension = tuple[float, float, int, int]
 
 
 def _worst(scores: Sequence[float], beam: int) -> float:
-    return min(scores) if len(scores) == beam else nlargest(beam, scores)[-1]
+    return min(scores) if len(scores) == beam else sorted(scores, reverse=True)[beam - 1]
 
 
 def _extensions(
@@ -279,8 +285,9 @@ def _extensions(
             tokens = (labels > limit - score).nonzero()[0]
             if len(tokens) > width:
                 tokens = np.argpartition(labels, -width)[-width:]
-            for token, label in zip(tokens.tolist(), labels[tokens].tolist(), strict=True):
-                found.append((score + label, score + label, source, token + BLANK + 1))
+            for token in tokens.tolist():
+                reached = score + labels.item(token)
+                found.append((reached, reached, source, token + BLANK + 1))
         else:
             rank, guided = score + prefixes[source].bonus, prefixes[source].guided
             tokens = (labels > limit - guide.gain(guided) - rank).nonzero()[0]
@@ -289,13 +296,14 @@ def _extensions(
             for token, label, change in zip(ids, gained, guide.ahead(guided, ids), strict=True):
                 if rank + label + change > limit:
                     found.append((rank + label + change, score + label, source, token))
-    return found if len(found) <= width else nlargest(width, found)
+    return found if len(found) <= width else sorted(found, reverse=True)[:width]
 
 
 def _extend(
     block: _Block,
     prefixes: Sequence[Prefix],
     rows: Sequence[_Row],
+    scores: Sequence[float],
     level: Sequence[_Kept],
     extensions: list[_Extension],
     here: int,
@@ -304,13 +312,13 @@ def _extend(
 ) -> dict[Prefix, _Kept]:
     """One frame: up to ``symbols_per_frame`` tokens for every hypothesis worth it, then a blank.
 
-    level: the hypotheses before the frame; ``extensions`` those with one token. Those of ``aside`` that gain alignments
+    level: the hypotheses before the frame, whose scores are ``scores``; ``extensions`` those with one token. Those of ``aside`` that gain alignments
     are taken out of it. Returns the hypotheses after the frame.
     """
     tree, frame = block.tree, block.frame + here
     done: dict[Prefix, _Kept] = {
-        prefix: (each[0] + row[1][here], each[1], each[2])
-        for prefix, row, each in zip(prefixes, rows, level, strict=True)
+        prefix: (score + row[1][here], each[1], each[2])
+        for prefix, row, score, each in zip(prefixes, rows, scores, level, strict=True)
     }
     emitted = 0
     while True:
@@ -329,16 +337,19 @@ def _extend(
         if emitted == settings.symbols_per_frame:
             return done
         ranks = [each[0] + prefix.bonus for prefix, each in done.items()]
-        limit = -inf
-        if len(ranks) + len(aside) >= settings.beam:
+        full, limit = len(ranks) + len(aside) >= settings.beam, -inf
+        if full:
             limit = max(ranks) - settings.threshold
-            if len(ranks) >= settings.beam:
-                limit = max(limit, _worst(ranks, settings.beam))
         scores = [each[0] for each in level]
         hopes = [score + prefix.bonus for score, prefix in zip(scores, prefixes, strict=True)]
         if tree.guide is not None:
             hopes = [hope + tree.guide.gain(prefix.guided) for hope, prefix in zip(hopes, prefixes, strict=True)]
-        sources = [at for at, row in enumerate(rows) if hopes[at] + row[2][here] > limit]
+        reached = [hope + row[2][here] for hope, row in zip(hopes, rows, strict=True)]
+        if max(reached) <= limit:
+            return done
+        if full and len(ranks) >= settings.beam:
+            limit = max(limit, _worst(ranks, settings.beam))
+        sources = [at for at, most in enumerate(reached) if most > limit]
         if not sources:
             return done
         extensions = _extensions(prefixes, scores, rows, sources, here, limit, settings.beam, tree.guide)
@@ -368,7 +379,8 @@ def _sorted_out(
         del aside[max(aside, key=lambda prefix: aside[prefix].behind)]
         excess -= 1
     if excess > 0:
-        order = nlargest(settings.beam, range(len(prefixes)), key=lambda at: level[at][0] + prefixes[at].bonus)
+        ranks = [each[0] + prefix.bonus for prefix, each in zip(prefixes, level, strict=True)]
+        order = sorted(range(len(ranks)), key=ranks.__getitem__, reverse=True)[: settings.beam]
         prefixes, level = [prefixes[at] for at in order], [level[at] for at in order]
     return prefixes, level
 

@@ -94,11 +94,14 @@ class PrefixTree:
         Every parent must be cached, which holds for every prefix that this method returned.
         """
         guide = self.guide
-        nodes = [parent.child(token, guide) for parent, token in zip(parents, tokens, strict=True)]
+        nodes = [
+            parent.children.get(token) or parent.child(token, guide)
+            for parent, token in zip(parents, tokens, strict=True)
+        ]
         new = [node for node in nodes if node.row < 0]
         if new:
             start, stop = self._used, self._used + len(new)
-            source = [node.parent.row for node in new if node.parent is not None]
+            source = np.array([node.parent.row for node in new if node.parent is not None])
             ids = np.array([node.token for node in new], np.int64)
             state = RecurrentState(self._h.take(source, axis=1), self._c.take(source, axis=1))
             predicted, (h, c) = self.predictor.predict(ids, state)
