@@ -312,8 +312,8 @@ def _extend(
 ) -> dict[Prefix, _Kept]:
     """One frame: up to ``symbols_per_frame`` tokens for every hypothesis worth it, then a blank.
 
-    level: the hypotheses before the frame, whose scores are ``scores``; ``extensions`` those with one token. Those of ``aside`` that gain alignments
-    are taken out of it. Returns the hypotheses after the frame.
+    level: the hypotheses before the frame, whose scores are ``scores``; ``extensions`` those with one token. Those of
+    ``aside`` that gain alignments are taken out of it. Returns the hypotheses after the frame.
     """
     tree, frame = block.tree, block.frame + here
     done: dict[Prefix, _Kept] = {
