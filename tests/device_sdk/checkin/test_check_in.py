@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -120,6 +120,42 @@ def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bu
         assert device.model_version == closed["model_version"]
         assert device.learned().marginals_version == report.marginals_version
         device.recognise(np.zeros(9600, np.float32))
+
+
+def test_what_the_user_taught_stays_on_a_new_base_and_is_not_reported_again(
+    tmp_path: Path, tiny_bundle: Bundle, server: Running
+) -> None:
+    plan = DeltaPlan(clip_norm=10.0).model_dump()
+    first = server.open_round(deltas=plan)
+    kept = replace(SETTINGS, learning=replace(SETTINGS.learning, keep=1.0))
+    with (
+        Device.open(tmp_path / "one", KEY, tiny_bundle, kept) as one,
+        Device.open(tmp_path / "other", bytes(32), tiny_bundle, kept) as other,
+    ):
+        taught(one, 1)
+        taught(other, 2)
+        moved = {name: array - tiny_bundle.weights[name] for name, array in one.student.weights.items()}
+        for device in (one, other):
+            device.check_in(server.url, TOKEN)
+        server.close_round(first)
+        assert one.check_in(server.url).new_model
+        start = one.student.start
+        assert start is not None and one.student.steps == 0
+        own = sum(float(np.vdot(start[name] - one.base.weights[name], array)) for name, array in moved.items())
+        assert own > 0.0, "of its own move, what the mean has not taken up is still there"
+        second = server.open_round(deltas=plan)
+        taught(one, 3)
+        step = {name: array - start[name] for name, array in one.student.weights.items()}
+        other.check_in(server.url)  # takes the new base, and has learned nothing on it
+        one.check_in(server.url)
+        before = {name: np.array(array) for name, array in one.base.weights.items()}
+        server.close_round(second)
+        assert one.check_in(server.url).new_model
+        for name, array in step.items():  # the one report of this round is of the steps of this round
+            np.testing.assert_allclose(one.base.weights[name] - before[name], array, atol=1e-6)
+    with Device.open(tmp_path / "one", KEY, tiny_bundle, kept) as one:
+        assert one.student.start is not None
+        one.recognise(np.zeros(9600, np.float32))
 
 
 def test_without_the_users_consent_nothing_is_sent(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
