@@ -81,14 +81,20 @@ class Outcome:
 
 
 def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
-    """A student on a new base: ``new`` plus the share ``keep`` of what the steps on ``old`` had changed.
+    """A student on a new base: ``new`` plus the share ``keep`` of what its own steps had changed besides.
 
-    Its teacher starts from the same weights. With ``keep`` 0 it is the new base.
+    What the new base has taken up of it, as far as both point the same way, is not added again: with o the
+    student's distance from ``old`` and d that of ``new``, keep * (o - max(0, <o, d> / <d, d>) d) is. Its teacher starts
+    from the same weights. With ``keep`` 0, or where ``new`` is what the student had become, it is the new base.
     """
     if keep == 0.0:
         return Student(new, new)
-    share = np.float32(keep)
-    start = {name: array + share * (student.weights[name] - old[name]) for name, array in new.items()}
+    moved = {name: student.weights[name] - array for name, array in old.items()}
+    shift = {name: new[name] - array for name, array in old.items()}
+    length = sum(float(np.vdot(array, array)) for array in shift.values())
+    alike = sum(float(np.vdot(moved[name], array)) for name, array in shift.items())
+    taken, share = np.float32(max(0.0, alike / length) if length else 0.0), np.float32(keep)
+    start = {name: array + share * (moved[name] - taken * shift[name]) for name, array in new.items()}
     return Student(start, start, start=start)
 
 
