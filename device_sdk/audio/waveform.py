@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,7 +49,7 @@ def check_waveform(samples: NDArray[np.generic], name: str = "audio", *, mix_dow
     if samples.size:
         # min and max see every NaN and infinity, without a temporary array.
         low, high = float(samples.min()), float(samples.max())
-        if not (np.isfinite(low) and np.isfinite(high)):
+        if not (isfinite(low) and isfinite(high)):
             index = np.unravel_index(int(np.argmin(np.isfinite(samples))), samples.shape)
             raise AudioError(f"{name}: found {samples[index]} at sample {index[0]}, expected finite values in [-1, 1]")
         if max(-low, high) > _LOUDEST:

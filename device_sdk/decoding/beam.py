@@ -394,6 +394,12 @@ def _beam(block: _Block, prefixes: Sequence[Prefix], level: Sequence[_Kept], asi
     frame = block.frame + len(block.encoded)
     if not aside:
         return Beam(block.tree, first, tuple(alignments), frame)
+    for prefix, (behind, since, (score, gap, emissions)) in aside.items():
+        row = block.known.get(prefix)
+        if row is not None and since >= block.frame + row[0]:  # its blanks are known up to here
+            for blank in row[1][since - block.frame :]:
+                score += blank
+            aside[prefix] = _Aside(behind, frame, Alignments(score, gap, emissions))
     top, needed = max(ranks), min([each.since for each in aside.values()])
     last = sorted(aside, key=lambda prefix: aside[prefix].behind)
     for prefix in last:

@@ -50,7 +50,7 @@ def push(
     Sums are taken in the order of the blocks: whoever wants the same bits for any chunking passes the same blocks.
     """
     found, remainder = frames(block, stream.remainder, features)
-    return _decode(replace(stream, remainder=remainder), found, transducer, decoding)
+    return _decode(stream, remainder, found, transducer, decoding)
 
 
 def end(
@@ -59,7 +59,7 @@ def end(
     """Decode the last samples; frames too few for the encoder to stack are dropped, as in training."""
     found, remainder = frames(rest, stream.remainder, features)
     found = np.concatenate([found, flush(remainder, features)])
-    return _decode(replace(stream, remainder=Remainder(rest[:0])), found, transducer, decoding)
+    return _decode(stream, Remainder(rest[:0]), found, transducer, decoding)
 
 
 def collected(stream: Stream, mel_bins: int) -> Float:
@@ -72,9 +72,11 @@ def collected(stream: Stream, mel_bins: int) -> Float:
     return np.concatenate(found[::-1]) if found else np.zeros((0, mel_bins), np.float32)
 
 
-def _decode(stream: Stream, found: Float, transducer: Transducer, decoding: DecodingSettings) -> Stream:
+def _decode(
+    stream: Stream, remainder: Remainder, found: Float, transducer: Transducer, decoding: DecodingSettings
+) -> Stream:
     if len(found) == 0:
-        return stream
+        return replace(stream, remainder=remainder)
     ready = np.concatenate([stream.waiting, found]) if len(stream.waiting) else found
     usable = len(ready) - len(ready) % transducer.architecture.subsampling_factor
     beam, encoder = stream.beam, stream.encoder
@@ -82,7 +84,7 @@ def _decode(stream: Stream, found: Float, transducer: Transducer, decoding: Deco
         encoded, encoder = transducer.encode(ready[:usable], encoder)
         step = search.greedy if decoding.beam == 1 and beam.tree.guide is None else search.advance
         beam = step(beam, encoded, transducer, decoding)
-    return replace(stream, beam=beam, encoder=encoder, features=(stream.features, found), waiting=ready[usable:])
+    return Stream(beam, remainder, ready[usable:], (stream.features, found), encoder)
 
 
 def searched_again(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Beam:
