@@ -432,17 +432,18 @@ def greedy(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings)
     while here < total:
         rest = encoded[here : here + _BLOCK]
         scores = joint.join(rest[None], tree.predicted([prefix])[None])[0]
-        best = scores.argmax(axis=1)
+        best, blanks = scores.argmax(axis=1).tolist(), scores[:, BLANK].tolist()
         if emitted == settings.symbols_per_frame:
             best[0] = BLANK
-        jump = int((best != BLANK).argmax())
-        if best[jump] == BLANK:
-            score += float(scores[:, BLANK].sum(dtype=np.float64))
+        for jump, token in enumerate(best):
+            if token != BLANK:
+                score += scores.item(jump, token)
+                emitted = emitted + 1 if jump == 0 else 1
+                here += jump
+                emissions = (beam.frame + here, emissions)
+                prefix = tree.extend([prefix], [token])[0]
+                break
+            score += blanks[jump]
+        else:
             here, emitted = here + len(rest), 0
-            continue
-        score += float(scores[:jump, BLANK].sum(dtype=np.float64)) + float(scores[jump, best[jump]])
-        emitted = emitted + 1 if jump == 0 else 1
-        here += jump
-        emissions = (beam.frame + here, emissions)
-        prefix = tree.extend([prefix], [int(best[jump])])[0]
     return replace(beam, prefixes=(prefix,), alignments=(Alignments(score, 0.0, emissions),), frame=beam.frame + total)

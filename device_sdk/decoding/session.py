@@ -218,6 +218,7 @@ class RecognitionSession:
         self._resampler = Resampler(self._resampler.source, recognizer.features.sample_rate)
         self._stream = streams.begin(recognizer.transducer, recognizer.features, recognizer.guide(self._hotwords))
         self._stable, self._stable_text = self._stream.beam.prefixes[0], ""
+        self._best = self._stable
         self._text = ""
         self._rule = None
         self._closed = ""
@@ -318,11 +319,13 @@ class RecognitionSession:
         best = next((prefix for prefix in beam.prefixes if _descends(prefix, self._stable)), None)
         if best is None:
             return
+        before = self._stable
         if best is beam.prefixes[0]:
             shared = _shared_prefix(beam, self._recognizer.settings.threshold)
-            if _descends(shared, self._stable):
+            if shared is not before and _descends(shared, before):
                 self._stable_text, self._stable = self._extended(shared), shared
-        self._text = self._extended(best)
+        if best is not self._best or self._stable is not before:
+            self._text, self._best = self._extended(best), best
 
     def _extended(self, prefix: Prefix) -> str:
         """The text of an extension of the stable prefix. Only the pieces after it are read: the work of a block does
