@@ -100,14 +100,17 @@ def _cell(figure: dict[str, Any], seeds: int) -> str:
 
 
 def _remarks(document: dict[str, Any]) -> Iterator[str]:
-    found = document["bootstrap"]
-    if found is not None:
+    parts = (("bootstrap", "all rounds"), ("bootstrap_last_round", "last round"), ("bootstrap_heldout", "held out"))
+    for name, part in parts:
+        found = document[name]
+        if found is None:
+            continue
         title = {"slot_error": "slot error", "wer": "word error"}[found["figure"]]
         absolute, relative = found["absolute"], found["relative"]["mean"]
         verdict = "excludes" if absolute["excludes_zero"] else "includes"
         yield (
-            f"{title}, both against frozen: {100 * relative:+.1f} % relative; difference {100 * absolute['mean']:+.1f} "
-            f"points, 95 % interval {100 * absolute['low']:+.1f} to {100 * absolute['high']:+.1f} (bootstrap over "
+            f"{title}, {part}, both against frozen: {100 * relative:+.1f} % relative; difference "
+            f"{100 * absolute['mean']:+.1f} points, 95 % interval {100 * absolute['low']:+.1f} to {100 * absolute['high']:+.1f} (bootstrap over "
             f"{found['groups']} voices: {verdict} zero)"
         )
     for stream, entry in document["epsilon"].items():

@@ -106,6 +106,8 @@ def describe(
         "seed_values": list(settings.seeds),
         "epsilon": epsilon(runs),
         "bootstrap": bootstrap(runs),
+        "bootstrap_last_round": bootstrap(runs, lambda outcome: outcome.round == rounds - 1),
+        "bootstrap_heldout": bootstrap(runs, lambda outcome: outcome.held_out),
         "data": settings.source,
         "bytes": {condition.name: traffic(runs, condition.name) for condition in CONDITIONS},
         "device": {condition.name: load(runs, condition.name) for condition in CONDITIONS},
@@ -122,14 +124,18 @@ def describe(
     }
 
 
-def bootstrap(runs: Sequence[Run]) -> dict[str, Any] | None:
+def bootstrap(
+    runs: Sequence[Run], chosen: Callable[[Outcome], bool] = lambda outcome: not outcome.held_out
+) -> dict[str, Any] | None:
     """Both against frozen, paired by utterance, voices resampled: slot errors, or word errors where there are no slots.
+
+    chosen: which utterances; by default all of the devices'.
 
     All seeds' utterances of one voice stay together. None where there is only one voice, or frozen makes no error.
     """
     kind: Kind = "slot_error" if any(outcome.slots for run in runs for outcome in run.outcomes) else "wer"
     frozen, both = (
-        [outcome for run in runs if run.condition == name for outcome in run.outcomes if not outcome.held_out]
+        [outcome for run in runs if run.condition == name for outcome in run.outcomes if chosen(outcome)]
         for name in ("frozen", "both")
     )
     before, after = [counts(outcome, kind) for outcome in frozen], [counts(outcome, kind) for outcome in both]

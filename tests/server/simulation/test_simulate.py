@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -152,8 +153,8 @@ def test_a_condition_allows_what_it_says(condition: Condition) -> None:
     assert (plans["marginals"] is not None) == condition.marginals
     assert (plans["deltas"] is not None) == condition.learning
     assert plans["goal"] == 5 and plans["minimum"] == 3
-    rates = [round_settings(FleetSettings(), condition, devices)["optimizer"]["learning_rate"] for devices in (2, 20)]
-    assert rates == [1.0, 4.0]
+    faster = round_settings(replace(FleetSettings(), server_rate=3.0), condition, 5)
+    assert faster["optimizer"] == {"kind": "sgd", "learning_rate": 3.0}
 
 
 def outcome(voice: str, errors: int) -> Outcome:
@@ -172,6 +173,9 @@ def test_the_bootstrap_pairs_both_with_frozen() -> None:
     assert found is not None and found["figure"] == "slot_error"
     assert found["absolute"]["mean"] == pytest.approx(-0.25)
     assert found["absolute"]["low"] == pytest.approx(-0.25) and found["absolute"]["excludes_zero"]
+    nobody = bootstrap([run("frozen", frozen), run("both", both)], lambda entry: entry.held_out)
+    some = bootstrap([run("frozen", frozen), run("both", both)], lambda entry: entry.voice in ("v1", "v2", "v3"))
+    assert nobody is None and some is not None and some["groups"] == 3
     flawless, alone = [outcome("a", 0), outcome("b", 0)], [outcome("a", 2), outcome("a", 1)]
     assert bootstrap([run("frozen", flawless), run("both", flawless)]) is None
     assert bootstrap([run("frozen", alone), run("both", alone)]) is None
