@@ -72,6 +72,18 @@ def test_without_common_times_the_edits_are_fewest(one: list[str], other: list[s
     assert edits == table[-1, -1]
 
 
+@given(st.lists(SPOKEN, min_size=1, max_size=5))
+def test_words_that_hypotheses_share_change_nothing(said: list[tuple[Word, ...]]) -> None:
+    one = {(word.text, word.start): word for each in said for word in each}
+    shared, apart = (
+        [Hypothesis((), "", found, Scores(0.0), 0.0) for found in listed]
+        for listed in ([tuple(one[word.text, word.start] for word in each) for each in said], said)
+    )
+    shares = np.random.default_rng(len(said)).dirichlet(np.ones(len(said))).tolist()
+    for mine, other in zip(word_posteriors(shared, shares), word_posteriors(apart, shares), strict=True):
+        assert mine == pytest.approx(other, abs=1e-12)
+
+
 def test_a_word_is_as_sure_as_the_hypotheses_that_say_it() -> None:
     listed = [
         hypothesis("make a mocha", 0.5),
