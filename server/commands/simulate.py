@@ -110,8 +110,8 @@ def _remarks(document: dict[str, Any]) -> Iterator[str]:
         verdict = "excludes" if absolute["excludes_zero"] else "includes"
         yield (
             f"{title}, {part}, both against frozen: {100 * relative:+.1f} % relative; difference "
-            f"{100 * absolute['mean']:+.1f} points, 95 % interval {100 * absolute['low']:+.1f} to {100 * absolute['high']:+.1f} (bootstrap over "
-            f"{found['groups']} voices: {verdict} zero)"
+            f"{100 * absolute['mean']:+.1f} points, 95 % interval {100 * absolute['low']:+.1f} to "
+            f"{100 * absolute['high']:+.1f} (bootstrap over {found['groups']} voices: {verdict} zero)"
         )
     for stream, entry in document["epsilon"].items():
         value = entry["epsilon"]
