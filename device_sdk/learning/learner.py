@@ -94,7 +94,9 @@ def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
     length = sum(float(np.vdot(array, array)) for array in shift.values())
     alike = sum(float(np.vdot(moved[name], array)) for name, array in shift.items())
     taken, share = np.float32(max(0.0, alike / length) if length else 0.0), np.float32(keep)
-    start = {name: array + share * (moved[name] - taken * shift[name]) for name, array in new.items()}
+    start: dict[str, npt.NDArray[np.float32]] = {
+        name: array + share * (moved[name] - taken * shift[name]) for name, array in new.items()
+    }
     return Student(start, start, start=start)
 
 

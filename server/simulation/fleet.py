@@ -148,7 +148,7 @@ def round_settings(fleet: FleetSettings, condition: Condition, devices: int) -> 
         "goal": devices,
         "minimum": max(1, math.ceil(devices / 2)),
         "weighting": "uniform",
-        "optimizer": {"kind": "sgd", "learning_rate": fleet.server_rate},
+        "optimizer": {"kind": "sgd", "learning_rate": fleet.server_rate or max(1.0, devices / 5)},
     }
 
 

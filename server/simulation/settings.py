@@ -14,7 +14,7 @@ __all__ = ["FleetSettings", "SimulationSettings"]
 
 
 def _learning() -> LearningSettings:
-    return LearningSettings(subset="acoustic", passes=4, step=StepSettings(learning_rate=0.2))
+    return LearningSettings(passes=4, step=StepSettings(learning_rate=0.2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,15 @@ class FleetSettings:
 
     learning: of every device; four bold steps an utterance, since a round has few.
     clip_norm, noise_stddev: bound of a delta (L2) and the noise each device adds to every value of it.
-    server_rate: learning rate of the server's averaging; 1 moves the model onto the mean of the devices' models. The
-        mean of many deltas is a shorter step than any of them, so it is more.
+    server_rate: learning rate of the server's averaging; 1 moves the model onto the mean of the devices' models. None
+        is one fifth of the number of devices, at least 1: the mean of many deltas is a shorter step than any of them.
     marginal_epsilon: epsilon of one marginal report.
     """
 
     learning: LearningSettings = field(default_factory=_learning)
     clip_norm: float = 2.0
     noise_stddev: float = 5e-5
-    server_rate: float = 2.0
+    server_rate: float | None = None
     marginal_epsilon: float = 2.0
 
 
@@ -69,6 +69,6 @@ class SimulationSettings:
             "steps an utterance": learning.passes,
             "delta bound (L2)": fleet.clip_norm,
             "delta noise (standard deviation of each value)": fleet.noise_stddev,
-            "server learning rate": fleet.server_rate,
+            "server learning rate": fleet.server_rate or "devices / 5, at least 1",
             "epsilon of a marginal report": fleet.marginal_epsilon,
         }

@@ -153,6 +153,8 @@ def test_a_condition_allows_what_it_says(condition: Condition) -> None:
     assert (plans["marginals"] is not None) == condition.marginals
     assert (plans["deltas"] is not None) == condition.learning
     assert plans["goal"] == 5 and plans["minimum"] == 3
+    rates = [round_settings(FleetSettings(), condition, devices)["optimizer"]["learning_rate"] for devices in (2, 20)]
+    assert rates == [1.0, 4.0]
     faster = round_settings(replace(FleetSettings(), server_rate=3.0), condition, 5)
     assert faster["optimizer"] == {"kind": "sgd", "learning_rate": 3.0}
 
