@@ -20,6 +20,7 @@ from device_sdk.feedback.signals import CostFunction
 from device_sdk.hypothesis import Hypothesis
 from device_sdk.learning import teacher as teachers
 from device_sdk.learning.candidates import Heard, gather, objective
+from device_sdk.learning.delta import difference
 from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import Tokens
 from device_sdk.learning.preconditioner import preconditioned, scales
@@ -89,14 +90,13 @@ def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
     """
     if keep == 0.0:
         return Student(new, new)
-    moved = {name: student.weights[name] - array for name, array in old.items()}
-    shift = {name: new[name] - array for name, array in old.items()}
+    moved, shift = difference(student.weights, old), difference(new, old)
     length = sum(float(np.vdot(array, array)) for array in shift.values())
     alike = sum(float(np.vdot(moved[name], array)) for name, array in shift.items())
-    taken, share = np.float32(max(0.0, alike / length) if length else 0.0), np.float32(keep)
-    start: dict[str, npt.NDArray[np.float32]] = {
-        name: array + share * (moved[name] - taken * shift[name]) for name, array in new.items()
-    }
+    taken = max(0.0, alike / length) if length else 0.0
+    start: dict[str, npt.NDArray[np.float32]] = {}
+    for name, array in new.items():
+        start[name] = array + np.float32(keep) * (moved[name] - np.float32(taken) * shift[name])
     return Student(start, start, start=start)
 
 
