@@ -96,7 +96,8 @@ def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
     taken = max(0.0, alike / length) if length else 0.0
     start: dict[str, npt.NDArray[np.float32]] = {}
     for name, array in new.items():
-        start[name] = array + np.float32(keep) * (moved[name] - np.float32(taken) * shift[name])
+        own = (moved[name] - taken * shift[name]).astype(np.float32)
+        start[name] = array + np.float32(keep) * own
     return Student(start, start, start=start)
 
 
