@@ -23,10 +23,22 @@ from tests.server.parties import OPERATOR, Operator, Party, initial
 Run = Callable[..., str]
 
 
+class InProcess(httpx.BaseTransport):
+    """Hands requests to starlette's test client, whichever HTTP library that one is built on."""
+
+    def __init__(self, http: Any) -> None:
+        self._http = http
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        headers = dict(request.headers)
+        answer = self._http.request(request.method, str(request.url), headers=headers, content=request.read())
+        return httpx.Response(answer.status_code, headers=dict(answer.headers), content=answer.content)
+
+
 @pytest.fixture
 def run(http: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command whose requests go to the server in this process; returns what it printed."""
-    monkeypatch.setattr(operators, "OperatorClient", partial(OperatorClient, transport=http._transport))
+    monkeypatch.setattr(operators, "OperatorClient", partial(OperatorClient, transport=InProcess(http)))
     monkeypatch.setenv("IDIOLECT_SERVER", "http://testserver")
     monkeypatch.setenv("IDIOLECT_OPERATOR_TOKEN", OPERATOR)
     monkeypatch.setenv("COLUMNS", "200")
