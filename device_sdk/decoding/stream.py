@@ -17,6 +17,8 @@ from device_sdk.runtimes.protocol import RecurrentState, Transducer
 __all__ = ["Chunks", "Stream", "begin", "collected", "end", "push", "searched_again"]
 
 Float = NDArray[np.float32]
+
+_PIECE = 60  # encoder frames, a multiple of the search's own blocks
 Chunks = tuple["Chunks", Float] | None
 """Arrays, last first, as a linked list: adding one costs the same however many there are."""
 
@@ -90,6 +92,10 @@ def _decode(
 def searched_again(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Beam:
     """The beam of an ended stream under other settings, from the features it kept."""
     features = collected(stream, transducer.architecture.mel_bins)
-    usable = len(features) - len(features) % transducer.architecture.subsampling_factor
-    encoded, _ = transducer.encode(features[:usable])
-    return search.advance(search.start(transducer, stream.beam.tree.guide), encoded, transducer, decoding)
+    factor = transducer.architecture.subsampling_factor
+    usable = len(features) - len(features) % factor
+    beam, state = search.start(transducer, stream.beam.tree.guide), None
+    for start in range(0, usable, _PIECE * factor):  # a long utterance at once would need memory that is not given back
+        encoded, state = transducer.encode(features[start : min(start + _PIECE * factor, usable)], state)
+        beam = search.advance(beam, encoded, transducer, decoding)
+    return beam
