@@ -33,6 +33,18 @@ app = typer.Typer(help="Choose a bundle's settings on development data.", no_arg
 
 ROLES = ("base", "development")
 
+Data = Annotated[
+    list[str] | None,
+    typer.Option(help="KIND:PATH; only voices meant for base training are used. Default: made:base."),
+]
+Out = Annotated[Path | None, typer.Option(help="Write the tuned bundle here and leave BUNDLE as it is.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be chosen.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")]
+Speeds = Annotated[str, typer.Option(help="Play voices at these speeds; training hears them at 0.86 to 1.17.")]
+Beam = Annotated[int, typer.Option(min=1, help="Width of the beam and length of the n-best lists.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Output = Annotated[Path | None, typer.Option(help="Write the JSON to this file.")]
+
 
 @app.callback()
 def _group() -> None:
@@ -42,23 +54,18 @@ def _group() -> None:
 @app.command()
 def rescoring(
     bundle: Annotated[Path, typer.Argument(help="Folder or zip of a bundle; its rescoring.json is replaced.")],
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="KIND:PATH; only voices meant for base training are used. Default: made:base."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the tuned bundle here and leave BUNDLE as it is.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be chosen.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")] = None,
-    speeds: Annotated[
-        str, typer.Option(help="Play voices at these speeds; training hears them at 0.86 to 1.17.")
-    ] = "0.75,0.8,1.25,1.35",
-    beam: Annotated[int, typer.Option(min=1, help="Width of the beam and length of the n-best lists.")] = 8,
+    data: Data = None,
+    out: Out = None,
+    dry_run: DryRun = False,
+    limit: Limit = None,
+    speeds: Speeds = "0.75,0.8,1.25,1.35",
+    beam: Beam = 8,
     alpha: Annotated[float | None, typer.Option(help="Weight of the global unigram, eq. 2; else the bundle's.")] = None,
     beta: Annotated[float | None, typer.Option(help="Weight of the user's unigram, eq. 2; else the bundle's.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Width of the n-best kernel (eq. 3); else the bundle's.")] = None,
     seed: Annotated[int, typer.Option(help="Decides made speech and fsdd's strings.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the JSON to this file.")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Choose the weights of language models, words and marginals that make the fewest word errors.
 
@@ -100,20 +107,15 @@ def rescoring(
 @app.command()
 def confidence(
     bundle: Annotated[Path, typer.Argument(help="Folder or zip of a bundle; its rescoring.json is replaced.")],
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="KIND:PATH; only voices meant for base training are used. Default: made:base."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the tuned bundle here and leave BUNDLE as it is.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be chosen.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")] = None,
-    speeds: Annotated[
-        str, typer.Option(help="Play voices at these speeds; training hears them at 0.86 to 1.17.")
-    ] = "0.7,0.75,0.8,1.25,1.35,1.45",
-    beam: Annotated[int, typer.Option(min=1, help="Width of the beam and length of the n-best lists.")] = 8,
+    data: Data = None,
+    out: Out = None,
+    dry_run: DryRun = False,
+    limit: Limit = None,
+    speeds: Speeds = "0.7,0.75,0.8,1.25,1.35,1.45",
+    beam: Beam = 8,
     seed: Annotated[int, typer.Option(help="Decides made speech and fsdd's strings.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the JSON to this file.")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Fit confidences to how often words and texts are right; do this after the weights are tuned.
 
@@ -138,11 +140,7 @@ def confidence(
     }
     if not dry_run:
         report["bundle"] = _written(opened, out or bundle, replace(opened.combination, confidence=fitted.calibration))
-    text = json.dumps(report, indent=2)
-    if output is not None:
-        output.write_text(text + "\n", encoding="utf-8")
-    if as_json:
-        typer.echo(text)
+    if _as_json(report, as_json, output):
         return
     for stage, figures in stages.items():
         for kind, each in figures.items():
@@ -157,17 +155,14 @@ def confidence(
 @app.command()
 def curvature(
     bundle: Annotated[Path, typer.Argument(help="Folder or zip of a bundle; its curvature is written or replaced.")],
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="KIND:PATH; only voices meant for base training are used. Default: made:base."),
-    ] = None,
+    data: Data = None,
     out: Annotated[Path | None, typer.Option(help="Write the bundle here and leave BUNDLE as it is.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what was measured.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")] = None,
+    limit: Limit = None,
     speeds: Annotated[str, typer.Option(help="Play voices at these speeds.")] = "0.9,1.12",
     seed: Annotated[int, typer.Option(help="Decides made speech, fsdd's strings and masks.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the JSON to this file.")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Measure how large each parameter's gradient usually is; devices divide theirs by it. Do this after training."""
     from device_sdk.bundle import Bundle
@@ -180,9 +175,8 @@ def curvature(
         task = bar.add_task("gradients", total=sum(len(corpus.utterances) for corpus in corpora))
         utterances = (utterance for corpus in corpora for utterance in corpus.utterances)
         found, used = measured(opened, utterances, seed, lambda: bar.advance(task))
-    shares = {name: float(vectors[0].sum(dtype="f8")) for name, vectors in found.items()}
     sizes = opened.architecture.parameter_shapes()
-    shares = {name: share * math.prod(sizes[name][1:]) for name, share in shares.items()}
+    shares = {name: float(vectors[0].sum(dtype="f8")) * math.prod(sizes[name][1:]) for name, vectors in found.items()}
     report: dict[str, Any] = {
         "command": shlex.join(["idiolect", *sys.argv[1:]]),
         "data": [corpus.summary() for corpus in corpora],
@@ -192,11 +186,7 @@ def curvature(
     }
     if not dry_run:
         report["bundle"] = _written(opened, out or bundle, curvature=found)
-    text = json.dumps(report, indent=2)
-    if output is not None:
-        output.write_text(text + "\n", encoding="utf-8")
-    if as_json:
-        typer.echo(text)
+    if _as_json(report, as_json, output):
         return
     for name, share in shares.items():
         typer.echo(f"{share:12.4f}  {name}")
@@ -307,12 +297,18 @@ def _bar() -> Iterator[Any]:
         yield bar
 
 
-def _show(report: dict[str, Any], as_json: bool, output: Path | None) -> None:
+def _as_json(report: dict[str, Any], as_json: bool, output: Path | None) -> bool:
+    """Write the report to ``output``, where given, and print it where asked to; whether it was printed."""
     text = json.dumps(report, indent=2)
     if output is not None:
         output.write_text(text + "\n", encoding="utf-8")
     if as_json:
         typer.echo(text)
+    return as_json
+
+
+def _show(report: dict[str, Any], as_json: bool, output: Path | None) -> None:
+    if _as_json(report, as_json, output):
         return
     for name in ("first_pass", "previous", "rescored", "marginals", "oracle"):
         typer.echo(f"{name.replace('_', ' '):>12}  {100 * report['wer'][name]:5.1f} % word errors")
