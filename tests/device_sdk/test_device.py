@@ -175,26 +175,26 @@ def test_sessions_take_up_what_was_learned(tmp_path: Path, tiny_bundle: Bundle) 
 
 def test_counts_follow_the_feedback(device: Device) -> None:
     result = device.recognise(speech(1))
-    heard = device._cache.counts.sum()
+    heard = device._knowledge.cache.counts.sum()
     assert heard > 0
     device.feedback(result.utterance_id, Corrected("turn on the light"))
     words = dict(device.learned().words)
     assert {"turn", "on", "the", "light"} <= set(words)
     assert device.learned().utterances == 1
     device.feedback(result.utterance_id, Cancelled())
-    assert device._cache.counts.sum() == pytest.approx(0.0, abs=1e-9)
+    assert device._knowledge.cache.counts.sum() == pytest.approx(0.0, abs=1e-9)
 
 
 def test_what_was_reported_is_not_reported_again(device: Device) -> None:
     kept, withdrawn = device.recognise(speech(1)), device.recognise(speech(2))
-    device._keep_cache(reported(device._cache))
+    device._knowledge.keep_cache(reported(device._knowledge.cache))
     device._recent.reported()
     device.recognise(speech(2))
-    due = device._cache.pending.copy()
+    due = device._knowledge.cache.pending.copy()
     device.feedback(kept.utterance_id, Corrected("turn on the light"))
     device.feedback(withdrawn.utterance_id, Cancelled())
-    np.testing.assert_array_equal(device._cache.pending, due)
-    assert device._cache.pending_utterances == 1
+    np.testing.assert_array_equal(device._knowledge.cache.pending, due)
+    assert device._knowledge.cache.pending_utterances == 1
     assert dict(device.learned().words)["light"] == 1.0
 
 
@@ -219,29 +219,29 @@ def test_a_full_disk_costs_no_result(
         assert device.student is before
         device.recognise(speech(2))
         assert device.learned().utterances == 4
-        counts = device._cache.counts.copy()
-        with monkeypatch.context() as patch, pytest.raises(StateError), device._together():
-            device._keep_cache(reported(device._cache))
+        counts = device._knowledge.cache.counts.copy()
+        with monkeypatch.context() as patch, pytest.raises(StateError), device._knowledge.together():
+            device._knowledge.keep_cache(reported(device._knowledge.cache))
             patch.setattr(Store, "put", full)
-            device._keep_cache(reported(device._cache))
-        np.testing.assert_array_equal(device._cache.pending, counts)
+            device._knowledge.keep_cache(reported(device._knowledge.cache))
+        np.testing.assert_array_equal(device._knowledge.cache.pending, counts)
     with Device.open(tmp_path, KEY, tiny_bundle) as device:
-        np.testing.assert_array_equal(device._cache.counts, counts)
+        np.testing.assert_array_equal(device._knowledge.cache.counts, counts)
 
 
 def test_a_refused_report_and_a_new_utterance_do_not_wait_for_each_other(device: Device) -> None:
-    held = json.dumps({"words_digest": device._cache.words_digest, "utterances": 0, "pending": {}}).encode()
+    held = json.dumps({"words_digest": device._knowledge.cache.words_digest, "utterances": 0, "pending": {}}).encode()
     done = threading.Event()
 
     def refuse() -> None:
         for number in range(200):
-            device._take_back(Outgoing(str(number), "http://server.test", "marginals", "r1", b"", held))
+            device._knowledge.take_back(Outgoing(str(number), "http://server.test", "marginals", "r1", b"", held))
         done.set()
 
     threading.Thread(target=refuse, daemon=True).start()
     deadline = time.monotonic() + 30
     while not done.is_set() and time.monotonic() < deadline:
-        device._keep_cache(device._cache)
+        device._knowledge.keep_cache(device._knowledge.cache)
     assert done.is_set()
 
 

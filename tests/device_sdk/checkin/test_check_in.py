@@ -112,8 +112,8 @@ def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bu
             expected = local[name] if name in local else tiny_bundle.weights[name]
             np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-6)  # one device: the mean is its own model
         light = tiny_bundle.words.id("light")
-        assert device._global is not None
-        assert device._global[light] > tiny_bundle.background[light]
+        assert device._knowledge.marginals is not None
+        assert device._knowledge.marginals[light] > tiny_bundle.background[light]
         learned = device.learned()
         assert (learned.marginal_reports, learned.delta_reports, learned.utterances) == (1, 1, 1)
     with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
@@ -193,7 +193,7 @@ def test_a_report_for_a_round_that_ended_goes_into_the_next(
         with pytest.raises(CheckInError):
             device.check_in(down, TOKEN)
         down.close()
-        assert device._cache.pending.sum() == 0
+        assert device._knowledge.cache.pending.sum() == 0
         server.close_round(first)
         second = server.open_round()
         report = device.check_in(server.url, TOKEN)

@@ -395,7 +395,7 @@ def _model(ground: Ground, rng: Generator) -> None:
     with Device.open(state, KEY, ground.bundle, SETTINGS) as device:
         before = _rows(state)
         try:
-            device._adopt(records.Published("next", content))
+            device._knowledge.adopt(records.Published("next", content), keep=0.8)
         except IdiolectError:
             _same_rows(before, state, "a model was refused")
             raise
@@ -573,10 +573,12 @@ def _rows(state: Path) -> dict[tuple[str, str], bytes]:
     try:
         tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {
-            (table, name): value
+            (table, name): value or (state / file[0]).read_bytes()
             for table in tables
             if table != "sqlite_sequence"
-            for name, value in connection.execute(f"SELECT name, value FROM {table}")
+            for name, value, *file in connection.execute(
+                f"SELECT name, value{'' if table == 'meta' else ', file'} FROM {table}"
+            )
         }
     finally:
         connection.close()

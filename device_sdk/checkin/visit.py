@@ -1,0 +1,100 @@
+"""A check-in from the first request to the last: what is sent, asked and fetched, in that order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from device_sdk.checkin import exchange, identity
+from device_sdk.errors import CheckInError
+from device_sdk.state import records
+from device_sdk.wire.messages import CheckedIn, CheckIn
+
+if TYPE_CHECKING:
+    from device_sdk.checkin.client import Client
+    from device_sdk.checkin.exchange import CheckInReport
+    from device_sdk.checkin.identity import Identity
+    from device_sdk.knowledge import Knowledge
+    from device_sdk.learning.memory import Recent
+    from device_sdk.settings import DeviceSettings
+
+__all__ = ["visit"]
+
+
+def visit(
+    client: Client, token: str | None, knowledge: Knowledge, recent: Recent, settings: DeviceSettings
+) -> CheckInReport:
+    """Sends what waits and what is due, and fetches what is newer. token: to enrol with, where this is the first time.
+
+    CheckInError: the server cannot be reached or refuses. BundleError: its model is unfit. Either way everything is
+    kept, and the next visit goes on where this one ended.
+    """
+    store = knowledge.store
+    who = _enrolled(client, token, knowledge)
+    sent = exchange.flush(client, store, who, knowledge.take_back)
+    answer = client.check_in(
+        who,
+        CheckIn(
+            device_id=who.device_id or "",
+            bundle_format=knowledge.packaged.manifest.format_version,
+            model_version=knowledge.base.version,
+            marginals_version=knowledge.marginals_version,
+            words_digest=knowledge.base.words.digest,
+        ),
+    )
+    _enqueue(who, answer, knowledge, recent, settings)
+    sent += exchange.flush(client, store, who, knowledge.take_back)
+    new_model = answer.model_version != knowledge.base.version
+    if new_model:
+        content = client.model(answer.model_version, answer.model_sha256)
+        knowledge.adopt(records.Published(answer.model_version, content), settings.learning.keep)
+    new_marginals = answer.marginals_version != knowledge.marginals_version
+    if new_marginals:
+        message = client.marginals(answer.marginals_version)
+        digest = knowledge.base.words.digest
+        values = exchange.decode_marginals(message, digest, len(knowledge.base.words))
+        knowledge.keep_marginals(message.marginals_version, digest, values)
+    return exchange.CheckInReport(
+        round_id=answer.round.round_id if answer.round else None,
+        model_version=knowledge.base.version,
+        new_model=new_model,
+        marginals_version=knowledge.marginals_version,
+        new_marginals=new_marginals,
+        sent=sent,
+        bytes_up=client.bytes_up,
+        bytes_down=client.bytes_down,
+        due_in_seconds=answer.retry_after_seconds,
+    )
+
+
+def _enrolled(client: Client, token: str | None, knowledge: Knowledge) -> Identity:
+    who = identity.load(knowledge.store, client.url)
+    if who is None or who.device_id is None:
+        if token is None:
+            raise CheckInError(f"{client.url}: this device is not enrolled there, expected an enrolment token")
+        if who is None:
+            who = identity.new(knowledge.store, client.url)
+        who = identity.enrolled(knowledge.store, who, client.enrol(token, who))
+    return who
+
+
+def _enqueue(who: Identity, answer: CheckedIn, knowledge: Knowledge, recent: Recent, settings: DeviceSettings) -> None:
+    """Puts this round's reports into the outbox, each stream once a round, as far as the user shares them."""
+    offer, store = answer.round, knowledge.store
+    if offer is None:
+        return
+    with knowledge.together():
+        plan = offer.marginals
+        wanted = plan is not None and settings.share_marginals
+        if plan is not None and wanted and not exchange.has_reported(store, who, offer.round_id, "marginals"):
+            knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
+            recent.reported()
+        deltas, student = offer.deltas, knowledge.student
+        if (
+            deltas is not None
+            and settings.share_deltas
+            and offer.model_version == knowledge.base.version
+            and student.utterances >= deltas.minimum_utterances
+            and not exchange.has_reported(store, who, offer.round_id, "deltas")
+        ):
+            start = student.start or {name: knowledge.base.weights[name] for name in student.weights}
+            exchange.enqueue_delta(store, who, offer, deltas, student.weights, start, student.utterances)

@@ -1,0 +1,157 @@
+"""What a device knows: the published model, what it learned of its user, and what it counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle import Bundle
+from device_sdk.bundle import weights as weight_files
+from device_sdk.errors import BundleError, StateError
+from device_sdk.learning.learner import Student, rebased
+from device_sdk.learning.step import Momentum
+from device_sdk.personalization import cache as caches
+from device_sdk.state import Store, records
+
+if TYPE_CHECKING:
+    from device_sdk.checkin.outbox import Outgoing
+
+__all__ = ["Knowledge"]
+
+
+class Knowledge:
+    """Owns the mirror in memory of what the store holds. Every change is written first, under the store's guard.
+
+    base: the published model, or the packaged one. student: local weights, kept beside the base. cache: word counts.
+    marginals_version, marginals: the published distribution [n] float64; None where there is none.
+    """
+
+    base: Bundle
+    student: Student
+    cache: caches.MarginalCache
+    marginals_version: int
+    marginals: NDArray[np.float64] | None
+
+    def __init__(self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None]) -> None:
+        """packaged: the app's bundle. attempt: raises BundleError for a bundle that cannot recognise; called before
+        a new one of the app takes the place of what was learned. Raises StateError: damaged state."""
+        self.store = store
+        self.packaged = packaged
+        self._guard = store.guard
+        self._attempt = attempt
+        self.load()
+
+    def load(self) -> None:
+        """Everything from the store; a new bundle of the app takes the place of an older base."""
+        store, bundle = self.store, self.packaged
+        shipped = f"{bundle.manifest.name} {bundle.version}"
+        replaced = records.read_text(store, "bundle") != shipped
+        published = None if replaced else records.read_published(store)
+        base = bundle if published is None else with_published(bundle, published)
+        parameters = {name: base.weights[name] for name in bundle.architecture.parameter_shapes()}
+        local = None if replaced else records.read_local(store)
+        if local is None or local.base != base.version:
+            student = Student(parameters, parameters)
+        else:
+            _check_local(local, base)
+            student = Student(local.weights, local.teacher, Momentum(), local.steps, local.utterances, local.start)
+        content = store.get("counts", "cache")
+        cache = caches.empty(bundle.words) if content is None else caches.from_bytes(content, bundle.words)
+        version, marginals = _read_marginals(store, bundle)
+        self.base, self.student, self.cache = base, student, cache
+        self.marginals_version, self.marginals = version, marginals
+        if replaced:
+            if records.has_learned(store):  # a bundle that cannot be used must not cost what was learned
+                self._attempt(bundle)
+            with store.transaction():
+                records.write_published(store, None)
+                records.drop_local(store)
+                records.write_text(store, "bundle", shipped)
+
+    def keep_cache(self, cache: caches.MarginalCache) -> None:
+        """Makes these counts the device's."""
+        with self._guard:
+            self.store.put("counts", "cache", caches.to_bytes(cache, self.base.words))
+            self.cache = cache
+
+    def keep_marginals(self, version: int, words_digest: str, values: NDArray[np.float64]) -> None:
+        """Makes this the published distribution. values: [n] float64."""
+        with self._guard:
+            records.write_marginals(self.store, version, words_digest, values)
+            self.marginals_version, self.marginals = version, values
+
+    def commit(self, student: Student) -> None:
+        """Makes these the local weights."""
+        local = records.Local(self.base.version, student.weights, student.teacher, student.steps, student.utterances)
+        with self._guard:
+            records.write_local(self.store, local)
+            self.student = student
+
+    def adopt(self, published: records.Published, keep: float) -> None:
+        """A new base; the share ``keep`` of what was learned here stays. BundleError: unfit, and the old one stays."""
+        base = with_published(self.packaged, published)
+        old, new = ({name: each.weights[name] for name in self.student.weights} for each in (self.base, base))
+        with self._guard:
+            moved = self.student.steps or self.student.start is not None
+            student = rebased(self.student, old, new, keep) if moved else Student(new, new)
+            with self.store.transaction():
+                records.write_published(self.store, published)
+                records.drop_local(self.store)
+                if student.start is not None:
+                    records.write_start(self.store, student.start)
+                    records.write_local(self.store, records.Local(base.version, student.weights, student.teacher, 0, 0))
+            self.base, self.student = base, student
+
+    def take_back(self, outgoing: Outgoing) -> None:
+        """A report that a round ended without: its counts are due again in the next one."""
+        from device_sdk.checkin import exchange, outbox
+
+        with self.together():
+            outbox.release(self.store, outgoing.report_id)
+            if outgoing.kind == "marginals":
+                self.keep_cache(exchange.restored(self.cache, outgoing))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """A transaction; where it fails, the counts in memory go back with those on the disk."""
+        with self._guard:
+            before = self.cache
+            try:
+                with self.store.transaction():
+                    yield
+            except BaseException:
+                self.cache = before
+                raise
+
+
+def with_published(bundle: Bundle, published: records.Published) -> Bundle:
+    """The bundle with a published model's weights. BundleError: they do not fit."""
+    source = f"model {published.version}"
+    return bundle.with_weights(weight_files.read(published.content, source), published.version)
+
+
+def _read_marginals(store: Store, bundle: Bundle) -> tuple[int, NDArray[np.float64] | None]:
+    found = records.read_marginals(store)
+    if found is None or found[1] != bundle.words.digest:
+        return 0, None
+    if len(found[2]) != len(bundle.words):
+        raise StateError(
+            f"marginals/global: found {len(found[2])} probabilities, expected one for each word, "
+            f"{len(bundle.words)}; delete the state folder to start afresh"
+        )
+    return found[0], found[2]
+
+
+def _check_local(local: records.Local, base: Bundle) -> None:
+    constants = {name: base.weights[name] for name in base.architecture.constant_shapes()}
+    for name, weights in (("local", local.weights), ("teacher", local.teacher), ("start", local.start)):
+        if weights is None:
+            continue
+        try:
+            weight_files.check(base.architecture, {**constants, **weights}, "found unusable weights")
+        except BundleError as error:
+            raise StateError(f"weights/{name}: {error}; or delete the state folder to start afresh") from error
