@@ -19,7 +19,8 @@ from device_sdk.checkin.client import UNKNOWN, Client, Refused
 from device_sdk.checkin.identity import Identity
 from device_sdk.checkin.outbox import Outgoing, keep, release, waiting
 from device_sdk.errors import CheckInError, StateError
-from device_sdk.learning.delta import bounded_delta
+from device_sdk.learning.delta import bounded, difference
+from device_sdk.learning.encoding import encode
 from device_sdk.learning.step import Arrays
 from device_sdk.personalization.cache import MarginalCache, reported
 from device_sdk.privacy.contributions import bounded_counts
@@ -176,18 +177,22 @@ def enqueue_delta(
         round_id=offer.round_id,
         model_version=offer.model_version,
         utterances=utterances,
+        kind=plan.kind,
+        encoding=plan.encoding,
+        scale_per=plan.scale_per,
     )
-    keep(store, Outgoing(report_id, identity.server, "deltas", offer.round_id, delta_report(header, plan, local, base)))
+    body = delta_report(header, plan, difference(local, base))
+    keep(store, Outgoing(report_id, identity.server, "deltas", offer.round_id, body))
     _remember(store, identity, offer.round_id, "deltas")
 
 
-def delta_report(header: DeltaHeader, plan: DeltaPlan, local: Arrays, base: Arrays) -> bytes:
-    """The body of a delta report: safetensors of the bounded delta, the header as its metadata."""
+def delta_report(header: DeltaHeader, plan: DeltaPlan, delta: Arrays) -> bytes:
+    """The body of a delta report: safetensors of the delta, bounded, noised and then encoded as the plan says; the
+    header as its metadata."""
     from safetensors.numpy import save
 
-    delta, _ = bounded_delta(local, base, plan.clip_norm, plan.noise_stddev)
-    tensors = {name: np.ascontiguousarray(delta[name]) for name in sorted(delta)}
-    return save(tensors, metadata={"header": header.model_dump_json()})
+    tensors = encode(bounded(delta, plan)[0], plan.encoding, plan.scale_per)
+    return save({name: tensors[name] for name in sorted(tensors)}, metadata={"header": header.model_dump_json()})
 
 
 def decode_marginals(message: Marginals, words_digest: str, count: int) -> npt.NDArray[np.float64]:

@@ -1,17 +1,23 @@
-"""What of its learning a device sends: local minus base, clipped, noised with the system's own randomness."""
+"""What of its learning a device sends: a difference of weights or a gradient, clipped, then noised with the system's
+own randomness."""
 
 from __future__ import annotations
 
 import math
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import LearningError, PrivacyError
-from device_sdk.learning.step import Arrays, clipped
+from device_sdk.learning.step import Arrays
+from device_sdk.privacy.clipping import clip
 
-__all__ = ["bounded_delta", "difference", "noised", "secret_gaussian"]
+if TYPE_CHECKING:  # learning starts without pydantic
+    from device_sdk.wire.messages import DeltaPlan
+
+__all__ = ["bounded", "difference", "noised", "secret_gaussian"]
 
 _GRID = 1024
 """Grid steps to one standard deviation of the noise."""
@@ -65,11 +71,7 @@ def noised(arrays: Arrays, stddev: float) -> dict[str, npt.NDArray[np.float32]]:
     return result
 
 
-def bounded_delta(
-    local: Arrays, base: Arrays, clip_norm: float, noise_stddev: float
-) -> tuple[dict[str, npt.NDArray[np.float32]], float]:
-    """(delta clipped to an L2 norm of at most ``clip_norm`` over all parameters, then noised; its norm before)."""
-    if not (math.isfinite(clip_norm) and clip_norm > 0):
-        raise PrivacyError(f"clip_norm: found {clip_norm}, expected a positive number")
-    delta, norm = clipped(difference(local, base), clip_norm)
-    return noised(delta, noise_stddev), norm
+def bounded(delta: Arrays, plan: DeltaPlan) -> tuple[dict[str, npt.NDArray[np.float32]], float]:
+    """(delta clipped as the plan says, then noised; its L2 norm before). PrivacyError: impossible bound or noise."""
+    within, norm = clip(delta, plan.clip_norm, plan.clipping)
+    return noised(within, plan.noise_stddev), norm

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from device_sdk.errors import ConfigurationError, LearningError
 
-__all__ = ["Arrays", "Momentum", "StepSettings", "clipped", "global_norm", "sgd"]
+__all__ = ["Arrays", "Momentum", "StepSettings", "global_norm", "sgd"]
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 """Parameter name -> float32 array, shapes as in the architecture."""
@@ -56,15 +56,6 @@ class Momentum:
 def global_norm(arrays: Arrays) -> float:
     """L2 norm over all values of all arrays, summed in float64."""
     return math.sqrt(sum(float(np.vdot(array, array)) for array in arrays.values()))
-
-
-def clipped(arrays: Arrays, bound: float) -> tuple[dict[str, npt.NDArray[np.float32]], float]:
-    """(arrays scaled down to a global L2 norm of at most ``bound``, norm before). Never scales up."""
-    norm = global_norm(arrays)
-    if norm <= bound:
-        return dict(arrays), norm
-    scale = np.float32(bound / norm)
-    return {name: array * scale for name, array in arrays.items()}, norm
 
 
 def sgd(

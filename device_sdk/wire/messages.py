@@ -4,25 +4,36 @@
     POST /v1/check-in                   signed  CheckIn -> CheckedIn
     POST /v1/rounds/{round}/marginals   signed  MarginalReport -> Receipt
     POST /v1/rounds/{round}/deltas      signed  safetensors bytes, DeltaHeader in its metadata -> Receipt
-    GET  /v1/models/{version}                   safetensors bytes (weights only), sha256 in the ETag
+    GET  /v1/models/{version}                   safetensors bytes (weights only), sha256 in the ETag; teachers too
     GET  /v1/marginals/{version}                Marginals
 
 Errors are answered as Problem with a 4xx or 5xx status. A report id seen before with the same body is answered with
 ``duplicate`` true and counted once; with another body it is refused (409).
+
+Revisions add optional fields within the version. A device names the revision it knows when it checks in; the server
+offers it nothing newer, and leaves out of its answers what is as it was in revision 1. Servers are upgraded before
+devices.
+
+    1  weight differences in float32, clipped as a whole
+    2  gradients, clipping by layer, float16 and int8; a teacher beside the model
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 __all__ = [
+    "REVISION",
     "VERSION",
     "CheckIn",
     "CheckedIn",
+    "Clipping",
     "DeltaHeader",
+    "DeltaKind",
     "DeltaPlan",
+    "Encoding",
     "Enrol",
     "Enrolled",
     "MarginalPlan",
@@ -34,15 +45,30 @@ __all__ = [
 ]
 
 VERSION = 1
+REVISION = 2
 FIXED_POINT = 1 << 8
 """Marginal counts travel as integers in units of 1 / FIXED_POINT."""
 
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+DeltaKind = Literal["difference", "gradient"]
+Clipping = Literal["global", "uniform", "dim"]
+Encoding = Literal["float32", "float16", "int8"]
+
+_SECOND = {"revision": 2}
+"""Marks a field of revision 2: it is left out where it has its default, so that a peer of revision 1 reads the rest."""
 
 
 class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     version: Literal[1] = 1
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        for name, field in type(self).model_fields.items():
+            if field.json_schema_extra == _SECOND and getattr(self, name) == field.default:
+                fields.pop(name, None)
+        return fields
 
 
 class Enrol(Message):
@@ -57,13 +83,14 @@ class Enrolled(Message):
 
 
 class CheckIn(Message):
-    """What the device has now."""
+    """What the device has now. revision: of this protocol, the newest it knows."""
 
     device_id: Identifier
     bundle_format: int
     model_version: str
     marginals_version: int
     words_digest: str
+    revision: Annotated[int, Field(ge=1, json_schema_extra=_SECOND)] = 1
 
 
 class MarginalPlan(Message):
@@ -76,15 +103,41 @@ class MarginalPlan(Message):
 
 
 class DeltaPlan(Message):
-    """How a device bounds and noises its delta.
+    """What a device sends of its learning, how it is bounded, noised and written; in this order.
 
-    clip_norm: L2 bound of the whole delta; noise_stddev: standard deviation of the Gaussian noise this device adds to
-    every value (its share of the cohort's noise), 0 for none (then epsilon is infinite).
+    kind: ``difference`` is the local weights minus those that the local steps began from; ``gradient`` is the mean
+    gradient at the published weights, without local steps, of at most ``batch_size`` utterances, each of which is in
+    one gradient only (FedSGD in a single pass: paper 001, section 3).
+    clip_norm: L2 bound C of the whole. clipping: ``global`` scales all of it; ``uniform`` and ``dim`` scale every one
+    of the K parameter arrays on its own, to C / sqrt(K), or to C sqrt(D_i / sum D) by its size D_i (paper 004,
+    definition 3). Nothing is ever scaled up.
+    noise_stddev: standard deviation of the Gaussian noise this device adds to every value (its share of the cohort's
+    noise), 0 for none (then epsilon is infinite).
+    encoding: of the values on the wire, see :mod:`device_sdk.learning.encoding`; one scale for each ``scale_per``.
     """
 
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     noise_stddev: Annotated[float, Field(ge=0)] = 0.0
     minimum_utterances: Annotated[int, Field(ge=1)] = 1
+    kind: Annotated[DeltaKind, Field(json_schema_extra=_SECOND)] = "difference"
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000, json_schema_extra=_SECOND)] = 16
+    clipping: Annotated[Clipping, Field(json_schema_extra=_SECOND)] = "global"
+    encoding: Annotated[Encoding, Field(json_schema_extra=_SECOND)] = "float32"
+    scale_per: Annotated[Literal["tensor", "row"], Field(json_schema_extra=_SECOND)] = "row"
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        if self.kind == "gradient" and self.minimum_utterances > self.batch_size:
+            raise ValueError(
+                f"minimum_utterances: found {self.minimum_utterances}, expected at most batch_size = {self.batch_size}"
+            )
+        return self
+
+    @property
+    def revision(self) -> int:
+        """The first revision of the protocol that can follow this plan."""
+        plain = (self.kind, self.clipping, self.encoding) == ("difference", "global", "float32")
+        return 1 if plain else 2
 
 
 class RoundOffer(Message):
@@ -96,13 +149,25 @@ class RoundOffer(Message):
 
 
 class CheckedIn(Message):
-    """The server's answer: what is current, the open round if any, and when to come back."""
+    """The server's answer: what is current, the open round if any, and when to come back.
+
+    teacher_version, teacher_sha256: the model that the current one learned from, an average of it and its
+    predecessors, where the server keeps one (paper 001, section 2.2); fetched like any model.
+    """
 
     model_version: str
     model_sha256: str
     marginals_version: int
     round: RoundOffer | None = None
     retry_after_seconds: float
+    teacher_version: Annotated[str | None, Field(json_schema_extra=_SECOND)] = None
+    teacher_sha256: Annotated[str | None, Field(json_schema_extra=_SECOND)] = None
+
+    @model_validator(mode="after")
+    def _whole_teacher(self) -> Self:
+        if (self.teacher_version is None) != (self.teacher_sha256 is None):
+            raise ValueError("teacher_version, teacher_sha256: found one of them, expected both or neither")
+        return self
 
 
 class MarginalReport(Message):
@@ -117,13 +182,16 @@ class MarginalReport(Message):
 
 
 class DeltaHeader(Message):
-    """Travels as the ``header`` entry of the safetensors metadata."""
+    """Travels as the ``header`` entry of the safetensors metadata. kind, encoding, scale_per: as the plan had it."""
 
     report_id: Identifier
     device_id: Identifier
     round_id: Identifier
     model_version: str
     utterances: Annotated[int, Field(ge=1)]
+    kind: Annotated[DeltaKind, Field(json_schema_extra=_SECOND)] = "difference"
+    encoding: Annotated[Encoding, Field(json_schema_extra=_SECOND)] = "float32"
+    scale_per: Annotated[Literal["tensor", "row"], Field(json_schema_extra=_SECOND)] = "row"
 
 
 class Receipt(Message):

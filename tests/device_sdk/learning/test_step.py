@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.errors import ConfigurationError, LearningError, PrivacyError
-from device_sdk.learning.delta import bounded_delta, difference, noised, secret_gaussian
+from device_sdk.errors import ConfigurationError, LearningError
 from device_sdk.learning.specaugment import MaskSettings, masked
-from device_sdk.learning.step import Momentum, StepSettings, clipped, global_norm, sgd
+from device_sdk.learning.step import Momentum, StepSettings, sgd
 from device_sdk.learning.teacher import TeacherSettings, updated
 
 
@@ -19,17 +18,6 @@ def arrays(*values: list[float]) -> dict[str, np.ndarray]:
 
 
 vectors = st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=6)
-
-
-@given(vectors, vectors, st.floats(0.01, 20))
-def test_clipping_only_scales_down(a, b, bound) -> None:
-    before = arrays(a, b)
-    after, norm = clipped(before, bound)
-    assert norm == pytest.approx(math.sqrt(sum(x * x for x in a) + sum(x * x for x in b)), rel=1e-5, abs=1e-6)
-    assert global_norm(after) <= bound * (1 + 1e-5)
-    for name in before:
-        scale = min(1.0, bound / norm) if norm else 1.0
-        np.testing.assert_allclose(after[name], before[name] * scale, rtol=1e-4, atol=1e-6)
 
 
 def test_a_step_by_hand() -> None:
@@ -124,52 +112,3 @@ def test_masks_put_the_mean_and_stay_within_their_share(frames: int, seed: int) 
     assert not np.any(features == 99.0)
     none = MaskSettings(frequency_masks=0, time_masks=0)
     np.testing.assert_array_equal(masked(features, mean, none, generator), features)
-
-
-def test_delta_is_local_minus_base_bounded() -> None:
-    base, local = arrays([1.0, 1.0], [0.0]), arrays([4.0, 1.0], [4.0])
-    delta, norm = bounded_delta(local, base, clip_norm=1.0, noise_stddev=0.0)
-    assert norm == 5.0
-    np.testing.assert_allclose(delta["p0"], [0.6, 0.0], rtol=1e-6)
-    np.testing.assert_allclose(delta["p1"], [0.8], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "words"),
-    [
-        (lambda: difference(arrays([1.0]), arrays([1.0], [2.0])), LearningError, "names differ"),
-        (lambda: difference(arrays([1.0]), arrays([1.0, 2.0])), LearningError, r"p0: found shape \(1,\)"),
-        (lambda: difference(arrays([math.nan]), arrays([1.0])), LearningError, "not finite"),
-        (lambda: noised(arrays([1.0]), -1.0), PrivacyError, "noise_stddev"),
-        (lambda: noised(arrays([1.0]), math.nan), PrivacyError, "noise_stddev"),
-        (lambda: bounded_delta(arrays([1.0]), arrays([1.0]), 0.0, 0.0), PrivacyError, "clip_norm"),
-    ],
-)
-def test_impossible_deltas(call, error, words) -> None:
-    with pytest.raises(error, match=words):
-        call()
-
-
-def test_the_noise_is_normal_and_never_repeats() -> None:
-    values = secret_gaussian(200_001)
-    assert values.shape == (200_001,)
-    assert abs(values.mean()) < 0.015
-    assert abs(values.std() - 1.0) < 0.01
-    for quantile, expected in ((0.0228, -2.0), (0.1587, -1.0), (0.5, 0.0), (0.8413, 1.0), (0.9772, 2.0)):
-        assert abs(np.quantile(values, quantile) - expected) < 0.05
-    assert abs(np.mean(values[:100_000] * values[100_000:200_000])) < 0.02
-    np.random.seed(0)
-    first = secret_gaussian(4)
-    np.random.seed(0)
-    assert not np.array_equal(first, secret_gaussian(4)), "no seed can be set"
-
-
-def test_noise_is_on_a_grid_whatever_the_value() -> None:
-    """Which results are reachable must not depend on the value that was noised."""
-    grid = 2.0 ** math.floor(math.log2(0.1 / 1024))
-    for value in (0.0, 1 / 3, 1e-7):
-        result = noised({"p": np.full(1000, value, np.float32)}, 0.1)["p"].astype(np.float64)
-        np.testing.assert_array_equal(result, np.round(result / grid) * grid)
-        assert abs(result.std() - 0.1) < 0.02
-    untouched = arrays([1.5])
-    assert noised(untouched, 0.0)["p0"] is untouched["p0"]

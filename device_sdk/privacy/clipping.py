@@ -1,0 +1,58 @@
+"""Bounding the L2 norm of a delta: as a whole, or every parameter array on its own (paper 004, definition 3).
+
+K: parameter arrays, the paper's layers. Whichever way, the norm of the whole ends at most C, which is all that privacy
+accounting asks of clipping. Arrays are only ever scaled down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.errors import PrivacyError
+
+if TYPE_CHECKING:  # learning starts without pydantic
+    from device_sdk.wire.messages import Clipping
+
+__all__ = ["clip", "layer_bounds"]
+
+Arrays = Mapping[str, NDArray[np.float32]]
+
+
+def layer_bounds(shapes: Mapping[str, tuple[int, ...]], clip_norm: float, clipping: Clipping) -> dict[str, float]:
+    """C_i of every array: C / sqrt(K) for ``uniform``, C sqrt(D_i / sum_j D_j) for ``dim`` with D_i its values; C for
+    ``global``, where no array has a bound of its own. Raises PrivacyError for a C that is not positive."""
+    if not (math.isfinite(clip_norm) and clip_norm > 0):
+        raise PrivacyError(f"clip_norm: found {clip_norm}, expected a positive number")
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    total = sum(sizes.values())
+    if clipping == "uniform":
+        return dict.fromkeys(sizes, clip_norm / math.sqrt(max(1, len(sizes))))
+    if clipping == "dim":
+        return {name: clip_norm * math.sqrt(size / total) for name, size in sizes.items()}
+    return dict.fromkeys(sizes, clip_norm)
+
+
+def clip(arrays: Arrays, clip_norm: float, clipping: Clipping) -> tuple[dict[str, NDArray[np.float32]], float]:
+    """(arrays within their bounds, L2 norm of the whole before). Norms are summed in float64.
+
+    Raises PrivacyError for a bound that is not positive.
+    """
+    bounds = layer_bounds({name: array.shape for name, array in arrays.items()}, clip_norm, clipping)
+    norms = {name: _norm(array) for name, array in arrays.items()}
+    whole = math.sqrt(sum(norm * norm for norm in norms.values()))
+    if clipping == "global":
+        norms = dict.fromkeys(norms, whole)
+    return {name: _scaled(array, bounds[name], norms[name]) for name, array in arrays.items()}, whole
+
+
+def _norm(array: NDArray[np.float32]) -> float:
+    return math.sqrt(float(np.square(array, dtype=np.float64).sum()))
+
+
+def _scaled(array: NDArray[np.float32], bound: float, norm: float) -> NDArray[np.float32]:
+    return array if norm <= bound else array * np.float32(bound / norm)
