@@ -83,12 +83,14 @@ class Result:
     seconds: length of the audio.
     offset: seconds of audio that the session heard before this utterance. Words count from the utterance's own start;
     in the stream, a word began at ``offset + word.start``.
+    probability: with which the first hypothesis was put first; 1 for the best one, less where it was sampled.
     """
 
     utterance_id: str
     nbest: tuple[Hypothesis, ...]
     seconds: float
     offset: float = 0.0
+    probability: float = 1.0
 
     @property
     def text(self) -> str:

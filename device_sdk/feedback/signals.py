@@ -5,9 +5,22 @@ One table says it all; M is the cost in [0, 1] that paper 001 (sections 2.3.1 an
 | signal | the app saw | cost of a hypothesis y | label |
 |---|---|---|---|
 | ``Accepted()`` | the user went on with it | word error rate against the served text | the served text |
-| ``Cancelled()`` | the user undid or repeated it | 1 for the served text, 0 for every other | none |
+| ``Cancelled()`` | the user undid it | 1 for the served text, 0 for every other | none |
+| ``Repeated(texts)`` | the user said it again | 1 for the served text, see below for others | none |
+| ``Rating(x)`` | the user's own judgement | 1 - x for the served text, x for every other | served, 2 x - 1 |
 | ``Corrected(text)`` | the user gave the words | word error rate against the text | the text |
-| ``Semantics(slots, lexicon)`` | what was done | (wrong + missing + extra) / true slots | the cheapest candidate |
+| ``Alternate(text)`` | another recogniser's words | word error rate against the text | cheapest |
+| ``Semantics(slots, lexicon)`` | what was done in the end | (wrong + missing + extra) / true slots | cheapest |
+
+*cheapest*: the teacher's label if no candidate costs less, else the likeliest of the cheapest, weighed by 1 - M.
+*Repeated*: another hypothesis costs the smallest word error rate against a text that the repetition was heard as; 0
+where it was heard as the same again, or the app only knows that there was one. *Rating*: x is how sure it is that the
+served text was right; costs are the sentence error rate to expect then. 1/2 says nothing, 0 is ``Cancelled()``; above
+1/2 the served text is a label of weight 2 x - 1.
+
+The first four judge what was served; of these the last one counts. Of the others the last one of each kind does. What
+remains of one utterance's signals is :class:`Together`: its cost is the mean of theirs, every signal weighing the same
+(as paper 001 weighs losses), and a correction alone makes the label.
 
 An app whose outcomes say more passes its own :data:`CostFunction` when it opens the device.
 """
@@ -24,7 +37,23 @@ from device_sdk.errors import FeedbackError
 from device_sdk.feedback.distance import word_error_rate
 from device_sdk.feedback.slots import CostMode, SlotLexicon, semantic_cost
 
-__all__ = ["Accepted", "Cancelled", "Corrected", "CostFunction", "Semantics", "Signal", "costs"]
+__all__ = [
+    "Accepted",
+    "Alternate",
+    "Cancelled",
+    "Corrected",
+    "CostFunction",
+    "Rating",
+    "Repeated",
+    "Semantics",
+    "Signal",
+    "Together",
+    "check_costs",
+    "check_signal",
+    "combined",
+    "costs",
+    "parts",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +63,30 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The user undid what was done, or said it again."""
+    """The user undid what was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The user said it again, so it was heard wrongly. texts: what the repetition was heard as, its n-best list's
+    texts; none where the app only knows that there was one."""
+
+    texts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.texts, tuple) or not all(isinstance(text, str) for text in self.texts):
+            raise FeedbackError(f"repeated.texts: found {self.texts!r}, expected a tuple of texts")
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """The user's own judgement. value: in [0, 1]; 1 is right, 0 wrong, 1/2 says nothing."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, int | float) or not 0.0 <= self.value <= 1.0:
+            raise FeedbackError(f"rating.value: found {self.value!r}, expected a number in [0, 1]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +96,18 @@ class Corrected:
     text: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.text, str) or not self.text.split():
-            raise FeedbackError(f"corrected.text: found {self.text!r}, expected one or more words")
-        object.__setattr__(self, "text", " ".join(self.text.lower().split()))
+        object.__setattr__(self, "text", _words("corrected.text", self.text).lower())
+
+
+@dataclass(frozen=True, slots=True)
+class Alternate:
+    """Another recogniser's transcript of the utterance, which may err (paper 001, section 2.3.1). text: lower-case
+    words."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", _words("alternate.text", self.text).lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,37 +123,75 @@ class Semantics:
 
     def __post_init__(self) -> None:
         for name, value in self.slots.items():
-            if not isinstance(value, str) or not value.split():
-                raise FeedbackError(f"semantics.slots[{name!r}]: found {value!r}, expected one or more words")
+            _words(f"semantics.slots[{name!r}]", value)
         if self.mode not in ("strict", "paper"):
             raise FeedbackError(f"semantics.mode: found {self.mode!r}, expected 'strict' or 'paper'")
 
 
-Signal = Accepted | Cancelled | Corrected | Semantics
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Several signals about one utterance, no two of a kind, in the order of the table. Made by :func:`combined`."""
+
+    signals: tuple[Accepted | Cancelled | Repeated | Rating | Corrected | Alternate | Semantics, ...]
+
+
+Signal = Accepted | Cancelled | Repeated | Rating | Corrected | Alternate | Semantics | Together
 
 CostFunction = Callable[[Signal, Sequence[str], str], Sequence[float]]
-"""(signal, texts [N], served text) -> costs [N] in [0, 1]."""
+"""(signal, texts [N], served text) -> costs [N] in [0, 1]. Of several signals, all are given at once, as
+:class:`Together`."""
+
+_JUDGEMENTS = (Accepted, Cancelled, Repeated, Rating)
+_KINDS: tuple[tuple[type, ...], ...] = (_JUDGEMENTS, (Corrected,), (Alternate,), (Semantics,))
+_NAMES = "Accepted, Cancelled, Repeated, Rating, Corrected, Alternate or Semantics"
+
+
+def check_signal(signal: object) -> None:
+    """FeedbackError: ``signal`` is none of the table."""
+    if not isinstance(signal, Signal):
+        raise FeedbackError(f"signal: found {type(signal).__name__}, expected {_NAMES}")
+
+
+def parts(signal: Signal) -> tuple[Accepted | Cancelled | Repeated | Rating | Corrected | Alternate | Semantics, ...]:
+    """The signals that one consists of: itself, where it is not several."""
+    return signal.signals if isinstance(signal, Together) else (signal,)
+
+
+def combined(earlier: Signal | None, later: Signal) -> Signal:
+    """All that is known of an utterance after ``later`` came: of each kind what was said last."""
+    known = (*(parts(earlier) if earlier is not None else ()), *parts(later))
+    last = [[signal for signal in known if isinstance(signal, kind)][-1:] for kind in _KINDS]
+    kept = tuple(signal for signals in last for signal in signals)
+    return kept[0] if len(kept) == 1 else Together(kept)
 
 
 def costs(signal: Signal, texts: Sequence[str], served: str) -> npt.NDArray[np.float32]:
     """M(y_i, z) of each hypothesis' text under the table above (paper 001, sections 2.3.1 and 2.3.2).
 
     N: hypotheses. texts: [N]; served: the text that the app acted on. Returns float32 [N] in [0, 1].
-    FeedbackError: ``signal`` is none of the four.
+    FeedbackError: ``signal`` is none of the table.
     """
     match signal:
         case Accepted():
             values = [word_error_rate(served, text) for text in texts]
         case Cancelled():
             values = [float(text == served) for text in texts]
-        case Corrected(text=reference):
+        case Repeated(texts=heard):
+            others = [text for text in heard if text != served]
+            values = [
+                1.0 if text == served else min((word_error_rate(other, text) for other in others), default=0.0)
+                for text in texts
+            ]
+        case Rating(value=value):
+            values = [1.0 - value if text == served else value for text in texts]
+        case Corrected(text=reference) | Alternate(text=reference):
             values = [word_error_rate(reference, text) for text in texts]
         case Semantics(slots=slots, lexicon=lexicon, mode=mode):
             values = [semantic_cost(text, slots, lexicon, mode) for text in texts]
+        case Together(signals=signals):
+            values = list(np.mean([costs(each, texts, served) for each in signals], axis=0))
         case _:
-            raise FeedbackError(
-                f"signal: found {type(signal).__name__}, expected Accepted, Cancelled, Corrected or Semantics"
-            )
+            raise FeedbackError(f"signal: found {type(signal).__name__}, expected {_NAMES}")
     return np.minimum(np.asarray(values, np.float32), np.float32(1.0))
 
 
@@ -104,3 +203,9 @@ def check_costs(values: Sequence[float], count: int) -> npt.NDArray[np.float32]:
     if not np.all((array >= 0) & (array <= 1)):
         raise FeedbackError(f"cost function: found {array.tolist()}, expected values in [0, 1]")
     return array
+
+
+def _words(name: str, text: str) -> str:
+    if not isinstance(text, str) or not text.split():
+        raise FeedbackError(f"{name}: found {text!r}, expected one or more words")
+    return " ".join(text.split())

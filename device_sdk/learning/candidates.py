@@ -12,15 +12,26 @@ import numpy.typing as npt
 from device_sdk.feedback.repair import repair
 from device_sdk.feedback.signals import (
     Accepted,
-    Cancelled,
+    Alternate,
     Corrected,
     CostFunction,
+    Rating,
     Semantics,
     Signal,
     check_costs,
     costs,
+    parts,
 )
-from device_sdk.learning.objectives import Objective, Tokens, expected_cost, label, posterior, reinforce, total
+from device_sdk.learning.objectives import (
+    Objective,
+    Tokens,
+    expected_cost,
+    label,
+    posterior,
+    reinforce,
+    supervision,
+    total,
+)
 from device_sdk.learning.settings import LearningSettings
 
 __all__ = ["Candidates", "Heard", "gather", "objective"]
@@ -72,11 +83,12 @@ def gather(
         if heard is not None:
             for text, tokens, score in zip(heard.texts, heard.tokens, heard.scores, strict=True):
                 found.setdefault(text, (tokens, -score))
-    extra: Sequence[str] = ()
-    if isinstance(signal, Corrected):
-        extra = (signal.text,)
-    elif isinstance(signal, Semantics) and settings.repair:
-        extra = repair(tuple(found), signal.slots, signal.lexicon, limit=_REPAIRS)
+    extra: list[str] = []
+    for part in () if signal is None else parts(signal):
+        if isinstance(part, Corrected | Alternate):
+            extra.append(part.text)
+        elif isinstance(part, Semantics) and settings.repair:
+            extra.extend(repair(tuple(found), part.slots, part.lexicon, limit=_REPAIRS))
     for text in extra:
         pieces = tuple(encode(text))
         if _BLANK not in pieces:  # the unknown piece shares the blank's id: such a text cannot be learned
@@ -93,29 +105,41 @@ def gather(
 
 
 def objective(
-    candidates: Candidates, teacher: Heard | None, signal: Signal | None, settings: LearningSettings
+    candidates: Candidates,
+    teacher: Heard | None,
+    signal: Signal | None,
+    settings: LearningSettings,
+    baseline: float | None = None,
 ) -> Objective | str:
-    """The utterance's loss, or why there is nothing to learn from it.
+    """The utterance's loss, or why there is nothing to learn from it: the sum of what the settings weigh.
 
-    All of the candidates' NLLs must be known by now. The label is the teacher's where feedback
-    does not contradict it and the teacher is sure enough; else the likeliest of the cheapest candidates, weighed by
-    1 - cost. Costs that are all the same say nothing and are left out.
+    All of the candidates' NLLs must be known by now. Costs that are all the same say nothing and are left out.
+    baseline: of REINFORCE; by default the settings'.
+
+    The label is the correction where there is one. With ``labels`` "teacher" it is else the teacher's, as far as the
+    teacher is sure, whatever else the feedback says (the sum of losses of paper 001). With "feedback" it is the
+    teacher's only where the feedback does not contradict it; where it does, or the teacher is not sure, it is the
+    likeliest of the cheapest candidates, weighed by 1 - cost; what only judges the served text gives that text or none.
     """
-    chosen, weight = _label(candidates, teacher, signal, settings)
+    chosen, strength = _label(candidates, teacher, signal, settings)
+    transcript = _correction(candidates, signal)
     order = np.argsort(candidates.nlls, kind="stable")
     kept = list(dict.fromkeys(int(index) for index in order[: settings.hypotheses]))
-    for index in (_cheapest(candidates), chosen, 0 if settings.reinforce_weight else None):
+    for index in (_cheapest(candidates), chosen, transcript, 0 if settings.reinforce_weight else None):
         if index is not None and index not in kept:
             kept.append(index)
     losses: list[Objective] = []
     if signal is not None and settings.cost_weight and np.ptp(candidates.costs[kept]) > 0:
         losses.append(expected_cost([candidates.tokens[i] for i in kept], candidates.costs[kept], settings.cost_weight))
-    if chosen is not None and settings.label_weight * weight > 0:
-        losses.append(label(candidates.tokens[chosen], settings.label_weight * weight))
+    if chosen is not None and settings.label_weight * strength > 0:
+        losses.append(label(candidates.tokens[chosen], settings.label_weight * strength))
+    if transcript is not None and settings.supervision_weight:
+        losses.append(supervision(candidates.tokens[transcript], settings.supervision_weight))
     if signal is not None and settings.reinforce_weight:
-        losses.append(
-            reinforce(candidates.tokens[0], float(candidates.costs[0]), settings.baseline, settings.reinforce_weight)
-        )
+        served, cost = candidates.tokens[0], float(candidates.costs[0])
+        level = settings.baseline if baseline is None else baseline
+        if cost != level:
+            losses.append(reinforce(served, cost, level, settings.reinforce_weight))
     return total(losses) if losses else ("the teacher is not sure" if signal is None else "the feedback says nothing")
 
 
@@ -125,23 +149,33 @@ def _cheapest(candidates: Candidates) -> int:
     return int(lowest[np.argmin(candidates.nlls[lowest])])
 
 
+def _correction(candidates: Candidates, signal: Signal | None) -> int | None:
+    """Index of the words that the user gave, where the pieces can write them."""
+    for part in () if signal is None else parts(signal):
+        if isinstance(part, Corrected) and part.text in candidates.texts:
+            return candidates.texts.index(part.text)
+    return None
+
+
 def _label(
     candidates: Candidates, teacher: Heard | None, signal: Signal | None, settings: LearningSettings
 ) -> tuple[int | None, float]:
-    """(index of the label, its weight); (None, 0) where there is none."""
-    if isinstance(signal, Accepted):
-        return 0, 1.0
-    if isinstance(signal, Corrected):
-        return (candidates.texts.index(signal.text), 1.0) if signal.text in candidates.texts else (None, 0.0)
-    if isinstance(signal, Cancelled):
-        return None, 0.0
-    sure = teacher is not None and teacher.confidence() >= settings.teacher.confidence
-    if teacher is not None:
+    """(index of the label, its strength); (None, 0) where there is none."""
+    said = () if signal is None else parts(signal)
+    if any(isinstance(part, Corrected) for part in said):
+        return None, 0.0  # supervision takes its place
+    taught = None
+    if teacher is not None and teacher.confidence() >= settings.teacher.confidence:
         taught = candidates.texts.index(teacher.texts[0])
-        agrees = candidates.costs[taught] <= candidates.costs.min() + 1e-6
-        if sure and agrees:
-            return taught, 1.0 - float(candidates.costs[taught])
-    if signal is None:
+    if signal is None or settings.labels == "teacher":
+        return (None, 0.0) if taught is None else (taught, 1.0)
+    if not any(isinstance(part, Alternate | Semantics) for part in said):
+        (judgement,) = said
+        if isinstance(judgement, Accepted):
+            return 0, 1.0
+        if isinstance(judgement, Rating) and judgement.value > 0.5:
+            return 0, 2.0 * judgement.value - 1.0
         return None, 0.0
-    cheapest = _cheapest(candidates)
-    return cheapest, 1.0 - float(candidates.costs[cheapest])
+    if taught is None or candidates.costs[taught] > candidates.costs.min() + 1e-6:
+        taught = _cheapest(candidates)
+    return taught, 1.0 - float(candidates.costs[taught])

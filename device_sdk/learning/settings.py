@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from device_sdk.errors import ConfigurationError
+from device_sdk.learning.rehearsal import RehearsalSettings
 from device_sdk.learning.specaugment import MaskSettings
 from device_sdk.learning.step import StepSettings
 from device_sdk.learning.teacher import TeacherSettings
 
-__all__ = ["SUBSETS", "LearningSettings", "Subset"]
+__all__ = ["SUBSETS", "Labels", "LearningSettings", "Serving", "Subset"]
+
+Labels = Literal["feedback", "teacher"]
+"""Whose label an utterance with feedback gets, see :func:`device_sdk.learning.candidates.objective`. feedback: the
+teacher's, unless feedback speaks against it. teacher: the teacher's, always (paper 001)."""
+
+Serving = Literal["best", "sampled"]
+"""Which hypothesis the app gets first, see :mod:`device_sdk.learning.serving`."""
 
 Subset = Literal["whole", "acoustic"]
 
@@ -25,8 +33,12 @@ where users say ever new things: a few steps on what was said last would make it
 class LearningSettings:
     """Losses are summed with these weights; 0 leaves one out (paper 001 weighs them equally).
 
-    label_weight: on the label, which is the teacher's, or what feedback makes of it. cost_weight: on the expected cost
-    over the n-best (eq. 1). reinforce_weight: REINFORCE on the served hypothesis, with ``baseline``.
+    label_weight: on the label; labels: whose that is. cost_weight: on the expected cost over the n-best (eq. 1).
+    supervision_weight: on the words that the user gave. reinforce_weight: REINFORCE on the served hypothesis, against
+    ``baseline``, which is what serving usually costs: ``baseline_decay`` of it stays with every utterance that has
+    feedback, the rest becomes that utterance's cost (1 leaves it fixed; paper 001 has none). serving: sampled
+    hypotheses are what REINFORCE asks for, the best one is what users do. rehearsal: of transcribed utterances that
+    the app supplies, so that what was known before is not forgotten.
     hypotheses: how many an utterance's losses run over at most. repair: propose candidates that the beam missed, where
     slots are known. subset: which parameters steps move, see :data:`SUBSETS`. keep: share of what steps here have
     changed that is kept on a newly published base; 0 drops it. passes: gradient steps that one utterance is used for,
@@ -36,8 +48,12 @@ class LearningSettings:
 
     label_weight: float = 1.0
     cost_weight: float = 1.0
+    supervision_weight: float = 1.0
     reinforce_weight: float = 0.0
     baseline: float = 0.0
+    baseline_decay: float = 1.0
+    labels: Labels = "feedback"
+    serving: Serving = "best"
     hypotheses: int = 5
     repair: bool = True
     subset: Subset = "whole"
@@ -47,18 +63,24 @@ class LearningSettings:
     step: StepSettings = field(default_factory=StepSettings)
     teacher: TeacherSettings = field(default_factory=TeacherSettings)
     masks: MaskSettings = field(default_factory=MaskSettings)
+    rehearsal: RehearsalSettings = field(default_factory=RehearsalSettings)
 
     def __post_init__(self) -> None:
-        for name in ("label_weight", "cost_weight", "reinforce_weight", "wait_seconds"):
+        for name in ("label_weight", "cost_weight", "supervision_weight", "reinforce_weight", "wait_seconds"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigurationError(f"learning.{name}: found {value}, expected a number >= 0")
         if not math.isfinite(self.baseline):
             raise ConfigurationError(f"learning.baseline: found {self.baseline}, expected a finite number")
-        if not 0.0 <= self.keep <= 1.0:
-            raise ConfigurationError(f"learning.keep: found {self.keep}, expected a share in [0, 1]")
-        if self.subset not in SUBSETS:
-            raise ConfigurationError(f"learning.subset: found {self.subset!r}, expected one of {sorted(SUBSETS)}")
+        for name in ("keep", "baseline_decay"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigurationError(f"learning.{name}: found {getattr(self, name)}, expected a share in [0, 1]")
+        choices = {"subset": SUBSETS, "labels": get_args(Labels), "serving": get_args(Serving)}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ConfigurationError(
+                    f"learning.{name}: found {getattr(self, name)!r}, expected one of {sorted(known)}"
+                )
         for name in ("hypotheses", "passes"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"learning.{name}: found {getattr(self, name)}, expected 1 or more")

@@ -1,0 +1,80 @@
+"""Rehearsal: transcribed utterances between the user's own, so that what was known before is not forgotten.
+
+Paper 001 (section 3, table 5) gives historic data to pseudo-devices in the cloud. A device whose app brings transcribed
+speech rehearses alone: after every so many utterances that it learned from, one of these takes a turn, as supervision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.audio import check_waveform
+from device_sdk.errors import ConfigurationError, LearningError
+from device_sdk.features import logmel
+from device_sdk.learning.objectives import Objective, supervision
+
+if TYPE_CHECKING:
+    from device_sdk.bundle import Bundle
+
+__all__ = ["RehearsalSettings", "Transcribed", "is_due", "lesson", "rotation"]
+
+_BLANK = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalSettings:
+    """every: utterances of the user that steps were taken on, between two rehearsed ones (paper 001 has ten devices to
+    one pseudo-device). weight: on the transcript, 0 for none."""
+
+    every: int = 4
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigurationError(f"rehearsal.every: found {self.every}, expected 1 or more utterances")
+        if not (math.isfinite(self.weight) and self.weight >= 0):
+            raise ConfigurationError(f"rehearsal.weight: found {self.weight}, expected a number >= 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Transcribed:
+    """An utterance that may be rehearsed. waveform: [S] float32 in [-1, 1] or int16, mono, at the rate of the bundle's
+    features; text: its lower-case words."""
+
+    waveform: npt.NDArray[np.generic]
+    text: str
+
+
+def is_due(utterances: int, settings: RehearsalSettings) -> bool:
+    """Whether a rehearsed utterance follows the user's ``utterances``-th, counted from 1."""
+    return settings.weight > 0 and utterances > 0 and utterances % settings.every == 0
+
+
+def rotation(count: int, generator: np.random.Generator) -> Iterator[int]:
+    """Which of ``count`` utterances to rehearse next, for ever: all of them in random order, then all of them again."""
+    while count:
+        yield from generator.permutation(count).tolist()
+
+
+def lesson(spoken: Transcribed, bundle: Bundle, weight: float = 1.0) -> tuple[npt.NDArray[np.float32], Objective]:
+    """(features [F, M], loss) of a transcribed utterance: w = ``weight`` on its transcript.
+
+    F: frames; M: mel bins. AudioError: the waveform is none. LearningError: it is too short for a frame, or the
+    bundle's pieces cannot write its text.
+    """
+    features = logmel(check_waveform(spoken.waveform, "rehearsal"), bundle.features)
+    pieces = bundle.tokenizer.encode(" ".join(spoken.text.lower().split()))
+    if not pieces or _BLANK in pieces:
+        raise LearningError(f"rehearsal.text: found {spoken.text!r}, expected words that the bundle's pieces can write")
+    if len(features) < bundle.architecture.subsampling_factor:
+        raise LearningError(
+            f"rehearsal.waveform: found {len(features)} frames, expected at least "
+            f"{bundle.architecture.subsampling_factor}"
+        )
+    return features, supervision(pieces, weight)
