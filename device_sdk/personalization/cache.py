@@ -133,7 +133,7 @@ def to_bytes(cache: MarginalCache, words: WordList) -> bytes:
         "format": FORMAT,
         "words_digest": cache.words_digest,
         "listed": {words[word]: [cache.counts[word], cache.pending[word]] for word in seen},
-        "unlisted": dict(cache.unlisted),
+        "unlisted": dict(sorted(cache.unlisted.items())),  # not in the order spoken
         "utterances": cache.utterances,
         "pending_utterances": cache.pending_utterances,
     }

@@ -37,6 +37,8 @@ _AFRESH = "delete the state folder to start afresh"
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
+_NOTHING: Arrays = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
@@ -80,38 +82,48 @@ def has_learned(store: Store) -> bool:
     return store.get("settings", "local") is not None or store.get("settings", "published") is not None
 
 
-def read_local(store: Store) -> Local | None:
-    """The local weights, None where nothing was learned since the base came. StateError: unreadable."""
+def read_local(store: Store, base: Arrays = _NOTHING) -> Local | None:
+    """The local weights, None where nothing was learned since the base came. StateError: unreadable.
+
+    base: the parameters of the base, which stand wherever steps changed nothing.
+    """
     head = store.get("settings", "local")
     weights, teacher, start = (store.get("weights", name) for name in ("local", "teacher", "start"))
     if head is None or weights is None or teacher is None:
         return None
     try:
         fields = json.loads(head)
+        first = None if start is None else {**base, **load(start)}
+        unchanged = base if first is None else first
         return Local(
             fields["base"],
-            load(weights),
-            load(teacher),
+            {**unchanged, **load(weights)},
+            {**unchanged, **load(teacher)},
             int(fields["steps"]),
             int(fields["utterances"]),
-            None if start is None else load(start),
+            first,
         )
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise StateError(f"weights/local: found unreadable local weights ({error}); {_AFRESH}") from error
 
 
-def write_local(store: Store, local: Local) -> None:
-    """All of it in one transaction, but the start, which does not change: see :func:`write_start`."""
+def write_local(store: Store, local: Local, base: Arrays = _NOTHING) -> None:
+    """All of it in one transaction, but the start, which does not change: see :func:`write_start`.
+
+    Only arrays that differ, in any bit, from what steps set out from are written: the start, or ``base``.
+    """
     head = {"base": local.base, "steps": local.steps, "utterances": local.utterances}
+    unchanged = base if local.start is None else local.start
+    weights, teacher = _bytes(local.weights, unchanged), _bytes(local.teacher, unchanged)
     with store.transaction():
         store.put("settings", "local", json.dumps(head).encode())
-        store.put("weights", "local", _bytes(local.weights))
-        store.put("weights", "teacher", _bytes(local.teacher))
+        store.put("weights", "local", weights)
+        store.put("weights", "teacher", teacher)
 
 
-def write_start(store: Store, weights: Arrays) -> None:
+def write_start(store: Store, weights: Arrays, base: Arrays = _NOTHING) -> None:
     """The weights that steps on a base set out from, where they are not the base's own."""
-    store.put("weights", "start", _bytes(weights))
+    store.put("weights", "start", _bytes(weights, base))
 
 
 def drop_local(store: Store) -> None:
@@ -180,5 +192,15 @@ def write_number(store: Store, name: str, value: float) -> None:
     store.put("settings", name, repr(value).encode())
 
 
-def _bytes(arrays: Arrays) -> bytes:
-    return save({name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)})
+def _bytes(arrays: Arrays, unchanged: Arrays) -> bytes:
+    names = (name for name in sorted(arrays) if not _same(arrays[name], unchanged.get(name)))
+    return save({name: np.ascontiguousarray(arrays[name]) for name in names})
+
+
+def _same(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32] | None) -> bool:
+    """Bit for bit: zeros of either sign are two values."""
+    if one is other:
+        return True
+    if other is None or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return np.array_equal(np.ascontiguousarray(one).view(np.uint8), np.ascontiguousarray(other).view(np.uint8))

@@ -13,30 +13,25 @@ from typing import IO, Any
 
 from device_sdk.errors import StateError
 from device_sdk.state.cipher import Cipher
+from device_sdk.state.files import SealedFiles
+from device_sdk.state.schema import META, TABLES
 
-__all__ = ["SCHEMA_VERSION", "TABLES", "Store"]
+__all__ = ["FILED_BYTES", "SCHEMA_VERSION", "Store"]
 
-SCHEMA_VERSION = 1
-
-TABLES: dict[str, str] = {
-    "counts": "unigram counts: the n-best cache of this device, and what of it was not yet reported",
-    "marginals": "the global distribution last pulled from the server",
-    "weights": "the published base where it is newer than the bundle, the local weights and the teacher's",
-    "outbox": "exact bytes of reports until the server acknowledges them",
-    "identity": "the device's signing key and id at a server",
-    "settings": "versions, counters and the ledger of what was sent",
-}
-"""Every table that holds values, and all that it may hold. No audio, feature or transcript has a place here."""
+SCHEMA_VERSION = 2
+FILED_BYTES = 1 << 14
+"""A value of at least this size lies in a file of its own, in tables declared so."""
 
 _CHECK = b"idiolect"
 _SALT_BYTES = 32
 
 
 class Store:
-    """Owns the state folder: its lock, its SQLite file (WAL) and the cipher. Safe to share between threads.
+    """Owns the state folder: its lock, its SQLite file (WAL), its sealed files and the cipher. Threads may share it.
 
-    Values are bytes under (table, name). Outside ``transaction()`` every write commits on its own; inside, all commit
-    together or none does. A process killed at any point leaves the last committed state.
+    Values are bytes under (table, name), declared in :mod:`device_sdk.state.schema`. Outside ``transaction()`` every
+    write commits on its own; inside, all commit together or none does. A process killed at any point leaves the last
+    committed state; an erasure that was cut short is finished by the next opening.
 
     guard: the reentrant lock of every access. Whoever mirrors values in memory takes this lock too, and no second one,
     so that threads never wait for two locks in different orders.
@@ -52,6 +47,7 @@ class Store:
         self._key = bytes(key) if isinstance(key, bytes | bytearray) else key
         self.guard = threading.RLock()
         self._depth = 0
+        self._files = SealedFiles(self.folder)
         self._cipher: Cipher
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -76,22 +72,38 @@ class Store:
 
     def get(self, table: str, name: str) -> bytes | None:
         with self.guard:
-            rows = self._rows(f"SELECT value FROM {_known(table)} WHERE name = ?", name)
-        return self._cipher.open(_sealed(rows[0][0], f"{table}/{name}"), f"{table}/{name}") if rows else None
+            rows = self._rows(f"SELECT value, file FROM {_known(table)} WHERE name = ?", name)
+            if not rows:
+                return None
+            value, file = rows[0]
+            place = f"{table}/{name}"
+            if file is None:
+                return self._cipher.open(_sealed(value, place), place)
+            return self._cipher.open(self._files.read(file, place), f"{place}/{file}")
 
     def put(self, table: str, name: str, value: bytes) -> None:
-        sealed = self._cipher.seal(value, f"{table}/{name}")
-        with self.guard:
+        """StateError: unknown table, or the disk is full; what was there before stays."""
+        place = f"{table}/{name}"
+        with self.transaction():
+            self._replace_file(table, name)
+            file, sealed = None, b""
+            if TABLES[table].filed and len(value) >= FILED_BYTES:
+                file = self._files.new_name()
+                self._files.write(file, self._cipher.seal(value, f"{place}/{file}"))
+            else:
+                sealed = self._cipher.seal(value, place)
             self._run(
-                f"INSERT INTO {_known(table)} (name, value) VALUES (?, ?) "
-                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                f"INSERT INTO {table} (name, value, file) VALUES (?, ?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET value = excluded.value, file = excluded.file",
                 name,
                 sealed,
+                file,
             )
 
     def delete(self, table: str, name: str) -> None:
-        with self.guard:
-            self._run(f"DELETE FROM {_known(table)} WHERE name = ?", name)
+        with self.transaction():
+            self._replace_file(table, name)
+            self._run(f"DELETE FROM {table} WHERE name = ?", name)
 
     def names(self, table: str) -> list[str]:
         """Names in the order they were first put."""
@@ -102,37 +114,47 @@ class Store:
     def transaction(self) -> Iterator[None]:
         """Everything written inside commits together, or not at all. Nested use joins the outer transaction."""
         with self.guard:
+            committing = False
             if self._depth == 0:
                 self._run("BEGIN IMMEDIATE")
             self._depth += 1
             try:
                 yield
                 if self._depth == 1:
+                    self._files.before_commit()
+                    committing = True
                     self._run("COMMIT")
+                    self._files.committed()
             except BaseException:
                 # A full disk makes SQLite roll back by itself; a second time would hide what went wrong.
                 if self._depth == 1 and self._connection.in_transaction:
                     self._run("ROLLBACK")
+                if self._depth == 1:
+                    self._files.undecided() if committing else self._files.rolled_back()
                 raise
             finally:
                 self._depth -= 1
 
     def erase(self) -> None:
-        """Really erases everything: deleted pages are overwritten, the file is rebuilt, the write-ahead log is emptied
-        and the salt is replaced, so that not even a copy of old pages can be decrypted with the app's key."""
+        """Really erases everything: deleted pages are overwritten, the file is rebuilt, the write-ahead log is emptied,
+        sealed files are removed and the salt is replaced, so that not even a copy of old pages can be decrypted with
+        the app's key. Killed half way, it has erased nothing, or the next opening finishes it."""
         with self.guard:
             before = self._cipher
             try:
                 with self.transaction():
                     for table in TABLES:
+                        for file in self._filed(table):
+                            self._files.replace(file)
                         self._run(f"DELETE FROM {table}")
                     self._run("DELETE FROM meta")
+                    self._run("DELETE FROM sqlite_sequence")
                     self._write_meta()
+                    self._run("INSERT INTO meta (name, value) VALUES ('erasing', x'')")
             except BaseException:
                 self._cipher = before
                 raise
-            self._run("VACUUM")
-            self._run("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._finish_erasing()
 
     def close(self) -> None:
         """Closes file and lock. Closing twice is harmless; anything else afterwards is a StateError."""
@@ -149,22 +171,50 @@ class Store:
                 self._run("CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL)")
                 for table in TABLES:
                     self._run(
-                        f"CREATE TABLE {table} "
-                        "(id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE NOT NULL, value BLOB NOT NULL)"
+                        f"CREATE TABLE {table} (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE NOT NULL, "
+                        "value BLOB NOT NULL, file TEXT)"
                     )
                 self._write_meta()
                 self._run(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        elif version != SCHEMA_VERSION:
+        elif version in (1, SCHEMA_VERSION):
+            self._read_meta()
+            if version == 1:
+                self._add_files()
+        else:
             raise StateError(
                 f"{self.folder / 'state.sqlite'}: schema version: found {version}, expected {SCHEMA_VERSION}; "
                 "update idiolect, or delete the folder to start afresh"
             )
-        else:
-            meta = dict(self._rows("SELECT name, value FROM meta"))
-            if set(meta) != {"salt", "check"}:
-                raise StateError(f"{self.folder}: state.sqlite: table meta: found {sorted(meta)}, expected check, salt")
-            self._cipher = Cipher(self._key, _sealed(meta["salt"], "meta/salt"))
-            self._cipher.open(_sealed(meta["check"], "meta/check"), "meta/check")
+        self._files.tidy(file for table in TABLES for file in self._filed(table) if isinstance(file, str))
+
+    def _read_meta(self) -> None:
+        meta = dict(self._rows("SELECT name, value FROM meta"))
+        if not {"salt", "check"} <= set(meta) <= set(META):
+            raise StateError(f"{self.folder}: state.sqlite: table meta: found {sorted(meta)}, expected check, salt")
+        self._cipher = Cipher(self._key, _sealed(meta["salt"], "meta/salt"))
+        self._cipher.open(_sealed(meta["check"], "meta/check"), "meta/check")
+        if "erasing" in meta:
+            self._finish_erasing()
+
+    def _finish_erasing(self) -> None:
+        """Nothing of before is left in the file or its log; the mark goes last, so that this is never half done."""
+        self._run("VACUUM")
+        self._run("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._run("DELETE FROM meta WHERE name = 'erasing'")
+
+    def _add_files(self) -> None:
+        """Version 1 had every value in its row; they stay there until they are written again."""
+        with self.transaction():
+            for table in TABLES:
+                self._run(f"ALTER TABLE {table} ADD COLUMN file TEXT")
+            self._run(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _filed(self, table: str) -> list[Any]:
+        return [row[0] for row in self._rows(f"SELECT file FROM {table} WHERE file IS NOT NULL")]
+
+    def _replace_file(self, table: str, name: str) -> None:
+        for row in self._rows(f"SELECT file FROM {_known(table)} WHERE name = ?", name):
+            self._files.replace(row[0])
 
     def _write_meta(self) -> None:
         salt = os.urandom(_SALT_BYTES)

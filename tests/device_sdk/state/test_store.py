@@ -13,6 +13,7 @@ import pytest
 
 from device_sdk.errors import StateError
 from device_sdk.state import SCHEMA_VERSION, TABLES, Cipher, Store
+from device_sdk.state.store import FILED_BYTES
 
 KEY = bytes(range(32))
 
@@ -124,7 +125,7 @@ def test_a_full_disk_is_named_and_changes_nothing(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(StateError, match="full"), store.transaction():
             store.put("counts", "a", b"after")
-            store.put("weights", "local", bytes(500_000))
+            store.put("counts", "b", bytes(500_000))
         assert store.get("counts", "a") == b"before"
     with store.transaction():
         store.put("counts", "a", b"after")
@@ -142,31 +143,158 @@ def test_nothing_readable_lies_on_the_disk(tmp_path: Path) -> None:
     store.close()
 
 
-def test_erase_overwrites_pages_and_changes_the_key(tmp_path: Path) -> None:
+LARGE = 3 * FILED_BYTES
+
+
+def sealed_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.sealed")}
+
+
+def test_large_weights_and_reports_lie_in_files_of_their_own(tmp_path: Path) -> None:
     store = Store(tmp_path, KEY)
-    store.put("weights", "local", os.urandom(200_000))
+    store.put("weights", "local", b"1" * LARGE)
+    (first,) = sealed_files(tmp_path)
+    store.put("weights", "local", b"2" * LARGE)
+    store.put("weights", "teacher", b"small")
+    store.put("outbox", "r1", b"3" * LARGE)
+    store.put("counts", "cache", b"4" * LARGE)
+    assert len(sealed_files(tmp_path)) == 2
+    assert first not in sealed_files(tmp_path)
+    assert (tmp_path / "state.sqlite-wal").stat().st_size < 5 * LARGE
+    store.close()
+    store = Store(tmp_path, KEY)
+    assert store.get("weights", "local") == b"2" * LARGE
+    assert store.get("outbox", "r1") == b"3" * LARGE
+    store.put("weights", "local", b"small again")
+    store.delete("outbox", "r1")
+    assert sealed_files(tmp_path) == {}
+    assert store.get("weights", "local") == b"small again"
+    store.close()
+
+
+def test_a_file_belongs_to_the_state_only_once_its_row_is_committed(tmp_path: Path) -> None:
+    store = Store(tmp_path, KEY)
+    store.put("weights", "local", b"1" * LARGE)
+    before = sealed_files(tmp_path)
+    with pytest.raises(RuntimeError), store.transaction():
+        store.put("weights", "local", b"2" * LARGE)
+        store.delete("weights", "local")
+        store.put("weights", "teacher", b"3" * LARGE)
+        assert len(sealed_files(tmp_path)) == 3
+        raise RuntimeError
+    assert sealed_files(tmp_path) == before
+    assert store.get("weights", "local") == b"1" * LARGE
+    store.close()
+    (tmp_path / ("0" * 32 + ".sealed")).write_bytes(b"left by a process that was killed")
+    (tmp_path / "notes.txt").write_bytes(b"not ours")
+    store = Store(tmp_path, KEY)
+    assert sealed_files(tmp_path) == before
+    assert (tmp_path / "notes.txt").exists()
+    store.close()
+
+
+def test_files_cannot_be_swapped_lost_or_pointed_elsewhere(tmp_path: Path) -> None:
+    store = Store(tmp_path, KEY)
+    store.put("weights", "local", b"1" * LARGE)
+    (first,) = sealed_files(tmp_path)
+    store.put("weights", "teacher", b"2" * LARGE)
+    (second,) = sealed_files(tmp_path).keys() - {first}
+    one, other = (tmp_path / first).read_bytes(), (tmp_path / second).read_bytes()
+    (tmp_path / first).write_bytes(other)
+    with pytest.raises(StateError, match=f"weights/local/{first}: .*cannot be decrypted"):
+        store.get("weights", "local")
+    (tmp_path / first).write_bytes(one[:-1])
+    with pytest.raises(StateError, match="cannot be decrypted"):
+        store.get("weights", "local")
+    (tmp_path / first).unlink()
+    with pytest.raises(StateError, match="weights/local: the file of its value cannot be read"):
+        store.get("weights", "local")
+    store._run("UPDATE weights SET file = '../../other' WHERE name = 'local'")
+    with pytest.raises(StateError, match="weights/local: found no name of a file"):
+        store.get("weights", "local")
+    store.put("weights", "local", b"mended")
+    assert store.get("weights", "local") == b"mended"
+    store.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of a process")
+def test_a_file_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
+    import resource
+
+    store = Store(tmp_path, KEY)
+    store.put("weights", "local", b"1" * LARGE)
+    before, limits = sealed_files(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * LARGE, limits[1]))
+    try:
+        with pytest.raises(StateError, match="a value cannot be written"), store.transaction():
+            store.put("settings", "a", b"with it")
+            store.put("weights", "local", b"2" * 3 * LARGE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert sealed_files(tmp_path) == before
+    assert store.get("settings", "a") is None
+    assert store.get("weights", "local") == b"1" * LARGE
+    store.close()
+
+
+@pytest.mark.parametrize("failure", ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)", "DELETE FROM meta WHERE", None])
+def test_erase_leaves_nothing_and_an_erasure_cut_short_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str | None
+) -> None:
+    store = Store(tmp_path, KEY)
+    store.put("weights", "local", os.urandom(LARGE))
+    store.put("counts", "cache", os.urandom(LARGE))
     before = (tmp_path / "state.sqlite-wal").read_bytes() + (tmp_path / "state.sqlite").read_bytes()
-    sealed = store._run("SELECT value FROM weights").fetchone()[0]
+    sealed = store._run("SELECT value FROM counts").fetchone()[0]
     salt = store._run("SELECT value FROM meta WHERE name = 'salt'").fetchone()[0]
     assert sealed[:64] in before
-    store.erase()
-    store.put("settings", "a", b"works")
+    run = Store._run
+
+    def failing(self: Store, statement: str, *values: object) -> sqlite3.Cursor:
+        if failure is not None and statement.startswith(failure):
+            raise StateError("state.sqlite: database or disk is full")
+        return run(self, statement, *values)
+
+    if failure is None:
+        store.erase()
+        store.put("settings", "a", b"works")
+    else:
+        with monkeypatch.context() as patch, pytest.raises(StateError, match="full"):
+            patch.setattr(Store, "_run", failing)
+            store.erase()
+        store.put("settings", "a", b"works")
+        store.close()
+        store = Store(tmp_path, KEY)
+    assert [path.name for path in sorted(tmp_path.iterdir())][:2] == ["lock", "state.sqlite"]
     for path in tmp_path.iterdir():
         content = path.read_bytes()
         assert sealed[1000:1064] not in content
         assert salt not in content
-    assert store.names("weights") == []
-    store.close()
-    store = Store(tmp_path, KEY)
+        assert path.suffix != ".sealed"
+    assert (store.names("weights"), store.names("counts")) == ([], [])
+    assert store._rows("SELECT name FROM meta ORDER BY name") == [("check",), ("salt",)]
     assert store.get("settings", "a") == b"works"
     store.close()
 
 
-def test_the_schema_has_no_other_tables(tmp_path: Path) -> None:
+def test_an_older_state_opens_and_its_large_values_move_when_written(tmp_path: Path) -> None:
     store = Store(tmp_path, KEY)
-    rows = store._run("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    assert {row[0] for row in rows} == {*TABLES, "meta", "sqlite_sequence"}
+    store.put("weights", "local", b"small")
+    for table in TABLES:
+        store._run(f"ALTER TABLE {table} DROP COLUMN file")
+    sealed = store._cipher.seal(b"1" * LARGE, "weights/local")
+    store._run("UPDATE weights SET value = ? WHERE name = 'local'", sealed)
+    store._run("PRAGMA user_version = 1")
     store.close()
+    store = Store(tmp_path, KEY)
+    assert store.get("weights", "local") == b"1" * LARGE
+    assert sealed_files(tmp_path) == {}
+    store.put("weights", "local", b"2" * LARGE)
+    assert len(sealed_files(tmp_path)) == 1
+    store.close()
+    assert Store(tmp_path, KEY).get("weights", "local") == b"2" * LARGE
 
 
 def test_cipher_binds_place_and_salt() -> None:

@@ -1,0 +1,95 @@
+"""Values too large for SQLite's pages: each in a file of its own, written once, there before the row that names it.
+
+A database writes a value twice, into its log and into its pages; a file is written once. A row names its file, so a
+file belongs to the state from the commit of that row on and not before; what no row names is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from device_sdk.errors import StateError
+
+__all__ = ["SealedFiles"]
+
+_NAME = re.compile(r"[0-9a-f]{32}\.sealed")
+
+
+class SealedFiles:
+    """Owns the ``.sealed`` files of a state folder, and knows what the transaction at hand has written and replaced."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: list[str] = []
+        self._replaced: list[str] = []
+
+    @staticmethod
+    def new_name() -> str:
+        return secrets.token_hex(16) + ".sealed"
+
+    def write(self, name: str, sealed: bytes) -> None:
+        """A new file, on the disk before this returns. StateError: it cannot be written."""
+        self._written.append(name)
+        path = self._folder / name
+        try:
+            with path.open("xb") as file:
+                file.write(sealed)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StateError(f"{path}: a value cannot be written: {error}; make room on the disk") from error
+
+    def read(self, name: object, place: str) -> bytes:
+        """StateError: ``name`` is no name of such a file, or the file cannot be read."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise StateError(f"{place}: found no name of a file of the state; delete the state folder to start afresh")
+        try:
+            return (self._folder / name).read_bytes()
+        except OSError as error:
+            raise StateError(
+                f"{place}: the file of its value cannot be read: {error}; restore the whole state folder, or delete "
+                "it to start afresh"
+            ) from error
+
+    def replace(self, name: object) -> None:
+        """Notes that no row will name the file once the transaction has committed."""
+        if isinstance(name, str) and _NAME.fullmatch(name):
+            self._replaced.append(name)
+
+    def before_commit(self) -> None:
+        """Makes the names of new files durable, before a row that names them is."""
+        if self._written and os.name == "posix":
+            descriptor = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def committed(self) -> None:
+        """Removes what was replaced."""
+        self._remove(self._replaced)
+
+    def rolled_back(self) -> None:
+        """Removes what was written."""
+        self._remove(self._written)
+
+    def undecided(self) -> None:
+        """After a commit that failed nobody can say what the disk holds: all files stay until the next opening."""
+        self._written, self._replaced = [], []
+
+    def tidy(self, named: Iterable[str]) -> None:
+        """Removes every file that no row names: what a process that was killed has left."""
+        kept = set(named)
+        self._remove(path.name for path in self._folder.glob("*.sealed") if path.name not in kept)
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            # What cannot be removed now is removed when the state is opened next.
+            with contextlib.suppress(OSError):
+                (self._folder / name).unlink(missing_ok=True)
+        self._written, self._replaced = [], []

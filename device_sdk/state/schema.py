@@ -1,0 +1,92 @@
+"""The whole of what a device may keep: every table, every record in it, every file of the state folder.
+
+Nothing else has a place there. Audio, features, transcripts, hypotheses and tokens are in none of it: what stays of
+an utterance is counts, and what steps made of the weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["COLUMNS", "FILES", "META", "RECORDS", "TABLES", "Holds", "Record", "Table", "record_of"]
+
+Holds = Literal["counts", "weights", "identity", "outbox", "settings"]
+"""What a value is made of. counts: weights of words, never their order; weights: model parameters; identity: keys and
+ids at servers; outbox: exact bytes of reports on their way; settings: versions, counters, choices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of the state file. what: what it is for; filed: whether its large values lie in files of their own."""
+
+    what: str
+    filed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One value or one kind of values. name: pattern of its whole row name, which is not encrypted; content: what the
+    value is, which is."""
+
+    table: str
+    name: str
+    holds: Holds
+    content: str
+
+
+TABLES: Mapping[str, Table] = {
+    "counts": Table("unigram counts: the n-best cache of this device, and what of it was not yet reported"),
+    "marginals": Table("the global distribution last pulled from the server"),
+    "weights": Table("the published base where it is newer than the bundle, the local weights and the teacher's", True),
+    "outbox": Table("exact bytes of reports until the server acknowledges them", True),
+    "identity": Table("the device's signing key and id at a server"),
+    "settings": Table("versions, counters and the ledger of what was sent"),
+}
+"""Every table that holds values, and all that it may hold."""
+
+RECORDS: tuple[Record, ...] = (
+    Record("counts", "cache", "counts", "JSON: weight of every word heard, sorted, never in the order spoken"),
+    Record("marginals", "global", "counts", "float64 probabilities over the public word list, from the server"),
+    Record("weights", "published", "weights", "safetensors: the published model, as downloaded"),
+    Record("weights", "start", "weights", "safetensors: the parameters that local steps set out from"),
+    Record("weights", "local", "weights", "safetensors: the parameters that local steps changed"),
+    Record("weights", "teacher", "weights", "safetensors: the teacher's, where they are not those steps set out from"),
+    Record(
+        "outbox", "[0-9a-f]{32}", "outbox", "a report's head and body, and the counts that go back if it is refused"
+    ),
+    Record("identity", "[0-9a-f]{16}", "identity", "JSON: Ed25519 key and device id at the server of that URL's hash"),
+    Record("settings", "bundle", "settings", "name and version of the app's bundle"),
+    Record("settings", "published", "settings", "version of the published model"),
+    Record("settings", "local", "settings", "JSON: base version, number of steps and utterances of the local weights"),
+    Record("settings", "marginals", "settings", "JSON: version and word list of the global distribution"),
+    Record("settings", "reported", "settings", "JSON: which rounds of which server had which stream"),
+    Record("settings", "(marginals|deltas)_sent", "settings", "number of reports sent"),
+)
+"""Every value. What lies beside it in the clear: the row's name and number, and the length of what was sealed."""
+
+COLUMNS: Mapping[str, str] = {"id": "INTEGER", "name": "TEXT", "value": "BLOB", "file": "TEXT"}
+"""Columns of every table: order of arrival; the record's name; nonce, ciphertext and tag, empty where ``file`` names
+the file that has them."""
+
+META: Mapping[str, str] = {
+    "salt": "random; with the app's key it makes the key that seals everything; a new one when all is erased",
+    "check": "a constant, sealed: tells the right key from a wrong one",
+    "erasing": "there while an erasure is not finished; the next opening finishes it",
+}
+"""Rows of table ``meta``: what is needed before anything can be decrypted."""
+
+FILES: Mapping[str, str] = {
+    r"state\.sqlite": "the tables",
+    r"state\.sqlite-(wal|shm)": "SQLite's write-ahead log and its index: copies of pages of the tables",
+    r"[0-9a-f]{32}\.sealed": "one large value: nonce, ciphertext and tag",
+    r"lock": "empty; locked by the one process that owns the folder",
+}
+"""Pattern of a file's name -> what it is. Nothing is written outside the folder; SQLite's temporaries are in memory."""
+
+
+def record_of(table: str, name: str) -> Record | None:
+    """The declaration of a value, None where it is not declared."""
+    return next((each for each in RECORDS if each.table == table and re.fullmatch(each.name, name)), None)
