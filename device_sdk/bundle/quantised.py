@@ -7,7 +7,7 @@ float32 one (see :mod:`device_sdk.bundle.weights`); biases, tables and normalisa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import prod
 from typing import NamedTuple
 
@@ -40,9 +40,16 @@ class Matrix(NamedTuple):
     scales: int
 
 
-def layout(architecture: Architecture) -> dict[str, Matrix]:
-    """Name -> place in the buffer, of every matrix: all scales first, so that these are aligned, then all values."""
-    shapes = {name: shape for name, shape in architecture.parameter_shapes().items() if len(shape) == 2}
+def layout(architecture: Architecture, names: Collection[str] | None = None) -> dict[str, Matrix]:
+    """Name -> place in the buffer, of every matrix: all scales first, so that these are aligned, then all values.
+
+    names: of the parameters whose matrices the buffer holds; None is all.
+    """
+    shapes = {
+        name: shape
+        for name, shape in architecture.parameter_shapes().items()
+        if len(shape) == 2 and (names is None or name in names)
+    }
     counts = {name: 1 if name == EMBEDDING else shape[0] for name, shape in shapes.items()}
     slots: dict[str, Matrix] = {}
     scale, values = 0, 4 * sum(counts.values())
@@ -53,9 +60,14 @@ def layout(architecture: Architecture) -> dict[str, Matrix]:
     return slots
 
 
-def quantise(architecture: Architecture, weights: Mapping[str, NDArray[np.float32]], levels: int = LEVELS) -> bytes:
-    """The int8 buffer of finite float32 weights, in :func:`layout`. levels: the largest integer's size."""
-    slots = layout(architecture)
+def quantise(
+    architecture: Architecture,
+    weights: Mapping[str, NDArray[np.float32]],
+    levels: int = LEVELS,
+    names: Collection[str] | None = None,
+) -> bytes:
+    """The int8 buffer of finite float32 weights, in :func:`layout` of ``names``. levels: the largest integer's size."""
+    slots = layout(architecture, names)
     size = max(slot.values + prod(slot.shape) for slot in slots.values())
     buffer = bytearray(size)
     for name, slot in slots.items():

@@ -28,6 +28,7 @@ __all__ = [
     "OnnxTransducer",
     "Precision",
     "check_precision",
+    "exact_products",
     "metadata",
     "open_session",
     "run",
@@ -119,7 +120,7 @@ class OnnxTransducer:
         Raises BundleError where the bundle has none, or a graph is damaged; ConfigurationError for another precision.
         """
         if precision == "auto":
-            precision = "int8" if bundle.has("encoder.int8.onnx") and _exact_products(bundle) else "float32"
+            precision = "int8" if bundle.has("encoder.int8.onnx") and exact_products(bundle) else "float32"
         check_precision(precision, "precision")
         suffix = "" if precision == "float32" else f".{precision}"
         if not bundle.has(f"encoder{suffix}.onnx"):
@@ -132,7 +133,7 @@ class OnnxTransducer:
         self._packed = bundle.packed
         self._quantised = None
         if precision == "int8":
-            levels = LEVELS if _exact_products(bundle) else COARSE_LEVELS
+            levels = LEVELS if exact_products(bundle) else COARSE_LEVELS
             self._quantised = quantise(bundle.architecture, bundle.weights, levels)
         self._encoder = self._open(bundle.file(f"encoder{suffix}.onnx"), threads, 3)
         self._predictor = self._open(bundle.file(f"predictor{suffix}.onnx"), threads, 3)
@@ -187,7 +188,7 @@ class OnnxTransducer:
 _exact: bool | None = None  # the processor does not change while a process runs
 
 
-def _exact_products(bundle: Bundle) -> bool:
+def exact_products(bundle: Bundle) -> bool:
     """Whether this processor sums products of bytes exactly: x86 without VNNI clamps the sum of each two to 16 bits."""
     global _exact
     if _exact is None:

@@ -1,4 +1,4 @@
-"""Gradients on the device: the bundle's training graph on plain onnxruntime."""
+"""Gradients on the device: the bundle's training graphs on plain onnxruntime."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.bundle import Bundle
+from device_sdk.bundle.quantised import COARSE_LEVELS, LEVELS
+from device_sdk.bundle.subsets import Subset, factor_names, frozen, frozen_file, trainable, training_file
 from device_sdk.errors import BundleError, LearningError
-from device_sdk.runtimes.onnxruntime import open_session, run
+from device_sdk.runtimes.frozen import FrozenLayers
+from device_sdk.runtimes.onnxruntime import exact_products, open_session, run
 
-__all__ = ["Gradients", "TrainingSession"]
+__all__ = ["Gradients", "TrainingSession", "open_training"]
 
 GRADIENT = "gradient."
+BENEATH = ("heard", "said")
+"""Inputs that the layers beneath a graph give."""
 
 Float = NDArray[np.float32]
 
@@ -33,10 +38,18 @@ class Gradients:
     gradients: Mapping[str, Float]
 
 
-class TrainingSession:
-    """The training graph, loaded once; every run takes the parameters, so a step needs no new session.
+def open_training(bundle: Bundle, subset: Subset = "whole", threads: int = 1) -> TrainingSession:
+    """Gradients for a subset of a bundle's parameters, whatever runs beneath: the session's ``run`` is always the same.
 
-    Not for use by several threads at once.
+    Raises :class:`BundleError` where the bundle has no graphs for it, or damaged ones.
+    """
+    return TrainingSession(bundle, threads, subset=subset)
+
+
+class TrainingSession:
+    """A training graph, loaded once; every run takes the parameters, so a step needs no new session.
+
+    Not for use by several threads at once. Open one with :func:`open_training`.
     """
 
     def __init__(
@@ -44,32 +57,56 @@ class TrainingSession:
         bundle: Bundle | None = None,
         threads: int = 1,
         *,
+        subset: Subset = "whole",
         graph: bytes = b"",
         architecture: Architecture | None = None,
+        beneath: FrozenLayers | None = None,
     ) -> None:
-        """bundle: whose ``training.onnx`` to run; or graph and architecture, for a graph with fewer gradients.
+        """bundle: whose graph for ``subset`` to run; or any graph with its architecture, and what gives the graph's
+        ``heard`` and ``said`` where it takes them.
 
-        Raises :class:`BundleError` where the graph is damaged or of another architecture.
+        Raises :class:`BundleError` where the graph is not there, damaged, of another architecture or subset.
         """
+        expected: list[str] | None = None
         if bundle is not None:
-            path = bundle.file("training.onnx")
-            graph, architecture, source = path.read_bytes(), bundle.architecture, str(path)
+            file, architecture = training_file(subset), bundle.architecture
+            if not bundle.has(file):
+                raise BundleError(
+                    f"{bundle.path}: holds no {file}, so subset {subset!r} cannot learn; "
+                    "run: idiolect export refresh, or use subset 'whole'"
+                )
+            graph, source = bundle.file(file).read_bytes(), str(bundle.file(file))
+            names = trainable(architecture, subset)
+            expected = [each for name in names for each in (factor_names(name) if subset == "adapters" else (name,))]
+            if bundle.has(frozen_file(subset)):
+                beneath = _frozen_layers(bundle, subset, threads)
         elif architecture is not None:
             source = "training graph"
         else:
             raise ValueError("TrainingSession needs a bundle, or a graph with its architecture")
         self.architecture: Architecture = architecture
+        self._source, self._beneath = source, beneath
         self._session = open_session(graph, source, architecture=architecture, threads=threads, arena=True)
-        self._outputs = [output.name for output in self._session.get_outputs()]
-        if not {"negative_log_likelihoods", "expected_cost"} <= set(self._outputs) or not set(self.trainable) <= set(
-            architecture.parameter_shapes()
-        ):
-            raise BundleError(f"{source}: has outputs {self._outputs}, expected losses and gradients; export it again")
+        self._inputs = [each.name for each in self._session.get_inputs()]
+        self._outputs = [each.name for each in self._session.get_outputs()]
         self._shapes = architecture.parameter_shapes() | architecture.constant_shapes()
+        self._factors = {name: pair for name in self._shapes if (pair := factor_names(name))[0] in self._inputs}
+        known = set(self._shapes).union(*self._factors.values())
+        gives = {"negative_log_likelihoods", "expected_cost"} <= set(self._outputs)
+        if not gives or not set(self.trainable) <= known or expected not in (None, list(self.trainable)):
+            raise BundleError(
+                f"{source}: has outputs {self._outputs}, expected losses and gradients for "
+                f"{expected or 'parameters'}; export it again"
+            )
+        taken, given = {*self._inputs} & {*BENEATH}, () if beneath is None else beneath.outputs
+        if taken != set(given):
+            raise BundleError(
+                f"{source}: takes {sorted(taken)} from frozen layers, which give {list(given)}; export the bundle again"
+            )
 
     @property
     def trainable(self) -> tuple[str, ...]:
-        """Parameters that the graph returns gradients for, in the canonical order."""
+        """What the graph returns gradients for, in the canonical order; factors by their own names."""
         return tuple(name.removeprefix(GRADIENT) for name in self._outputs if name.startswith(GRADIENT))
 
     def run(
@@ -83,9 +120,10 @@ class TrainingSession:
     ) -> Gradients:
         """d(sum_i weights_i NLL_i + cost_scale * E[M]) by every trainable parameter (paper 001, eq. 1).
 
-        F: frames; M: mel bins; N: hypotheses.
-        parameters: parameters and constants by name, float32. features: [F, M] float32 raw log-mel, F at least the
-        subsampling factor (left-over frames are dropped). hypotheses: N token lists without blank; one may be empty.
+        F: frames; M: mel bins; N: hypotheses; r: rank.
+        parameters: parameters and constants by name, float32, and for adapters the factors, [out, r] and [r, in], whose
+        products the matrices hold already. features: [F, M] float32 raw log-mel, F at least the subsampling factor
+        (left-over frames are dropped). hypotheses: N token lists without blank; one may be empty.
         weights, costs: [N]; costs default to 0.
         Raises :class:`LearningError` that names the argument for a wrong shape, type, value or token.
         """
@@ -99,18 +137,31 @@ class TrainingSession:
         if not np.isfinite(cost_scale):
             raise LearningError(f"cost_scale: found {cost_scale!r}, expected a finite number")
         feeds["cost_scale"] = np.asarray(cost_scale, np.float32)
-        for name, shape in self._shapes.items():
+        for name, shape in (self._shapes | self._factor_shapes(parameters)).items():
             value = parameters.get(name)
             if value is None or value.shape != shape or value.dtype != np.float32:
                 found = "nothing" if value is None else f"{value.dtype} {list(value.shape)}"
                 raise LearningError(f"parameters: {name!r}: found {found}, expected float32 {list(shape)}")
-            feeds[name] = value
-        results = dict(zip(self._outputs, run(self._session, feeds, "training.onnx"), strict=True))
+        if self._beneath is not None:
+            feeds |= self._beneath.run(parameters, feeds)
+        given = {**parameters, **feeds}
+        found = run(self._session, {name: given[name] for name in self._inputs}, self._source)
+        results = dict(zip(self._outputs, found, strict=True))
         return Gradients(
             negative_log_likelihoods=results["negative_log_likelihoods"],
             expected_cost=float(results["expected_cost"]),
             gradients={name: results[GRADIENT + name] for name in self.trainable},
         )
+
+    def _factor_shapes(self, parameters: Mapping[str, Float]) -> dict[str, tuple[int, ...]]:
+        """As the rank of each factor that came in says; where none did, of rank 1."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, (up, down) in self._factors.items():
+            out, width = self._shapes[name]
+            given = parameters.get(up)
+            rank = 1 if given is None or given.ndim != 2 else given.shape[1]
+            shapes |= {up: (out, rank), down: (rank, width)}
+        return shapes
 
     def _checked_features(self, features: Float) -> Float:
         bins, least = self.architecture.mel_bins, self.architecture.subsampling_factor
@@ -130,6 +181,12 @@ class TrainingSession:
                     f"hypotheses: entry {row} holds a token outside 1..{self.architecture.pieces - 1} (0 is blank)"
                 )
         return padded, lengths
+
+
+def _frozen_layers(bundle: Bundle, subset: Subset, threads: int) -> FrozenLayers:
+    path, levels = bundle.file(frozen_file(subset)), LEVELS if exact_products(bundle) else COARSE_LEVELS
+    layers = frozen(bundle.architecture, subset)
+    return FrozenLayers(path.read_bytes(), str(path), bundle.architecture, layers, levels, threads)
 
 
 def _vector(name: str, values: ArrayLike, count: int) -> Float:

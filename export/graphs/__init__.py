@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.subsets import SUBSETS, frozen, frozen_file, training_file
 from export.graphs import quantised
+from export.graphs.frozen_layers import frozen_layers
 from export.graphs.streaming import encoder, joiner, predictor
-from export.graphs.training import training
+from export.graphs.training import subset_training, training
 
-__all__ = ["build_graphs", "encoder", "joiner", "predictor", "training"]
+__all__ = ["build_graphs", "encoder", "frozen_layers", "joiner", "predictor", "subset_training", "training"]
 
 
 def build_graphs(architecture: Architecture) -> dict[str, bytes]:
     """Every graph of a bundle: file name -> model bytes. Weights are not inside (device_sdk.bundle.weights)."""
+    beneath = {subset: frozen(architecture, subset) for subset in SUBSETS}
     return {
         "encoder.onnx": encoder(architecture),
         "predictor.onnx": predictor(architecture),
@@ -19,5 +22,6 @@ def build_graphs(architecture: Architecture) -> dict[str, bytes]:
         "encoder.int8.onnx": quantised.encoder(architecture),
         "predictor.int8.onnx": quantised.predictor(architecture),
         "joiner.int8.onnx": quantised.joiner(architecture),
-        "training.onnx": training(architecture),
+        **{training_file(subset): subset_training(architecture, subset) for subset in SUBSETS},
+        **{frozen_file(subset): frozen_layers(architecture, layers) for subset, layers in beneath.items() if layers},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -48,8 +48,12 @@ class _Names:
 class GraphBuilder:
     """Collects nodes. Operators are called by their ONNX name: ``g.op("Add", a, b)``."""
 
-    def __init__(self, architecture: Architecture, _names: _Names | None = None) -> None:
+    def __init__(
+        self, architecture: Architecture, matrices: Collection[str] | None = None, _names: _Names | None = None
+    ) -> None:
+        """matrices: names of the parameters that the graph's int8 buffer holds; None is all."""
         self.architecture = architecture
+        self._matrices = matrices
         self._names = _names or _Names()
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
@@ -81,7 +85,7 @@ class GraphBuilder:
         values, scale = f"{name}.int8", f"{name}.scale"
         if values not in self._names.packed:
             self._names.packed.add(values)
-            slot, front = quantised.layout(self.architecture)[name], [1] * lead
+            slot, front = quantised.layout(self.architecture, self._matrices)[name], [1] * lead
             kind = TensorProto.UINT8 if slot.scales == 1 else TensorProto.INT8
             self._external(values, QUANTISED_FILE, kind, [*front, *slot.shape], slot.values, prod(slot.shape))
             scales = [] if slot.scales == 1 else [slot.scales]
@@ -192,7 +196,7 @@ class GraphBuilder:
         reverse: from the last element to the first; outputs stand at the element they were made from.
         Returns final states, then stacked outputs.
         """
-        inner = GraphBuilder(self.architecture, self._names)
+        inner = GraphBuilder(self.architecture, self._matrices, self._names)
         state_names = [self._names.fresh("state") for _ in states]
         element_names = [self._names.fresh("element") for _ in sequences]
         following, results = body(inner, state_names, element_names)
@@ -224,8 +228,12 @@ class GraphBuilder:
         )
 
     def finish(self, name: str) -> bytes:
-        """The model's bytes, without nodes that no output needs; the same calls give the same bytes."""
-        graph = helper.make_graph(self._live_nodes(), name, self._inputs, self._outputs, self._names.initializers)
+        """The model's bytes, without nodes and inputs that no output needs; the same calls give the same bytes."""
+        nodes = self._live_nodes()
+        read = set().union(*map(_names_read, nodes))
+        inputs = [each for each in self._inputs if each.name in read]
+        constants = [each for each in self._names.initializers if each.name in read]
+        graph = helper.make_graph(nodes, name, inputs, self._outputs, constants)
         domains = sorted({node.domain for node in graph.node if node.domain})
         imports = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)]
         model = helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION, producer_name="idiolect")

@@ -1,14 +1,19 @@
-"""The additive tanh joint in the training graph, a few frames at a time, its logits computed again backwards."""
+"""The additive tanh joint in the training graph, some cells at a time, its logits computed again backwards."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 from export.graphs.builder import FLOAT, GraphBuilder, Value
+from export.graphs.products import matrix_gradients, no_gradients
 
 __all__ = ["Joint"]
 
-FRAMES_AT_ONCE = 8
+CELLS_AT_ONCE = 512
+"""Cells (pairs of a frame and a prefix) whose logits exist at a time: enough that products run at full speed, so few
+that memory stays small."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +21,7 @@ class Joint:
     """What both directions need. T: frames; P: distinct prefixes; R: lattice rows; J: joiner size; V: pieces.
 
     frames: [T, J] encoded; prefixes: [P, J] predicted; prefix_of: [R] int64, each row's prefix; labels: [R] int64, each
-    row's next token (0 after the last); weight: [V, J]; bias: [V].
+    row's next token (0 after the last); weight: [V, J]; bias: [V]. K, below: frames of a chunk.
     """
 
     g: GraphBuilder
@@ -30,49 +35,54 @@ class Joint:
     def log_probabilities(self) -> tuple[Value, Value]:
         """Log-probabilities (nats) of blank and of the label in every cell: two of [T, R] float32."""
         g = self.g
-        transposed, places = g.transpose(self.weight), self._places()
 
         def chunk(q: GraphBuilder, _: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
-            log_probs = q.op("LogSoftmax", self._logits(q, self._hidden(q, now[0]), transposed), axis=-1)
-            return [], [q.op("GatherElements", q.reshape(log_probs, FRAMES_AT_ONCE, -1), places, axis=1)]
+            log_probs = q.op("LogSoftmax", self._logits(q, self._hidden(q, now[0])), axis=-1)
+            return [], [q.op("GatherElements", self._by_frame(q, log_probs), self._places, axis=1)]
 
         (edges,) = g.scan([], [self._chunks(self.frames, self._width)], chunk)
         rows = g.size(self.labels, 0)
         edges = g.slice(g.reshape(edges, -1, g.add(rows, rows)), g.integers(0), g.size(self.frames, 0), 0)
         return g.slice(edges, g.integers(0), rows, 1), g.slice(edges, rows, g.add(rows, rows), 1)
 
-    def gradients(self, blank: Value, label: Value) -> dict[str, Value]:
+    def gradients(self, blank: Value, label: Value, wanted: Collection[str], factors: bool = False) -> dict[str, Value]:
         """Backward. blank, label: [T, R] float32, minus d(loss)/d(log-probability) of the two edges of every cell.
 
-        Returns d(loss) by frames [T, J], prefixes [P, J], weight [V, J] and bias [V].
+        wanted: which of ``frames`` [T, J], ``prefixes`` [P, J], :attr:`weight` [V, J] and :attr:`bias` [V] to return
+        d(loss) by, of the latter two by their names. factors: by the weight's factors in place of the weight itself.
         """
         g, sizes = self.g, self.g.architecture
-        transposed, places = g.transpose(self.weight), self._places()
         count, rows = g.size(self.prefixes, 0), g.size(self.labels, 0)
         numbers = g.op("Range", g.integer(0), g.squeeze(count, 0), g.integer(1))
         belongs = g.cast(g.op("Equal", g.unsqueeze(self.prefix_of, 1), g.unsqueeze(numbers, 0)), FLOAT)
+        sums: dict[str, Value] = {}
+        if "prefixes" in wanted:
+            sums["prefixes"] = g.expand(g.single(0.0), count, sizes.joiner_size)
+        if self.weight in wanted:
+            sums |= no_gradients(g, self.weight, factors=factors)
+        if self.bias in wanted:
+            sums[self.bias] = g.expand(g.single(0.0), sizes.pieces)
 
         def chunk(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
-            d_prefixes, d_weight, d_bias = states
             frames, edges, visits = now
             hidden = self._hidden(q, frames)
-            probabilities = q.op("Softmax", self._logits(q, hidden, transposed), axis=-1)
-            expected = q.reshape(q.multiply(probabilities, q.unsqueeze(visits, 2)), FRAMES_AT_ONCE, -1)
-            d_logits = q.op("ScatterElements", expected, places, q.op("Neg", edges), axis=1, reduction="add")
-            flat = q.reshape(d_logits, -1, sizes.pieces)
-            hidden_rows = q.reshape(hidden, -1, sizes.joiner_size)
-            slope = q.subtract(q.single(1.0), q.multiply(hidden_rows, hidden_rows))
-            d_mixed = q.multiply(q.matmul(flat, self.weight), slope)
-            d_mixed = q.reshape(d_mixed, FRAMES_AT_ONCE, -1, sizes.joiner_size)
-            d_weight = q.op("Gemm", flat, hidden_rows, d_weight, transA=1)
-            following = [q.add(d_prefixes, q.sum(d_mixed, 0)), d_weight, q.add(d_bias, q.sum(flat, 0))]
-            return following, [q.sum(d_mixed, 1)]
+            probabilities = q.op("Softmax", self._logits(q, hidden), axis=-1)
+            expected = self._by_frame(q, q.multiply(probabilities, q.reshape(visits, -1, 1)))
+            d_logits = q.op("ScatterElements", expected, self._places, q.op("Neg", edges), axis=1, reduction="add")
+            d_logits = q.reshape(d_logits, -1, sizes.pieces)
+            slope = q.subtract(q.single(1.0), q.multiply(hidden, hidden))
+            d_mixed = q.multiply(q.matmul(d_logits, self.weight), slope)
+            d_mixed = q.reshape(d_mixed, self._frames_at_once, -1, sizes.joiner_size)
+            before = dict(zip(sums, states, strict=True))
+            after = {}
+            if "prefixes" in sums:
+                after["prefixes"] = q.add(before["prefixes"], q.sum(d_mixed, 0))
+            if self.weight in wanted:
+                after |= matrix_gradients(q, self.weight, d_logits, hidden, factors=factors, before=before)
+            if self.bias in sums:
+                after[self.bias] = q.add(before[self.bias], q.sum(d_logits, 0))
+            return [after[name] for name in sums], [q.sum(d_mixed, 1)] if "frames" in wanted else []
 
-        states = [
-            g.expand(g.single(0.0), count, sizes.joiner_size),
-            g.expand(g.single(0.0), sizes.pieces, sizes.joiner_size),
-            g.expand(g.single(0.0), sizes.pieces),
-        ]
         # A cell's logits move by what its edges carry less what the softmax expects of all visits to its prefix.
         visits = g.matmul(g.add(blank, label), belongs)
         sequences = [
@@ -80,31 +90,47 @@ class Joint:
             self._chunks(g.concat(blank, label, axis=1), g.add(rows, rows)),
             self._chunks(visits, count),
         ]
-        d_prefixes, d_weight, d_bias, d_frames = g.scan(states, sequences, chunk)
-        d_frames = g.slice(g.reshape(d_frames, -1, self._width), g.integers(0), g.size(self.frames, 0), 0)
-        return {"frames": d_frames, "prefixes": d_prefixes, "weight": d_weight, "bias": d_bias}
+        found = g.scan(list(sums.values()), sequences, chunk)
+        gradients = dict(zip(sums, found, strict=False))
+        if "frames" in wanted:
+            frames = g.reshape(found[-1], -1, self._width)
+            gradients["frames"] = g.slice(frames, g.integers(0), g.size(self.frames, 0), 0)
+        return gradients
 
-    @property
-    def _width(self) -> Value:
-        return self.g.integers(self.g.architecture.joiner_size)
+    @cached_property
+    def _frames_at_once(self) -> Value:
+        """K [1] int64: as many frames as make :data:`CELLS_AT_ONCE` cells, one at least, and no more than there are."""
+        g = self.g
+        enough = g.op("Max", g.op("Div", g.integers(CELLS_AT_ONCE), g.size(self.prefixes, 0)), g.integers(1))
+        return g.op("Min", enough, g.size(self.frames, 0))
 
+    @cached_property
     def _places(self) -> Value:
         """[K, 2 R]: where the blanks, then the labels, of a frame's rows stand among its P * V log-probabilities."""
         g = self.g
         start = g.multiply(self.prefix_of, g.integer(g.architecture.pieces))
         places = g.concat(start, g.add(start, self.labels), axis=0)
-        return g.expand(g.unsqueeze(places, 0), FRAMES_AT_ONCE, g.size(places, 0))
+        return g.expand(g.unsqueeze(places, 0), self._frames_at_once, g.size(places, 0))
+
+    @property
+    def _width(self) -> Value:
+        return self.g.integers(self.g.architecture.joiner_size)
 
     def _hidden(self, q: GraphBuilder, frames: Value) -> Value:
-        """[K, J] frames -> [K, P, J]."""
-        return q.op("Tanh", q.add(q.unsqueeze(frames, 1), self.prefixes))
+        """[K, J] frames -> [K * P, J]."""
+        mixed = q.op("Tanh", q.add(q.unsqueeze(frames, 1), self.prefixes))
+        return q.reshape(mixed, -1, self.g.architecture.joiner_size)
 
-    def _logits(self, q: GraphBuilder, hidden: Value, transposed: Value) -> Value:
-        return q.add(q.matmul(hidden, transposed), self.bias)
+    def _logits(self, q: GraphBuilder, hidden: Value) -> Value:
+        return q.op("Gemm", hidden, self.weight, self.bias, transB=1)
+
+    def _by_frame(self, q: GraphBuilder, cells: Value) -> Value:
+        """[K * P, V] -> [K, P * V]."""
+        return q.reshape(cells, self._frames_at_once, -1)
 
     def _chunks(self, values: Value, width: Value) -> Value:
         """[T, W] -> [chunks, K, W], the last chunk filled up with zeros."""
         g = self.g
-        missing = g.op("Mod", g.op("Neg", g.size(values, 0)), g.integers(FRAMES_AT_ONCE))
+        missing = g.op("Mod", g.op("Neg", g.size(values, 0)), self._frames_at_once)
         padded = g.concat(values, g.expand(g.single(0.0), missing, width), axis=0)
-        return g.reshape(padded, -1, FRAMES_AT_ONCE, width)
+        return g.reshape(padded, -1, self._frames_at_once, width)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from export.graphs.builder import GraphBuilder, Value
 
-__all__ = ["lstm", "lstm_cell", "lstm_gradients", "lstm_step", "stack"]
+__all__ = ["LayerGradient", "lstm", "lstm_cell", "lstm_gradients", "lstm_step", "stack"]
 
 
 def lstm(
@@ -55,15 +56,28 @@ def stack(
     return x, g.concat(*hidden, axis=0), g.concat(*cells, axis=0)
 
 
+@dataclass(frozen=True)
+class LayerGradient:
+    """What every gradient of a layer is a product of. R: T * B rows, step by step; H: size; D: input.
+
+    gates: [R, 4H], d(loss) by the gates before their nonlinearity; inputs: [R, D]; before: [R, H], outputs of the step
+    before; x: [T, B, D], d(loss) by the layer's input.
+    """
+
+    gates: Value
+    inputs: Value
+    before: Value
+    x: Value
+
+
 def lstm_gradients(
-    g: GraphBuilder, x: Value, y: Value, dy: Value, weights: Sequence[Value], size: int, wanted: frozenset[str]
-) -> dict[str, Value]:
-    """Gradients of one layer that started from a zero state, by backpropagation through time.
+    g: GraphBuilder, x: Value, y: Value, dy: Value, weights: Sequence[Value], size: int
+) -> LayerGradient:
+    """Backpropagation through time of one layer that started from a zero state.
 
     T: steps; B: batch; D: input; H: size.
     x: [T, B, D] the layer's input; y: [T, B, H] its output; dy: [T, B, H] the loss' gradient by it;
     weights: as in :func:`lstm`.
-    wanted: which of ``x W R B`` to return: [T, B, D], [4H, D], [4H, H], [4H].
 
     The fused operator keeps neither gates nor cells. Every step's gates follow from the stored outputs in two large
     products; only the cells' recurrence and the gradient's own recurrence are left to walk through time.
@@ -105,17 +119,7 @@ def lstm_gradients(
 
     start = g.expand(g.single(0.0), batch, 4 * size)
     d_gates = g.scan([start, zero], [dy, through_output, slopes, f], retreat, reverse=True)[2]
-    rows = g.reshape(d_gates, -1, 4 * size)
-    gradients: dict[str, Value] = {}
-    if "W" in wanted:
-        gradients["W"] = g.op("Gemm", rows, x_rows, transA=1)
-    if "R" in wanted:
-        gradients["R"] = g.op("Gemm", rows, before_rows, transA=1)
-    if "B" in wanted:
-        gradients["B"] = g.sum(rows, 0)
-    if "x" in wanted:
-        gradients["x"] = g.matmul(d_gates, w)
-    return gradients
+    return LayerGradient(g.reshape(d_gates, -1, 4 * size), x_rows, before_rows, g.matmul(d_gates, w))
 
 
 def _sigmoid_slope(g: GraphBuilder, y: Value) -> Value:

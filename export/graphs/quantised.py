@@ -13,7 +13,7 @@ from export.graphs.builder import INT64, MICROSOFT, GraphBuilder, Value
 from export.graphs.lstm import lstm_cell
 from export.graphs.streaming import TABLE_PIECES, joined, stacked_frames, states_of
 
-__all__ = ["encoder", "joiner", "predictor"]
+__all__ = ["embedded_product", "encoder", "joiner", "predictor", "product", "quantised_lstm", "unit"]
 
 
 def encoder(architecture: Architecture) -> bytes:
@@ -26,22 +26,9 @@ def encoder(architecture: Architecture) -> bytes:
     x = stacked_frames(g, g.squeeze(features, 0), g.weight("features.mean"), g.weight("features.scale"))
     hidden: list[Value] = []
     cells: list[Value] = []
-    zero = g.constant([0], "int8")
     for layer in range(layers):
-        w, w_scale = g.quantised(f"encoder.{layer}.W", lead=1)
-        r, r_scale = g.quantised(f"encoder.{layer}.R", lead=1)
-        bias = g.concat(
-            g.unsqueeze(g.weight(f"encoder.{layer}.B"), 0), g.constant([[0.0] * (4 * size)], "float32"), axis=1
-        )
         state = (g.slice(states, layer, layer + 1, 0) for states in (h, c))
-        y, h_next, c_next = g.ops(
-            "DynamicQuantizeLSTM",
-            3,
-            *(x, w, r, bias, "", *state, "", w_scale, zero, r_scale, zero),
-            hidden_size=size,
-            domain=MICROSOFT,
-        )
-        x = g.squeeze(y, 1)
+        x, h_next, c_next = quantised_lstm(g, x, f"encoder.{layer}", g.weight(f"encoder.{layer}.B"), size, *state)
         hidden.append(h_next)
         cells.append(c_next)
     encoded = g.op(
@@ -65,27 +52,20 @@ def predictor(architecture: Architecture) -> bytes:
     for layer in range(layers):
         name = f"predictor.{layer}"
         if layer > 0:
-            inputs = _product(g, below, f"{name}.W", g.weight(f"{name}.B"))
+            inputs = product(g, below, f"{name}.W", g.weight(f"{name}.B"))
         elif architecture.pieces <= TABLE_PIECES:
             weight, bias = g.weight(f"{name}.W"), g.weight(f"{name}.B")
             table = g.op("Gemm", g.weight("predictor.embedding"), weight, bias, transB=1)
             inputs = g.op("Gather", table, tokens, axis=0)
         else:
-            values, scale = g.quantised("predictor.embedding")
-            rows = g.op("Gather", values, tokens, axis=0)
-            weight, weight_scale = g.quantised(f"{name}.W")
-            inputs = g.op(
-                "MatMulIntegerToFloat",
-                *(rows, weight, scale, weight_scale, g.constant(EMBEDDING_ZERO, "uint8"), "", g.weight(f"{name}.B")),
-                domain=MICROSOFT,
-            )
+            inputs = embedded_product(g, tokens, f"{name}.W", g.weight(f"{name}.B"))
         h_before, c_before = (states_of(g, state, layer, layers) for state in (h, c))
-        gates = g.add(_product(g, _unit(g, h_before), f"{name}.R"), inputs)
+        gates = g.add(product(g, unit(g, h_before), f"{name}.R"), inputs)
         h_next, c_next = lstm_cell(g, gates, size, c_before)
-        below = _unit(g, h_next)
+        below = unit(g, h_next)
         hidden.append(h_next)
         cells.append(c_next)
-    g.output("predicted", _product(g, below, "joiner.predictor.weight"), ["B", joint])
+    g.output("predicted", product(g, below, "joiner.predictor.weight"), ["B", joint])
     for name, states in (("h_next", hidden), ("c_next", cells)):
         g.output(name, g.concat(*(g.unsqueeze(state, 0) for state in states), axis=0), [layers, "B", size])
     return g.finish("predictor.int8")
@@ -94,18 +74,44 @@ def predictor(architecture: Architecture) -> bytes:
 def joiner(architecture: Architecture) -> bytes:
     """As :func:`export.graphs.streaming.joiner`."""
     g = GraphBuilder(architecture)
-    logits = _product(g, _unit(g, joined(g)), "joiner.output.weight", g.weight("joiner.output.bias"))
+    logits = product(g, unit(g, joined(g)), "joiner.output.weight", g.weight("joiner.output.bias"))
     g.output("log_probs", g.op("LogSoftmax", logits, axis=-1), ["R", architecture.pieces])
     return g.finish("joiner.int8")
 
 
-def _unit(g: GraphBuilder, x: Value) -> Value:
+def quantised_lstm(
+    g: GraphBuilder, x: Value, name: str, bias: Value, size: int, h: Value = "", c: Value = ""
+) -> tuple[Value, Value, Value]:
+    """As :func:`export.graphs.lstm.lstm` with the int8 weights of layer ``name``; from a zero state unless given."""
+    w, w_scale = g.quantised(f"{name}.W", lead=1)
+    r, r_scale = g.quantised(f"{name}.R", lead=1)
+    zero = g.constant([0], "int8")
+    both = g.concat(g.unsqueeze(bias, 0), g.constant([[0.0] * (4 * size)], "float32"), axis=1)
+    y, h_next, c_next = g.ops(
+        "DynamicQuantizeLSTM",
+        3,
+        *(x, w, r, both, "", h, c, "", w_scale, zero, r_scale, zero),
+        hidden_size=size,
+        domain=MICROSOFT,
+    )
+    return g.squeeze(y, 1), h_next, c_next
+
+
+def embedded_product(g: GraphBuilder, tokens: Value, name: str, bias: Value) -> Value:
+    """The quantised embeddings of tokens [B] times a quantised matrix [K, N], plus a bias [N]: [B, N] float32."""
+    values, scale = g.quantised("predictor.embedding")
+    weight, weight_scale = g.quantised(name)
+    rows, zero = g.op("Gather", values, tokens, axis=0), g.constant(EMBEDDING_ZERO, "uint8")
+    return g.op("MatMulIntegerToFloat", rows, weight, scale, weight_scale, zero, "", bias, domain=MICROSOFT)
+
+
+def unit(g: GraphBuilder, x: Value) -> Value:
     """[B, K] float32 in [-1, 1] as uint8: -1, 0, 1 are 1, 128, 255."""
     return g.op("QuantizeLinear", x, g.single(1 / 127), g.constant(128, "uint8"))
 
 
-def _product(g: GraphBuilder, unit: Value, name: str, bias: Value = "") -> Value:
-    """[B, K] of :func:`_unit` times a quantised matrix [K, N], plus a bias [N] where given: [B, N] float32."""
+def product(g: GraphBuilder, unit: Value, name: str, bias: Value = "") -> Value:
+    """[B, K] of :func:`unit` times a quantised matrix [K, N], plus a bias [N] where given: [B, N] float32."""
     weight, scale = g.quantised(name)
     inputs = [unit, weight, g.single(1 / 127), scale, g.constant(128, "uint8")]
     return g.op("MatMulIntegerToFloat", *inputs, *(("", bias) if bias else ()), domain=MICROSOFT)

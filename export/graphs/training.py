@@ -12,26 +12,48 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.subsets import Frozen, Subset, factor_names, frozen, trainable
 from device_sdk.errors import ConfigurationError
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Value
+from export.graphs.frozen_layers import started
 from export.graphs.joint import Joint
 from export.graphs.lattice import lattice
 from export.graphs.lstm import lstm, lstm_gradients
 from export.graphs.prefixes import distinct_prefixes
+from export.graphs.products import matrix_gradients
 from export.graphs.streaming import stacked_frames
 
-__all__ = ["training"]
+__all__ = ["subset_training", "training"]
+
+OUTPUT, OUTPUT_BIAS = "joiner.output.weight", "joiner.output.bias"
 
 
-def training(architecture: Architecture, trainable: Collection[str] | None = None) -> bytes:
-    """F: frames; M: mel bins; N: hypotheses; U: longest hypothesis.
+def subset_training(architecture: Architecture, subset: Subset) -> bytes:
+    """The training graph of a subset of the parameters: nothing that its gradients do not need is in it."""
+    return training(
+        architecture, trainable(architecture, subset), frozen(architecture, subset), factors=subset == "adapters"
+    )
+
+
+def training(
+    architecture: Architecture,
+    trainable: Collection[str] | None = None,
+    beneath: Frozen = Frozen(),
+    *,
+    factors: bool = False,
+) -> bytes:
+    """F: frames; M: mel bins; T: stacked frames; N: hypotheses; U: longest hypothesis; r: rank.
 
     Inputs: features [F, M] float32 raw log-mel, F >= K; tokens [N, U] int64, padded with 0; lengths [N] int64;
-    weights [N], costs [N], cost_scale [] float32; every parameter and constant by its name, float32.
+    weights [N], costs [N], cost_scale [] float32; every parameter and constant that is read, by its name, float32.
     Outputs: negative_log_likelihoods [N], expected_cost [], ``gradient.NAME`` for every trainable parameter, float32.
 
-    trainable: parameters to return gradients for; ``None`` is all. Nothing below the lowest of them is walked back.
-    Raises :class:`ConfigurationError` for an unknown or empty choice.
+    trainable: parameters to return gradients for; ``None`` is all. What only others would need is left out.
+    beneath: layers that are not part of the graph; it takes their outputs ``heard`` [T, 1, H] in place of features, and
+    ``said`` [U + 1, N, P] (:func:`export.graphs.frozen_layers`).
+    factors: the trainable ones are matrices [out, in], and the gradients are by factors beside them, ``NAME.up``
+    [out, r] and ``NAME.down`` [r, in], further inputs; the matrices that come in hold the factors' products already.
+    Raises :class:`ConfigurationError` for an unknown, frozen or empty choice.
     """
     shapes = architecture.parameter_shapes()
     wanted = frozenset(shapes if trainable is None else trainable)
@@ -39,11 +61,12 @@ def training(architecture: Architecture, trainable: Collection[str] | None = Non
         raise ConfigurationError(
             f"trainable: found unknown parameter {unknown[0]!r}, expected names of the architecture"
         )
+    if both := sorted(wanted.intersection(beneath.parameters(architecture))):
+        raise ConfigurationError(f"trainable: found {both[0]!r}, which is frozen; expected parameters above it")
     if not wanted:
         raise ConfigurationError("trainable: found no parameter, expected at least one")
 
     g = GraphBuilder(architecture)
-    features = g.input("features", ["F", architecture.mel_bins])
     tokens = g.input("tokens", ["N", "U"], INT64)
     lengths = g.input("lengths", ["N"], INT64)
     weights = g.input("weights", ["N"])
@@ -51,24 +74,36 @@ def training(architecture: Architecture, trainable: Collection[str] | None = Non
     cost_scale = g.input("cost_scale", [])
     for name, shape in (shapes | architecture.constant_shapes()).items():
         g.input(name, shape)
+    given = dict(shapes)
+    if factors:
+        for name in wanted:
+            (out, width), (up, down) = shapes[name], factor_names(name)
+            given |= {up: (out, "r"), down: ("r", width)}
+            g.input(up, given[up])
+            g.input(down, given[down])
 
     # Forwards: networks, joint, lattice.
-    size = architecture.encoder_size
-    heard = _layers(g, stacked_frames(g, features, "features.mean", "features.scale"), "encoder")
-    frames = g.op("Gemm", g.squeeze(heard[-1], 1), "joiner.encoder.weight", "joiner.encoder.bias", transB=1)
+    if beneath.encoder_layers:
+        heard = [g.input("heard", ["T", 1, architecture.encoder_size])]
+    else:
+        features = g.input("features", ["F", architecture.mel_bins])
+        heard = [stacked_frames(g, features, "features.mean", "features.scale")]
+    heard = _layers(g, heard[0], "encoder", beneath.encoder_layers)
+    heard_rows = g.squeeze(heard[-1], 1)
+    frames = g.op("Gemm", heard_rows, "joiner.encoder.weight", "joiner.encoder.bias", transB=1)
 
-    count = g.size(tokens, 0)
-    blanks = g.expand(g.integer(0), 1, count)
-    by_step = g.transpose(tokens)
-    previous = g.concat(blanks, by_step, axis=0)
-    said = _layers(g, g.op("Gather", "predictor.embedding", previous, axis=0), "predictor")
+    count, previous = g.size(tokens, 0), started(g, tokens)
+    if beneath.predictor:
+        said = [g.input("said", ["S", "N", architecture.predictor_size])]
+    else:
+        said = _layers(g, g.op("Gather", "predictor.embedding", previous, axis=0), "predictor")
     said_rows = g.reshape(said[-1], -1, architecture.predictor_size)
     representatives, prefix_of = distinct_prefixes(g, tokens, lengths)
     said_prefixes = g.op("Gather", said_rows, representatives, axis=0)
     prefixes = g.op("Gemm", said_prefixes, "joiner.predictor.weight", transB=1)
 
-    labels = g.reshape(g.concat(by_step, blanks, axis=0), -1)
-    joint = Joint(g, frames, prefixes, prefix_of, labels, "joiner.output.weight", "joiner.output.bias")
+    labels = g.reshape(g.concat(g.transpose(tokens), g.expand(g.integer(0), 1, count), axis=0), -1)
+    joint = Joint(g, frames, prefixes, prefix_of, labels, OUTPUT, OUTPUT_BIAS)
     cells = g.shape(-1, g.size(previous, 0), count)
     blank, label = (g.cast(g.op("Reshape", edge, cells), DOUBLE) for edge in joint.log_probabilities())
     likelihoods, by_blank, by_label = lattice(g, blank, label, lengths)
@@ -82,78 +117,71 @@ def training(architecture: Architecture, trainable: Collection[str] | None = Non
     by_expectation = g.multiply(posterior, g.subtract(expected, costs))
     d_likelihoods = g.add(g.cast(weights, DOUBLE), g.multiply(g.cast(cost_scale, DOUBLE), by_expectation))
 
-    # Backwards: an edge's occupancy is minus the NLL's derivative by its log-probability.
+    # Backwards: an edge's occupancy is minus the NLL's derivative by its log-probability. All gradients are written
+    # down here; those that no output asks for are never part of the graph.
     def flatten(occupancy: Value) -> Value:
         return g.reshape(g.cast(g.multiply(occupancy, d_likelihoods), FLOAT), -1, g.size(labels, 0))
 
-    d_joint = joint.gradients(flatten(by_blank), flatten(by_label))
-    gradients = {"joiner.output.weight": d_joint["weight"], "joiner.output.bias": d_joint["bias"]}
+    by_encoder = any(name.startswith(("encoder.", "joiner.encoder.")) for name in wanted)
+    by_predictor = any(name.startswith(("predictor.", "joiner.predictor.")) for name in wanted)
+    sides = {side for side, needed in (("frames", by_encoder), ("prefixes", by_predictor)) if needed}
+    gradients = joint.gradients(flatten(by_blank), flatten(by_label), wanted | sides, factors)
 
-    gradients["joiner.predictor.weight"] = g.op("Gemm", d_joint["prefixes"], said_prefixes, transA=1)
-    lowest = 0 if "predictor.embedding" in wanted else _lowest(architecture.predictor_layers, wanted, "predictor")
-    if lowest is not None:
+    if by_predictor:
+        d_prefixes = gradients["prefixes"]
+        gradients |= matrix_gradients(g, "joiner.predictor.weight", d_prefixes, said_prefixes, factors=factors)
         # Equal prefixes are equal functions of the parameters, so the first of them may answer for all.
-        d_prefixes = g.matmul(d_joint["prefixes"], "joiner.predictor.weight")
         nothing = g.expand(g.single(0.0), g.size(said_rows, 0), architecture.predictor_size)
-        d_said = g.op("ScatterND", nothing, g.unsqueeze(representatives, 1), d_prefixes)
+        d_said = g.matmul(d_prefixes, "joiner.predictor.weight")
+        d_said = g.op("ScatterND", nothing, g.unsqueeze(representatives, 1), d_said)
         d_said = g.reshape(d_said, -1, count, architecture.predictor_size)
-        gradients |= _stack_gradients(g, said, d_said, "predictor", lowest, wanted)
-
-    heard_rows = g.squeeze(heard[-1], 1)
-    gradients["joiner.encoder.weight"] = g.op("Gemm", d_joint["frames"], heard_rows, transA=1)
-    gradients["joiner.encoder.bias"] = g.sum(d_joint["frames"], 0)
-    lowest = _lowest(architecture.encoder_layers, wanted, "encoder")
-    if lowest is not None:
-        d_heard = g.reshape(g.matmul(d_joint["frames"], "joiner.encoder.weight"), -1, 1, size)
-        gradients |= _stack_gradients(g, heard, d_heard, "encoder", lowest, wanted)
-
-    if "predictor.embedding" in wanted:
-        width = architecture.embedding_size
-        empty = g.expand(g.single(0.0), architecture.pieces, width)
+        found, d_embedded = _stack_gradients(g, said, d_said, "predictor", factors=factors)
+        gradients |= found
         gradients["predictor.embedding"] = g.op(
             "ScatterND",
-            empty,
+            g.expand(g.single(0.0), architecture.pieces, architecture.embedding_size),
             g.reshape(previous, -1, 1),
-            g.reshape(gradients.pop("predictor.x"), -1, width),
+            g.reshape(d_embedded, -1, architecture.embedding_size),
             reduction="add",
         )
-    for name, shape in shapes.items():
+    if by_encoder:
+        d_frames = gradients["frames"]
+        gradients |= matrix_gradients(g, "joiner.encoder.weight", d_frames, heard_rows, factors=factors)
+        gradients["joiner.encoder.bias"] = g.sum(d_frames, 0)
+        d_heard = g.reshape(g.matmul(d_frames, "joiner.encoder.weight"), -1, 1, architecture.encoder_size)
+        gradients |= _stack_gradients(g, heard, d_heard, "encoder", beneath.encoder_layers, factors=factors)[0]
+
+    for name in shapes:
         if name in wanted:
-            g.output(f"gradient.{name}", gradients[name], shape)
+            for each in factor_names(name) if factors else (name,):
+                g.output(f"gradient.{each}", gradients[each], given[each])
     return g.finish("training")
 
 
-def _layers(g: GraphBuilder, x: Value, name: str) -> list[Value]:
+def _layers(g: GraphBuilder, x: Value, name: str, first: int = 0) -> list[Value]:
     """A stack of layers from a zero state: its input, then every layer's output, each [steps, B, size]."""
     layers = {"encoder": g.architecture.encoder_layers, "predictor": g.architecture.predictor_layers}[name]
-    size = {"encoder": g.architecture.encoder_size, "predictor": g.architecture.predictor_size}[name]
     values = [x]
-    for layer in range(layers):
-        values.append(lstm(g, values[-1], [f"{name}.{layer}.{part}" for part in "WRB"], size)[0])
+    for layer in range(first, layers):
+        values.append(lstm(g, values[-1], [f"{name}.{layer}.{part}" for part in "WRB"], _size(g, name))[0])
     return values
 
 
-def _lowest(layers: int, wanted: frozenset[str], name: str) -> int | None:
-    """The lowest layer with a trainable parameter, None where there is none."""
-    return next((layer for layer in range(layers) if _parts(wanted, f"{name}.{layer}")), None)
-
-
-def _parts(wanted: frozenset[str], layer: str) -> frozenset[str]:
-    return frozenset(part for part in "WRB" if f"{layer}.{part}" in wanted)
-
-
 def _stack_gradients(
-    g: GraphBuilder, values: list[Value], dy: Value, name: str, lowest: int, wanted: frozenset[str]
-) -> dict[str, Value]:
-    """Gradients of a stack from its top layer down to ``lowest``; ``NAME.x`` is that of the stack's own input."""
+    g: GraphBuilder, values: list[Value], dy: Value, name: str, first: int = 0, *, factors: bool
+) -> tuple[dict[str, Value], Value]:
+    """Gradients of a stack's layers, the lowest of which is number ``first``, and of the stack's input."""
     gradients: dict[str, Value] = {}
-    for layer in reversed(range(lowest, len(values) - 1)):
-        weights = [f"{name}.{layer}.{part}" for part in "WRB"]
-        parts = _parts(wanted, f"{name}.{layer}")
-        if layer > lowest or (name == "predictor" and "predictor.embedding" in wanted):
-            parts |= {"x"}
-        size = g.architecture.encoder_size if name == "encoder" else g.architecture.predictor_size
-        found = lstm_gradients(g, values[layer], values[layer + 1], dy, weights, size, parts)
-        dy = found.pop("x", "")
-        gradients |= {f"{name}.{layer}.{part}": value for part, value in found.items()}
-    return gradients | {f"{name}.x": dy}
+    for place in reversed(range(len(values) - 1)):
+        layer = f"{name}.{first + place}"
+        weights = [f"{layer}.{part}" for part in "WRB"]
+        found = lstm_gradients(g, values[place], values[place + 1], dy, weights, _size(g, name))
+        gradients |= matrix_gradients(g, f"{layer}.W", found.gates, found.inputs, factors=factors)
+        gradients |= matrix_gradients(g, f"{layer}.R", found.gates, found.before, factors=factors)
+        gradients[f"{layer}.B"] = g.sum(found.gates, 0)
+        dy = found.x
+    return gradients, dy
+
+
+def _size(g: GraphBuilder, name: str) -> int:
+    return g.architecture.encoder_size if name == "encoder" else g.architecture.predictor_size
