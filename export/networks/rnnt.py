@@ -95,6 +95,24 @@ class RNNT(nn.Module):
         order = a.constant_shapes() | a.parameter_shapes()
         return {name: named[name].detach().to(torch.float32).numpy().copy() for name in order}
 
+    def to_gradients(self) -> dict[str, Array]:
+        """What the last backward pass left, by public parameter name, float32, LSTMs in ONNX layout; 0 where nothing.
+
+        Both of torch's biases have the same gradient, which is that of the merged one.
+        """
+        a = self.architecture
+        named: dict[str, Tensor] = {}
+        for name, lstm, layers in (
+            ("encoder", self.encoder, a.encoder_layers),
+            ("predictor", self.predictor, a.predictor_layers),
+        ):
+            for layer in range(layers):
+                for part, own in zip("WRB", _PARTS, strict=False):
+                    value = getattr(lstm, f"{own}_l{layer}")
+                    named[f"{name}.{layer}.{part}"] = _permute(_gradient(value), _TO_ONNX)
+        named |= {public: _gradient(self.get_parameter(own)) for public, own in _PLAIN.items()}
+        return {name: named[name].to(torch.float32).numpy().copy() for name in a.parameter_shapes()}
+
     @torch.no_grad()
     def from_parameters(self, parameters: Mapping[str, NDArray[np.floating]]) -> RNNT:
         """Take parameters and constants by their public names, in this network's dtype. Returns self.
@@ -143,6 +161,10 @@ def split_lstm(w: Tensor, r: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor,
     """The inverse of :func:`merge_lstm`; the recurrent bias becomes zero."""
     bias = _permute(b, _TO_TORCH)
     return _permute(w, _TO_TORCH), _permute(r, _TO_TORCH), bias, torch.zeros_like(bias)
+
+
+def _gradient(value: Tensor) -> Tensor:
+    return torch.zeros_like(value) if value.grad is None else value.grad.detach()
 
 
 def _permute(rows: Tensor, order: tuple[int, ...]) -> Tensor:

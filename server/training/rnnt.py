@@ -113,13 +113,16 @@ def train_rnnt(
     *,
     speech: Path | None = None,
     snapshots: Path | None = None,
+    begin: Mapping[str, NDArray[np.floating]] | None = None,
     show: bool = True,
 ) -> dict[str, Any]:
     """Train, or go on from the checkpoint in ``out``. Returns the last line of the log.
 
-    pieces: the tokenizer's model. watched: utterances to report word errors on, by source; they are not trained on.
-    details: what ``training.json`` should also say. Writes weights.safetensors, tokenizer.model, training.json,
-    log.jsonl and checkpoint.safetensors to ``out``; snapshots, if given, receives copies of the weights on the way.
+    pieces: the tokenizer's model. begin: parameters and constants of a trained network of the same pieces, to go on
+    from by RNN-T at once; the recipe's earlier phases are left out. watched: utterances to report word errors on, by
+    source; they are not trained on. details: what ``training.json`` should also say. snapshots: receives copies of the
+    weights on the way. Writes weights.safetensors, tokenizer.model, training.json, log.jsonl and checkpoint.safetensors
+    to ``out``.
     Raises LearningError when the loss is no longer a number.
     """
     torch.set_num_threads(recipe.threads)
@@ -131,7 +134,7 @@ def train_rnnt(
             f"tokenizer: {tokenizer.get_piece_size()} pieces, expected {recipe.architecture.pieces} for {recipe.preset}"
         )
     write_atomically(out / "tokenizer.model", pieces)
-    run = _Run(recipe, out, tokenizer, list(watched), dict(details or {}), snapshots)
+    run = _Run(recipe, out, tokenizer, list(watched), dict(details or {}), snapshots, begin)
     folder = speech or out / "speech"
     with _without_denormals(), ShardMaker(folder, mixture, recipe.seed, recipe.shard) as maker, _progress(show) as bar:
         task = bar.add_task("training", total=1.0)
@@ -172,10 +175,13 @@ class _Run:
         watched: list[Example],
         details: dict[str, Any],
         snapshots: Path | None,
+        begin: Mapping[str, NDArray[np.floating]] | None,
     ) -> None:
         self.recipe, self.out, self.tokenizer = recipe, out, tokenizer
         self.watched, self.details, self.snapshots = watched, details, snapshots
         self.learner = Learner(recipe.architecture, recipe.dropout)
+        if begin is not None:
+            self.learner.network.from_parameters(begin)
         self.optimizer = torch.optim.AdamW(
             self.learner.parameters(), recipe.peak, betas=(0.9, 0.98), weight_decay=recipe.weight_decay, fused=True
         )
@@ -183,7 +189,7 @@ class _Run:
         letters = [len(tokenizer.id_to_piece(index).strip("\u2581")) for index in range(recipe.architecture.pieces)]
         self.letters = torch.tensor(letters, dtype=torch.float32).clamp(min=1.0)
         self.steps, self.epochs, self.passes, self.seconds = 0, 0, 0, 0.0
-        self.transducer = False
+        self.begun = self.transducer = begin is not None
         self.last_snapshot = 0.0
         self.shyness = 0.0  # by how much the exported blank bias is lowered, nats
         self.record: dict[str, Any] = {}
@@ -205,6 +211,8 @@ class _Run:
             self.transducer, self.last_snapshot = state["transducer"], state["last_snapshot"]
             self.record = state["record"]
             return
+        if self.begun:
+            return
         mean, scale = moments(maker.window(0, 1))
         self.learner.network.mean.copy_(torch.from_numpy(mean))
         self.learner.network.scale.copy_(torch.from_numpy(scale))
@@ -214,7 +222,7 @@ class _Run:
         recipe = self.recipe
         generator = np.random.default_rng([recipe.seed, self.epochs])
         torch.manual_seed(recipe.seed * 100_003 + self.epochs)
-        easy = self.progress < recipe.easy_share
+        easy = not self.begun and self.progress < recipe.easy_share
         if easy:
             examples = maker.window(0, 0)
         else:
@@ -296,13 +304,15 @@ class _Run:
         losses: dict[str, Tensor] = {}
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
             hidden = learner.network.hidden(learner.network.stack(batch.features))
-            if self.progress < recipe.flat_share:
+            if not self.begun and self.progress < recipe.flat_share:
                 losses["flat"] = total = learner.flat_loss(hidden, batch, self.letters)
-            else:
+            elif not self.transducer:
                 losses["ctc"] = total = learner.ctc_loss(hidden, batch)
-            if self.transducer:
-                losses["rnnt"] = learner.rnnt_loss(hidden, batch, dtype, recipe.pruning)
-                total = losses["rnnt"] + recipe.helper * losses["ctc"]
+            else:
+                losses["rnnt"] = total = learner.rnnt_loss(hidden, batch, dtype, recipe.pruning)
+                if recipe.helper:
+                    losses["ctc"] = learner.ctc_loss(hidden, batch)
+                    total = total + recipe.helper * losses["ctc"]
         self.optimizer.zero_grad(set_to_none=True)
         total.backward()  # type: ignore[no-untyped-call]
         norm = float(nn.utils.clip_grad_norm_(learner.parameters(), recipe.clip))

@@ -67,7 +67,7 @@ class Mixture:
     intents: share of made utterances drawn from single intents of the grammar; sentences_share: of ``sentences`` (the
     user's text); the rest is the whole grammar. recorded: share of all utterances that are real. Recordings of one word
     are joined to strings of up to eight of one speaker, and take ``joined`` of the real share.
-    narrow: share of utterances that go through 8 kHz.
+    narrow: share of utterances that go through 8 kHz. scenes: rooms and microphones of made utterances.
     """
 
     sentences: tuple[str, ...] = ()
@@ -77,6 +77,7 @@ class Mixture:
     recorded: float = 0.3
     joined: float = 0.4
     narrow: float = 0.25
+    scenes: Ranges = STRONG
 
     def __post_init__(self) -> None:
         if sum(self.intents.values()) + self.sentences_share > 1.0:
@@ -140,7 +141,7 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
             voice = replace(voice, word_gap=int(generator.integers(2, 12)))
         apart = generator.random() < (0.5 if set(text.split()) <= set(DIGITS) else 0.03)
         spoken = _word_by_word(text, voice, generator) if apart else speak(text, voice)
-        waveform = augment(spoken, generator, STRONG)
+        waveform = augment(spoken, generator, mixture.scenes)
         examples.append(_finish(waveform, text, "made", generator, mixture.narrow))
     return examples
 

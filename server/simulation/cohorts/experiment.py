@@ -1,0 +1,299 @@
+"""The rows of paper 001's tables on made speech: base model, speech, every method under every seed, kept on the way."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from safetensors.numpy import load_file
+
+from device_sdk.bundle import Bundle
+from device_sdk.errors import DataError
+from device_sdk.feedback.slots import SlotLexicon
+from device_sdk.learning.teacher import TeacherSettings
+from export.networks.rnnt import RNNT
+from server.corpora.acoustics import GENTLE, Ranges
+from server.simulation.cohorts.domains import Domain, Stage, general, read_requests, requests
+from server.simulation.cohorts.measures import errors, newly_frequent, says_any
+from server.simulation.cohorts.methods import CohortSettings, Method
+from server.simulation.cohorts.rounds import learn, transcribe
+from server.simulation.cohorts.speech import Clip, clips, clips_each, kept
+from server.training.data import Example
+from server.training.rnnt import Recipe, train_rnnt
+from server.training.speech import Mixture
+from server.training.trainer import Budget, write_atomically
+
+__all__ = ["INITIAL", "Experiment", "Row", "Scale", "methods", "run_rows"]
+
+INITIAL = "initial"
+
+_BASE_SCENES = replace(GENTLE, speed=(0.92, 1.1), edges_seconds=(0.1, 0.4))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large everything is.
+
+    longest: words of a sentence. turns: distinct turns of meetings among the general sentences. base_minutes: training
+    time of the base model. scenes: rooms of the new domain. persons: people who own devices; tested: people of a test.
+    test, development: clips. rehearsal: pseudo-devices of a round. follow: the teacher's decay and interval; others:
+    the rest of table 5. at_once: the teacher that is the student itself.
+    """
+
+    longest: int = 8
+    turns: int = 4000
+    base_minutes: float = 30.0
+    scenes: Ranges = GENTLE
+    persons: int = 240
+    tested: int = 40
+    test: int = 556
+    development: int = 190
+    rehearsal: int = 4
+    follow: tuple[float, int] = (0.9, 2)
+    others: tuple[tuple[float, int], ...] = ((0.9, 10), (0.9, 20), (0.98, 2), (0.98, 10))
+    at_once: tuple[float, int] = (0.0, 1)
+    cohort: CohortSettings = field(default_factory=CohortSettings)
+
+    @classmethod
+    def full(cls) -> Scale:
+        """The paper's: 400 devices and 40 pseudo-devices a round, 16 utterances each, 3,000 rounds."""
+        return cls(
+            longest=14,
+            turns=1_000_000,
+            base_minutes=24 * 60.0,
+            persons=20_000,
+            test=4_000,
+            development=1_000,
+            rehearsal=40,
+            follow=(0.999, 10),
+            others=((0.999, 100), (0.999, 200), (0.9999, 10), (0.9999, 100)),
+            at_once=(0.975, 1),
+            cohort=CohortSettings(rounds=3000, devices=400, batch=16, evaluate_every=250),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One method under one seed: the texts of both tests, and how it went."""
+
+    name: str
+    seed: int
+    requests: tuple[str, ...]
+    general: tuple[str, ...]
+    curve: tuple[tuple[int, float], ...] = ()
+    losses: tuple[float, ...] = ()
+    diverged: int | None = None
+    seconds: float = 0.0
+
+
+def methods(scale: Scale) -> list[Method]:
+    """The rows of tables 2 to 5, but for the initial model."""
+    follow = TeacherSettings(*scale.follow, confidence=0.0)
+    rows = [
+        Method("supervised oracle", "transcript"),
+        Method("teacher not updated"),
+        Method("teacher EMA", teacher=follow),
+        Method("EMA + transcript", teacher=follow, weak=("transcript",)),
+        Method("EMA + transcript + slots", teacher=follow, weak=("transcript", "slots")),
+        Method("EMA + slots", teacher=follow, weak=("slots",)),
+        Method("EMA + score", teacher=follow, weak=("score",)),
+    ]
+    rows += [Method(f"score only, noise {s:g}", "none", weak=("score",), sigma=s) for s in (0.0, 0.1, 0.2, 0.4)]
+    rows.append(Method("EMA + rehearsal", teacher=follow, rehearsal=scale.rehearsal))
+    for decay, interval in (*scale.others, scale.at_once):
+        settings = TeacherSettings(decay, interval, confidence=0.0)
+        rows.append(Method(f"EMA {decay:g}, every {interval}", teacher=settings))
+    return rows
+
+
+class Experiment:
+    """Owns the work folder and what is in it; makes what is missing when it is asked for."""
+
+    def __init__(self, data: Path, work: Path, scale: Scale, threads: int = 1, base: Path | None = None) -> None:
+        torch.set_num_threads(threads)
+        self.data, self.work, self.scale, self.threads, self.given = data, work, scale, threads, base
+        self.bundle = Bundle.open()
+
+    @cached_property
+    def requests(self) -> Domain:
+        return requests(self.data, self.scale.longest, self.scale.scenes)
+
+    @cached_property
+    def general(self) -> Domain:
+        unsaid = read_requests(self.data / "slurp" / "devel.jsonl")
+        return general(self.data, self.scale.longest, self.scale.turns, unsaid=unsaid)
+
+    @cached_property
+    def lexicon(self) -> SlotLexicon:
+        """The values of every slot, of all stages: an app knows what it can be asked for."""
+        return SlotLexicon.from_labels(s.slots for stage in self.requests.sentences.values() for s in stage)
+
+    @cached_property
+    def delta(self) -> list[bool]:
+        """Which test clips of the new domain say what has become five times as frequent."""
+        before = (sentence.text for sentence in self.general.sentences["learn"])
+        found = newly_frequent(before, (sentence.text for sentence in self.requests.sentences["learn"]))
+        return [says_any(clip.sentence.text, found) for clip in self.tested(self.requests)]
+
+    def tested(self, domain: Domain, stage: Stage = "test") -> list[Clip]:
+        """The clips of a domain's test (or development)."""
+        count = self.scale.test if stage == "test" else self.scale.development
+        path = self.work / "speech" / f"{domain.name}-{stage}.safetensors"
+        with progress(f"speech, {domain.name}, {stage}") as tell:
+            return kept(
+                path,
+                domain.sentences[stage],
+                lambda: clips_each(domain, stage, self.scale.tested, count, 1, tell),
+            )
+
+    def said(self, domain: Domain, count: int, seed: int) -> list[Clip]:
+        """What people say to their devices (or what is remembered of the old domain), in the order of time."""
+        path = self.work / "speech" / f"{domain.name}-learn-{seed}.safetensors"
+        with progress(f"speech, {domain.name}, seed {seed}") as tell:
+            return kept(
+                path,
+                domain.sentences["learn"],
+                lambda: clips(domain, "learn", self.scale.persons, count, seed, tell),
+            )
+
+    @cached_property
+    def base(self) -> Mapping[str, NDArray[np.float32]]:
+        """The base model: the packaged one, trained further on general sentences by base voices alone.
+
+        The packaged model has heard neither the requests nor a voice of devices or tests.
+        """
+        if self.given is not None:
+            return load_file(self.given)
+        out = self.work / "base"
+        if not (out / "training.json").exists() or not json.loads((out / "training.json").read_text())["result"]:
+            mixture = Mixture(
+                sentences=tuple(sentence.text for sentence in self.general.sentences["learn"]),
+                intents={},
+                sentences_share=1.0,
+                recorded=0.0,
+                narrow=0.0,
+                scenes=_BASE_SCENES,
+            )
+            recipe = Recipe(
+                budget=Budget(minutes=self.scale.base_minutes),
+                peak=1.5e-3,
+                helper=0.0,
+                augment_share=0.0,
+                dropout=0.05,
+                average=0.998,
+                shard=3000,
+                window=4,
+                batch=40,
+                frames=12_000,
+                threads=self.threads,
+            )
+            watched = [
+                Example(clip.features, clip.sentence.text, domain.name)
+                for domain in (self.general, self.requests)
+                for clip in self.tested(domain, "development")
+            ]
+            pieces = self.bundle.file("tokenizer.model").read_bytes()
+            train_rnnt(recipe, mixture, pieces, out, watched, begin=self.bundle.weights)
+        return load_file(out / "weights.safetensors")
+
+    def row(self, method: Method | None, seed: int) -> Row:
+        """One method under one seed, or the initial model."""
+        name = INITIAL if method is None else method.name
+        path = self.work / "rows" / f"{name.replace(' ', '-')}-{seed}.json"
+        if path.exists():
+            return _read_row(path)
+        begun = time.monotonic()
+        found = Row(name, seed, (), ())
+        weights = self.base
+        if method is not None:
+            cohort = self.scale.cohort
+            said = self.said(self.requests, cohort.rounds * cohort.devices * cohort.batch, seed)
+            needed = cohort.rounds * self.scale.rehearsal * cohort.batch
+            remembered = self.said(self.general, needed, seed) if method.rehearsal else []
+            development = self.tested(self.requests, "development")
+            with progress(f"{name}, seed {seed}") as tell:
+
+                def watch(number: int, student: RNNT) -> float:
+                    tell(number, cohort.rounds)
+                    return errors(development, transcribe(student, self.bundle.tokenizer, development)).rate
+
+                learned = learn(
+                    self.bundle.architecture,
+                    weights,
+                    self.bundle.tokenizer,
+                    method,
+                    cohort,
+                    said,
+                    remembered,
+                    self.lexicon,
+                    seed,
+                    watch,
+                )
+            weights = learned.weights
+            found = replace(found, curve=learned.curve, losses=learned.losses, diverged=learned.diverged)
+        network = RNNT(self.bundle.architecture).eval().from_parameters(weights)
+        texts = [transcribe(network, self.bundle.tokenizer, self.tested(d)) for d in (self.requests, self.general)]
+        found = replace(
+            found, requests=tuple(texts[0]), general=tuple(texts[1]), seconds=round(time.monotonic() - begun, 1)
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(asdict(found)).encode())
+        return found
+
+
+def run_rows(
+    experiment: Experiment, seeds: Iterable[int], only: str | None = None, console: Console | None = None
+) -> list[Row]:
+    """Every row of every seed, seed by seed; ``only``: of the methods, those whose name holds it."""
+    chosen = [method for method in methods(experiment.scale) if only is None or only in method.name]
+    if not chosen:
+        names = ", ".join(method.name for method in methods(experiment.scale))
+        raise DataError(f"rows: no name holds {only!r}; expected part of one of: {names}")
+    found = []
+    for seed in seeds:
+        for method in (None, *chosen):
+            row = experiment.row(method, seed)
+            found.append(row)
+            if console is not None:
+                rates = [
+                    errors(experiment.tested(domain), texts).rate
+                    for domain, texts in ((experiment.requests, row.requests), (experiment.general, row.general))
+                ]
+                console.print(f"seed {seed}  {row.name:28} requests {rates[0]:.3f}  general {rates[1]:.3f}")
+    return found
+
+
+def _read_row(path: Path) -> Row:
+    try:
+        held: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        curve = tuple((int(number), float(rate)) for number, rate in held.pop("curve"))
+        texts: dict[str, Sequence[Any]] = {key: tuple(held.pop(key)) for key in ("requests", "general", "losses")}
+        return Row(**held, curve=curve, **texts)  # type: ignore[arg-type]
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{path}: not a finished row ({error!r}); delete it to have it run again") from error
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Any]:
+    """A bar on standard error that appears with the first report (done, total)."""
+    columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: list[Any] = []
+
+        def tell(done: int, total: int) -> None:
+            if not tasks:
+                tasks.append(bar.add_task(what, total=total))
+            bar.update(tasks[0], completed=done)
+
+        yield tell
