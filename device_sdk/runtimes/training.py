@@ -12,7 +12,8 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.bundle import Bundle
 from device_sdk.bundle.quantised import COARSE_LEVELS, LEVELS
 from device_sdk.bundle.subsets import Subset, factor_names, frozen, frozen_file, trainable, training_file
-from device_sdk.errors import BundleError, LearningError
+from device_sdk.errors import BundleError
+from device_sdk.runtimes.feeds import check_parameter, utterance_feeds
 from device_sdk.runtimes.frozen import FrozenLayers
 from device_sdk.runtimes.onnxruntime import exact_products, open_session, run
 
@@ -127,26 +128,14 @@ class TrainingSession:
         weights, costs: [N]; costs default to 0.
         Raises :class:`LearningError` that names the argument for a wrong shape, type, value or token.
         """
-        count = len(hypotheses)
-        if count == 0:
-            raise LearningError("hypotheses: found none, expected at least one")
-        feeds: dict[str, NDArray[np.generic]] = {"features": self._checked_features(features)}
-        feeds["tokens"], feeds["lengths"] = self._padded(hypotheses)
-        feeds["weights"] = _vector("weights", weights, count)
-        feeds["costs"] = _vector("costs", np.zeros(count) if costs is None else costs, count)
-        if not np.isfinite(cost_scale):
-            raise LearningError(f"cost_scale: found {cost_scale!r}, expected a finite number")
-        feeds["cost_scale"] = np.asarray(cost_scale, np.float32)
+        feeds = utterance_feeds(self.architecture, features, hypotheses, weights, costs, cost_scale)
         for name, shape in (self._shapes | self._factor_shapes(parameters)).items():
-            value = parameters.get(name)
-            if value is None or value.shape != shape or value.dtype != np.float32:
-                found = "nothing" if value is None else f"{value.dtype} {list(value.shape)}"
-                raise LearningError(f"parameters: {name!r}: found {found}, expected float32 {list(shape)}")
+            check_parameter(parameters, name, shape)
         if self._beneath is not None:
             feeds |= self._beneath.run(parameters, feeds)
         given = {**parameters, **feeds}
-        found = run(self._session, {name: given[name] for name in self._inputs}, self._source)
-        results = dict(zip(self._outputs, found, strict=True))
+        values = run(self._session, {name: given[name] for name in self._inputs}, self._source)
+        results = dict(zip(self._outputs, values, strict=True))
         return Gradients(
             negative_log_likelihoods=results["negative_log_likelihoods"],
             expected_cost=float(results["expected_cost"]),
@@ -163,34 +152,8 @@ class TrainingSession:
             shapes |= {up: (out, rank), down: (rank, width)}
         return shapes
 
-    def _checked_features(self, features: Float) -> Float:
-        bins, least = self.architecture.mel_bins, self.architecture.subsampling_factor
-        if features.ndim != 2 or features.shape[1] != bins or len(features) < least:
-            raise LearningError(f"features: found shape {list(features.shape)}, expected [F, {bins}] with F >= {least}")
-        if features.dtype != np.float32 or not np.isfinite(features).all():
-            raise LearningError(f"features: found {features.dtype} or values not finite, expected finite float32")
-        return features
-
-    def _padded(self, hypotheses: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        lengths = np.array([len(tokens) for tokens in hypotheses], np.int64)
-        padded = np.zeros((len(hypotheses), int(lengths.max())), np.int64)
-        for row, tokens in enumerate(hypotheses):
-            padded[row, : len(tokens)] = tokens
-            if len(tokens) and (min(tokens) < 1 or max(tokens) >= self.architecture.pieces):
-                raise LearningError(
-                    f"hypotheses: entry {row} holds a token outside 1..{self.architecture.pieces - 1} (0 is blank)"
-                )
-        return padded, lengths
-
 
 def _frozen_layers(bundle: Bundle, subset: Subset, threads: int) -> FrozenLayers:
     path, levels = bundle.file(frozen_file(subset)), LEVELS if exact_products(bundle) else COARSE_LEVELS
     layers = frozen(bundle.architecture, subset)
     return FrozenLayers(path.read_bytes(), str(path), bundle.architecture, layers, levels, threads)
-
-
-def _vector(name: str, values: ArrayLike, count: int) -> Float:
-    vector = np.asarray(values, np.float32)
-    if vector.shape != (count,) or not np.isfinite(vector).all():
-        raise LearningError(f"{name}: found shape {list(vector.shape)}, expected [{count}] finite, one per hypothesis")
-    return vector
