@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
+from device_sdk.consent import Consent, Stream
 from device_sdk.decoding import Endpointing, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.hotwords import hotwords_of
 from device_sdk.errors import FeedbackError, LearningError, StateError
@@ -26,7 +27,7 @@ from device_sdk.personalization import cache as caches
 from device_sdk.personalization.confirmed import confirmed_texts
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
-from device_sdk.runtimes.training import TrainingSession
+from device_sdk.runtimes.training import TrainingSession, open_training
 from device_sdk.runtimes.trial import try_transducer
 from device_sdk.session import DeviceSession
 from device_sdk.settings import DeviceSettings
@@ -147,7 +148,7 @@ class Device:
             example = self._recent.mark(utterance_id, signal)
             knowledge, sigma = self._knowledge, self._rescorer.weights.sigma
             texts = confirmed_texts([hypothesis.text for hypothesis in example.nbest], signal)
-            if texts is not None and self._counting:
+            if texts is not None and example.counts is not None and self._counting:
                 counts = caches.count(texts, knowledge.base.words, sigma)
                 due = not example.reported  # what was reported once is not reported again
                 cache = caches.withdraw(knowledge.cache, example.counts, due)
@@ -183,7 +184,11 @@ class Device:
                 with self._guard:
                     return self._recent.take(self.settings.learning.wait_seconds)
 
-            asked = stop.is_set if isinstance(stop, threading.Event) else stop or _never
+            asked_by_app = stop.is_set if isinstance(stop, threading.Event) else stop or _never
+
+            def asked() -> bool:
+                return not self.consent.learning or asked_by_app()
+
             return learn(self._knowledge.student, take, step, self._knowledge.commit, budget_seconds, asked)[1]
 
     def check_in(self, url: str | Client, token: str | None = None) -> CheckInReport:
@@ -202,6 +207,35 @@ class Device:
         finally:
             if client is not url:
                 client.close()
+
+    @property
+    def consent(self) -> Consent:
+        """What the user has agreed to."""
+        return self._knowledge.consent
+
+    def agree(self, *streams: Stream) -> None:
+        """The user agrees to these streams: "counting", "learning", "marginals", "deltas"; remembered from run to run.
+
+        What is sent starts here: no word counted and nothing learned before the user agreed is ever part of a report.
+        What the settings leave out is not done whatever the user agrees to. ConfigurationError: no such stream.
+        """
+        with self._guard:
+            if "marginals" in streams and not self.consent.marginals:
+                self._recent.reported()
+            self._knowledge.agree(*streams)
+
+    def withdraw(self, *streams: Stream) -> None:
+        """The user agrees no longer. The streams stop at once, also in a check-in or in learning under way, and their
+        reports that wait are deleted. What was sent is beyond reach; what was learned stays until :meth:`forget`.
+
+        ConfigurationError: no such stream.
+        """
+        with self._guard:
+            self._knowledge.withdraw(*streams)
+            if not self.consent.marginals:
+                self._recent.reported()
+            if not self.consent.learning:
+                self._recent.drop_features()
 
     def learned(self) -> Learned:
         """What the device has learned of its user."""
@@ -277,7 +311,9 @@ class Device:
 
     def _training_session(self) -> TrainingSession:
         if self._training is None:
-            self._training = TrainingSession(self._knowledge.packaged, self.settings.threads)
+            self._training = open_training(
+                self._knowledge.packaged, self.settings.learning.subset, self.settings.threads
+            )
         return self._training
 
     def _labeller(self) -> Teacher:
@@ -288,23 +324,28 @@ class Device:
 
     @property
     def _counting(self) -> bool:
-        return self.settings.use_marginals or self.settings.share_marginals
+        return self.consent.counting and (self.settings.use_marginals or self.settings.share_marginals)
+
+    @property
+    def _learning(self) -> bool:
+        return self.settings.learn and self.consent.learning
 
     def _heard(self, result: Result, features: NDArray[np.float32]) -> None:
         with self._guard:
             knowledge, texts = self._knowledge, [hypothesis.text for hypothesis in result.nbest]
-            counts = caches.count(texts, knowledge.base.words, self._rescorer.weights.sigma)
+            counts, due = None, self.consent.marginals
             if self._counting:
-                cache = caches.update(knowledge.cache, counts)
+                counts = caches.count(texts, knowledge.base.words, self._rescorer.weights.sigma)
+                cache = caches.update(knowledge.cache, counts, due)
                 try:
                     knowledge.keep_cache(cache)
                 except StateError as error:  # the user still gets what was heard; the next write holds these counts too
                     log.warning("an utterance is counted in memory only: %s", error)
                     knowledge.cache = cache
-            if self.settings.learn and len(features) >= knowledge.base.architecture.subsampling_factor:
-                self._recent.add(result.utterance_id, features, result.nbest, counts)
-            elif self._counting and not self.settings.learn:  # feedback mends the counts; that needs no features
-                self._recent.add(result.utterance_id, features[:0], result.nbest, counts)
+            if self._learning and len(features) >= knowledge.base.architecture.subsampling_factor:
+                self._recent.add(result.utterance_id, features, result.nbest, counts, reported=not due)
+            elif self._counting and not self._learning:  # feedback mends the counts; that needs no features
+                self._recent.add(result.utterance_id, features[:0], result.nbest, counts, reported=not due)
 
 
 def _never() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle import weights as weight_files
+from device_sdk.consent import Consent, Stream
+from device_sdk.consent import from_bytes as consent_from_bytes
+from device_sdk.consent import to_bytes as consent_to_bytes
 from device_sdk.errors import BundleError, StateError
 from device_sdk.learning.learner import Student, rebased
 from device_sdk.learning.step import Momentum
@@ -27,7 +31,7 @@ class Knowledge:
     """Owns the mirror in memory of what the store holds. Every change is written first, under the store's guard.
 
     base: the published model, or the packaged one. student: local weights, kept beside the base. cache: word counts.
-    marginals_version, marginals: the published distribution [n] float64; None where there is none.
+    marginals_version, marginals: the published distribution [n] float64; None where there is none. consent: the user's.
     """
 
     base: Bundle
@@ -35,6 +39,7 @@ class Knowledge:
     cache: caches.MarginalCache
     marginals_version: int
     marginals: NDArray[np.float64] | None
+    consent: Consent
 
     def __init__(self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None]) -> None:
         """packaged: the app's bundle. attempt: raises BundleError for a bundle that cannot recognise; called before
@@ -64,6 +69,7 @@ class Knowledge:
         version, marginals = _read_marginals(store, bundle)
         self.base, self.student, self.cache = base, student, cache
         self.marginals_version, self.marginals = version, marginals
+        self.consent = consent_from_bytes(store.get("settings", "consent"))
         if replaced:
             if records.has_learned(store):  # a bundle that cannot be used must not cost what was learned
                 self._attempt(bundle)
@@ -106,26 +112,70 @@ class Knowledge:
                     records.write_local(self.store, records.Local(base.version, student.weights, student.teacher, 0, 0))
             self.base, self.student = base, student
 
+    def agree(self, *streams: Stream) -> None:
+        """The user agrees to these streams. What is sent starts here: neither words counted nor weights learned before.
+
+        ConfigurationError: no such stream.
+        """
+        consent = self.consent.agreed(*streams)
+        with self.together():
+            if consent.marginals and not self.consent.marginals:
+                self._nothing_due()
+            if consent.deltas and not self.consent.deltas and self.student.steps:
+                self._start_here()
+            self._keep_consent(consent)
+
+    def withdraw(self, *streams: Stream) -> None:
+        """The user agrees no longer: what waits to be sent in these streams is deleted, and nothing is added.
+
+        ConfigurationError: no such stream.
+        """
+        from device_sdk.checkin import outbox
+
+        consent = self.consent.withdrawn(*streams)
+        with self.together():
+            if not consent.marginals:
+                outbox.discard(self.store, "marginals")
+                self._nothing_due()
+            if not consent.deltas:
+                outbox.discard(self.store, "deltas")
+            self._keep_consent(consent)
+
     def take_back(self, outgoing: Outgoing) -> None:
         """A report that a round ended without: its counts are due again in the next one."""
         from device_sdk.checkin import exchange, outbox
 
         with self.together():
             outbox.release(self.store, outgoing.report_id)
-            if outgoing.kind == "marginals":
+            if outgoing.kind == "marginals" and self.consent.marginals:
                 self.keep_cache(exchange.restored(self.cache, outgoing))
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """A transaction; where it fails, the counts in memory go back with those on the disk."""
+        """A transaction; where it fails, what memory mirrors goes back with what the disk holds."""
         with self._guard:
-            before = self.cache
+            before = self.cache, self.student, self.consent
             try:
                 with self.store.transaction():
                     yield
             except BaseException:
-                self.cache = before
+                self.cache, self.student, self.consent = before
                 raise
+
+    def _nothing_due(self) -> None:
+        if self.cache.pending_utterances or self.cache.pending.any():
+            self.keep_cache(caches.reported(self.cache))
+
+    def _start_here(self) -> None:
+        """Deltas are measured from the weights as they are now."""
+        student = replace(self.student, start=self.student.weights, utterances=0)
+        records.write_start(self.store, student.weights)
+        self.commit(student)
+
+    def _keep_consent(self, consent: Consent) -> None:
+        if consent != self.consent:
+            self.store.put("settings", "consent", consent_to_bytes(consent))
+            self.consent = consent
 
 
 def with_published(bundle: Bundle, published: records.Published) -> Bundle:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from device_sdk.checkin.client import UNKNOWN, Client, Refused
 from device_sdk.checkin.identity import Identity
-from device_sdk.checkin.outbox import Outgoing, keep, release, waiting
+from device_sdk.checkin.outbox import Outgoing, keep, one_by_one, release
 from device_sdk.errors import CheckInError, StateError
 from device_sdk.learning.delta import bounded, difference
 from device_sdk.learning.encoding import encode
@@ -93,7 +93,7 @@ def flush(client: Client, store: Store, identity: Identity, take_back: Callable[
     CheckInError: the server cannot be reached, or something else answered; what was not acknowledged stays.
     """
     sent: list[Sent] = []
-    for outgoing in waiting(store, identity.server):
+    for outgoing in one_by_one(store, identity.server):
         size = len(outgoing.body)
         try:
             receipt = client.report(identity, outgoing)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from device_sdk.errors import StateError
 from device_sdk.state import Store
 
-__all__ = ["Outgoing", "keep", "release", "waiting"]
+__all__ = ["Outgoing", "discard", "keep", "one_by_one", "release", "waiting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,29 @@ def keep(store: Store, report: Outgoing) -> None:
 
 def waiting(store: Store, server: str) -> list[Outgoing]:
     """Reports for ``server`` not yet acknowledged, oldest first."""
-    reports = [_read(name, store.get("outbox", name) or b"") for name in store.names("outbox")]
-    return [report for report in reports if report.server == server]
+    return list(one_by_one(store, server))
+
+
+def one_by_one(store: Store, server: str) -> Iterator[Outgoing]:
+    """Reports that wait, oldest first, each read when its turn comes: one discarded by then is not among them."""
+    for name in store.names("outbox"):
+        content = store.get("outbox", name)
+        if content is not None and (report := _read(name, content)).server == server:
+            yield report
 
 
 def release(store: Store, report_id: str) -> None:
     """Takes an acknowledged or refused report out."""
     store.delete("outbox", report_id)
+
+
+def discard(store: Store, kind: Literal["marginals", "deltas"]) -> int:
+    """Takes out every report of a stream, for whatever server; returns how many. Their content is not restored."""
+    with store.transaction():
+        found = [name for name in store.names("outbox") if _read(name, store.get("outbox", name) or b"").kind == kind]
+        for name in found:
+            release(store, name)
+    return len(found)
 
 
 def _read(report_id: str, content: bytes) -> Outgoing:

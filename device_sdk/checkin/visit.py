@@ -78,13 +78,13 @@ def _enrolled(client: Client, token: str | None, knowledge: Knowledge) -> Identi
 
 
 def _enqueue(who: Identity, answer: CheckedIn, knowledge: Knowledge, recent: Recent, settings: DeviceSettings) -> None:
-    """Puts this round's reports into the outbox, each stream once a round, as far as the user shares them."""
+    """Puts this round's reports into the outbox, each stream once a round, where the user has agreed to it."""
     offer, store = answer.round, knowledge.store
     if offer is None:
         return
     with knowledge.together():
         plan = offer.marginals
-        wanted = plan is not None and settings.share_marginals
+        wanted = settings.share_marginals and knowledge.consent.marginals
         if plan is not None and wanted and not exchange.has_reported(store, who, offer.round_id, "marginals"):
             knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
             recent.reported()
@@ -92,6 +92,7 @@ def _enqueue(who: Identity, answer: CheckedIn, knowledge: Knowledge, recent: Rec
         if (
             deltas is not None
             and settings.share_deltas
+            and knowledge.consent.deltas
             and offer.model_version == knowledge.base.version
             and student.utterances >= deltas.minimum_utterances
             and not exchange.has_reported(store, who, offer.round_id, "deltas")

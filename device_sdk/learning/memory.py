@@ -19,14 +19,15 @@ __all__ = ["Example", "Recent"]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One utterance. features: [F, M] raw log-mel, float32. nbest: as served, best first. counts: what it added to the
-    unigram cache; reported: whether a report took them off the books. heard: time on the memory's clock (s). signal:
+    """One utterance. features: [F, M] raw log-mel, float32; F is 0 where nothing is learned. nbest: as served, best
+    first. counts: what it added to the unigram cache, None for nothing; reported: whether a report took them off the
+    books, or none ever will, for want of consent. heard: time on the memory's clock (s). signal:
     the app's feedback, None while there is none."""
 
     utterance_id: str
     features: npt.NDArray[np.float32]
     nbest: tuple[Hypothesis, ...]
-    counts: UtteranceCounts
+    counts: UtteranceCounts | None
     heard: float
     signal: Signal | None = None
     reported: bool = False
@@ -50,11 +51,13 @@ class Recent:
         utterance_id: str,
         features: npt.NDArray[np.float32],
         nbest: tuple[Hypothesis, ...],
-        counts: UtteranceCounts,
+        counts: UtteranceCounts | None,
+        *,
+        reported: bool = False,
     ) -> None:
         """Remembers an utterance; the oldest makes room."""
         self._expire()
-        self._examples[utterance_id] = Example(utterance_id, features, nbest, counts, self._clock())
+        self._examples[utterance_id] = Example(utterance_id, features, nbest, counts, self._clock(), reported=reported)
         while len(self._examples) > self._capacity:
             del self._examples[next(iter(self._examples))]
 
@@ -86,10 +89,16 @@ class Recent:
         None where there is neither. What is taken out is used once and is gone."""
         self._expire()
         now = self._clock()
-        marked = (key for key, example in self._examples.items() if example.signal is not None)
-        waited = (key for key, example in self._examples.items() if now - example.heard >= wait_seconds)
+        usable = {key: example for key, example in self._examples.items() if len(example.features)}
+        marked = (key for key, example in usable.items() if example.signal is not None)
+        waited = (key for key, example in usable.items() if now - example.heard >= wait_seconds)
         key = next(marked, None) or next(waited, None)
         return None if key is None else self._examples.pop(key)
+
+    def drop_features(self) -> None:
+        """Leaves what feedback needs to mend counts, and nothing to learn from."""
+        for key, example in self._examples.items():
+            self._examples[key] = replace(example, features=example.features[:0].copy())
 
     def clear(self) -> None:
         self._examples.clear()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from device_sdk.bundle import Bundle
+from device_sdk.consent import Stream
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.device import Device
 from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, Signal, SlotLexicon
@@ -122,7 +123,13 @@ class _Member:
 @contextmanager
 def _opened(member: _Member, bundle: Bundle, task: Task) -> Iterator[Device]:
     with Device.open(member.folder, member.key, bundle, device_settings(task.settings.fleet, task.condition)) as device:
+        device.agree(*streams(task.condition))
         yield device
+
+
+def streams(condition: Condition) -> tuple[Stream, ...]:
+    """What the users of a condition agree to send."""
+    return (("marginals",) if condition.marginals else ()) + (("deltas",) if condition.learning else ())
 
 
 def device_settings(fleet: FleetSettings, condition: Condition) -> DeviceSettings:

@@ -186,6 +186,7 @@ def test_counts_follow_the_feedback(device: Device) -> None:
 
 
 def test_what_was_reported_is_not_reported_again(device: Device) -> None:
+    device.agree("marginals")
     kept, withdrawn = device.recognise(speech(1)), device.recognise(speech(2))
     device._knowledge.keep_cache(reported(device._knowledge.cache))
     device._recent.reported()
@@ -205,6 +206,7 @@ def test_a_full_disk_costs_no_result(
         raise StateError("state.sqlite: database or disk is full")
 
     with Device.open(tmp_path, KEY, tiny_bundle, quick(cost_weight=0.0)) as device:
+        device.agree("marginals")
         first = device.recognise(speech(1))
         before = device.student
         with monkeypatch.context() as patch:

@@ -79,6 +79,13 @@ def server(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Running]:
     thread.join(10)
 
 
+def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS, key: bytes = KEY) -> Device:
+    """A device whose user agrees to everything."""
+    device = Device.open(folder, key, bundle, settings)
+    device.agree("marginals", "deltas")
+    return device
+
+
 def taught(device: Device, seed: int = 1) -> None:
     waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
     result = device.recognise(waveform)
@@ -88,7 +95,7 @@ def taught(device: Device, seed: int = 1) -> None:
 
 def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
     round_id = server.open_round(deltas=DeltaPlan(clip_norm=10.0).model_dump())
-    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+    with opened(tmp_path / "device", tiny_bundle) as device:
         with pytest.raises(CheckInError, match="not enrolled there"):
             device.check_in(server.url)
         taught(device)
@@ -116,7 +123,7 @@ def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bu
         assert device._knowledge.marginals[light] > tiny_bundle.background[light]
         learned = device.learned()
         assert (learned.marginal_reports, learned.delta_reports, learned.utterances) == (1, 1, 1)
-    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+    with opened(tmp_path / "device", tiny_bundle) as device:
         assert device.model_version == closed["model_version"]
         assert device.learned().marginals_version == report.marginals_version
         device.recognise(np.zeros(9600, np.float32))
@@ -129,8 +136,8 @@ def test_what_the_user_taught_stays_on_a_new_base_and_is_not_reported_again(
     first = server.open_round(deltas=plan)
     kept = replace(SETTINGS, learning=replace(SETTINGS.learning, keep=1.0))
     with (
-        Device.open(tmp_path / "one", KEY, tiny_bundle, kept) as one,
-        Device.open(tmp_path / "other", bytes(32), tiny_bundle, kept) as other,
+        opened(tmp_path / "one", tiny_bundle, kept) as one,
+        opened(tmp_path / "other", tiny_bundle, kept, bytes(32)) as other,
     ):
         taught(one, 1)
         taught(other, 2)
@@ -160,15 +167,18 @@ def test_what_the_user_taught_stays_on_a_new_base_and_is_not_reported_again(
 
 def test_without_the_users_consent_nothing_is_sent(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
     server.open_round(deltas=DeltaPlan().model_dump())
-    silent = DeviceSettings(share_marginals=False, share_deltas=False)
-    with Device.open(tmp_path / "device", KEY, tiny_bundle, silent) as device:
+    with Device.open(tmp_path / "new", KEY, tiny_bundle) as device:
         taught(device)
         assert device.check_in(server.url, TOKEN).sent == ()
+    silent = DeviceSettings(share_marginals=False, share_deltas=False)
+    with opened(tmp_path / "silent", tiny_bundle, silent) as device:
+        taught(device)
+        assert device.check_in(server.url, TOKEN).sent == (), "the app does not offer it"
 
 
 def test_a_server_that_is_down_costs_nothing(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
     round_id = server.open_round(deltas=DeltaPlan(clip_norm=10.0, noise_stddev=0.0).model_dump())
-    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+    with opened(tmp_path / "device", tiny_bundle) as device:
         taught(device)
         lost = Client(server.url, transport=Losing(httpx.HTTPTransport()), pause=lambda seconds: None)
         with pytest.raises(CheckInError, match=r"/marginals: no usable answer after 3 tries"):
@@ -176,7 +186,7 @@ def test_a_server_that_is_down_costs_nothing(tmp_path: Path, tiny_bundle: Bundle
         with pytest.raises(CheckInError, match=r"http://127\.0\.0\.1:9/"):
             device.check_in(Client("http://127.0.0.1:9", pause=lambda seconds: None), TOKEN)
         lost.close()
-    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+    with opened(tmp_path / "device", tiny_bundle) as device:
         report = device.check_in(server.url, TOKEN)
         assert [(sent.kind, sent.duplicate) for sent in report.sent] == [("marginals", True), ("deltas", False)]
     counted = server.operator.get(f"/v1/operator/rounds/{round_id}").json()["reports"]
@@ -187,7 +197,7 @@ def test_a_report_for_a_round_that_ended_goes_into_the_next(
     tmp_path: Path, tiny_bundle: Bundle, server: Running
 ) -> None:
     first = server.open_round()
-    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+    with opened(tmp_path / "device", tiny_bundle) as device:
         taught(device)
         down = Client(server.url, transport=Down(httpx.HTTPTransport()), pause=lambda seconds: None)
         with pytest.raises(CheckInError):
@@ -204,7 +214,7 @@ def test_a_report_for_a_round_that_ended_goes_into_the_next(
 
 def test_local_trust_sends_noise_only(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
     server.open_round(marginals=MarginalPlan(trust="local", epsilon=1.0).model_dump())
-    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+    with opened(tmp_path / "device", tiny_bundle) as device:
         taught(device)
         (sent,) = device.check_in(server.url, TOKEN).sent
         assert sent.refused is None
@@ -216,7 +226,7 @@ def test_a_model_that_does_not_fit_is_refused_and_the_old_one_kept(
     from safetensors.numpy import save
 
     round_id = server.open_round(deltas=DeltaPlan(clip_norm=10.0).model_dump())
-    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
+    with opened(tmp_path / "device", tiny_bundle) as device:
         taught(device)
         device.check_in(server.url, TOKEN)
         server.close_round(round_id)

@@ -1,0 +1,64 @@
+"""What a user has agreed to, stream by stream. Nothing is sent before the user agrees to it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, replace
+from typing import Literal, get_args
+
+from device_sdk.errors import ConfigurationError, StateError
+
+__all__ = ["STREAMS", "Consent", "Stream", "from_bytes", "to_bytes"]
+
+Stream = Literal["counting", "learning", "marginals", "deltas"]
+
+STREAMS: tuple[Stream, ...] = get_args(Stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """The first two stay on the device, the last two leave it.
+
+    counting: the words that are heard are counted. learning: steps are taken on what was heard. marginals: bounded
+    counts of words heard from now on are sent. deltas: bounded, noised changes of the weights from now on are sent.
+    """
+
+    counting: bool = True
+    learning: bool = True
+    marginals: bool = False
+    deltas: bool = False
+
+    def agreed(self, *streams: Stream) -> Consent:
+        """With these streams too. ConfigurationError: no such stream."""
+        return replace(self, **dict.fromkeys(_checked(streams), True))
+
+    def withdrawn(self, *streams: Stream) -> Consent:
+        """Without these streams. ConfigurationError: no such stream."""
+        return replace(self, **dict.fromkeys(_checked(streams), False))
+
+
+def to_bytes(consent: Consent) -> bytes:
+    """JSON, for the store."""
+    return json.dumps({field.name: getattr(consent, field.name) for field in fields(consent)}).encode()
+
+
+def from_bytes(content: bytes | None) -> Consent:
+    """What was stored; what every user starts from where nothing was. StateError: unreadable."""
+    if content is None:
+        return Consent()
+    try:
+        found = json.loads(content)
+        if set(found) != set(STREAMS) or not all(isinstance(value, bool) for value in found.values()):
+            raise ValueError(f"found {found}, expected true or false for each of {', '.join(STREAMS)}")
+        return Consent(**found)
+    except (ValueError, TypeError) as error:
+        raise StateError(
+            f"settings/consent: found an unreadable consent ({error}); delete the state folder to start afresh"
+        ) from error
+
+
+def _checked(streams: tuple[Stream, ...]) -> tuple[Stream, ...]:
+    for stream in streams:
+        if stream not in STREAMS:
+            raise ConfigurationError(f"consent: found {stream!r}, expected one of {', '.join(STREAMS)}")
+    return streams

@@ -1,0 +1,185 @@
+"""What the user has agreed to, and what withdrawing it undoes."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk import Bundle, ConfigurationError, Corrected, Device, DeviceSettings, LearningSettings, StateError
+from device_sdk.checkin.outbox import Outgoing, discard, keep, one_by_one
+from device_sdk.consent import STREAMS, Consent, from_bytes, to_bytes
+from device_sdk.learning import StepSettings
+from device_sdk.state import Store
+from tests.signals import noise
+
+KEY = bytes(range(32))
+SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05)))
+SERVER = "http://server.test"
+
+
+@pytest.fixture
+def device(tmp_path: Path, tiny_bundle: Bundle):
+    with Device.open(tmp_path / "state", KEY, tiny_bundle, SETTINGS) as opened:
+        yield opened
+
+
+def taught(device: Device, seed: int = 1) -> None:
+    device.feedback(device.recognise(noise(9600, seed)).utterance_id, Corrected("turn on the light"))
+    device.learn()
+
+
+def test_nothing_leaves_a_new_device() -> None:
+    assert Consent() == Consent(counting=True, learning=True, marginals=False, deltas=False)
+
+
+def test_every_consent_is_stored_as_it_is() -> None:
+    for choice in itertools.product((True, False), repeat=len(STREAMS)):
+        consent = Consent(*choice)
+        assert from_bytes(to_bytes(consent)) == consent
+        for stream in STREAMS:
+            assert getattr(consent.agreed(stream), stream)
+            assert not getattr(consent.withdrawn(stream), stream)
+            assert consent.agreed(stream).withdrawn(stream) == consent.withdrawn(stream)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"counting": 1}', b"\xff", to_bytes(Consent()) + b","])
+def test_an_unreadable_consent_is_refused(content: bytes) -> None:
+    with pytest.raises(StateError, match="settings/consent"):
+        from_bytes(content)
+
+
+def test_a_stream_that_is_none_changes_nothing(device: Device) -> None:
+    for change in (device.agree, device.withdraw):
+        with pytest.raises(ConfigurationError, match="found 'audio', expected one of counting, learning"):
+            change("marginals", "audio")  # type: ignore[arg-type]
+    assert device.consent == Consent()
+
+
+def test_consent_outlives_the_process(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
+        device.agree("deltas")
+        device.withdraw("counting")
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
+        assert device.consent == Consent(counting=False, deltas=True)
+        device.forget()
+        assert device.consent == Consent(), "whoever comes next has agreed to nothing"
+
+
+def test_what_was_said_before_the_user_agreed_is_never_due(device: Device) -> None:
+    before = device.recognise(noise(9600, 1))
+    assert device._knowledge.cache.pending.sum() == 0.0
+    device.agree("marginals")
+    device.feedback(before.utterance_id, Corrected("turn on the light"))  # late, of an utterance before the consent
+    assert device._knowledge.cache.counts.sum() == 4.0
+    assert device._knowledge.cache.pending.sum() == 0.0
+    after = device.recognise(noise(9600, 2))
+    device.feedback(after.utterance_id, Corrected("stop the radio"))
+    assert device._knowledge.cache.pending.sum() == 3.0
+    assert device._knowledge.cache.pending_utterances == 1
+
+
+def test_what_was_learned_before_the_user_agreed_is_no_part_of_a_delta(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
+        taught(device)
+        before = device.student.weights
+        device.agree("deltas")
+        assert device.student.utterances == 0
+        taught(device, 2)
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
+        assert (device.student.steps, device.student.utterances) == (2, 1)
+        assert device.student.start is not None
+        for name, array in before.items():
+            np.testing.assert_array_equal(device.student.start[name], array)
+        assert any(not np.array_equal(device.student.weights[name], before[name]) for name in before)
+
+
+def test_agreeing_again_does_not_start_again(device: Device) -> None:
+    device.agree("marginals", "deltas")
+    taught(device)
+    due = device._knowledge.cache.pending.sum()
+    device.agree("marginals", "deltas", "learning")
+    assert device.student.start is None
+    assert device.student.utterances == 1
+    assert device._knowledge.cache.pending.sum() == due > 0
+
+
+def test_withdrawing_deletes_what_waits_of_that_stream_alone(tmp_path: Path) -> None:
+    with closing(Store(tmp_path, KEY)) as store:
+        for number, kind in enumerate(("marginals", "deltas", "marginals")):
+            keep(store, Outgoing(f"{number:032x}", SERVER, kind, "r1", b"body"))  # type: ignore[arg-type]
+        under_way = one_by_one(store, SERVER)
+        assert next(under_way).report_id == f"{0:032x}"
+        assert discard(store, "marginals") == 2
+        assert [report.kind for report in under_way] == ["deltas"], "a check-in under way sends no more of it"
+
+
+def test_withdrawing_marginals_takes_back_what_is_due(device: Device) -> None:
+    device.agree("marginals")
+    heard = device.recognise(noise(9600, 1))
+    counted = device._knowledge.cache.counts.copy()
+    assert device._knowledge.cache.pending.sum() > 0.0
+    device.withdraw("marginals")
+    assert device._knowledge.cache.pending.sum() == 0.0
+    np.testing.assert_array_equal(device._knowledge.cache.counts, counted)
+    device.agree("marginals")
+    device.feedback(heard.utterance_id, Corrected("turn on the light"))
+    assert device._knowledge.cache.pending.sum() == 0.0, "what was withdrawn stays withdrawn"
+
+
+def test_without_counting_nothing_is_counted(device: Device) -> None:
+    device.withdraw("counting")
+    silent = device.recognise(noise(9600, 1))
+    device.feedback(silent.utterance_id, Corrected("turn on the light"))
+    assert device.learned().utterances == 0
+    device.agree("counting")
+    device.feedback(silent.utterance_id, Corrected("turn on the light"))
+    assert device.learned().utterances == 0, "what was never counted is not mended"
+    device.recognise(noise(9600, 2))
+    assert device.learned().utterances == 1
+
+
+def test_without_learning_nothing_is_learned_nor_kept_for_it(device: Device) -> None:
+    early = device.recognise(noise(9600, 1))
+    device.feedback(early.utterance_id, Corrected("turn on the light"))
+    device.withdraw("learning")
+    assert device.learn().stopped == "asked to stop"
+    late = device.recognise(noise(9600, 2))
+    assert {len(example.features) for example in device._recent._examples.values()} == {0}
+    device.agree("learning")
+    device.feedback(late.utterance_id, Corrected("stop the radio"))  # still mends the counts
+    assert device.learn().utterances == 0
+    taught(device, 3)
+    assert device.student.steps == 1
+
+
+def test_learning_under_way_stops_between_utterances(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(4):
+        device.feedback(device.recognise(noise(9600, seed)).utterance_id, Corrected("turn on the light"))
+    asked = []
+
+    def withdraw_at_the_second() -> bool:
+        asked.append(True)
+        if len(asked) == 2:
+            device.withdraw("learning")
+        return False
+
+    report = device.learn(stop=withdraw_at_the_second)
+    assert report.utterances <= 2
+    assert device.student.steps == report.steps
+
+
+def test_consent_that_cannot_be_kept_is_not_given(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Store, table: str, name: str, value: bytes) -> None:
+        raise StateError("state.sqlite: database or disk is full")
+
+    taught(device)
+    student = device.student
+    with monkeypatch.context() as patch, pytest.raises(StateError, match="full"):
+        patch.setattr(Store, "put", full)
+        device.agree("marginals", "deltas")
+    assert device.consent == Consent()
+    assert device.student is student
