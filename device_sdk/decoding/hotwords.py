@@ -40,11 +40,12 @@ class Hotword:
         object.__setattr__(self, "spellings", tuple(self.spellings))
         for text in (self.phrase, *self.spellings):
             if not isinstance(text, str) or not text.split():
-                raise ConfigurationError(f"hotwords: found {text!r}, expected a phrase of one or more words")
+                found = "no words" if isinstance(text, str) else type(text).__name__
+                raise ConfigurationError(f"hotwords: found {found}, expected a phrase of one or more words")
         if isinstance(self.boost, bool) or not isinstance(self.boost, int | float) or not isfinite(self.boost):
-            raise ConfigurationError(f"hotwords, {self.phrase!r}: boost is {self.boost!r}, expected a number of nats")
+            raise ConfigurationError(f"hotwords: boost is {self.boost!r}, expected a number of nats")
         if self.boost <= 0:
-            raise ConfigurationError(f"hotwords, {self.phrase!r}: boost is {self.boost!r}, expected more than 0 nats")
+            raise ConfigurationError(f"hotwords: boost is {self.boost!r}, expected more than 0 nats")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Hotwords:
         boost, phrases inside another one earn theirs too. Raises :class:`ConfigurationError` for what is no phrase.
         """
         if isinstance(phrases, str):
-            raise ConfigurationError(f"hotwords: found the text {phrases!r}, expected a list of phrases")
+            raise ConfigurationError("hotwords: found a text, expected a list of phrases")
         found = tuple(each if isinstance(each, Hotword) else Hotword(each, boost) for each in phrases)
         return cls(found, _automaton(found))
 
@@ -88,12 +89,13 @@ class Hotwords:
         """
         known = {character for token in range(1, tokenizer.size) for character in tokenizer.piece(token)}
         if not known.issuperset(self.automaton.codes):
-            for hotword in self.phrases:
+            # By number, not by name: phrases may be a user's contacts, and messages end up in logs.
+            for number, hotword in enumerate(self.phrases):
                 for text in (hotword.phrase, *hotword.spellings):
                     missing = sorted(set(_characters(text)) - known)
                     if missing:
                         raise ConfigurationError(
-                            f"hotwords: {text!r} cannot be spelled in this model's pieces, which lack "
+                            f"hotwords[{number}]: cannot be spelled in this model's pieces, which lack "
                             f"{', '.join(map(repr, missing))}; give it as it is said, in the letters "
                             f"{''.join(sorted(known - {WORD_START}))}"
                         )

@@ -75,7 +75,7 @@ class Repeated:
 
     def __post_init__(self) -> None:
         if not isinstance(self.texts, tuple) or not all(isinstance(text, str) for text in self.texts):
-            raise FeedbackError(f"repeated.texts: found {self.texts!r}, expected a tuple of texts")
+            raise FeedbackError(f"repeated.texts: found {type(self.texts).__name__}, expected a tuple of texts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ class Rating:
 
     def __post_init__(self) -> None:
         if not isinstance(self.value, int | float) or not 0.0 <= self.value <= 1.0:
-            raise FeedbackError(f"rating.value: found {self.value!r}, expected a number in [0, 1]")
+            found = self.value if isinstance(self.value, int | float) else type(self.value).__name__
+            raise FeedbackError(f"rating.value: found {found}, expected a number in [0, 1]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,5 +208,7 @@ def check_costs(values: Sequence[float], count: int) -> npt.NDArray[np.float32]:
 
 def _words(name: str, text: str) -> str:
     if not isinstance(text, str) or not text.split():
-        raise FeedbackError(f"{name}: found {text!r}, expected one or more words")
+        # Never what was said: messages end up in logs and crash reports.
+        found = "no words" if isinstance(text, str) else type(text).__name__
+        raise FeedbackError(f"{name}: found {found}, expected one or more words")
     return " ".join(text.split())

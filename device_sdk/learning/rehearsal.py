@@ -71,7 +71,7 @@ def lesson(spoken: Transcribed, bundle: Bundle, weight: float = 1.0) -> tuple[np
     features = logmel(check_waveform(spoken.waveform, "rehearsal"), bundle.features)
     pieces = bundle.tokenizer.encode(" ".join(spoken.text.lower().split()))
     if not pieces or _BLANK in pieces:
-        raise LearningError(f"rehearsal.text: found {spoken.text!r}, expected words that the bundle's pieces can write")
+        raise LearningError("rehearsal.text: expected words that the bundle's pieces can write")
     if len(features) < bundle.architecture.subsampling_factor:
         raise LearningError(
             f"rehearsal.waveform: found {len(features)} frames, expected at least "
