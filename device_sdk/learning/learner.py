@@ -13,32 +13,37 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundle import Bundle
+from device_sdk.bundle.subsets import trainable
 from device_sdk.decoding import DecodingSettings, beam
 from device_sdk.decoding.nbest import distinct
 from device_sdk.errors import LearningError
 from device_sdk.feedback.signals import CostFunction
 from device_sdk.hypothesis import Hypothesis
+from device_sdk.learning import adapters
 from device_sdk.learning import teacher as teachers
 from device_sdk.learning.candidates import Heard, gather, objective
 from device_sdk.learning.delta import difference
 from device_sdk.learning.memory import Example
-from device_sdk.learning.objectives import Tokens
+from device_sdk.learning.objectives import Objective, Tokens, running_mean
 from device_sdk.learning.preconditioner import preconditioned, scales
+from device_sdk.learning.rehearsal import Transcribed, lesson
 from device_sdk.learning.scoring import log_likelihoods
-from device_sdk.learning.settings import SUBSETS, LearningSettings
+from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.specaugment import masked
 from device_sdk.learning.step import Arrays, Momentum, sgd
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.training import TrainingSession
 
-__all__ = ["LearningReport", "Outcome", "Student", "Teacher", "learn", "learn_one", "rebased"]
+__all__ = ["LearningReport", "Outcome", "Student", "Teacher", "learn", "learn_one", "rebased", "rehearse_one"]
 
 
 @dataclass(frozen=True, slots=True)
 class Student:
     """Everything that steps change. weights, teacher: trainable parameters; steps, utterances: since the base came.
 
-    start: the weights then, which a delta is measured from; None for the base's own.
+    start: the weights then, which a delta is measured from; None for the base's own. baseline: what serving has cost of
+    late, for REINFORCE; None until there was feedback. factors: of adapters, in memory only, see
+    :mod:`device_sdk.learning.adapters`.
     """
 
     weights: Arrays
@@ -47,6 +52,8 @@ class Student:
     steps: int = 0
     utterances: int = 0
     start: Arrays | None = None
+    baseline: float | None = None
+    factors: Arrays = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,8 @@ class LearningReport:
 
     loss: mean loss before each step, NaN without one. gradient_norm: mean, before clipping. cost: mean cost of what was
     served, over utterances with feedback, NaN without. stopped: why it ended. seconds: wall clock. peak_bytes: the
-    process' largest resident memory so far, 0 where the system does not tell.
+    process' largest resident memory so far, 0 where the system does not tell. rehearsed: transcribed utterances that
+    took a turn; their steps are among ``steps``.
     """
 
     utterances: int
@@ -67,6 +75,7 @@ class LearningReport:
     stopped: str
     seconds: float
     peak_bytes: int
+    rehearsed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,34 +158,81 @@ def learn_one(
     taught, score = teacher.hear(student.teacher, example.features)
     candidates = gather(_heard(example.nbest), taught, example.signal, bundle.tokenizer.encode, settings, cost_function)
     cost = None if example.signal is None else float(candidates.costs[0])
-    constants = {name: bundle.weights[name] for name in bundle.architecture.constant_shapes()}
     unknown = np.flatnonzero(np.isnan(candidates.nlls))
     if unknown.size:
         candidates.nlls[unknown] = -score([candidates.tokens[index] for index in unknown])
-    loss = objective(candidates, taught, example.signal, settings)
+    loss = objective(candidates, taught, example.signal, settings, student.baseline)
+    if cost is not None:
+        usual = settings.baseline if student.baseline is None else student.baseline
+        student = replace(student, baseline=running_mean(usual, cost, settings.baseline_decay))
     if isinstance(loss, str):
         return Outcome(student, cost=cost, skipped=loss)
+    student, losses, norms = _descended(student, example.features, loss, session, bundle, settings, generator)
+    return Outcome(replace(student, utterances=student.utterances + 1), losses, norms, cost)
+
+
+def rehearse_one(
+    student: Student,
+    spoken: Transcribed,
+    session: TrainingSession,
+    bundle: Bundle,
+    settings: LearningSettings,
+    generator: np.random.Generator,
+) -> Outcome:
+    """The student after one transcribed utterance, which does not count as its user's.
+
+    LearningError: a step diverged, or the utterance cannot be learned from (AudioError too); the student given is as it
+    was.
+    """
+    features, loss = lesson(spoken, bundle, settings.rehearsal.weight)
+    student, losses, norms = _descended(student, features, loss, session, bundle, settings, generator)
+    return Outcome(student, losses, norms)
+
+
+def _descended(
+    student: Student,
+    heard: npt.NDArray[np.float32],
+    loss: Objective,
+    session: TrainingSession,
+    bundle: Bundle,
+    settings: LearningSettings,
+    generator: np.random.Generator,
+) -> tuple[Student, tuple[float, ...], tuple[float, ...]]:
+    """(student, losses, norms) after ``passes`` steps on one utterance's features [F, M], masked anew for each."""
+    constants = {name: bundle.weights[name] for name in bundle.architecture.constant_shapes()}
     curvature = bundle.curvature if settings.step.precondition else None
-    factors = None if curvature is None else scales(curvature, settings.step.damping)
+    sizes = None if curvature is None else scales(curvature, settings.step.damping)
+    matrices: tuple[str, ...] = ()
+    if settings.subset == "adapters":
+        matrices, start = trainable(bundle.architecture, "adapters"), student.start or bundle.weights
+        if not student.factors:
+            found_again = adapters.factorised(student.weights, start, matrices, settings.rank, generator)
+            student = replace(student, factors=found_again)
+        sizes = None if sizes is None else adapters.factor_scales(sizes, matrices)
     losses: list[float] = []
     norms: list[float] = []
     for _ in range(settings.passes):
-        features = masked(example.features, constants["features.mean"], settings.masks, generator)
+        features = masked(heard, constants["features.mean"], settings.masks, generator)
         found = session.run(
-            {**constants, **student.weights}, features, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale
+            {**constants, **student.weights, **student.factors},
+            features,
+            loss.hypotheses,
+            loss.weights,
+            loss.costs,
+            loss.cost_scale,
         )
         value = float(loss.weights @ found.negative_log_likelihoods) + loss.cost_scale * found.expected_cost
-        gradients = {name: each for name, each in found.gradients.items() if name.startswith(SUBSETS[settings.subset])}
-        if factors is not None:
-            gradients = preconditioned(gradients, factors)
-        weights, momentum, norm = sgd(student.weights, gradients, value, student.momentum, settings.step)
+        gradients = found.gradients if sizes is None else preconditioned(found.gradients, sizes)
+        moving = student.factors if matrices else student.weights
+        moved, momentum, norm = sgd(moving, gradients, value, student.momentum, settings.step)
+        weights = adapters.merged(student.weights, student.factors, moved, matrices) if matrices else moved
         steps = student.steps + 1
         averaged = teachers.updated(student.teacher, weights, steps, settings.teacher)
         student = replace(student, weights=weights, teacher=averaged, momentum=momentum, steps=steps)
+        student = replace(student, factors=moved if matrices else {})
         losses.append(value)
         norms.append(norm)
-    student = replace(student, utterances=student.utterances + 1)
-    return Outcome(student, tuple(losses), tuple(norms), cost)
+    return student, tuple(losses), tuple(norms)
 
 
 def learn(
@@ -187,11 +243,13 @@ def learn(
     budget_seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     commit_every: int = 8,
+    rehearse: Callable[[Student], Outcome | None] = lambda student: None,
 ) -> tuple[Student, LearningReport]:
     """Steps until nothing is left, time is up or ``stop`` says so; between steps only.
 
     take: the next example, or None. commit: makes a student durable; called every ``commit_every`` utterances and at
-    the end. A step that diverges is undone: the student goes back to the last commit and learning ends, and says so.
+    the end. rehearse: after an utterance that taught something, takes steps on a transcribed one; None where it is not
+    its turn. A step that diverges is undone: the student goes back to the last commit and learning ends, and says so.
     """
     begin = time.monotonic()
     first, committed, behind, reason = student.steps, student, 0, "nothing left to learn from"
@@ -199,7 +257,7 @@ def learn(
     norms: list[float] = []
     served: list[float] = []
     skipped: Counter[str] = Counter()
-    utterances = 0
+    utterances = rehearsed = 0
     while True:
         if stop():
             reason = "asked to stop"
@@ -213,6 +271,7 @@ def learn(
         utterances += 1
         try:
             outcome = step(student, example)
+            again = rehearse(outcome.student) if outcome.skipped is None else None
         except LearningError as error:
             student, behind, reason = committed, 0, f"undone: {error}"
             skipped["the step diverged"] += 1
@@ -225,6 +284,9 @@ def learn(
         if outcome.skipped is not None:
             skipped[outcome.skipped] += 1
             continue
+        if again is not None:
+            student = again.student
+            rehearsed += 1
         behind += 1
         if behind >= commit_every:
             commit(student)
@@ -241,6 +303,7 @@ def learn(
         reason,
         time.monotonic() - begin,
         _peak_bytes(),
+        rehearsed,
     )
     return student, report
 

@@ -24,6 +24,7 @@ __all__ = [
     "label",
     "posterior",
     "reinforce",
+    "running_mean",
     "supervision",
     "total",
 ]
@@ -115,6 +116,12 @@ def reinforce(served: Sequence[int], cost: float, baseline: float = 0.0, scale: 
     paper's.
     """
     return label(served, scale * (baseline - cost))
+
+
+def running_mean(mean: float, cost: float, decay: float) -> float:
+    """decay * mean + (1 - decay) * cost: the baseline after an utterance that cost so much. It must be the one before
+    that is subtracted from the utterance's own cost: a baseline that depends on the sample would bias the gradient."""
+    return decay * mean + (1.0 - decay) * cost
 
 
 def total(objectives: Sequence[Objective]) -> Objective:
