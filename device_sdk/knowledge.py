@@ -58,7 +58,7 @@ class Knowledge:
         published = None if replaced else records.read_published(store)
         base = bundle if published is None else with_published(bundle, published)
         parameters = {name: base.weights[name] for name in bundle.architecture.parameter_shapes()}
-        local = None if replaced else records.read_local(store)
+        local = None if replaced else records.read_local(store, parameters)
         if local is None or local.base != base.version:
             student = Student(parameters, parameters)
         else:
@@ -94,7 +94,7 @@ class Knowledge:
         """Makes these the local weights."""
         local = records.Local(self.base.version, student.weights, student.teacher, student.steps, student.utterances)
         with self._guard:
-            records.write_local(self.store, local)
+            records.write_local(self.store, local, self.base.weights)
             self.student = student
 
     def adopt(self, published: records.Published, keep: float) -> None:
@@ -108,8 +108,9 @@ class Knowledge:
                 records.write_published(self.store, published)
                 records.drop_local(self.store)
                 if student.start is not None:
-                    records.write_start(self.store, student.start)
-                    records.write_local(self.store, records.Local(base.version, student.weights, student.teacher, 0, 0))
+                    records.write_start(self.store, student.start, base.weights)
+                    local = records.Local(base.version, student.weights, student.teacher, 0, 0)
+                    records.write_local(self.store, local, base.weights)
             self.base, self.student = base, student
 
     def agree(self, *streams: Stream) -> None:
@@ -169,7 +170,7 @@ class Knowledge:
     def _start_here(self) -> None:
         """Deltas are measured from the weights as they are now."""
         student = replace(self.student, start=self.student.weights, utterances=0)
-        records.write_start(self.store, student.weights)
+        records.write_start(self.store, student.weights, self.base.weights)
         self.commit(student)
 
     def _keep_consent(self, consent: Consent) -> None:

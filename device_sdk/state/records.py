@@ -37,8 +37,6 @@ _AFRESH = "delete the state folder to start afresh"
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
-_NOTHING: Arrays = {}
-
 
 @dataclass(frozen=True, slots=True)
 class Published:
@@ -82,7 +80,7 @@ def has_learned(store: Store) -> bool:
     return store.get("settings", "local") is not None or store.get("settings", "published") is not None
 
 
-def read_local(store: Store, base: Arrays = _NOTHING) -> Local | None:
+def read_local(store: Store, base: Arrays) -> Local | None:
     """The local weights, None where nothing was learned since the base came. StateError: unreadable.
 
     base: the parameters of the base, which stand wherever steps changed nothing.
@@ -93,35 +91,32 @@ def read_local(store: Store, base: Arrays = _NOTHING) -> Local | None:
         return None
     try:
         fields = json.loads(head)
-        first = None if start is None else {**base, **load(start)}
-        unchanged = base if first is None else first
         return Local(
             fields["base"],
-            {**unchanged, **load(weights)},
-            {**unchanged, **load(teacher)},
+            {**base, **load(weights)},
+            {**base, **load(teacher)},
             int(fields["steps"]),
             int(fields["utterances"]),
-            first,
+            None if start is None else {**base, **load(start)},
         )
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise StateError(f"weights/local: found unreadable local weights ({error}); {_AFRESH}") from error
 
 
-def write_local(store: Store, local: Local, base: Arrays = _NOTHING) -> None:
+def write_local(store: Store, local: Local, base: Arrays) -> None:
     """All of it in one transaction, but the start, which does not change: see :func:`write_start`.
 
-    Only arrays that differ, in any bit, from what steps set out from are written: the start, or ``base``.
+    base: the parameters of the base; only arrays that differ from them, in any bit, are written.
     """
     head = {"base": local.base, "steps": local.steps, "utterances": local.utterances}
-    unchanged = base if local.start is None else local.start
-    weights, teacher = _bytes(local.weights, unchanged), _bytes(local.teacher, unchanged)
+    weights, teacher = _bytes(local.weights, base), _bytes(local.teacher, base)
     with store.transaction():
         store.put("settings", "local", json.dumps(head).encode())
         store.put("weights", "local", weights)
         store.put("weights", "teacher", teacher)
 
 
-def write_start(store: Store, weights: Arrays, base: Arrays = _NOTHING) -> None:
+def write_start(store: Store, weights: Arrays, base: Arrays) -> None:
     """The weights that steps on a base set out from, where they are not the base's own."""
     store.put("weights", "start", _bytes(weights, base))
 

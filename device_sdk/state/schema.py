@@ -51,9 +51,9 @@ RECORDS: tuple[Record, ...] = (
     Record("counts", "cache", "counts", "JSON: weight of every word heard, sorted, never in the order spoken"),
     Record("marginals", "global", "counts", "float64 probabilities over the public word list, from the server"),
     Record("weights", "published", "weights", "safetensors: the published model, as downloaded"),
-    Record("weights", "start", "weights", "safetensors: the parameters that local steps set out from"),
+    Record("weights", "start", "weights", "safetensors: what local steps set out from, where it is not the base"),
     Record("weights", "local", "weights", "safetensors: the parameters that local steps changed"),
-    Record("weights", "teacher", "weights", "safetensors: the teacher's, where they are not those steps set out from"),
+    Record("weights", "teacher", "weights", "safetensors: the parameters of the teacher that are not the base's"),
     Record(
         "outbox", "[0-9a-f]{32}", "outbox", "a report's head and body, and the counts that go back if it is refused"
     ),
@@ -63,6 +63,7 @@ RECORDS: tuple[Record, ...] = (
     Record("settings", "local", "settings", "JSON: base version, number of steps and utterances of the local weights"),
     Record("settings", "marginals", "settings", "JSON: version and word list of the global distribution"),
     Record("settings", "reported", "settings", "JSON: which rounds of which server had which stream"),
+    Record("settings", "consent", "settings", "JSON: which streams the user agreed to"),
     Record("settings", "(marginals|deltas)_sent", "settings", "number of reports sent"),
 )
 """Every value. What lies beside it in the clear: the row's name and number, and the length of what was sealed."""

@@ -247,8 +247,6 @@ def test_a_hotword_mends_a_misheard_name(tmp_path):
         assert {each.scores.hotword for each in heard.nbest} >= {2.0}
         with pytest.raises(ConfigurationError, match=r"hotwords\[0\]: cannot be spelled"):
             device.session(hotwords=["R2"])
-    with pytest.raises(
-        ConfigurationError, match=r"hotwords\[0\]: cannot be spelled in this model's pieces, which lack 'Z', 'ë'"
-    ):
+    with pytest.raises(ConfigurationError, match=r"hotwords\[0\]: cannot be spelled .* 'ë'"):
         recognizer.session(hotwords=["Zoë"])
     assert recognised(recognizer.session(hotwords=[])).nbest == plain.nbest
