@@ -6,11 +6,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_sdk.errors import FeedbackError
-from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon, costs
+from device_sdk.feedback import (
+    Accepted,
+    Alternate,
+    Cancelled,
+    Corrected,
+    Rating,
+    Repeated,
+    Semantics,
+    SlotLexicon,
+    Together,
+    combined,
+    costs,
+)
 from device_sdk.feedback.distance import edit_distance, similarity, word_error_rate
 from device_sdk.feedback.repair import repair
-from device_sdk.feedback.signals import check_costs
+from device_sdk.feedback.signals import check_costs, check_signal, parts
 from device_sdk.feedback.slots import slot_cost
+from device_sdk.learning.objectives import posterior
 
 LEXICON = SlotLexicon(
     {
@@ -29,9 +42,22 @@ TEXTS = ["a latte with soy milk", "a latte with milk", "a ladder with so milk", 
     [
         (Accepted(), [0.0, 0.2, 0.4, 1.0, 0.6, 1.0]),
         (Cancelled(), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
+        (Repeated(), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
+        (Repeated(("a latte with soy milk",)), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
+        (Repeated(("a latte with milk", "coffee", TEXTS[0])), [1.0, 0.0, 0.5, 0.0, 0.75, 1.0]),
+        (Rating(0.0), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
+        (Rating(0.25), [0.75, 0.25, 0.25, 0.25, 0.25, 0.25]),
+        (Rating(0.5), [0.5] * 6),
+        (Rating(1), [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
         (Corrected("  A latte with MILK "), [0.25, 0.0, 0.5, 1.0, 0.75, 1.0]),
+        (Alternate("a latte with milk"), [0.25, 0.0, 0.5, 1.0, 0.75, 1.0]),
         (Semantics(TRUTH, LEXICON), [0.0, 0.5, 1.0, 1.0, 0.5, 1.0]),
         (Semantics(TRUTH, LEXICON, "paper"), [0.0, 0.5, 1.0, 1.0, 0.0, 1.0]),
+        (Together((Cancelled(), Semantics(TRUTH, LEXICON))), [0.5, 0.25, 0.5, 0.5, 0.25, 0.5]),
+        (
+            Together((Cancelled(), Alternate("a latte with milk"), Semantics(TRUTH, LEXICON))),
+            [1.25 / 3, 0.5 / 3, 1.5 / 3, 2 / 3, 1.25 / 3, 2 / 3],
+        ),
     ],
 )
 def test_the_table_of_costs(signal: object, expected: list[float]) -> None:
@@ -45,6 +71,13 @@ def test_the_table_of_costs(signal: object, expected: list[float]) -> None:
     [
         (lambda: Corrected("  "), "corrected.text"),
         (lambda: Corrected(3), "corrected.text"),
+        (lambda: Alternate(""), "alternate.text"),
+        (lambda: Rating(1.5), "rating.value: found 1.5, expected a number in"),
+        (lambda: Rating(float("nan")), "rating.value"),
+        (lambda: Rating("good"), "rating.value"),
+        (lambda: Repeated("again"), "repeated.texts: found 'again', expected a tuple"),
+        (lambda: Repeated((1,)), "repeated.texts"),
+        (lambda: check_signal("accepted"), "signal: found str, expected Accepted"),
         (lambda: Semantics({"drink": ""}, LEXICON), r"semantics.slots\['drink'\]"),
         (lambda: Semantics({"drink": 3}, LEXICON), "semantics.slots"),
         (lambda: Semantics({}, LEXICON, "lenient"), "semantics.mode"),
@@ -59,11 +92,85 @@ def test_impossible_feedback_is_refused_by_name(make, words: str) -> None:
         make()
 
 
-def test_costs_an_app_gives_itself() -> None:
-    np.testing.assert_array_equal(check_costs([0, 0.5, 1], 3), np.array([0, 0.5, 1], np.float32))
+SIGNALS = (
+    Accepted(),
+    Cancelled(),
+    Repeated(),
+    Repeated(("a latte with milk",)),
+    Rating(0.7),
+    Corrected("a latte with soy milk"),
+    Alternate("a latte with milk"),
+    Semantics(TRUTH, LEXICON),
+    Semantics({"drink": "latte"}, LEXICON),
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        ([Accepted()], Accepted()),
+        ([Accepted(), Cancelled()], Cancelled()),
+        ([Repeated(), Rating(0.5), Accepted()], Accepted()),
+        ([Semantics({"drink": "latte"}, LEXICON), Semantics(TRUTH, LEXICON)], Semantics(TRUTH, LEXICON)),
+        ([Semantics(TRUTH, LEXICON), Cancelled()], Together((Cancelled(), Semantics(TRUTH, LEXICON)))),
+        (
+            [Corrected("a"), Alternate("b"), Accepted(), Corrected("c")],
+            Together((Accepted(), Corrected("c"), Alternate("b"))),
+        ),
+    ],
+)
+def test_of_each_kind_the_last_signal_counts(said: list, known: object) -> None:
+    signal = None
+    for each in said:
+        signal = combined(signal, each)
+    assert signal == known
+
+
+@given(st.lists(st.sampled_from(SIGNALS), min_size=1, max_size=6), st.lists(st.sampled_from(SIGNALS), max_size=6))
+def test_signals_may_be_combined_in_any_grouping(first: list, second: list) -> None:
+    def together(signals: list, start=None):
+        for each in signals:
+            start = combined(start, each)
+        return start
+
+    one_by_one = together([*first, *second])
+    assert one_by_one == (combined(together(first), together(second)) if second else together(first))
+    assert set(parts(one_by_one)) <= {*first, *second}
+    assert combined(one_by_one, one_by_one) == one_by_one
 
 
 words = st.lists(st.sampled_from(["a", "latte", "with", "soy", "milk", "large", "some", "coffee"]), max_size=7)
+
+
+@given(
+    st.lists(st.sampled_from(SIGNALS), min_size=1, max_size=4),
+    st.lists(words.map(" ".join), min_size=1, max_size=6),
+    st.lists(st.floats(-20, 0), min_size=6, max_size=6),
+)
+def test_costs_are_shares_and_their_mean_lies_between_them(said: list, texts: list[str], scores: list[float]) -> None:
+    signal = None
+    for each in said:
+        signal = combined(signal, each)
+    found = costs(signal, texts, texts[0])
+    assert found.dtype == np.float32 and found.shape == (len(texts),)
+    assert np.all((found >= 0) & (found <= 1))
+    single = np.array([costs(each, texts, texts[0]) for each in parts(signal)])
+    assert np.all((single.min(axis=0) - 1e-6 <= found) & (found <= single.max(axis=0) + 1e-6))
+    expected = float(posterior(scores[: len(texts)]) @ found)
+    assert found.min() - 1e-6 <= expected <= found.max() + 1e-6
+
+
+@given(st.floats(0, 1), words.map(" ".join))
+def test_a_rating_is_the_sentence_error_to_expect(value: float, served: str) -> None:
+    """The served text is right with probability x: then every other text is wrong, else none is known to be."""
+    right = np.array([0.0, 1.0])
+    wrong = costs(Cancelled(), [served, f"{served} not"], served)
+    found = costs(Rating(value), [served, f"{served} not"], served)
+    np.testing.assert_allclose(found, value * right + (1 - value) * wrong, atol=1e-6)
+
+
+def test_costs_an_app_gives_itself() -> None:
+    np.testing.assert_array_equal(check_costs([0, 0.5, 1], 3), np.array([0, 0.5, 1], np.float32))
 
 
 @given(words, words, words)
