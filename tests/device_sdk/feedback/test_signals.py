@@ -75,7 +75,7 @@ def test_the_table_of_costs(signal: object, expected: list[float]) -> None:
         (lambda: Rating(1.5), "rating.value: found 1.5, expected a number in"),
         (lambda: Rating(float("nan")), "rating.value"),
         (lambda: Rating("good"), "rating.value"),
-        (lambda: Repeated("again"), "repeated.texts: found 'again', expected a tuple"),
+        (lambda: Repeated("again"), "repeated.texts: found str, expected a tuple"),
         (lambda: Repeated((1,)), "repeated.texts"),
         (lambda: check_signal("accepted"), "signal: found str, expected Accepted"),
         (lambda: Semantics({"drink": ""}, LEXICON), r"semantics.slots\['drink'\]"),
