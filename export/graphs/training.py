@@ -14,7 +14,7 @@ from collections.abc import Collection
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.subsets import Frozen, Subset, factor_names, frozen, trainable
 from device_sdk.errors import ConfigurationError
-from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Value
+from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Shape, Value
 from export.graphs.frozen_layers import started
 from export.graphs.joint import Joint
 from export.graphs.lattice import lattice
@@ -74,7 +74,7 @@ def training(
     cost_scale = g.input("cost_scale", [])
     for name, shape in (shapes | architecture.constant_shapes()).items():
         g.input(name, shape)
-    given = dict(shapes)
+    given: dict[str, Shape] = dict(shapes)
     if factors:
         for name in wanted:
             (out, width), (up, down) = shapes[name], factor_names(name)

@@ -40,20 +40,61 @@ def loss_and_gradients(
     return nll.detach().numpy(), float(expected.detach()), found
 
 
+def gradient_parts(
+    architecture: Architecture,
+    parameters: Parameters,
+    features: NDArray[np.float32],
+    hypotheses: Sequence[Sequence[int]],
+    trainable: Sequence[str],
+    frozen_layers: int = 0,
+    heard: NDArray[np.float32] | None = None,
+    said: NDArray[np.float32] | None = None,
+    factors: bool = False,
+) -> tuple[NDArray[np.float64], list[dict[str, NDArray[np.float64]]]]:
+    """NLLs [N], and d(NLL_i) by every trainable parameter for each hypothesis, all float64.
+
+    heard [T, 1, H], said [U + 1, N, P]: given in place of the lowest ``frozen_layers`` and of the predictor.
+    factors: of the trainable matrices, which hold their product already.
+    """
+    with torch.enable_grad():
+        named = {name: torch.tensor(value, dtype=torch.float64) for name, value in parameters.items()}
+        leaves = [f"{name}.{part}" for name in trainable for part in ("up", "down")] if factors else list(trainable)
+        for name in leaves:
+            named[name].requires_grad_(True)
+        for name in trainable if factors else ():
+            product = named[f"{name}.up"] @ named[f"{name}.down"]
+            named[name] = (named[name] - product.detach()) + product
+        given, spoken = (None if each is None else torch.tensor(each, dtype=torch.float64) for each in (heard, said))
+        audio = torch.tensor(features, dtype=torch.float64)
+        nll = likelihoods(architecture, named, audio, hypotheses, frozen_layers, given, spoken)
+        parts = []
+        for value in nll:
+            found = torch.autograd.grad(value, [named[name] for name in leaves], retain_graph=True, allow_unused=True)
+            pairs = zip(leaves, found, strict=True)
+            parts.append({name: np.zeros(named[name].shape) if each is None else each.numpy() for name, each in pairs})
+    return nll.detach().numpy(), parts
+
+
 def likelihoods(
-    architecture: Architecture, named: Mapping[str, Tensor], features: Tensor, hypotheses: Sequence[Sequence[int]]
+    architecture: Architecture,
+    named: Mapping[str, Tensor],
+    features: Tensor,
+    hypotheses: Sequence[Sequence[int]],
+    frozen_layers: int = 0,
+    heard: Tensor | None = None,
+    said: Tensor | None = None,
 ) -> Tensor:
     """[N] negative log-likelihoods, one hypothesis at a time, one node at a time."""
     count = len(features) // architecture.subsampling_factor
     x = (features - named["features.mean"]) * named["features.scale"]
-    x = x[: count * architecture.subsampling_factor].reshape(count, -1)
-    for layer in range(architecture.encoder_layers):
+    x = x[: count * architecture.subsampling_factor].reshape(count, -1) if heard is None else heard[:, 0]
+    for layer in range(frozen_layers, architecture.encoder_layers):
         x = _lstm(x, *(named[f"encoder.{layer}.{part}"] for part in "WRB"))
     encoded = x @ named["joiner.encoder.weight"].T + named["joiner.encoder.bias"]
     results = []
-    for tokens in hypotheses:
-        y = named["predictor.embedding"][[0, *tokens]]
-        for layer in range(architecture.predictor_layers):
+    for row, tokens in enumerate(hypotheses):
+        y = named["predictor.embedding"][[0, *tokens]] if said is None else said[: len(tokens) + 1, row]
+        for layer in range(architecture.predictor_layers if said is None else 0):
             y = _lstm(y, *(named[f"predictor.{layer}.{part}"] for part in "WRB"))
         predicted = y @ named["joiner.predictor.weight"].T
         mixed = torch.tanh(encoded[:, None] + predicted[None])

@@ -1,0 +1,240 @@
+"""Every subset's training graph under every objective, against float64 autograd on the same frozen layers."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.quantised import EMBEDDING_ZERO, layout, quantise
+from device_sdk.bundle.subsets import SUBSETS, Frozen, Subset, factor_names, frozen, trainable
+from device_sdk.errors import BundleError, ConfigurationError
+from device_sdk.learning.objectives import Objective, expected_cost, label, reinforce, supervision, total
+from device_sdk.runtimes.frozen import FrozenLayers
+from device_sdk.runtimes.training import TrainingSession
+from export.graphs import build_graphs, frozen_layers, subset_training, training
+from tests.tiny import tiny_weights
+
+pytest.importorskip("torch")
+from tests.export.graphs import oracle
+
+Float = NDArray[np.float32]
+Tokens = tuple[int, ...]
+
+ARCHITECTURES = (
+    Architecture(3, 12, 2, 9, 7, 8, 11, mel_bins=4),
+    Architecture(2, 10, 1, 8, 5, 13, 20, mel_bins=3, subsampling_factor=2),
+    Architecture(1, 6, 1, 7, 4, 5, 9, mel_bins=5, subsampling_factor=1),
+)
+
+
+class Recorded(FrozenLayers):
+    """Keeps what the frozen layers gave last, for the reference to start from."""
+
+    given: dict[str, Float]
+
+    def run(self, parameters, feeds):  # type: ignore[no-untyped-def]
+        self.given = super().run(parameters, feeds)
+        return self.given
+
+
+@cache
+def session(architecture: Architecture, subset: Subset) -> tuple[TrainingSession, Recorded | None]:
+    layers = frozen(architecture, subset)
+    beneath = Recorded(frozen_layers(architecture, layers), "test", architecture, layers) if layers else None
+    graph = subset_training(architecture, subset)
+    return TrainingSession(graph=graph, architecture=architecture, beneath=beneath), beneath
+
+
+def objectives(hypotheses: list[Tokens], kind: str, rng: np.random.Generator) -> Objective:
+    """One of each kind, and their sum."""
+    chosen = hypotheses[int(rng.integers(len(hypotheses)))]
+    parts = {
+        "label": label(chosen, float(rng.uniform(0.1, 2.0))),
+        "expected cost": expected_cost(hypotheses, rng.uniform(0, 1, len(hypotheses)), float(rng.uniform(0.1, 3.0))),
+        "reinforce": reinforce(chosen, float(rng.uniform(0, 1)), float(rng.uniform(0, 1))),
+        "supervision": supervision(hypotheses[0]),
+    }
+    return parts[kind] if kind in parts else total([parts["expected cost"], *parts.values()])
+
+
+def norm(gradients: dict[str, NDArray[np.floating]]) -> float:
+    return float(np.sqrt(sum(np.vdot(value, value) for value in gradients.values())))
+
+
+@settings(max_examples=100, derandomize=True)
+@given(
+    st.sampled_from(SUBSETS),
+    st.sampled_from(["label", "expected cost", "reinforce", "supervision", "sum"]),
+    st.sampled_from(ARCHITECTURES),
+    st.integers(0, 9_999),
+    st.integers(1, 12),
+    st.lists(st.lists(st.integers(1, 8), max_size=4).map(tuple), min_size=1, max_size=4, unique=True),
+    st.integers(1, 4),
+)
+def test_gradients_agree_with_float64(
+    subset: Subset,
+    kind: str,
+    architecture: Architecture,
+    seed: int,
+    frames: int,
+    hypotheses: list[Tokens],
+    rank: int,
+) -> None:
+    """To 1e-5 of the sum of the terms' norms, w_i dNLL_i, c p_i E[M] dNLL_i and c p_i M_i dNLL_i: these may cancel, and
+    float32 rounds each of them."""
+    rng = np.random.default_rng(seed)
+    loss = objectives(hypotheses, kind, rng)
+    length = frames * architecture.subsampling_factor + int(rng.integers(architecture.subsampling_factor))
+    features = rng.normal(-6.0, 3.0, (length, architecture.mel_bins)).astype(np.float32)
+    parameters = tiny_weights(architecture, seed)
+    names = trainable(architecture, subset)
+    if subset == "adapters":
+        for name in names:
+            (up, down), (out, width) = factor_names(name), parameters[name].shape
+            parameters[up] = rng.normal(0.0, 0.3, (out, rank)).astype(np.float32)
+            parameters[down] = rng.normal(0.0, 0.3, (rank, width)).astype(np.float32)
+    run, beneath = session(architecture, subset)
+    found = run.run(parameters, features, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
+
+    given = {} if beneath is None else beneath.given
+    likelihoods, parts = oracle.gradient_parts(
+        architecture,
+        parameters,
+        features,
+        loss.hypotheses,
+        names,
+        frozen(architecture, subset).encoder_layers,
+        given.get("heard"),
+        given.get("said"),
+        factors=subset == "adapters",
+    )
+    posterior = np.exp(likelihoods.min() - likelihoods)
+    posterior /= posterior.sum()
+    expected = float(posterior @ loss.costs)
+    share = loss.weights + loss.cost_scale * posterior * (expected - loss.costs)
+    np.testing.assert_allclose(found.negative_log_likelihoods, likelihoods, rtol=2e-6, atol=3e-6)
+    assert found.expected_cost == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert list(found.gradients) == list(parts[0])
+    error = {
+        name: value - sum(weight * part[name] for weight, part in zip(share, parts, strict=True))
+        for name, value in found.gradients.items()
+    }
+    terms = np.abs(loss.weights) + loss.cost_scale * posterior * (expected + loss.costs)
+    whole = sum(term * norm(part) for term, part in zip(terms, parts, strict=True))
+    assert norm(error) <= 1e-5 * whole
+
+
+@pytest.mark.parametrize("subset", [subset for subset in SUBSETS if subset != "adapters"])
+def test_a_subset_is_part_of_the_whole(subset: Subset) -> None:
+    """Where nothing is rounded beneath, a subset's gradients are the whole graph's, from fewer nodes."""
+    architecture = ARCHITECTURES[0]
+    parameters, features = tiny_weights(architecture), np.full((20, 4), -5.0, np.float32)
+    names = trainable(architecture, subset)
+    graphs = training(architecture), training(architecture, names)
+    assert subset == "whole" or len(graphs[1]) < len(graphs[0])
+    whole, part = (
+        TrainingSession(graph=graph, architecture=architecture).run(parameters, features, [[3], [4, 5]], [1.0, -0.5])
+        for graph in graphs
+    )
+    assert set(part.gradients) == set(names)
+    for name in names:
+        np.testing.assert_allclose(part.gradients[name], whole.gradients[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("subset", "layers"), [("top", Frozen(2)), ("joint", Frozen(3, True))])
+def test_what_is_frozen_is_no_part_of_the_graph(subset: Subset, layers: Frozen) -> None:
+    architecture = ARCHITECTURES[0]
+    assert frozen(architecture, subset) == layers
+    run, beneath = session(architecture, subset)
+    assert beneath is not None
+    assert not set(layers.parameters(architecture)) & set(run._inputs)
+    assert "features" not in run._inputs and set(beneath.outputs) <= set(run._inputs)
+    assert set(run.trainable) | set(layers.parameters(architecture)) == set(architecture.parameter_shapes())
+
+
+def test_joint_alone_walks_no_layer_back() -> None:
+    """The only loops left are the joint's two, the lattice's two; no layer's."""
+    import onnx
+
+    nodes = onnx.load_from_string(subset_training(ARCHITECTURES[0], "joint")).graph.node
+    kinds = [node.op_type for node in nodes]
+    assert kinds.count("Scan") == 4 and "LSTM" not in kinds
+
+
+def test_frozen_layers_are_near_the_float_ones_and_each_hypothesis_stands_alone() -> None:
+    architecture, subset = ARCHITECTURES[0], "joint"
+    parameters = tiny_weights(architecture, 4)
+    features = np.random.default_rng(0).normal(-6, 3, (30, 4)).astype(np.float32)
+    run, beneath = session(architecture, subset)
+    assert beneath is not None
+    hypotheses = [(3, 4, 5), (7,), ()]
+    together = run.run(parameters, features, hypotheses, [1.0, 1.0, 1.0]).negative_log_likelihoods
+    alone = [run.run(parameters, features, [each], [1.0]).negative_log_likelihoods[0] for each in hypotheses]
+    np.testing.assert_allclose(together, alone, rtol=1e-6)
+    whole = session(architecture, "whole")[0].run(parameters, features, hypotheses, [1.0, 1.0, 1.0])
+    np.testing.assert_allclose(together, whole.negative_log_likelihoods, rtol=0.1)
+    assert np.abs(together - whole.negative_log_likelihoods).max() > 1e-5  # they are int8
+
+
+def test_frozen_layers_follow_their_weights() -> None:
+    """A run with other weights requantises; one that moves only what is above does not."""
+    architecture = ARCHITECTURES[0]
+    run, beneath = session(architecture, "top")
+    assert beneath is not None
+    features = np.full((12, 4), -5.0, np.float32)
+    parameters = tiny_weights(architecture, 1)
+
+    def heard(changed: dict[str, Float]) -> Float:
+        run.run({**parameters, **changed}, features, [(2,)], [1.0])
+        return beneath.given["heard"].copy()
+
+    first, opened = heard({}), beneath._session
+    above = heard({"encoder.2.W": parameters["encoder.2.W"] * np.float32(2)})
+    assert beneath._session is opened
+    np.testing.assert_array_equal(above, first)
+    below = heard({"encoder.1.R": parameters["encoder.1.R"] * np.float32(2)})
+    assert beneath._session is not opened
+    assert np.abs(below - first).max() > 1e-3
+    np.testing.assert_array_equal(heard({}), first)
+
+
+def test_a_buffer_of_some_matrices() -> None:
+    architecture = ARCHITECTURES[0]
+    names = ("encoder.0.W", "encoder.0.B", "predictor.embedding")
+    slots, weights = layout(architecture, names), tiny_weights(architecture)
+    assert set(slots) == {"encoder.0.W", "predictor.embedding"}
+    buffer = quantise(architecture, weights, names=names)
+    slot = slots["encoder.0.W"]
+    scale = np.frombuffer(buffer, np.float32, slot.scales, slot.scale)
+    values = np.frombuffer(buffer, np.int8, slot.shape[0] * slot.shape[1], slot.values).reshape(slot.shape)
+    np.testing.assert_allclose((values * scale).T, weights["encoder.0.W"], atol=float(scale.max()) * 0.51)
+    slot = slots["predictor.embedding"]
+    assert len(buffer) == slot.values + slot.shape[0] * slot.shape[1]
+    rows = np.frombuffer(buffer, np.uint8, slot.shape[0] * slot.shape[1], slot.values).astype(np.float32)
+    (step,) = np.frombuffer(buffer, np.float32, 1, slot.scale)
+    np.testing.assert_allclose(
+        (rows - EMBEDDING_ZERO) * step, weights["predictor.embedding"].ravel(), atol=float(step) * 0.51
+    )
+
+
+def test_a_frozen_parameter_cannot_be_trained() -> None:
+    with pytest.raises(ConfigurationError, match=r"trainable: found 'encoder\.0\.W', which is frozen"):
+        training(ARCHITECTURES[0], ["encoder.0.W", "encoder.2.W"], Frozen(1))
+
+
+def test_graphs_that_do_not_belong_together_are_refused() -> None:
+    architecture = ARCHITECTURES[0]
+    graphs, other = build_graphs(architecture), frozen(architecture, "top")
+    with pytest.raises(BundleError, match=r"takes \['heard'\] from frozen layers, which give \[\]"):
+        TrainingSession(graph=graphs["training.top.onnx"], architecture=architecture)
+    beneath = FrozenLayers(graphs["frozen.top.int8.onnx"], "frozen", architecture, other)
+    with pytest.raises(BundleError, match=r"takes \['heard', 'said'\] from frozen layers, which give \['heard'\]"):
+        TrainingSession(graph=graphs["training.joint.onnx"], architecture=architecture, beneath=beneath)
+    with pytest.raises(BundleError, match="frozen: has inputs"):
+        FrozenLayers(graphs["training.top.onnx"], "frozen", architecture, other)
