@@ -67,7 +67,8 @@ class Mixture:
     intents: share of made utterances drawn from single intents of the grammar; sentences_share: of ``sentences`` (the
     user's text); the rest is the whole grammar. recorded: share of all utterances that are real. Recordings of one word
     are joined to strings of up to eight of one speaker, and take ``joined`` of the real share.
-    narrow: share of utterances that go through 8 kHz. scenes: rooms and microphones of made utterances.
+    narrow: share of utterances that go through 8 kHz. scenes: rooms and microphones of made utterances. voices: who
+    speaks them; none stands for any voice of the base set.
     """
 
     sentences: tuple[str, ...] = ()
@@ -78,6 +79,7 @@ class Mixture:
     joined: float = 0.4
     narrow: float = 0.25
     scenes: Ranges = STRONG
+    voices: tuple[Voice, ...] = ()
 
     def __post_init__(self) -> None:
         if sum(self.intents.values()) + self.sentences_share > 1.0:
@@ -136,7 +138,7 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
         examples.append(_finish(waveform, recording.text, recording.source, generator, mixture.narrow / 2))
     while len(examples) < count:
         text = sentence(mixture, generator)
-        voice = draw_voice("base", generator)
+        voice = _voice(mixture, generator)
         if generator.random() < 0.15:
             voice = replace(voice, word_gap=int(generator.integers(2, 12)))
         apart = generator.random() < (0.5 if set(text.split()) <= set(DIGITS) else 0.03)
@@ -155,8 +157,14 @@ def _easy(mixture: Mixture, generator: np.random.Generator) -> Example:
     words = sentence(mixture, generator).split()
     start = int(generator.integers(len(words)))
     text = " ".join(words[start : start + int(generator.integers(1, 4))])
-    waveform = augment(speak(text, draw_voice("base", generator)), generator, _CLEAR)
+    waveform = augment(speak(text, _voice(mixture, generator)), generator, _CLEAR)
     return Example(logmel(waveform).astype(np.float16), text, "made")
+
+
+def _voice(mixture: Mixture, generator: np.random.Generator) -> Voice:
+    if not mixture.voices:
+        return draw_voice("base", generator)
+    return mixture.voices[generator.integers(len(mixture.voices))]
 
 
 def join(words: Sequence[Recording], count: int, generator: np.random.Generator) -> tuple[Waveform, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 from device_sdk.errors import DataError
 from server.corpora.acoustics import GENTLE, Ranges, draw_scene
 from server.corpora.made import Person
-from server.corpora.voices import MAINSTREAM_ACCENTS, REGIONAL_ACCENTS, VARIANTS, draw_voice
+from server.corpora.voices import Voice
 from server.training.pieces import clean, read_sentences
 
 __all__ = ["Domain", "Sentence", "Stage", "general", "people", "read_requests", "requests", "stage_of"]
@@ -27,8 +28,29 @@ __all__ = ["Domain", "Sentence", "Stage", "general", "people", "read_requests", 
 Stage = Literal["learn", "development", "test"]
 """What a sentence or a voice is for: learned from; to choose settings by; for the figures alone."""
 
+_GENERAL_ACCENTS = ("en-us",)
+_REQUESTS_ACCENTS = ("en-us-nyc",)
 _SHARES: Mapping[Stage, float] = {"learn": 0.75, "development": 0.07, "test": 0.18}
-_DEVELOPMENT_VARIANTS = ("f3", "grandpa", "m8")
+
+_GENERAL_VARIANTS = ("f1", "f2", "f4", "m1", "m2", "m4", "m6", "m7", "Alex", "adam", "david", "edward", "paul", "steph")
+_DEVELOPMENT_VARIANTS = ("f3", "m8", "ian")
+_REQUESTS_VARIANTS = ("Andrea", "Marco", "Nguyen", "anika", "ed", "m3", "pablo", "robert", "shelby", "travis")
+_TEST_VARIANTS = ("Annie", "Mike", "belinda", "f5", "linda", "m5", "mike2", "pedro")
+
+QUIET = replace(
+    GENTLE, reverb=0.0, snr_db=(25.0, 45.0), eq_db=1.0, tilt_db=0.5, band=0.0, hum=0.0, edges_seconds=(0.1, 0.3)
+)
+"""A headset in a quiet place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How differently people speak: ranges of :class:`server.corpora.voices.Voice`."""
+
+    pitch: tuple[int, int] = (40, 60)
+    rate: tuple[int, int] = (140, 175)
+    pitch_range: tuple[int, int] = (40, 60)
+    tract: tuple[float, float] = (0.97, 1.04)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +69,8 @@ class Domain:
     sentences: Mapping[Stage, tuple[Sentence, ...]]
     variants: Mapping[Stage, tuple[str, ...]]
     accents: tuple[str, ...]
-    scenes: Ranges
+    scenes: Ranges = QUIET
+    manner: Manner = Manner()
 
 
 def stage_of(text: str) -> Stage:
@@ -62,9 +85,11 @@ def stage_of(text: str) -> Stage:
     return "test"
 
 
-def general(data: Path, longest: int, turns: int, scenes: Ranges = GENTLE, unsaid: Sequence[Sentence] = ()) -> Domain:
+def general(data: Path, longest: int, turns: int, least: int = 3, unsaid: Sequence[Sentence] = ()) -> Domain:
     """The first ``turns`` distinct turns of meetings (``ami``) and the assistant sentences of ``slurp/lm.txt``, of 3 to
-    ``longest`` words, but for those of ``unsaid``. Raises DataError where a file is missing."""
+    ``longest`` words, each of which is said ``least`` times, but for those of ``unsaid``. In a mainstream accent.
+
+    Raises DataError where a file is missing."""
     path = data / "ami" / "meetings.jsonl"
     meetings = _rows(path, "a meeting a line, with turns")
     known = {sentence.text for sentence in unsaid}
@@ -73,26 +98,29 @@ def general(data: Path, longest: int, turns: int, scenes: Ranges = GENTLE, unsai
         return [text for text in dict.fromkeys(lines) if 3 <= len(text.split()) <= longest and text not in known]
 
     said = kept(clean(turn["text"]) for meeting in meetings for turn in meeting["turns"])[:turns]
-    texts = dict.fromkeys([*said, *kept(read_sentences(data / "slurp" / "lm.txt"))])
-    unseen = VARIANTS["heldout"]
-    variants: Mapping[Stage, tuple[str, ...]] = {
-        "learn": VARIANTS["base"],
-        "development": _DEVELOPMENT_VARIANTS,
-        "test": unseen,
-    }
-    return Domain("general", _staged([Sentence(text) for text in texts]), variants, MAINSTREAM_ACCENTS, scenes)
+    texts = list(dict.fromkeys([*said, *kept(read_sentences(data / "slurp" / "lm.txt"))]))
+    sentences = _of_words([Sentence(text) for text in texts], _frequent(texts, least))
+    return Domain("general", _staged(sentences), _variants(_GENERAL_VARIANTS), _GENERAL_ACCENTS)
 
 
-def requests(data: Path, longest: int, scenes: Ranges = GENTLE) -> Domain:
-    """Labelled requests (``slurp/devel.jsonl``) of 2 to ``longest`` words, in regional accents."""
-    sentences = [s for s in read_requests(data / "slurp" / "devel.jsonl") if 2 <= len(s.text.split()) <= longest]
-    learn = tuple(name for name in VARIANTS["devices"] if name not in _DEVELOPMENT_VARIANTS)
-    variants: Mapping[Stage, tuple[str, ...]] = {
-        "learn": learn,
-        "development": _DEVELOPMENT_VARIANTS,
-        "test": VARIANTS["heldout"],
-    }
-    return Domain("requests", _staged(sentences), variants, REGIONAL_ACCENTS, scenes)
+def requests(data: Path, longest: int, before: Domain, least: int = 3) -> Domain:
+    """Labelled requests (``slurp/devel.jsonl``) of 2 to ``longest`` words, in another accent, farther from the
+    microphone. Their words are those that the sentences of ``before`` say ``least`` times: the names of people and of
+    places that occur once are no matter of learning."""
+    known = _frequent([sentence.text for sentence in before.sentences["learn"]], least)
+    found = [s for s in read_requests(data / "slurp" / "devel.jsonl") if 2 <= len(s.text.split()) <= longest]
+    return Domain(
+        "requests", _staged(_of_words(found, known)), _variants(_REQUESTS_VARIANTS), _REQUESTS_ACCENTS, GENTLE
+    )
+
+
+def _frequent(texts: Iterable[str], least: int) -> set[str]:
+    counts = Counter(word for text in texts if stage_of(text) == "learn" for word in text.split())
+    return {word for word, count in counts.items() if count >= least}
+
+
+def _of_words(sentences: Iterable[Sentence], words: set[str]) -> list[Sentence]:
+    return [sentence for sentence in sentences if words.issuperset(sentence.text.split())]
 
 
 def read_requests(path: Path) -> list[Sentence]:
@@ -119,14 +147,25 @@ def read_requests(path: Path) -> list[Sentence]:
 
 def people(domain: Domain, stage: Stage, count: int, generator: np.random.Generator) -> tuple[Person, ...]:
     """``count`` people of a stage, each with one voice and one scene for life; variants are dealt round."""
-    variants = domain.variants[stage]
+    variants, manner = domain.variants[stage], domain.manner
     dealt = [variants[i] for _ in range(-(-count // len(variants))) for i in generator.permutation(len(variants))]
     found = []
     for number, variant in enumerate(dealt[:count]):
         accent = domain.accents[generator.integers(len(domain.accents))]
-        voice = replace(draw_voice("devices", generator, variant), accent=accent)
+        voice = Voice(
+            accent,
+            variant,
+            pitch=int(generator.integers(*manner.pitch)),
+            rate=int(generator.integers(*manner.rate)),
+            pitch_range=int(generator.integers(*manner.pitch_range)),
+            tract=float(np.round(generator.uniform(*manner.tract), 3)),
+        )
         found.append(Person(f"{domain.name}-{stage}-{number:04d}", voice, draw_scene(generator, domain.scenes), None))
     return tuple(found)
+
+
+def _variants(learn: tuple[str, ...]) -> dict[Stage, tuple[str, ...]]:
+    return {"learn": learn, "development": _DEVELOPMENT_VARIANTS, "test": _TEST_VARIANTS}
 
 
 def _staged(sentences: Sequence[Sentence]) -> dict[Stage, tuple[Sentence, ...]]:

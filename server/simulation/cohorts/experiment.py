@@ -23,8 +23,7 @@ from device_sdk.errors import DataError
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.teacher import TeacherSettings
 from export.networks.rnnt import RNNT
-from server.corpora.acoustics import GENTLE, Ranges
-from server.simulation.cohorts.domains import Domain, Stage, general, read_requests, requests
+from server.simulation.cohorts.domains import QUIET, Domain, Stage, general, people, read_requests, requests
 from server.simulation.cohorts.measures import errors, newly_frequent, says_any
 from server.simulation.cohorts.methods import CohortSettings, Method
 from server.simulation.cohorts.rounds import learn, transcribe
@@ -38,23 +37,20 @@ __all__ = ["INITIAL", "Experiment", "Row", "Scale", "methods", "run_rows"]
 
 INITIAL = "initial"
 
-_BASE_SCENES = replace(GENTLE, speed=(0.92, 1.1), edges_seconds=(0.1, 0.4))
-
 
 @dataclass(frozen=True, slots=True)
 class Scale:
     """How large everything is.
 
     longest: words of a sentence. turns: distinct turns of meetings among the general sentences. base_minutes: training
-    time of the base model. scenes: rooms of the new domain. persons: people who own devices; tested: people of a test.
+    time of the base model. persons: people who own devices; tested: people of a test.
     test, development: clips. rehearsal: pseudo-devices of a round. follow: the teacher's decay and interval; others:
     the rest of table 5. at_once: the teacher that is the student itself.
     """
 
     longest: int = 8
-    turns: int = 4000
+    turns: int = 500
     base_minutes: float = 30.0
-    scenes: Ranges = GENTLE
     persons: int = 240
     tested: int = 40
     test: int = 556
@@ -120,14 +116,23 @@ def methods(scale: Scale) -> list[Method]:
 class Experiment:
     """Owns the work folder and what is in it; makes what is missing when it is asked for."""
 
-    def __init__(self, data: Path, work: Path, scale: Scale, threads: int = 1, base: Path | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        work: Path,
+        scale: Scale,
+        threads: int = 1,
+        base: Path | None = None,
+        bundle: Bundle | None = None,
+    ) -> None:
+        """base: weights to begin with instead of training. bundle: what they grow from; by default the packaged one."""
         torch.set_num_threads(threads)
         self.data, self.work, self.scale, self.threads, self.given = data, work, scale, threads, base
-        self.bundle = Bundle.open()
+        self.bundle = bundle or Bundle.open()
 
     @cached_property
     def requests(self) -> Domain:
-        return requests(self.data, self.scale.longest, self.scale.scenes)
+        return requests(self.data, self.scale.longest, self.general)
 
     @cached_property
     def general(self) -> Domain:
@@ -183,7 +188,8 @@ class Experiment:
                 sentences_share=1.0,
                 recorded=0.0,
                 narrow=0.0,
-                scenes=_BASE_SCENES,
+                scenes=replace(QUIET, speed=(0.95, 1.05)),
+                voices=tuple(person.voice for person in people(self.general, "learn", 600, np.random.default_rng(0))),
             )
             recipe = Recipe(
                 budget=Budget(minutes=self.scale.base_minutes),

@@ -39,7 +39,7 @@ _BLANK = 0
 @dataclass(frozen=True, slots=True)
 class Learned:
     """weights: the student's after the last round. losses: of every round, nats. curve: (round, what ``watch`` gave).
-    diverged: the round in which the gradient stopped being a number, if any; weights are then those before it."""
+    diverged: the round in which the gradient stopped being a number, if any; weights are then the last that had one."""
 
     weights: Arrays
     losses: tuple[float, ...]
@@ -73,7 +73,7 @@ def learn(
     generator = np.random.default_rng([seed, 0x70])
     vocabulary = sorted({word for clip in said for word in clip.sentence.text.split()})
     student, teacher = RNNT(architecture).eval(), RNNT(architecture).eval()
-    weights, taught = dict(base), {name: base[name] for name in architecture.parameter_shapes()}
+    weights, trusted, taught = dict(base), base, {name: base[name] for name in architecture.parameter_shapes()}
     student.from_parameters(weights)
     teacher.from_parameters(weights)
     state = optimizers.init(settings.optimizer, architecture.parameter_shapes())
@@ -98,16 +98,16 @@ def learn(
             transcript = tuple(tokenizer.encode(clip.sentence.text))
             objectives.append(supervision(transcript))
             seen.append(masked(clip.features.astype(np.float32), base["features.mean"], settings.masks, generator))
-        if not objectives:
-            losses.append(0.0)
-            continue
-        try:
-            loss, step = gradient(student, seen, objectives, bfloat16=settings.bfloat16, pruning=settings.pruning)
-        except LearningError:
-            return Learned(weights, tuple(losses), tuple(curve), number + 1)
-        weights, state = optimizers.apply(settings.optimizer, state, weights, {n: -v for n, v in step.items()})
+        loss = 0.0
+        if objectives:
+            try:
+                loss, step = gradient(student, seen, objectives, bfloat16=settings.bfloat16, pruning=settings.pruning)
+            except LearningError:
+                return Learned(trusted, tuple(losses), tuple(curve), number + 1)
+            trusted = weights
+            weights, state = optimizers.apply(settings.optimizer, state, weights, {n: -v for n, v in step.items()})
+            student.from_parameters(weights)
         losses.append(loss)
-        student.from_parameters(weights)
         if method.label == "teacher":
             before, taught = taught, dict(updated(taught, weights, number + 1, method.teacher))
             if any(taught[name] is not before[name] for name in taught):

@@ -1,0 +1,64 @@
+"""The experiment of paper 001 from end to end, as small as it can be: every part is the real one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
+from device_sdk.bundle import Bundle
+from device_sdk.errors import DataError
+from server.simulation.cohorts.experiment import INITIAL, Experiment, Scale, run_rows
+from server.simulation.cohorts.methods import CohortSettings
+from server.simulation.cohorts.tables import judged, summary
+from tests.server.simulation.cohorts.data import write_data
+
+SMALL = Scale(persons=3, tested=2, test=4, development=2, cohort=CohortSettings(rounds=2, devices=2, evaluate_every=2))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+def experiment(data: Path, work: Path, bundle: Bundle) -> Experiment:
+    return Experiment(data, work, SMALL, base=bundle.path / "weights.safetensors", bundle=bundle)
+
+
+def test_rows_are_run_kept_and_summed_up(data: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    rows = run_rows(experiment(data, tmp_path, tiny_bundle), [1, 2], "slots")
+    assert [(row.name, row.seed) for row in rows] == [
+        (name, seed) for seed in (1, 2) for name in (INITIAL, "EMA + transcript + slots", "EMA + slots")
+    ]
+    learned = [row for row in rows if row.name != INITIAL]
+    assert all(len(row.losses) == 2 and [number for number, _ in row.curve] == [2] for row in learned)
+    again = run_rows(experiment(data, tmp_path, tiny_bundle), [1, 2], "slots")
+    assert again == rows, "finished rows are read, not run again"
+
+    document: dict[str, Any] = summary(experiment(data, tmp_path, tiny_bundle), rows)
+    initial = document["rows"][INITIAL]["requests"]
+    assert initial["by_seed"][0] == initial["by_seed"][1], "one base model and one test for all seeds"
+    change = document["rows"]["EMA + slots"]["requests"]["against"][INITIAL]
+    assert change["rate_a"] == pytest.approx(initial["wer"]) and change["groups"] == 2
+    assert judged(document)[0]["finding"].startswith("initial")
+    json.dumps(document)
+
+
+def test_a_name_that_no_row_has_is_answered_with_those_there_are(
+    data: Path, tmp_path: Path, tiny_bundle: Bundle
+) -> None:
+    with pytest.raises(DataError, match="teacher EMA"):
+        run_rows(experiment(data, tmp_path, tiny_bundle), [1], "nonsense")
+
+
+def test_a_damaged_row_is_named(data: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    held = experiment(data, tmp_path, tiny_bundle)
+    held.row(None, 1)
+    (path,) = (tmp_path / "rows").iterdir()
+    path.write_text("{}")
+    with pytest.raises(DataError, match=r"initial-1\.json: not a finished row"):
+        held.row(None, 1)

@@ -1,0 +1,129 @@
+"""Rounds of a cohort on tiny networks and made-up features: what must hold whatever is learned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.errors import ConfigurationError
+from device_sdk.feedback.slots import SlotLexicon
+from device_sdk.learning.specaugment import MaskSettings
+from device_sdk.learning.teacher import TeacherSettings
+from export.networks.rnnt import RNNT
+from server.aggregation.optimizers import OptimizerSettings
+from server.simulation.cohorts.domains import Sentence
+from server.simulation.cohorts.methods import CohortSettings, Label, Method, Weak
+from server.simulation.cohorts.rounds import Learned, learn, transcribe
+from server.simulation.cohorts.speech import Clip
+from tests.tiny import SENTENCES, tiny_weights
+
+SETTINGS = CohortSettings(
+    rounds=6,
+    devices=4,
+    optimizer=OptimizerSettings(kind="adam", learning_rate=3e-3, epsilon=1e-6),
+    masks=MaskSettings(0, 0, 0, 0),
+    evaluate_every=3,
+    bfloat16=False,
+    pruning=0.0,
+)
+LEXICON = SlotLexicon({"room": ("kitchen", "bedroom")})
+
+
+def said(architecture: Architecture, count: int, seed: int = 0) -> list[Clip]:
+    """Each sentence has a sound of its own, so that there is something to learn."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for number in range(count):
+        text = SENTENCES[number % 2]
+        sound = np.random.default_rng(number % 2).normal(-6, 3, (60, architecture.mel_bins))
+        features = (sound + generator.normal(0, 0.3, sound.shape)).astype(np.float16)
+        found.append(Clip(features, Sentence(text, {"room": text.split()[-1]}), f"person {number % 3}"))
+    return found
+
+
+def run(
+    bundle: Bundle, method: Method, settings: CohortSettings = SETTINGS, clips: int = 24, **given: object
+) -> Learned:
+    architecture = bundle.architecture
+    remembered = said(architecture, method.rehearsal * settings.rounds, 9)
+    weights = tiny_weights(architecture)
+    return learn(
+        architecture,
+        weights,
+        bundle.tokenizer,
+        method,
+        settings,
+        said(architecture, clips),
+        remembered,
+        LEXICON,
+        seed=1,
+        **given,  # type: ignore[arg-type]
+    )
+
+
+def test_transcripts_are_learned(tiny_bundle: Bundle) -> None:
+    settings = replace(SETTINGS, rounds=40)
+    found = run(tiny_bundle, Method("oracle", "transcript"), settings, clips=160)
+    assert found.losses[-1] < 0.4 * found.losses[0]
+    network = RNNT(tiny_bundle.architecture).eval().from_parameters(found.weights)
+    clips = said(tiny_bundle.architecture, 2, seed=5)
+    assert transcribe(network, tiny_bundle.tokenizer, clips) == list(SENTENCES[:2])
+
+
+@pytest.mark.parametrize(
+    ("label", "weak", "rehearsal"),
+    [("teacher", (), 0), ("teacher", ("slots",), 0), ("none", ("score",), 0), ("teacher", ("transcript", "slots"), 2)],
+)
+def test_every_method_is_repeated_by_its_seed(
+    tiny_bundle: Bundle, label: Label, weak: tuple[Weak, ...], rehearsal: int
+) -> None:
+    method = Method("m", label, weak=weak, rehearsal=rehearsal)
+    one, other = run(tiny_bundle, method), run(tiny_bundle, method)
+    assert one.losses == other.losses and len(one.losses) == 6
+    assert any((one.weights[name] != tiny_weights(tiny_bundle.architecture)[name]).any() for name in one.weights)
+    for name, value in one.weights.items():
+        np.testing.assert_array_equal(value, other.weights[name])
+
+
+def test_a_teacher_that_is_updated_changes_what_is_learned(tiny_bundle: Bundle) -> None:
+    still = run(tiny_bundle, Method("m"))
+    never = run(tiny_bundle, Method("m", teacher=TeacherSettings(0.0, 1000, 0.0)))
+    follows = run(tiny_bundle, Method("m", teacher=TeacherSettings(0.0, 1, 0.0)))
+    assert still.losses == never.losses
+    assert still.losses[0] == follows.losses[0] and still.losses[-1] != follows.losses[-1]
+
+
+def test_rehearsal_takes_part_in_the_mean(tiny_bundle: Bundle) -> None:
+    alone, together = run(tiny_bundle, Method("m")), run(tiny_bundle, Method("m", rehearsal=4))
+    assert alone.losses[0] != together.losses[0]
+
+
+def test_the_curve_is_watched_at_its_interval(tiny_bundle: Bundle) -> None:
+    found = run(tiny_bundle, Method("m"), watch=lambda number, network: float(number))
+    assert found.curve == ((3, 3.0), (6, 6.0))
+
+
+def test_every_clip_is_used_once(tiny_bundle: Bundle) -> None:
+    with pytest.raises(ConfigurationError, match="said: found 20 clips, expected 24"):
+        run(tiny_bundle, Method("m"), clips=20)
+
+
+def test_divergence_ends_the_rounds_with_the_last_good_weights(tiny_bundle: Bundle) -> None:
+    settings = replace(SETTINGS, optimizer=OptimizerSettings(kind="sgd", learning_rate=1e38))
+    found = run(tiny_bundle, Method("oracle", "transcript"), settings)
+    assert found.diverged == 2
+    for name, value in tiny_weights(tiny_bundle.architecture).items():
+        np.testing.assert_array_equal(found.weights[name], value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"label": "none"}, "neither a label nor feedback"), ({"weak": ("score", "slots")}, "beside other feedback")],
+)
+def test_methods_that_make_no_sense_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Method("m", **given)  # type: ignore[arg-type]
