@@ -61,6 +61,8 @@ class Device:
         self._recent = Recent(settings.memory_utterances, settings.memory_seconds)
         self._rescorer = Rescorer(bundle, threads=settings.threads)
         self._knowledge = Knowledge(store, bundle, lambda new: _try(new, self._rescorer, settings))
+        if settings.learning.teacher.schedule == "local":
+            self._knowledge.adopt_teacher(None)
         # What is made of the knowledge is kept beside what it was made of, and made again when that is another.
         self._recognizer: tuple[Student, Recognizer] | None = None
         self._marginal: tuple[caches.MarginalCache, NDArray[np.float64] | None, NDArray[np.float64]] | None = None

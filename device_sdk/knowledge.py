@@ -16,6 +16,7 @@ from device_sdk.consent import Consent, Stream
 from device_sdk.consent import from_bytes as consent_from_bytes
 from device_sdk.consent import to_bytes as consent_to_bytes
 from device_sdk.errors import BundleError, StateError
+from device_sdk.learning.gradients import GradientSum, empty
 from device_sdk.learning.learner import Student, rebased
 from device_sdk.learning.step import Momentum
 from device_sdk.personalization import cache as caches
@@ -64,6 +65,10 @@ class Knowledge:
         else:
             _check_local(local, base)
             student = Student(local.weights, local.teacher, Momentum(), local.steps, local.utterances, local.start)
+        if not replaced:
+            student = _with_gradients(
+                _with_teacher(student, records.read_published_teacher(store), bundle), store, base
+            )
         content = store.get("counts", "cache")
         cache = caches.empty(bundle.words) if content is None else caches.from_bytes(content, bundle.words)
         version, marginals = _read_marginals(store, bundle)
@@ -75,7 +80,9 @@ class Knowledge:
                 self._attempt(bundle)
             with store.transaction():
                 records.write_published(store, None)
+                records.write_published_teacher(store, None)
                 records.drop_local(store)
+                records.drop_gradients(store)
                 records.write_text(store, "bundle", shipped)
 
     def keep_cache(self, cache: caches.MarginalCache) -> None:
@@ -92,9 +99,39 @@ class Knowledge:
 
     def commit(self, student: Student) -> None:
         """Makes these the local weights."""
-        local = records.Local(self.base.version, student.weights, student.teacher, student.steps, student.utterances)
-        with self._guard:
+        teacher = student.teacher if student.teacher_version is None else student.weights  # the server's is stored once
+        local = records.Local(self.base.version, student.weights, teacher, student.steps, student.utterances)
+        with self._guard, self.store.transaction():
             records.write_local(self.store, local, self.base.weights)
+            if student.gradients is not None:
+                self._write_gradients(student.gradients)
+            self.student = student
+
+    def collect(self, limit: int | None) -> None:
+        """Gradients at the base's weights are summed up from here on, of ``limit`` utterances at most, beginning with
+        none; None: local steps are taken instead."""
+        with self._guard, self.store.transaction():
+            gradients = None
+            if limit is None:
+                records.drop_gradients(self.store)
+            else:
+                gradients = empty(self.base.architecture.parameter_shapes(), limit)
+                self._write_gradients(gradients)
+            self.student = replace(self.student, gradients=gradients)
+
+    def adopt_teacher(self, published: records.Published | None) -> None:
+        """The server's teacher labels from here on; None: the teacher is the local one, which starts as the student.
+
+        BundleError: unfit, and the old one stays.
+        """
+        if published is None and self.student.teacher_version is None:
+            return
+        student = replace(self.student, teacher=self.student.weights, teacher_version=None)
+        student = _with_teacher(student, published, self.packaged)
+        with self._guard, self.store.transaction():
+            records.write_published_teacher(self.store, published)
+            if published is None and (student.steps or student.start is not None):
+                self.commit(student)
             self.student = student
 
     def adopt(self, published: records.Published, keep: float) -> None:
@@ -104,6 +141,11 @@ class Knowledge:
         with self._guard:
             moved = self.student.steps or self.student.start is not None
             student = rebased(self.student, old, new, keep) if moved else Student(new, new)
+            if self.student.teacher_version is not None:
+                student = replace(student, teacher=self.student.teacher, teacher_version=self.student.teacher_version)
+            if self.student.gradients is not None:  # those of the old base are of no use to the new one
+                shapes = base.architecture.parameter_shapes()
+                student = replace(student, gradients=empty(shapes, self.student.gradients.limit))
             with self.store.transaction():
                 records.write_published(self.store, published)
                 records.drop_local(self.store)
@@ -111,6 +153,8 @@ class Knowledge:
                     records.write_start(self.store, student.start, base.weights)
                     local = records.Local(base.version, student.weights, student.teacher, 0, 0)
                     records.write_local(self.store, local, base.weights)
+                if student.gradients is not None:
+                    records.write_gradients(self.store, _collected(student.gradients, base.version))
             self.base, self.student = base, student
 
     def agree(self, *streams: Stream) -> None:
@@ -140,6 +184,8 @@ class Knowledge:
                 self._nothing_due()
             if not consent.deltas:
                 outbox.discard(self.store, "deltas")
+                if self.student.gradients is not None:
+                    self.collect(None)
             self._keep_consent(consent)
 
     def take_back(self, outgoing: Outgoing) -> None:
@@ -173,6 +219,9 @@ class Knowledge:
         records.write_start(self.store, student.weights, self.base.weights)
         self.commit(student)
 
+    def _write_gradients(self, gradients: GradientSum) -> None:
+        records.write_gradients(self.store, _collected(gradients, self.base.version))
+
     def _keep_consent(self, consent: Consent) -> None:
         if consent != self.consent:
             self.store.put("settings", "consent", consent_to_bytes(consent))
@@ -195,6 +244,36 @@ def _read_marginals(store: Store, bundle: Bundle) -> tuple[int, NDArray[np.float
             f"{len(bundle.words)}; delete the state folder to start afresh"
         )
     return found[0], found[2]
+
+
+def _with_teacher(student: Student, published: records.Published | None, bundle: Bundle) -> Student:
+    """The student with the server's teacher, as far as there is one. BundleError: it does not fit."""
+    if published is None:
+        return student
+    found = with_published(bundle, published).weights
+    return replace(student, teacher={name: found[name] for name in student.weights}, teacher_version=published.version)
+
+
+def _with_gradients(student: Student, store: Store, base: Bundle) -> Student:
+    found, shapes = records.read_gradients(store), base.architecture.parameter_shapes()
+    if found is None:
+        return student
+    if found.base != base.version or not found.utterances:
+        return replace(student, gradients=empty(shapes, found.limit))
+    for name, shape in shapes.items():
+        array = found.sum.get(name)
+        if array is None or array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
+            kind = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+            raise StateError(
+                f"weights/gradients: {name}: found {kind}, expected finite float32 {list(shape)}; delete the state "
+                "folder to start afresh"
+            )
+    return replace(student, gradients=GradientSum(found.sum, found.utterances, found.limit))
+
+
+def _collected(gradients: GradientSum, base: str) -> records.Collected:
+    assert gradients.limit is not None
+    return records.Collected(base, gradients.sum, gradients.utterances, gradients.limit)
 
 
 def _check_local(local: records.Local, base: Bundle) -> None:

@@ -18,6 +18,7 @@ from server.metrics import Metrics
 from server.problems import Refusal
 from server.registry.initial import InitialModel
 from server.rounds.advance import Evaluate
+from server.rounds.releases import Rehearse
 from server.routes import devices, health, operators
 from server.routes.bodies import problem
 from server.service import Service
@@ -31,15 +32,19 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 def create_app(
-    settings: ServerSettings, initial: InitialModel | None = None, evaluate: Evaluate | None = None
+    settings: ServerSettings,
+    initial: InitialModel | None = None,
+    evaluate: Evaluate | None = None,
+    rehearse: Rehearse | None = None,
 ) -> FastAPI:
     """Open the server's state and return the application that serves it.
 
     initial: registered when the database is new, compared with it otherwise; None serves what the database holds.
-    evaluate: looks at each round's weights before they are published. Raises ConfigurationError or StateError when the
-    state cannot be opened. The application closes the state when it shuts down.
+    evaluate: looks at each round's weights before they are published. rehearse: the pseudo-devices of rounds that want
+    some (:class:`server.rehearsal.PseudoDevices`). Raises ConfigurationError or StateError when the state cannot be
+    opened. The application closes the state when it shuts down.
     """
-    own = Service(settings, initial, evaluate)
+    own = Service(settings, initial, evaluate, rehearse)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

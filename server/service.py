@@ -12,10 +12,12 @@ from sqlalchemy import select
 from server.devices.enrolment import count_devices
 from server.metrics import Metrics
 from server.privacy import ledger
+from server.problems import Refusal
 from server.registry.initial import InitialModel, register_initial
 from server.registry.models import find_model, load, trainable
 from server.registry.publications import current_version
 from server.rounds.advance import Evaluate, abandon, advance, close_overdue, remove_orphans
+from server.rounds.releases import Rehearse
 from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState, check
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, view
@@ -35,7 +37,11 @@ class Service:
     """Owns what a server process owns. Open it once per process; ``close`` waits for the step in progress."""
 
     def __init__(
-        self, settings: ServerSettings, initial: InitialModel | None = None, evaluate: Evaluate | None = None
+        self,
+        settings: ServerSettings,
+        initial: InitialModel | None = None,
+        evaluate: Evaluate | None = None,
+        rehearse: Rehearse | None = None,
     ) -> None:
         self.settings = settings
         # Two processes would each take the other's uploads in progress for leftovers of a crash.
@@ -49,6 +55,7 @@ class Service:
         self.metrics = Metrics()
         self.words: tuple[str, ...] = initial.words if initial is not None else ()
         self._evaluate = evaluate
+        self._rehearse = rehearse
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         self._advancing = threading.Lock()
         self._wake = threading.Event()
@@ -117,9 +124,13 @@ class Service:
 
     def advance(self, round_id: str) -> None:
         with self._advancing:
-            advance(self.database, self.blobs, round_id, self.settings.clock, self._evaluate)
+            advance(self.database, self.blobs, round_id, self.settings.clock, self._evaluate, self._rehearse)
 
     def create_round(self, settings: RoundSettings, *, opened: bool) -> dict[str, Any]:
+        """Raises Refusal: 409 ``round_open``, 422 ``no_rehearsal`` for a rehearsal without speech to rehearse."""
+        if settings.rehearsal is not None and self._rehearse is None:
+            detail = "this server has no transcribed speech; start it with --rehearsal KIND:PATH"
+            raise Refusal(422, "no_rehearsal", detail, "rehearsal")
         with self.database.write() as connection:
             now = self.settings.clock()
             round_id = create_round(connection, settings, now)
@@ -160,9 +171,11 @@ class Service:
         """What is current, and which rounds are under way."""
         with self.database.read() as connection:
             underway = rounds_in(connection, *_UNDERWAY)
+            model = find_model(connection, current_version(connection, "model"))
             started = connection.execute(select(publications.c.at).order_by(publications.c.id).limit(1)).scalar()
             return {
-                "model_version": current_version(connection, "model"),
+                "model_version": model.version,
+                "teacher_version": model.teacher,
                 "marginals_version": int(current_version(connection, "marginals")),
                 "devices": count_devices(connection),
                 "since": started,

@@ -19,7 +19,7 @@ from device_sdk.checkin.client import UNKNOWN, Client, Refused
 from device_sdk.checkin.identity import Identity
 from device_sdk.checkin.outbox import Outgoing, keep, one_by_one, release
 from device_sdk.errors import CheckInError, StateError
-from device_sdk.learning.delta import bounded, difference
+from device_sdk.learning.delta import bounded
 from device_sdk.learning.encoding import encode
 from device_sdk.learning.step import Arrays
 from device_sdk.personalization.cache import MarginalCache, reported
@@ -72,7 +72,8 @@ class Sent:
 class CheckInReport:
     """What a check-in did. round_id: the open round, if any. model_version, marginals_version: now on the device;
     new_model, new_marginals: whether this check-in brought them. bytes_up, bytes_down: bodies, without headers.
-    due_in_seconds: when the server wants the device back."""
+    due_in_seconds: when the server wants the device back. teacher_version: of the server's teacher that labels here,
+    None where the teacher is the device's own."""
 
     round_id: str | None
     model_version: str
@@ -83,6 +84,7 @@ class CheckInReport:
     bytes_up: int
     bytes_down: int
     due_in_seconds: float
+    teacher_version: str | None = None
 
 
 def flush(client: Client, store: Store, identity: Identity, take_back: Callable[[Outgoing], None]) -> tuple[Sent, ...]:
@@ -166,10 +168,10 @@ def restored(cache: MarginalCache, outgoing: Outgoing) -> MarginalCache:
 
 
 def enqueue_delta(
-    store: Store, identity: Identity, offer: RoundOffer, plan: DeltaPlan, local: Arrays, base: Arrays, utterances: int
+    store: Store, identity: Identity, offer: RoundOffer, plan: DeltaPlan, delta: Arrays, utterances: int
 ) -> None:
-    """Puts local minus base, clipped and noised as the plan says, into the outbox. The noise is drawn once: a repeat
-    sends the same bytes. Call inside a transaction."""
+    """Puts a delta of the plan's kind, clipped, noised and encoded as the plan says, into the outbox. What is random in
+    it is drawn once: a repeat sends the same bytes. Call inside a transaction."""
     report_id = secrets.token_hex(16)
     header = DeltaHeader(
         report_id=report_id,
@@ -181,7 +183,7 @@ def enqueue_delta(
         encoding=plan.encoding,
         scale_per=plan.scale_per,
     )
-    body = delta_report(header, plan, difference(local, base))
+    body = delta_report(header, plan, delta)
     keep(store, Outgoing(report_id, identity.server, "deltas", offer.round_id, body))
     _remember(store, identity, offer.round_id, "deltas")
 

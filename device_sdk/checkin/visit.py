@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from device_sdk.checkin import exchange, identity
 from device_sdk.errors import CheckInError
+from device_sdk.learning.delta import difference
+from device_sdk.learning.gradients import mean
 from device_sdk.state import records
-from device_sdk.wire.messages import CheckedIn, CheckIn
+from device_sdk.wire.messages import REVISION, CheckedIn, CheckIn
 
 if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from device_sdk.knowledge import Knowledge
     from device_sdk.learning.memory import Recent
     from device_sdk.settings import DeviceSettings
+    from device_sdk.wire.messages import DeltaPlan, RoundOffer
 
 __all__ = ["visit"]
 
@@ -39,6 +42,7 @@ def visit(
             model_version=knowledge.base.version,
             marginals_version=knowledge.marginals_version,
             words_digest=knowledge.base.words.digest,
+            revision=REVISION,
         ),
     )
     _enqueue(who, answer, knowledge, recent, settings)
@@ -47,6 +51,8 @@ def visit(
     if new_model:
         content = client.model(answer.model_version, answer.model_sha256)
         knowledge.adopt(records.Published(answer.model_version, content), settings.learning.keep)
+    if settings.learning.teacher.schedule == "server":
+        _fetch_teacher(client, answer, knowledge)
     new_marginals = answer.marginals_version != knowledge.marginals_version
     if new_marginals:
         message = client.marginals(answer.marginals_version)
@@ -63,6 +69,7 @@ def visit(
         bytes_up=client.bytes_up,
         bytes_down=client.bytes_down,
         due_in_seconds=answer.retry_after_seconds,
+        teacher_version=knowledge.student.teacher_version,
     )
 
 
@@ -88,14 +95,40 @@ def _enqueue(who: Identity, answer: CheckedIn, knowledge: Knowledge, recent: Rec
         if plan is not None and wanted and not exchange.has_reported(store, who, offer.round_id, "marginals"):
             knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
             recent.reported()
-        deltas, student = offer.deltas, knowledge.student
-        if (
-            deltas is not None
-            and settings.share_deltas
-            and knowledge.consent.deltas
-            and offer.model_version == knowledge.base.version
-            and student.utterances >= deltas.minimum_utterances
-            and not exchange.has_reported(store, who, offer.round_id, "deltas")
-        ):
-            start = student.start or {name: knowledge.base.weights[name] for name in student.weights}
-            exchange.enqueue_delta(store, who, offer, deltas, student.weights, start, student.utterances)
+        deltas = offer.deltas
+        if deltas is not None and settings.share_deltas and knowledge.consent.deltas:
+            _enqueue_delta(who, offer, deltas, knowledge)
+
+
+def _enqueue_delta(who: Identity, offer: RoundOffer, plan: DeltaPlan, knowledge: Knowledge) -> None:
+    """Puts what was learned into the outbox, once a round, where there is enough of the kind that the plan asks for.
+
+    A plan of another kind than the last takes effect with what is heard from now on: gradients are of the published
+    weights, and are summed up instead of taking steps. Every gradient leaves in one report.
+    """
+    limit = plan.batch_size if plan.kind == "gradient" else None
+    gradients = knowledge.student.gradients
+    if limit != (None if gradients is None else gradients.limit):
+        knowledge.collect(limit)
+    if offer.model_version != knowledge.base.version or exchange.has_reported(
+        knowledge.store, who, offer.round_id, "deltas"
+    ):
+        return
+    student = knowledge.student
+    if student.gradients is not None:
+        if student.gradients.utterances >= plan.minimum_utterances:
+            delta, utterances = mean(student.gradients), student.gradients.utterances
+            exchange.enqueue_delta(knowledge.store, who, offer, plan, delta, utterances)
+            knowledge.collect(limit)
+    elif student.utterances >= plan.minimum_utterances:
+        start = student.start or {name: knowledge.base.weights[name] for name in student.weights}
+        delta = difference(student.weights, start)
+        exchange.enqueue_delta(knowledge.store, who, offer, plan, delta, student.utterances)
+
+
+def _fetch_teacher(client: Client, answer: CheckedIn, knowledge: Knowledge) -> None:
+    version, digest = answer.teacher_version, answer.teacher_sha256
+    if version is None or digest is None:
+        knowledge.adopt_teacher(None)
+    elif version != knowledge.student.teacher_version:
+        knowledge.adopt_teacher(records.Published(version, client.model(version, digest)))

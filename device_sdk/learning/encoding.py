@@ -74,6 +74,10 @@ def decode(
         values = tensors[name]
         if values.dtype != wanted:
             raise ProtocolError(f"{name[:80]}: found {values.dtype}, expected {np.dtype(wanted)} as the round asks for")
+        if values.size == 0:
+            raise ProtocolError(
+                f"{name[:80]}: found shape {list(values.shape)} without a value, expected a parameter's"
+            )
         if encoding == "float32":
             found[name] = values
             continue
@@ -81,11 +85,13 @@ def decode(
         if encoding == "float16":
             if math.frexp(float(scales[0]))[0] != 0.5:
                 raise ProtocolError(f"{SCALE}{name[:80]}: found {scales[0]!r}, expected a power of two")
-            found[name] = values.astype(np.float32) * scales[0]
+            with np.errstate(over="ignore", invalid="ignore"):
+                found[name] = values.astype(np.float32) * scales[0]
         else:
             if values.size and int(values.min()) < -LEVELS:
                 raise ProtocolError(f"{name[:80]}: found -128, expected values in -{LEVELS}..{LEVELS}")
-            grouped = values.reshape(scales.size, -1).astype(np.float32) * scales[:, None]
+            with np.errstate(over="ignore"):  # whoever asks for the values looks for infinity
+                grouped = values.reshape(scales.size, -1).astype(np.float32) * scales[:, None]
             found[name] = grouped.reshape(values.shape)
     left = [name for name in tensors if name not in found and name.removeprefix(SCALE) not in found]
     if left:

@@ -23,6 +23,7 @@ from device_sdk.learning import adapters
 from device_sdk.learning import teacher as teachers
 from device_sdk.learning.candidates import Heard, gather, objective
 from device_sdk.learning.delta import difference
+from device_sdk.learning.gradients import GradientSum, add
 from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import Objective, Tokens, running_mean
 from device_sdk.learning.preconditioner import preconditioned, scales
@@ -30,7 +31,7 @@ from device_sdk.learning.rehearsal import Transcribed, lesson
 from device_sdk.learning.scoring import log_likelihoods
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.specaugment import masked
-from device_sdk.learning.step import Arrays, Momentum, sgd
+from device_sdk.learning.step import Arrays, Momentum, global_norm, sgd
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.training import TrainingSession
 
@@ -43,7 +44,8 @@ class Student:
 
     start: the weights then, which a delta is measured from; None for the base's own. baseline: what serving has cost of
     late, for REINFORCE; None until there was feedback. factors: of adapters, in memory only, see
-    :mod:`device_sdk.learning.adapters`.
+    :mod:`device_sdk.learning.adapters`. gradients: at the base's own weights, summed up instead of taking steps, where
+    the server collects gradients. teacher_version: of the server's teacher, None where the teacher is the student's.
     """
 
     weights: Arrays
@@ -54,6 +56,8 @@ class Student:
     start: Arrays | None = None
     baseline: float | None = None
     factors: Arrays = field(default_factory=dict)
+    gradients: GradientSum | None = None
+    teacher_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,9 @@ def learn_one(
         student = replace(student, baseline=running_mean(usual, cost, settings.baseline_decay))
     if isinstance(loss, str):
         return Outcome(student, cost=cost, skipped=loss)
+    if student.gradients is not None:
+        student, value, norm = _collected(student, example.features, loss, session, bundle, settings, generator)
+        return Outcome(student, (value,), (norm,), cost)
     student, losses, norms = _descended(student, example.features, loss, session, bundle, settings, generator)
     return Outcome(replace(student, utterances=student.utterances + 1), losses, norms, cost)
 
@@ -187,6 +194,32 @@ def rehearse_one(
     features, loss = lesson(spoken, bundle, settings.rehearsal.weight)
     student, losses, norms = _descended(student, features, loss, session, bundle, settings, generator)
     return Outcome(student, losses, norms)
+
+
+def _collected(
+    student: Student,
+    heard: npt.NDArray[np.float32],
+    loss: Objective,
+    session: TrainingSession,
+    bundle: Bundle,
+    settings: LearningSettings,
+    generator: np.random.Generator,
+) -> tuple[Student, float, float]:
+    """(student, loss, gradient norm) after the gradient at the base's weights was added to the sum; nothing moves.
+
+    LearningError: the loss or the gradient is none that a step would be taken with.
+    """
+    assert student.gradients is not None
+    features = masked(heard, bundle.weights["features.mean"], settings.masks, generator)
+    found = session.run(dict(bundle.weights), features, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
+    value = float(loss.weights @ found.negative_log_likelihoods) + loss.cost_scale * found.expected_cost
+    norm = global_norm(found.gradients)
+    if not (math.isfinite(value) and norm <= settings.step.largest_norm):
+        raise LearningError(
+            f"gradient: found a loss of {value:.3g} and a norm of {norm:.3g}, expected a finite loss and at most "
+            f"{settings.step.largest_norm:.3g}; refused"
+        )
+    return replace(student, gradients=add(student.gradients, found.gradients)), value, norm
 
 
 def _descended(
@@ -227,7 +260,9 @@ def _descended(
         moved, momentum, norm = sgd(moving, gradients, value, student.momentum, settings.step)
         weights = adapters.merged(student.weights, student.factors, moved, matrices) if matrices else moved
         steps = student.steps + 1
-        averaged = teachers.updated(student.teacher, weights, steps, settings.teacher)
+        averaged = student.teacher
+        if student.teacher_version is None:
+            averaged = teachers.updated(averaged, weights, steps, settings.teacher)
         student = replace(student, weights=weights, teacher=averaged, momentum=momentum, steps=steps)
         student = replace(student, factors=moved if matrices else {})
         losses.append(value)
@@ -265,13 +300,18 @@ def learn(
         if budget_seconds is not None and time.monotonic() - begin >= budget_seconds:
             reason = "time is up"
             break
+        if student.gradients is not None and student.gradients.full:
+            reason = "the round has the gradient that it asked for"
+            break
         example = take()
         if example is None:
             break
         utterances += 1
         try:
             outcome = step(student, example)
-            again = rehearse(outcome.student) if outcome.skipped is None else None
+            # What devices send of gradients is of their own utterances; the server rehearses.
+            stepped = outcome.skipped is None and student.gradients is None
+            again = rehearse(outcome.student) if stepped else None
         except LearningError as error:
             student, behind, reason = committed, 0, f"undone: {error}"
             skipped["the step diverged"] += 1

@@ -16,19 +16,25 @@ from device_sdk.errors import StateError
 from device_sdk.state.store import Store
 
 __all__ = [
+    "Collected",
     "Local",
     "Published",
+    "drop_gradients",
     "drop_local",
     "has_learned",
+    "read_gradients",
     "read_local",
     "read_marginals",
     "read_number",
     "read_published",
+    "read_published_teacher",
     "read_text",
+    "write_gradients",
     "write_local",
     "write_marginals",
     "write_number",
     "write_published",
+    "write_published_teacher",
     "write_start",
     "write_text",
 ]
@@ -59,20 +65,88 @@ class Local:
     start: Arrays | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Gradients at the weights of ``base``, summed over ``utterances``; ``limit`` is how many are wanted at most."""
+
+    base: str
+    sum: Arrays
+    utterances: int
+    limit: int
+
+
 def read_published(store: Store) -> Published | None:
-    version, content = read_text(store, "published"), store.get("weights", "published")
-    return None if version is None or content is None else Published(version, content)
+    return _read_published(store, "published")
 
 
 def write_published(store: Store, published: Published | None) -> None:
     """Replaces the published model; None takes it out (the bundle's own weights are the base again)."""
+    _write_published(store, "published", published)
+
+
+def read_published_teacher(store: Store) -> Published | None:
+    return _read_published(store, "published_teacher")
+
+
+def write_published_teacher(store: Store, published: Published | None) -> None:
+    """Replaces the teacher that the server publishes beside its model; None takes it out."""
+    _write_published(store, "published_teacher", published)
+
+
+def _read_published(store: Store, name: str) -> Published | None:
+    version, content = read_text(store, name), store.get("weights", name)
+    return None if version is None or content is None else Published(version, content)
+
+
+def _write_published(store: Store, name: str, published: Published | None) -> None:
     with store.transaction():
         if published is None:
-            store.delete("weights", "published")
-            store.delete("settings", "published")
+            store.delete("weights", name)
+            store.delete("settings", name)
         else:
-            store.put("weights", "published", published.content)
-            write_text(store, "published", published.version)
+            store.put("weights", name, published.content)
+            write_text(store, name, published.version)
+
+
+def read_gradients(store: Store) -> Collected | None:
+    """The gradients that are due, None where none are collected. StateError: unreadable."""
+    head, content = store.get("settings", "gradients"), store.get("weights", "gradients")
+    if head is None:
+        return None
+    try:
+        fields = json.loads(head)
+        found = Collected(
+            str(fields["base"]),
+            {} if content is None else load(content),
+            int(fields["utterances"]),
+            int(fields["limit"]),
+        )
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise StateError(f"weights/gradients: found unreadable gradients ({error}); {_AFRESH}") from error
+    if found.utterances < 0 or found.limit < 1 or (found.utterances > 0) != (content is not None):
+        raise StateError(
+            f"settings/gradients: found {found.utterances} utterances of {found.limit}, expected a count with its sum; "
+            f"{_AFRESH}"
+        )
+    return found
+
+
+def write_gradients(store: Store, collected: Collected) -> None:
+    """Replaces the gradients that are due; a sum over none is not stored."""
+    head = {"base": collected.base, "utterances": collected.utterances, "limit": collected.limit}
+    with store.transaction():
+        store.put("settings", "gradients", json.dumps(head).encode())
+        if collected.utterances:
+            store.put("weights", "gradients", _bytes(collected.sum, {}))
+        else:
+            store.delete("weights", "gradients")
+
+
+def drop_gradients(store: Store) -> None:
+    """No gradients are collected any more."""
+    with store.transaction():
+        store.delete("settings", "gradients")
+        store.delete("weights", "gradients")
 
 
 def has_learned(store: Store) -> bool:
@@ -196,6 +270,6 @@ def _same(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32] | None) -
     """Bit for bit: zeros of either sign are two values."""
     if one is other:
         return True
-    if other is None or one.shape != other.shape or one.dtype != other.dtype:
+    if other is None or one.shape != other.shape or not one.dtype == other.dtype == np.float32:
         return False
-    return np.array_equal(np.ascontiguousarray(one).view(np.uint8), np.ascontiguousarray(other).view(np.uint8))
+    return np.array_equal(np.ascontiguousarray(one).view(np.uint32), np.ascontiguousarray(other).view(np.uint32))

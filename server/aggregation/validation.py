@@ -9,16 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import ProtocolError
+from device_sdk.learning.encoding import LEVELS, SCALE, decode, group_sizes
+from device_sdk.privacy.clipping import layer_bounds
 from device_sdk.privacy.contributions import weight_units
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
+from server.aggregation.weights_file import parse_tensors
 
-__all__ = ["delta_norm", "norm_bound", "validate_counts", "validate_delta", "validate_shapes"]
+__all__ = ["delta_norm", "norm_bound", "read_delta", "validate_counts", "validate_delta", "validate_shapes"]
 
 LOCAL_LIMIT = 1 << 40
 """Largest magnitude of a locally noised count, in fixed-point units: far above any honest draw, far below overflow."""
 
 NOISE_DEVIATIONS = 6.0
 """How far the norm of honest noise may lie above its expectation, in units of the noise of one value."""
+
+ROUNDING_DEVIATIONS = 10.0
+"""How far stochastic rounding may carry a norm above its expectation, in levels: independent choices of a range r pass
+their median by t with a chance of at most 2 exp(-t^2 / 4 r^2), here one in 3 * 10^10 (Talagrand)."""
 
 
 def validate_counts(counts: Mapping[int, int], words: int, plan: MarginalPlan) -> None:
@@ -39,19 +46,46 @@ def validate_counts(counts: Mapping[int, int], words: int, plan: MarginalPlan) -
         raise ProtocolError(f"counts: found {len(counts)} words, expected at most {plan.max_words}")
 
 
+def read_delta(
+    content: bytes, shapes: Mapping[str, tuple[int, ...]], plan: DeltaPlan
+) -> dict[str, NDArray[np.float32]]:
+    """The float32 arrays of a report's body, decoded and checked. Raises ProtocolError naming the tensor."""
+    tensors = parse_tensors(content)
+    delta = decode(tensors, plan.encoding, plan.scale_per)
+    validate_delta(delta, shapes, plan)
+    if plan.encoding == "int8":
+        largest = norm_bound(plan, sum(math.prod(shape) for shape in shapes.values())) / LEVELS
+        for name in delta:
+            found = float(tensors[SCALE + name].max())
+            if found > largest:
+                raise ProtocolError(
+                    f"{SCALE}{name}: found {found:.6g}, expected at most {largest:.6g}: no value is larger"
+                )
+    return delta
+
+
 def validate_delta(
     delta: Mapping[str, NDArray[np.float32]], shapes: Mapping[str, tuple[int, ...]], plan: DeltaPlan
 ) -> float:
-    """Check names, shapes, values and norm of one delta. Returns its L2 norm, computed in float64.
+    """Check names, shapes, values and norms of one decoded delta, each layer's too where the plan bounds layers.
 
-    Raises ProtocolError naming the parameter.
+    Returns its L2 norm, computed in float64. Raises ProtocolError naming the parameter.
     """
     validate_shapes(delta, shapes)
-    norm = delta_norm(delta)
-    bound = norm_bound(plan, sum(math.prod(shape) for shape in shapes.values()))
-    if norm > bound:
-        raise ProtocolError(f"delta: found L2 norm {norm:.6g}, expected at most {bound:.6g}; clip before sending")
-    return norm
+    norms = {name: delta_norm({name: values}) for name, values in delta.items()}
+    whole = math.sqrt(sum(norm * norm for norm in norms.values()))
+    groups = group_sizes(shapes, plan.scale_per)
+    if plan.clipping != "global":
+        for name, clip_norm in layer_bounds(shapes, plan.clip_norm, plan.clipping).items():
+            bound = norm_bound(plan, math.prod(shapes[name]), groups[name], clip_norm)
+            if norms[name] > bound:
+                raise ProtocolError(
+                    f"{name}: found L2 norm {norms[name]:.6g}, expected at most {bound:.6g}; clip before sending"
+                )
+    bound = norm_bound(plan, sum(math.prod(shape) for shape in shapes.values()), max(groups.values(), default=1))
+    if whole > bound:
+        raise ProtocolError(f"delta: found L2 norm {whole:.6g}, expected at most {bound:.6g}; clip before sending")
+    return whole
 
 
 def validate_shapes(weights: Mapping[str, NDArray[np.float32]], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -72,7 +106,20 @@ def delta_norm(delta: Mapping[str, NDArray[np.float32]]) -> float:
     return math.sqrt(sum(float(np.square(values, dtype=np.float64).sum()) for values in delta.values()))
 
 
-def norm_bound(plan: DeltaPlan, values: int) -> float:
-    """Largest norm an honest delta can have: the clip bound plus the norm of its own noise, with float32 slack."""
+def norm_bound(plan: DeltaPlan, values: int, group: int = 1, clip_norm: float | None = None) -> float:
+    """Largest norm an honest delta can have: the clip bound, plus the norm of its own noise, as rounding may leave it.
+
+    values: how many there are; group: the most that share an int8 scale; clip_norm: of a layer, else the plan's.
+    Rounding adds at most scale^2 / 4 to the expected square of a value, and a group's scale is its largest value over
+    127: the bound is reached where one value of a group is all that the group has.
+    """
+    clipped = plan.clip_norm if clip_norm is None else clip_norm
     noise = plan.noise_stddev * (math.sqrt(values) + NOISE_DEVIATIONS) if plan.noise_stddev else 0.0
-    return (plan.clip_norm + noise) * (1 + 1e-4)
+    match plan.encoding:
+        case "float32":
+            rounding = 1.0
+        case "float16":
+            rounding = 1.0 + 2.0**-10 + math.sqrt(values) * 2.0**-38
+        case "int8":
+            rounding = math.sqrt(1.0 + group / (4 * LEVELS**2)) + ROUNDING_DEVIATIONS / LEVELS
+    return (clipped + noise) * rounding * (1 + 1e-4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from safetensors.numpy import save
 
 from device_sdk.errors import ProtocolError
 
-__all__ = ["dump_weights", "parse_weights", "read_metadata"]
+__all__ = ["dump_weights", "parse_tensors", "parse_weights", "read_metadata"]
 
 HEADER_LIMIT = 1 << 20
+DTYPES = {"F32": "<f4", "F16": "<f2", "I8": "i1"}
 _deserialize: Any = deserialize  # the library has no type for it
 
 
@@ -30,16 +31,24 @@ def parse_weights(content: bytes) -> dict[str, NDArray[np.float32]]:
 
     Raises ProtocolError for a damaged file and for any array that is not float32.
     """
+    return parse_tensors(content, ("F32",))
+
+
+def parse_tensors(content: bytes, dtypes: Sequence[str] = tuple(DTYPES)) -> dict[str, NDArray[Any]]:
+    """Every array of the file, read-only views of ``content``. dtypes: those expected, as the format names them.
+
+    Raises ProtocolError for a damaged file and for an array of another type.
+    """
     read_metadata(content)
     try:
         entries = _deserialize(content)
     except (SafetensorError, ValueError, OverflowError) as error:
         raise ProtocolError(f"safetensors: damaged file ({error}); send it again") from error
-    arrays: dict[str, NDArray[np.float32]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for name, entry in entries:
-        if entry["dtype"] != "F32":
-            raise ProtocolError(f"{name}: found dtype {entry['dtype']}, expected F32")
-        arrays[name] = np.frombuffer(entry["data"], dtype="<f4").reshape(entry["shape"])
+        if entry["dtype"] not in dtypes:
+            raise ProtocolError(f"{name[:80]}: found dtype {entry['dtype']}, expected {' or '.join(dtypes)}")
+        arrays[name] = np.frombuffer(entry["data"], dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return arrays
 
 

@@ -45,6 +45,7 @@ def list_models(client: OperatorClient) -> Answer:
                 "*" if entry["version"] == found["current"] else "",
                 entry["version"],
                 entry["parent"],
+                entry["teacher"],
                 entry["sha256"][:12],
                 f"{entry['size'] / 1e6:.2f}",
                 moment(entry["created_at"]),
@@ -52,7 +53,7 @@ def list_models(client: OperatorClient) -> Answer:
             )
             for entry in found["models"]
         ]
-        show("Models (* is current)", ("", "version", "parent", "sha256", "MB", "created", "note"), rows)
+        show("Models (* is current)", ("", "version", "parent", "teacher", "sha256", "MB", "created", "note"), rows)
 
     return found, present
 

@@ -1,8 +1,10 @@
-"""``idiolect rounds``: open, close, list and show rounds."""
+"""``idiolect rounds``: plan, open, close, list and show rounds."""
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,49 +16,116 @@ from server.operator_client import OperatorClient
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Open, close, list and show rounds.", no_args_is_help=True)
+app = typer.Typer(help="Plan, open, close, list and show rounds.", no_args_is_help=True)
 
 
-@command(app, "open")
-def open_round(
-    client: OperatorClient,
+def _settings(
+    preset: Annotated[
+        str | None, typer.Option(help="Whole settings by name: paper-001. Options given besides have no effect.")
+    ] = None,
     marginals: Annotated[bool, typer.Option(help="Collect word counts.")] = True,
     deltas: Annotated[bool, typer.Option(help="Collect model deltas.")] = False,
     epsilon: Annotated[float, typer.Option(help="Epsilon of the marginals' release.")] = 1.0,
     max_words: Annotated[int, typer.Option(help="Distinct words a device may report.")] = 20,
     clip_norm: Annotated[float, typer.Option(help="L2 bound of a delta.")] = 1.0,
+    clipping: Annotated[
+        str, typer.Option(help="Of the delta as a whole: global; of every parameter on its own: uniform or dim.")
+    ] = "global",
     noise: Annotated[float, typer.Option(help="Gaussian noise each device adds to each value of its delta.")] = 0.0,
+    kind: Annotated[
+        str, typer.Option(help="Of deltas: difference, after local steps, or gradient, without (FedSGD).")
+    ] = "difference",
+    batch_size: Annotated[int, typer.Option(help="Most utterances of a device's gradient.")] = 16,
+    encoding: Annotated[str, typer.Option(help="Of deltas: float32, float16 or int8.")] = "float32",
+    scale_per: Annotated[str, typer.Option(help="What shares an int8 scale: row or tensor.")] = "row",
     weighting: Annotated[
         str | None, typer.Option(help="Of deltas: utterances or uniform.  [default: uniform with noise]")
     ] = None,
     optimizer: Annotated[str, typer.Option(help="Server optimizer: sgd, momentum or adam.")] = "sgd",
     learning_rate: Annotated[float, typer.Option(help="Of the server optimizer.")] = 1.0,
+    teacher_decay: Annotated[
+        float | None, typer.Option(help="Publish a teacher beside the model: how much of it stays at an update.")
+    ] = None,
+    teacher_interval: Annotated[int, typer.Option(help="Models between updates of the teacher.")] = 10,
+    rehearsal: Annotated[int, typer.Option(help="Pseudo-devices with the server's transcribed speech.", min=0)] = 0,
+    rehearsal_batch: Annotated[int, typer.Option(help="Utterances of a pseudo-device.")] = 16,
+    rehearsal_weight: Annotated[float, typer.Option(help="Of a pseudo-device, in devices.")] = 1.0,
     goal: Annotated[int | None, typer.Option(help="Reports per stream at which the round closes by itself.")] = None,
     minimum: Annotated[int, typer.Option(help="Fewest reports a stream may release.")] = 1,
     hours: Annotated[float, typer.Option(help="Until the deadline.")] = 24.0,
     smoothing: Annotated[float, typer.Option(help="Weight of the background in the marginals, in words.")] = 100.0,
-    planned: Annotated[bool, typer.Option("--planned", help="Create it without opening it.")] = False,
-    resume: Annotated[str | None, typer.Option("--planned-round", help="Open this planned round instead.")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds like this, one after another.")] = 1,
     settings: Annotated[
         Path | None, typer.Option(help="JSON file with the round's settings, instead of the options above.")
     ] = None,
-) -> Answer:
-    """Create a round and open it on the current model and marginals."""
-    if resume is not None:
-        return _answer(client.post(f"rounds/{resume}/open"))
-    wanted: dict[str, Any] = {
+) -> dict[str, Any]:
+    """What the operator wants of a round, as the server takes it. ConfigurationError: no such preset or file."""
+    if settings is not None:
+        return _read_settings(settings)
+    if preset is not None:
+        return _preset(preset)
+    return {
         "marginals": {"epsilon": epsilon, "max_words": max_words} if marginals else None,
-        "deltas": {"clip_norm": clip_norm, "noise_stddev": noise} if deltas else None,
+        "deltas": {
+            "clip_norm": clip_norm,
+            "clipping": clipping,
+            "noise_stddev": noise,
+            "kind": kind,
+            "batch_size": batch_size,
+            "encoding": encoding,
+            "scale_per": scale_per,
+        }
+        if deltas
+        else None,
         "weighting": weighting or ("uniform" if noise else "utterances"),
         "optimizer": {"kind": optimizer, "learning_rate": learning_rate},
+        "teacher": {"decay": teacher_decay, "interval": teacher_interval} if teacher_decay is not None else None,
+        "rehearsal": {"pseudo_devices": rehearsal, "batch_size": rehearsal_batch, "weight": rehearsal_weight}
+        if rehearsal
+        else None,
         "goal": goal,
         "minimum": minimum,
         "seconds": hours * 3600,
         "smoothing": smoothing,
+        "rounds": rounds,
     }
-    if settings is not None:
-        wanted = _read_settings(settings)
-    return _answer(client.post("rounds", json={"settings": wanted, "open": not planned}))
+
+
+def open_round(
+    client: OperatorClient,
+    *,
+    planned: Annotated[bool, typer.Option("--planned", help="Create it without opening it.")] = False,
+    resume: Annotated[str | None, typer.Option("--planned-round", help="Open this planned round instead.")] = None,
+    **options: Any,
+) -> Answer:
+    """Create a round and open it on the current model and marginals."""
+    if resume is not None:
+        return _answer(client.post(f"rounds/{resume}/open"))
+    return _answer(client.post("rounds", json={"settings": _settings(**options), "open": not planned}))
+
+
+def plan_round(client: OperatorClient, **options: Any) -> Answer:
+    """Create a round without opening it; `rounds open --planned-round` does. Its JSON holds every setting."""
+    return _answer(client.post("rounds", json={"settings": _settings(**options), "open": False}))
+
+
+def _with_settings(function: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Gives a command the options of :func:`_settings` in the place of ``options``; typer reads its signature."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    own = [
+        parameter
+        for parameter in inspect.signature(function, eval_str=True).parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    shared = [
+        parameter.replace(kind=kind) for parameter in inspect.signature(_settings, eval_str=True).parameters.values()
+    ]
+    function.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    return function
+
+
+command(app, "open")(_with_settings(open_round))
+command(app, "plan")(_with_settings(plan_round))
 
 
 @command(app, "close")
@@ -115,11 +184,12 @@ def _show(found: dict[str, Any]) -> None:
         ("reports", ", ".join(f"{stream} {count}" for stream, count in found["reports"].items())),
         ("deadline", moment(found["deadline"])),
         ("new model", found["model_version"]),
+        ("its teacher", found["teacher_version"]),
         ("new marginals", found["marginals_version"]),
         ("note", found["note"]),
     ]
     facts += [
-        (f"release of {stream}", f"{release['reports']} reports, {release['mechanism']['name']}")
+        (f"release of {stream}", f"{release['reports']} reports, {_mechanism(release['mechanism'])}")
         for stream, release in found["releases"].items()
     ]
     facts += [
@@ -127,6 +197,22 @@ def _show(found: dict[str, Any]) -> None:
         for move in found["transitions"]
     ]
     show(f"Round {found['id']}", ("", ""), facts)
+
+
+def _mechanism(mechanism: dict[str, Any]) -> str:
+    parts = [f"noise: {mechanism['name']}"]
+    parts += [str(mechanism[name]) for name in ("kind", "clipping", "encoding") if name in mechanism]
+    if mechanism.get("pseudo_devices"):
+        parts.append(f"{mechanism['pseudo_devices']} pseudo-devices")
+    return ", ".join(parts)
+
+
+def _preset(name: str) -> dict[str, Any]:
+    from server.rounds.settings import PRESETS
+
+    if name not in PRESETS:
+        raise ConfigurationError(f"--preset: found {name!r}, expected one of {', '.join(sorted(PRESETS))}")
+    return PRESETS[name].model_dump(mode="json")
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +19,8 @@ from device_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from server.registry.initial import InitialModel
+    from server.rehearsal import PseudoDevices
+    from server.rounds.releases import Rehearse
     from server.settings import ServerSettings
 
 __all__ = ["command", "read_tokens", "run"]
@@ -31,6 +33,13 @@ def command(
     database: Annotated[str, typer.Option(help="SQLite file, or a database URL.")] = "idiolect-server.db",
     blobs: Annotated[
         Path | None, typer.Option(help="Folder of weights and raw deltas.  [default: the database's name + .blobs]")
+    ] = None,
+    rehearsal: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Transcribed speech for the pseudo-devices of rounds: KIND:PATH with KIND barista, fsdd or folder, or "
+            "made:base; may be given several times."
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8470,
@@ -74,7 +83,15 @@ def command(
         deltas_cap=deltas_cap,
         retry_after_seconds=retry_after,
     )
-    run(settings, initial_from_bundle(bundle), host=host, port=port, ready_file=ready_file, verbose=verbose)
+    run(
+        settings,
+        initial_from_bundle(bundle),
+        host=host,
+        port=port,
+        ready_file=ready_file,
+        verbose=verbose,
+        rehearse=_pseudo_devices(bundle, rehearsal) if rehearsal else None,
+    )
 
 
 def run(
@@ -85,6 +102,7 @@ def run(
     port: int,
     ready_file: Path | None = None,
     verbose: bool = False,
+    rehearse: Rehearse | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM. Raises ConfigurationError when the address cannot be used."""
     import uvicorn
@@ -95,7 +113,7 @@ def run(
     listener = _listen(host, port)
     url = f"http://{host}:{listener.getsockname()[1]}"
     try:
-        app = create_app(settings, initial)
+        app = create_app(settings, initial, rehearse=rehearse)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -120,6 +138,15 @@ def run(
         listener.close()
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
+
+
+def _pseudo_devices(bundle: Path | None, sources: Sequence[str]) -> PseudoDevices:
+    from device_sdk.bundle import Bundle
+    from server.corpora import open_corpus
+    from server.rehearsal import PseudoDevices
+
+    utterances = [utterance for source in sources for utterance in open_corpus(source).utterances]
+    return PseudoDevices(Bundle.open(bundle), utterances)
 
 
 def read_tokens(path: Path, enrolment: str | None, operator: str | None) -> tuple[str, str]:

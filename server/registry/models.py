@@ -25,6 +25,7 @@ __all__ = [
     "find_model",
     "list_models",
     "load",
+    "models_since_teacher",
     "store",
     "trainable",
 ]
@@ -71,10 +72,14 @@ def add_model(
     parent: str | None = None,
     round_id: str | None = None,
     optimizer_sha256: str | None = None,
+    teacher: str | None = None,
     figures: Mapping[str, Any] | None = None,
     note: str = "",
 ) -> None:
-    """Register a version. Raises Refusal (409) if the version exists with other weights."""
+    """Register a version. teacher: the version that devices learn from beside it, already registered.
+
+    Raises Refusal (409) if the version exists with other weights.
+    """
     row = connection.execute(select(models).where(models.c.version == version)).first()
     if row is not None:
         if row.sha256 == stored.sha256:
@@ -89,6 +94,7 @@ def add_model(
             size=stored.size,
             created_at=now,
             optimizer_sha256=optimizer_sha256,
+            teacher=teacher,
             figures=dict(figures or {}),
             note=note,
         )
@@ -101,6 +107,21 @@ def find_model(connection: Connection, version: str) -> Row[Any]:
     if row is None:
         raise Refusal(404, "unknown_model", f"model {version[:64]!r} is not in the registry", "version")
     return row
+
+
+def models_since_teacher(connection: Connection, row: Row[Any]) -> int:
+    """How many models of a lineage, with ``row`` the newest, were made since its teacher was; 0 without a teacher."""
+    if row.teacher is None:
+        return 0
+    made = find_model(connection, row.teacher).round_id
+    count = 0
+    while row.teacher is not None and row.round_id != made:
+        count += 1
+        parent = find_model(connection, row.parent) if row.parent is not None else None
+        if parent is None or parent.teacher != row.teacher:
+            break
+        row = parent
+    return count
 
 
 def list_models(connection: Connection) -> list[Row[Any]]:

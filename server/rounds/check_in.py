@@ -32,6 +32,9 @@ def check_in(connection: Connection, settings: ServerSettings, sender: Sender, m
     spend_nonce(connection, sender, now)
     model = find_model(connection, current_version(connection, "model"))
     marginals = find_marginals(connection, int(current_version(connection, "marginals")))
+    teacher = None
+    if model.teacher is not None and message.revision >= 2:
+        teacher = find_model(connection, model.teacher)
     offer = _offer(connection, settings, message, marginals.words_digest, now)
     return CheckedIn(
         model_version=model.version,
@@ -40,6 +43,8 @@ def check_in(connection: Connection, settings: ServerSettings, sender: Sender, m
         round=offer,
         # Spread over a fifth of the interval, so a fleet that woke together does not come back together.
         retry_after_seconds=settings.retry_after_seconds * random.uniform(0.9, 1.1),
+        teacher_version=None if teacher is None else teacher.version,
+        teacher_sha256=None if teacher is None else teacher.sha256,
     )
 
 
@@ -53,6 +58,7 @@ def _offer(
             stream
             for stream in plans.streams
             if stream not in done
+            and (stream != "deltas" or plans.deltas is None or plans.deltas.revision <= message.revision)
             and (plans.goal is None or getattr(row, f"{stream}_reports") < plans.goal)
             and affordable(
                 connection, message.device_id, stream, plans, settings.cap(stream), settings.delta_probability

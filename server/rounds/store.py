@@ -11,12 +11,13 @@ from server.problems import Refusal
 from server.registry.publications import current_version
 from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState, check
-from server.storage.schema import releases, rounds, transitions
+from server.storage.schema import models, releases, rounds, transitions
 
 __all__ = [
     "count_by_state",
     "create_round",
     "find_round",
+    "follow_up",
     "list_rounds",
     "open_round",
     "read_settings",
@@ -62,6 +63,17 @@ def open_round(connection: Connection, round_id: str, now: float) -> None:
             deadline=now + read_settings(row).seconds,
         )
     )
+
+
+def follow_up(connection: Connection, row: Row[Any], now: float) -> str | None:
+    """Open the next of the rounds like one that has ended, where more are to come and no other round is open. Returns
+    its id."""
+    settings = read_settings(row)
+    if settings.rounds == 1 or connection.execute(select(rounds.c.id).where(rounds.c.state == RoundState.OPEN)).first():
+        return None
+    round_id = create_round(connection, settings.model_copy(update={"rounds": settings.rounds - 1}), now)
+    open_round(connection, round_id, now)
+    return round_id
 
 
 def transition(connection: Connection, row: Row[Any], target: RoundState, now: float, note: str = "") -> None:
@@ -113,6 +125,9 @@ def view(connection: Connection, row: Row[Any]) -> dict[str, Any]:
         "deadline": row.deadline,
         "reports": {"marginals": row.marginals_reports, "deltas": row.deltas_reports},
         "model_version": row.model_version,
+        "teacher_version": None
+        if row.model_version is None
+        else connection.execute(select(models.c.teacher).where(models.c.version == row.model_version)).scalar(),
         "marginals_version": row.marginals_version,
         "evaluation": row.evaluation,
         "note": row.note,

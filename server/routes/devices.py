@@ -10,8 +10,8 @@ from fastapi.responses import FileResponse, Response
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import CheckIn, DeltaHeader, Enrol, Enrolled, MarginalReport
-from server.aggregation.validation import validate_counts, validate_delta
-from server.aggregation.weights_file import parse_weights, read_metadata
+from server.aggregation.validation import read_delta, validate_counts
+from server.aggregation.weights_file import read_metadata
 from server.devices.authentication import Sender, authenticate
 from server.devices.enrolment import enrol, read_public_key, same_secret
 from server.problems import Refusal
@@ -105,8 +105,15 @@ def post_deltas(request: Request, round_id: str, body: Large) -> Response:
         if header.utterances < plan.minimum_utterances:
             detail = f"utterances: found {header.utterances}, expected at least {plan.minimum_utterances}"
             raise Refusal(422, "too_few_utterances", detail, "utterances")
+        for field in ("kind", "encoding", "scale_per"):
+            if getattr(header, field) != getattr(plan, field):
+                detail = f"{field}: found {getattr(header, field)}, the round asks for {getattr(plan, field)}"
+                raise Refusal(422, "other_plan", detail, field)
+        if plan.kind == "gradient" and header.utterances > plan.batch_size:
+            detail = f"utterances: found {header.utterances}, a gradient is of at most {plan.batch_size}"
+            raise Refusal(422, "too_many_utterances", detail, "utterances")
         try:
-            validate_delta(parse_weights(body), own.shapes(base.sha256), plan)
+            read_delta(body, own.shapes(base.sha256), plan)
         except ProtocolError as error:
             raise refused(error, "bad_delta") from error
         blob = f"deltas/{round_id}/{uuid4().hex}.safetensors"

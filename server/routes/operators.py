@@ -247,6 +247,7 @@ def _model_view(row: Row[Any]) -> dict[str, Any]:
     return {
         "version": row.version,
         "parent": row.parent,
+        "teacher": row.teacher,
         "round_id": row.round_id,
         "sha256": row.sha256,
         "size": row.size,

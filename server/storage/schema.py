@@ -69,6 +69,8 @@ models = Table(
     Column("size", Integer, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("optimizer_sha256", String(64)),
+    # The model that devices learn from beside this one; published with it, and taken back with it.
+    Column("teacher", ForeignKey("models.version")),
     Column("figures", JSON, nullable=False),
     Column("note", String, nullable=False),
 )

@@ -218,6 +218,11 @@ BAD_DELTAS: list[tuple[dict[str, Any], dict[str, Any], tuple[int, str], str]] = 
     ({}, {"utterances": 0}, (422, "bad_message"), "greater than or equal to 1"),
     ({}, {"device_id": "somebody"}, (403, "other_device"), "device_id"),
     ({}, {"round_id": "r9-other"}, (422, "other_round"), "r9-other"),
+    ({}, {"kind": "gradient"}, (422, "other_plan"), "kind: found gradient, the round asks for difference"),
+    ({}, {"encoding": "int8"}, (422, "other_plan"), "encoding: found int8, the round asks for float32"),
+    ({}, {"encoding": "int4"}, (422, "bad_message"), "Input should be"),
+    ({"joiner.output.bias": np.zeros(5, np.int8)}, {}, (422, "bad_delta"), "joiner.output.bias: found int8"),
+    ({"joiner.output.bias": np.zeros((0, 5), np.float32)}, {}, (422, "bad_delta"), "without a value"),
 ]
 
 

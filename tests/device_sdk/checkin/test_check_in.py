@@ -17,8 +17,10 @@ from device_sdk.bundle import Bundle
 from device_sdk.checkin import Client
 from device_sdk.device import Device
 from device_sdk.errors import BundleError, CheckInError
+from device_sdk.features import logmel
 from device_sdk.feedback import Corrected
-from device_sdk.learning import LearningSettings, StepSettings
+from device_sdk.learning import LearningSettings, MaskSettings, StepSettings, TeacherSettings
+from device_sdk.runtimes.training import TrainingSession
 from device_sdk.settings import DeviceSettings
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 
@@ -86,10 +88,14 @@ def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS, ke
     return device
 
 
-def taught(device: Device, seed: int = 1) -> None:
+def heard(device: Device, seed: int = 1) -> None:
     waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
     result = device.recognise(waveform)
     device.feedback(result.utterance_id, Corrected("turn on the light"))
+
+
+def taught(device: Device, seed: int = 1) -> None:
+    heard(device, seed)
     device.learn()
 
 
@@ -263,3 +269,114 @@ class Down(Losing):
         if "/rounds/" in request.url.path:
             raise httpx.ConnectError("down")
         return self.inner.handle_request(request)
+
+
+def gradient_of(bundle: Bundle, seed: int) -> dict[str, np.ndarray]:
+    """The gradient at the bundle's weights that a device without masks takes of :func:`taught`'s utterance."""
+    waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
+    tokens = bundle.tokenizer.encode("turn on the light")
+    found = TrainingSession(bundle).run(
+        dict(bundle.weights), logmel(waveform, bundle.features), (tuple(tokens),), np.ones(1, np.float32)
+    )
+    return dict(found.gradients)
+
+
+def test_gradients_are_taken_at_the_published_weights_and_each_is_sent_once(
+    tmp_path: Path, tiny_bundle: Bundle, server: Running
+) -> None:
+    """FedSGD in a single pass: the server descends the mean of exactly the gradients of what was heard."""
+    unmasked = MaskSettings(frequency_masks=0, time_masks=0)
+    settings = replace(SETTINGS, learning=replace(SETTINGS.learning, masks=unmasked))
+    plan = DeltaPlan(kind="gradient", batch_size=2, clip_norm=1e6).model_dump()
+    asked: dict[str, object] = {"deltas": plan, "optimizer": {"kind": "sgd", "learning_rate": 0.01}}
+    first = server.open_round(**asked)
+    with opened(tmp_path / "device", tiny_bundle, settings) as device:
+        assert [sent.kind for sent in device.check_in(server.url, TOKEN).sent] == [], "it learns what to collect"
+        for seed in (1, 2, 3):
+            heard(device, seed)
+        report = device.learn()
+        assert (report.utterances, report.steps) == (2, 0), "a batch, and no local step"
+        assert "gradient" in report.stopped
+        for name, array in device.student.weights.items():
+            np.testing.assert_array_equal(array, tiny_bundle.weights[name])
+    with opened(tmp_path / "device", tiny_bundle, settings) as device:  # it is kept over a restart
+        assert device.student.gradients is not None and device.student.gradients.utterances == 2
+        assert "deltas" in [sent.kind for sent in device.check_in(server.url).sent]
+        assert device.student.gradients is not None and device.student.gradients.utterances == 0
+        closed = server.close_round(first)
+        assert device.check_in(server.url).new_model
+        sums = [gradient_of(tiny_bundle, seed) for seed in (1, 2)]
+        for name, array in device.base.weights.items():
+            mean = sum(each[name] for each in sums) / 2 if name in sums[0] else 0.0
+            np.testing.assert_allclose(array, tiny_bundle.weights[name] - 0.01 * mean, rtol=1e-4, atol=1e-5)
+        second = server.open_round(**asked)
+        device.check_in(server.url)
+        assert device.check_in(server.url).sent == (), "nothing that was sent is sent again"
+        assert server.close_round(second)["reports"] == {"marginals": 1, "deltas": 0}
+        assert closed["reports"] == {"marginals": 0, "deltas": 1}
+        third = server.open_round(deltas=DeltaPlan(clip_norm=10.0).model_dump())
+        device.check_in(server.url)
+        assert device.student.gradients is None, "and steps are taken again where a plan asks for differences"
+        taught(device, 4)
+        assert device.student.steps == 1
+        assert "deltas" in [sent.kind for sent in device.check_in(server.url).sent]
+        assert server.close_round(third)["state"] == "published"
+
+
+@pytest.mark.parametrize(("encoding", "clipping"), [("float16", "uniform"), ("int8", "dim")])
+def test_deltas_as_the_plan_encodes_them(
+    tmp_path: Path, tiny_bundle: Bundle, server: Running, encoding: str, clipping: str
+) -> None:
+    plan = DeltaPlan.model_validate({"clip_norm": 10.0, "encoding": encoding, "clipping": clipping})
+    round_id = server.open_round(deltas=plan.model_dump())
+    with opened(tmp_path / "device", tiny_bundle) as device:
+        taught(device)
+        (sent,) = [each for each in device.check_in(server.url, TOKEN).sent if each.kind == "deltas"]
+        assert sent.refused is None
+        values = sum(array.size for array in device.student.weights.values())
+        assert sent.size < {"float16": 2.1, "int8": 1.3}[encoding] * values
+        local = dict(device.student.weights)
+        server.close_round(round_id)
+        assert device.check_in(server.url).new_model
+        moved = {name: device.base.weights[name] - tiny_bundle.weights[name] for name in local}
+        wanted = {name: array - tiny_bundle.weights[name] for name, array in local.items()}
+        off = sum(float(np.square(moved[name] - wanted[name]).sum()) for name in local)
+        assert off < 0.03**2 * sum(float(np.square(array).sum()) for array in wanted.values())
+
+
+def test_the_servers_teacher_labels_where_the_app_wants_it(
+    tmp_path: Path, tiny_bundle: Bundle, server: Running
+) -> None:
+    plan = {"deltas": DeltaPlan(clip_norm=10.0).model_dump(), "teacher": {"decay": 0.5, "interval": 1}}
+    first = server.open_round(**plan)
+    scheduled = TeacherSettings(schedule="server", interval=1, decay=0.0)
+    follows = replace(SETTINGS, learning=replace(SETTINGS.learning, teacher=scheduled))
+    with (
+        opened(tmp_path / "one", tiny_bundle, follows) as one,
+        opened(tmp_path / "other", tiny_bundle, key=bytes(32)) as other,
+    ):
+        taught(one)
+        assert one.student.teacher_version is None, "there is none yet: the local one follows"
+        one.check_in(server.url, TOKEN)
+        server.close_round(first)
+        report = one.check_in(server.url)
+        assert report.teacher_version is not None
+        assert report.teacher_version == one.student.teacher_version != one.model_version
+        for name, array in one.student.teacher.items():  # half of what it was, half of the new model
+            half = 0.5 * tiny_bundle.weights[name] + 0.5 * one.base.weights[name]
+            np.testing.assert_allclose(array, half, rtol=1e-5, atol=1e-6)
+        before = one.student.teacher
+        taught(one, 2)
+        assert one.student.steps == 1
+        assert all(np.array_equal(one.student.teacher[name], array) for name, array in before.items())
+        assert other.check_in(server.url, TOKEN).teacher_version is None, "another app keeps its own"
+    with opened(tmp_path / "one", tiny_bundle, follows) as one:
+        assert one.student.teacher_version == report.teacher_version
+        assert all(np.array_equal(one.student.teacher[name], array) for name, array in before.items())
+        second = server.open_round(deltas=plan["deltas"])
+        one.check_in(server.url)
+        server.close_round(second)
+        assert one.check_in(server.url).teacher_version is None, "the server keeps none any more"
+        assert all(np.array_equal(one.student.teacher[name], one.student.weights[name]) for name in before)
+    with opened(tmp_path / "one", tiny_bundle) as one:
+        one.recognise(np.zeros(9600, np.float32))

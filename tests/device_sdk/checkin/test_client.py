@@ -24,6 +24,7 @@ from device_sdk.checkin.exchange import (
 )
 from device_sdk.checkin.outbox import Outgoing, keep, release, waiting
 from device_sdk.errors import CheckInError, StateError
+from device_sdk.learning.delta import difference
 from device_sdk.personalization.cache import MarginalCache
 from device_sdk.state import Store, records
 from device_sdk.wire import signing
@@ -237,7 +238,7 @@ def test_the_delta_is_drawn_once(store: Store) -> None:
     who = enrolled(store)
     base = {"b": np.zeros(4, np.float32), "a": np.zeros((2, 2), np.float32)}
     local = {name: array + 1 for name, array in base.items()}
-    enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5, noise_stddev=0.1), local, base, 7)
+    enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5, noise_stddev=0.1), difference(local, base), 7)
     (first,), (second,) = waiting(store, URL), waiting(store, URL)
     assert first.body == second.body
     size = int.from_bytes(first.body[:8], "little")
@@ -245,7 +246,7 @@ def test_the_delta_is_drawn_once(store: Store) -> None:
     assert (header.report_id, header.utterances, header.model_version) == (first.report_id, 7, "m1")
     tensors = load(first.body)
     assert {name: array.shape for name, array in tensors.items()} == {"a": (2, 2), "b": (4,)}
-    enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5), local, base, 7)
+    enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5), difference(local, base), 7)
     plain = load(waiting(store, URL)[1].body)
     np.testing.assert_allclose(plain["b"], 0.5 / np.sqrt(8), rtol=1e-6)
 

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import ProtocolError
+from device_sdk.learning.delta import bounded
+from device_sdk.learning.encoding import SCALE, encode
 from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan
-from server.aggregation.validation import norm_bound, validate_counts, validate_delta, validate_shapes
+from server.aggregation.validation import norm_bound, read_delta, validate_counts, validate_delta, validate_shapes
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
 
 SHAPES = {"a": (2, 3), "b": (4,)}
@@ -53,6 +55,76 @@ def test_honest_noise_is_within_the_bound(clip: float, noise: float, values: int
     update *= clip / np.linalg.norm(update)
     sent = (update + rng.normal(0, noise, values)).astype(np.float32)
     assert np.linalg.norm(sent.astype(np.float64)) <= norm_bound(DeltaPlan(clip_norm=clip, noise_stddev=noise), values)
+
+
+PLANS = [
+    {"clipping": clipping, "encoding": encoding, "scale_per": per, "noise_stddev": noise}
+    for clipping in ("global", "uniform", "dim")
+    for encoding, per in (("float32", "row"), ("float16", "row"), ("int8", "tensor"), ("int8", "row"))
+    for noise in (0.0, 0.01)
+]
+
+
+def written(arrays: dict[str, Any], plan: DeltaPlan, **changes: Any) -> bytes:
+    from safetensors.numpy import save
+
+    return save(encode(arrays, plan.encoding, plan.scale_per) | changes)
+
+
+@pytest.mark.parametrize("fields", PLANS, ids=lambda fields: "-".join(str(value) for value in fields.values()))
+def test_whatever_an_honest_device_writes_is_read(fields: dict[str, Any]) -> None:
+    """Spread out or in one value, far beyond the bound or within it: bounded, noised and written, it is accepted."""
+    plan, rng = DeltaPlan(**fields), np.random.default_rng(0)
+    spread = {"a": rng.normal(size=(40, 50)), "b": rng.normal(size=300)}
+    one = {"a": np.zeros((40, 50)), "b": np.zeros(300)}
+    one["a"][3, 4], one["b"][7] = -5.0, 5.0
+    shapes = {"a": (40, 50), "b": (300,)}
+    for values in (spread, one, {name: 1e-3 * array for name, array in spread.items()}):
+        found = {name: array.astype(np.float32) for name, array in values.items()}
+        for _ in range(4):
+            sent, _ = bounded(found, plan)
+            again = read_delta(written(sent, plan), shapes, plan)
+            coarse = 0.0 if plan.encoding == "float32" else 0.3 if plan.encoding == "int8" else 1e-3
+            for name in shapes:
+                assert np.linalg.norm(again[name] - sent[name]) <= coarse * np.linalg.norm(sent[name])
+
+
+@pytest.mark.parametrize("encoding", ["float32", "float16", "int8"])
+def test_layers_beyond_their_own_bound_are_refused_by_name(encoding: str) -> None:
+    plan = DeltaPlan.model_validate({"clipping": "dim", "encoding": encoding})
+    loud = {"a": np.zeros((2, 3), np.float32), "b": np.full(4, 0.45, np.float32)}
+    with pytest.raises(ProtocolError, match=r"b: found L2 norm 0\.\d+, expected at most 0\.6"):
+        read_delta(written(loud, plan), SHAPES, plan)
+    read_delta(written(loud, DeltaPlan()), SHAPES, DeltaPlan())
+
+
+def test_a_scale_larger_than_any_value_is_refused_by_name() -> None:
+    plan = DeltaPlan(encoding="int8")
+    with pytest.raises(ProtocolError, match=r"scale/b: found 1, expected at most 0\.0"):
+        read_delta(
+            written(delta(), plan, **{SCALE + "b": np.ones(1, np.float32), "b": np.zeros(4, np.int8)}), SHAPES, plan
+        )
+    with pytest.raises(ProtocolError, match="b: holds NaN or infinity"):
+        read_delta(written(delta(), plan, **{SCALE + "b": np.full(1, 3e38, np.float32)}), SHAPES, plan)
+
+
+@given(st.binary(max_size=300), st.sampled_from(["float32", "float16", "int8"]))
+def test_any_encoded_bytes_are_refused_by_name(content: bytes, encoding: str) -> None:
+    with pytest.raises(ProtocolError):
+        read_delta(content, SHAPES, DeltaPlan.model_validate({"encoding": encoding}))
+
+
+@given(st.data())
+def test_damage_to_an_encoded_delta_is_refused_or_bounded(data: st.DataObject) -> None:
+    """Any byte of an honest report changed: either it is refused by name, or what is read is still within the bound."""
+    plan = DeltaPlan.model_validate({"encoding": data.draw(st.sampled_from(["float16", "int8"]))})
+    content = bytearray(written(delta(), plan))
+    content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = read_delta(bytes(content), SHAPES, plan)
+    except ProtocolError:
+        return
+    assert sum(float(np.square(array).sum()) for array in found.values()) ** 0.5 <= norm_bound(plan, 10, 3)
 
 
 @pytest.mark.parametrize(

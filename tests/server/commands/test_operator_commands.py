@@ -84,6 +84,41 @@ def test_planned_rounds_and_settings_files(run: Run, tmp_path: Path) -> None:
     assert noisy["settings"]["weighting"] == "uniform"
 
 
+def test_rounds_of_gradients(run: Run, device: Party, tmp_path: Path) -> None:
+    words = ["--no-marginals", "--deltas", "--kind", "gradient", "--batch-size", "4", "--encoding", "int8"]
+    words += ["--scale-per", "tensor", "--clipping", "dim", "--optimizer", "adam", "--teacher-decay", "0.9"]
+    words += ["--teacher-interval", "3", "--rounds", "7"]
+    planned = json.loads(run(rounds.app, "plan", *words, "--json"))
+    assert planned["state"] == "planned"
+    settings = planned["settings"]
+    assert settings["deltas"] == {
+        "version": 1,
+        "clip_norm": 1.0,
+        "noise_stddev": 0.0,
+        "minimum_utterances": 1,
+        "kind": "gradient",
+        "batch_size": 4,
+        "clipping": "dim",
+        "encoding": "int8",
+        "scale_per": "tensor",
+    }
+    assert (settings["teacher"], settings["rounds"]) == ({"decay": 0.9, "interval": 3}, 7)
+    run(rounds.app, "close", planned["id"], "--abandon")
+    opened = json.loads(run(rounds.app, "open", *words[:4], *words[12:], "--json"))
+    assert device.send_delta(opened["id"], kind="gradient").status_code == 200
+    closed = run(rounds.app, "close", opened["id"])
+    assert "noise: none, gradient, global, float32" in closed
+    assert "base-1" in closed, "the teacher that is published beside the new model"
+    assert "teacher" in run(models.app, "list")
+
+
+def test_presets(run: Run) -> None:
+    with pytest.raises(ConfigurationError, match="expected one of paper-001"):
+        run(rounds.app, "plan", "--preset", "paper-000")
+    with pytest.raises(CheckInError, match=r"start it with --rehearsal KIND:PATH"):
+        run(rounds.app, "plan", "--preset", "paper-001")
+
+
 def test_models(run: Run, tmp_path: Path, operator: Operator, tiny_bundle: Bundle) -> None:
     with pytest.raises(ConfigurationError, match="nothing to go back to"):
         run(models.app, "rollback")

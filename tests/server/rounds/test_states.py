@@ -16,6 +16,7 @@ from server.privacy import laplace
 from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts
 from server.rounds import advance as advancing
+from server.rounds import releases as releasing
 from server.rounds.advance import Evaluation
 from server.rounds.settings import RoundSettings
 from server.rounds.states import NEXT, RoundState, check
@@ -63,6 +64,14 @@ def test_every_way_ends() -> None:
         ({"optimizer": {"kind": "lion"}}, "optimizer"),
         ({"optimizer": {"momentum": 1.0}}, "optimizer"),
         ({"typo": 1}, "typo"),
+        ({"teacher": {}}, "teacher: found a plan without one for deltas"),
+        ({"rehearsal": {}}, "rehearsal: found a plan without one for deltas"),
+        ({"deltas": {}, "teacher": {"decay": 1.5}}, "decay"),
+        ({"deltas": {}, "rehearsal": {"pseudo_devices": 0}}, "pseudo_devices"),
+        ({"deltas": {"kind": "gradient", "minimum_utterances": 20}}, "at most batch_size = 16"),
+        ({"deltas": {"encoding": "int4"}}, "encoding"),
+        ({"deltas": {"clipping": "both"}}, "clipping"),
+        ({"rounds": 0}, "rounds"),
     ],
 )
 def test_bad_settings(fields: dict[str, Any], message: str) -> None:
@@ -85,7 +94,7 @@ def test_one_round_is_open_at_a_time(http: Any, operator: Operator) -> None:
     assert again.json()["code"] == "wrong_state"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
@@ -235,15 +244,28 @@ class Stop(BaseException):
     """Stands for the end of the process: nothing of the project catches it."""
 
 
-@pytest.mark.parametrize("point", ["noised", "_store_release", "_evaluate", "_publish", "publish", "transition"])
+CUTS = [
+    (releasing, "noised"),
+    (releasing, "follow"),
+    (advancing, "store_release"),
+    (advancing, "_evaluate"),
+    (advancing, "_publish"),
+    (advancing, "publish"),
+    (advancing, "transition"),
+    (advancing, "follow_up"),
+]
+
+
+@pytest.mark.parametrize(("module", "point"), CUTS, ids=lambda value: value if isinstance(value, str) else "")
 @pytest.mark.parametrize("late", [False, True])
 def test_a_round_goes_on_where_it_was_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, late: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, point: str, late: bool
 ) -> None:
-    """Cut before or after each step: one release, one publication, the right counts, no raw contribution left."""
-    whole = getattr(advancing, point)
+    """Cut before or after each step: one release, one publication, the right counts, one teacher, one round that
+    follows, no raw contribution left."""
+    whole = getattr(module, point)
     with serving(tmp_path) as (operator, device):
-        round_id = operator.open(deltas={})
+        round_id = operator.open(deltas={}, teacher={"interval": 1}, rounds=2)
         device.send_counts(round_id, {7: 256})
         device.send_delta(round_id)
 
@@ -253,17 +275,19 @@ def test_a_round_goes_on_where_it_was_cut(
             raise Stop
 
         own: Service = operator.http.app.state.service
-        monkeypatch.setattr(advancing, point, cut)
+        monkeypatch.setattr(module, point, cut)
         with pytest.raises(Stop):
             own.close_round(round_id)
-        monkeypatch.setattr(advancing, point, whole)
+        monkeypatch.setattr(module, point, whole)
     again = Service(settings(tmp_path), initial())
     with again:
         wait_until(lambda: _state(again, round_id) == "published")
     with again.database.read() as connection:
         assert read_counts(find_marginals(connection, 1)).nonzero()[0].tolist() == [7]
-        for table, rows in (("releases", 2), ("marginals", 2), ("models", 2), ("publications", 4), ("ledger", 2)):
+        for table, rows in (("releases", 2), ("marginals", 2), ("models", 3), ("publications", 4), ("ledger", 2)):
             assert connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == rows
+        states = connection.exec_driver_sql("SELECT state FROM rounds ORDER BY number").scalars().all()
+        assert states == ["published", "open"]
         raw = "SELECT count(*) FROM reports WHERE counts IS NOT NULL OR blob IS NOT NULL"
         assert connection.exec_driver_sql(raw).scalar() == 0
     fresh = Service(settings(tmp_path), initial())
@@ -289,7 +313,7 @@ def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.Monkey
             both.wait(20)
             return draw(*arguments)
 
-        monkeypatch.setattr(advancing, "noised", together)
+        monkeypatch.setattr(releasing, "noised", together)
         with own.database.write() as connection:
             connection.exec_driver_sql(f"UPDATE rounds SET state = 'closing' WHERE id = '{round_id}'")
         workers = [
@@ -317,7 +341,7 @@ def test_a_failing_step_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monke
             raise RuntimeError("the disk was full")
         return whole(*arguments)
 
-    monkeypatch.setattr(advancing, "noised", once)
+    monkeypatch.setattr(releasing, "noised", once)
     with serving(tmp_path) as (operator, device):
         round_id = operator.open(goal=1)
         device.send_counts(round_id, {7: 256})

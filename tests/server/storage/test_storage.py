@@ -31,6 +31,37 @@ def test_migrating_an_empty_database_gives_the_metadata(database: Database) -> N
     database.migrate()
 
 
+def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    """With a row in every table that others point to, and triggers that keep tables append-only."""
+    from alembic import command
+
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    old = Database(url)
+    with old.write() as connection:
+        command.downgrade(old.alembic_config(connection), "0001")
+        columns = {column["name"] for column in inspect(connection).get_columns("models")}
+        assert "teacher" not in columns
+        connection.exec_driver_sql(
+            "INSERT INTO models (version, sha256, size, created_at, figures, note) VALUES ('m1', 'ab', 1, 0, '{}', '')"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO rounds (id, number, state, settings, base_model, created_at, marginals_reports, "
+            "deltas_reports, note) VALUES ('r1', 1, 'open', '{}', 'm1', 0, 0, 0, '')"
+        )
+        connection.exec_driver_sql("INSERT INTO publications (kind, version, at, note) VALUES ('model', 'm1', 0, '')")
+    old.close()
+    database = Database(url)
+    with database.write() as connection:
+        assert connection.exec_driver_sql("SELECT teacher FROM models").scalar() is None
+        assert connection.exec_driver_sql("SELECT base_model FROM rounds").scalar() == "m1"
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+        with pytest.raises(IntegrityError, match="append-only"):
+            connection.exec_driver_sql("DELETE FROM publications")
+    with pytest.raises(IntegrityError), database.write() as connection:
+        connection.exec_driver_sql("UPDATE models SET teacher = 'nobody'")
+    database.close()
+
+
 def test_downgrade_leaves_nothing(database: Database) -> None:
     from alembic import command
 

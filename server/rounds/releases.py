@@ -1,0 +1,271 @@
+"""What a stream of a round releases: noised counts and the marginals they make, or a model and its teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Row, insert, update
+
+from device_sdk.errors import LearningError, StateError
+from device_sdk.privacy.local import local_scale
+from device_sdk.wire.messages import FIXED_POINT
+from server.aggregation import deltas, optimizers
+from server.aggregation import marginals as counting
+from server.aggregation.optimizers import update_norm
+from server.aggregation.teachers import follow
+from server.aggregation.validation import read_delta
+from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
+from server.privacy.laplace import laplace_scale, noise_variance, noised
+from server.registry import marginals as marginal_registry
+from server.registry import models as model_registry
+from server.rounds.settings import RoundSettings
+from server.storage.blobs import BlobStore
+from server.storage.schema import releases, rounds
+
+__all__ = ["Lineage", "Rehearse", "Release", "release_deltas", "release_marginals", "store_release"]
+
+Weights = Mapping[str, NDArray[np.float32]]
+
+Rehearse = Callable[[Weights, RoundSettings, int], Iterable[Weights]]
+"""(base weights, settings, number of the round) -> what each pseudo-device sends, the same at every call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where a round's model begins. base: its row; teacher: the teacher's beside it, None where it has none; models:
+    made since that teacher was."""
+
+    base: Row[Any]
+    teacher: Row[Any] | None
+    models: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What one stream releases, before it is written down. teacher: a new one; teacher_version: the one to go on with
+    where there is no new one."""
+
+    stream: str
+    inputs_sha256: str
+    reports: int
+    mechanism: dict[str, Any]
+    variance: float = 0.0
+    counts: NDArray[np.int64] | None = None
+    entry: marginal_registry.MarginalEntry | None = None
+    stored: model_registry.StoredModel | None = None
+    teacher: model_registry.StoredModel | None = None
+    teacher_version: str | None = None
+    optimizer_sha256: str | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def release_marginals(
+    settings: RoundSettings, contributions: Sequence[Row[Any]], previous: Row[Any], background: Row[Any]
+) -> Release:
+    """The noised sum of the reports' counts, and the distribution that it makes of the ``previous`` one."""
+    plan = settings.marginals
+    assert plan is not None
+    total = counting.init(marginal_registry.read_counts(previous).size)
+    for contribution in contributions:
+        total = counting.add(total, {int(word): count for word, count in (contribution.counts or {}).items()})
+    if plan.trust == "central":
+        drawn, draws, scale = noised(total.total, plan), 1, laplace_scale(plan)
+    else:  # every report carries its own noise
+        drawn, draws, scale = total.total, total.reports, float(local_scale(plan))
+    variance = draws * noise_variance(scale) / FIXED_POINT**2
+    released = marginal_registry.read_counts(previous) + drawn
+    cumulative = previous.variance + variance
+    probabilities = counting.global_marginal(
+        released, cumulative, marginal_registry.read_probabilities(background), settings.smoothing, settings.suppression
+    )
+    kept = counting.surviving_counts(released, cumulative, settings.suppression)
+    return Release(
+        stream="marginals",
+        inputs_sha256=_inputs_sha256(contributions),
+        reports=len(contributions),
+        mechanism={
+            "name": "discrete_laplace",
+            "trust": plan.trust,
+            "scale": scale / FIXED_POINT,
+            "epsilon": plan.epsilon,
+            "max_words": plan.max_words,
+            "max_weight": plan.max_weight,
+        },
+        variance=variance,
+        counts=drawn,
+        entry=marginal_registry.MarginalEntry(previous.words_digest, probabilities, released, cumulative),
+        figures={
+            "surviving_words": float(np.count_nonzero(kept)),
+            "surviving_count": float(kept.sum()),
+            "noise_deviation": float(np.sqrt(cumulative)),
+        },
+    )
+
+
+def release_deltas(
+    blobs: BlobStore,
+    settings: RoundSettings,
+    contributions: Sequence[Row[Any]],
+    lineage: Lineage,
+    number: int,
+    rehearse: Rehearse | None = None,
+) -> Release:
+    """The model that the mean of the reports and of the rehearsal makes of the base, and the teacher after it.
+
+    Raises LearningError where the optimizer diverges, StateError where a stored report is not what was accepted or the
+    round wants a rehearsal that this server cannot give.
+    """
+    plan, base = settings.deltas, lineage.base
+    assert plan is not None
+    weights = model_registry.load(blobs, base.sha256)
+    shapes = model_registry.trainable(weights)
+    total = deltas.init(shapes)
+    for contribution in contributions:
+        weight = 1.0
+        if settings.weighting == "utterances":
+            weight = float(min(contribution.utterances, settings.weight_limit))
+        content = blobs.get(contribution.blob)
+        if sha256(content).hexdigest() != contribution.body_sha256:
+            raise StateError(f"{contribution.blob}: differs from what was accepted; restore it or abandon the round")
+        total = deltas.add(total, read_delta(content, shapes, plan), weight)
+    rehearsed = 0.0
+    if settings.rehearsal is not None:
+        if rehearse is None:
+            raise StateError("rehearsal: this server has no transcribed speech; start it with --rehearsal KIND:PATH")
+        for sent in rehearse(weights, settings, number):
+            total = deltas.add(total, sent, settings.rehearsal_weight)
+        rehearsed = settings.rehearsal_weight * settings.rehearsal.pseudo_devices
+    noisy = plan.noise_stddev > 0
+    mean = deltas.finish(total, float(settings.goal or 1) + rehearsed if noisy else None)
+    if plan.kind == "gradient":  # a delta points where the loss falls, a gradient where it rises
+        mean = {name: -gradient for name, gradient in mean.items()}
+    updated, state = _moved(blobs, settings, base, weights, mean)
+    optimizer_sha256 = None
+    if settings.optimizer.kind != "sgd":
+        arrays, metadata = optimizers.state_to_arrays(state)
+        content = dump_weights(arrays, metadata)
+        optimizer_sha256 = sha256(content).hexdigest()
+        blobs.put(model_registry.blob_name(optimizer_sha256), content)
+    inputs = _inputs_sha256(contributions)
+    teacher, teacher_version = _followed(blobs, settings, lineage, weights, updated)
+    return Release(
+        stream="deltas",
+        inputs_sha256=inputs,
+        reports=len(contributions),
+        mechanism={
+            "name": "gaussian" if noisy else "none",
+            "trust": "share" if noisy else "none",
+            "kind": plan.kind,
+            "clip_norm": plan.clip_norm,
+            "clipping": plan.clipping,
+            "encoding": plan.encoding,
+            "noise_stddev": plan.noise_stddev,
+            "denominator": float(settings.goal or 1) + rehearsed if noisy else total.weight,
+            "pseudo_devices": settings.rehearsal.pseudo_devices if settings.rehearsal is not None else 0,
+            "rehearsal_weight": rehearsed,
+        },
+        stored=model_registry.store(blobs, updated, {"parent": base.version, "inputs": inputs}),
+        teacher=teacher,
+        teacher_version=teacher_version,
+        optimizer_sha256=optimizer_sha256,
+        figures={"update_norm": update_norm(updated, weights), "reports": float(len(contributions))},
+    )
+
+
+def store_release(connection: Connection, row: Row[Any], release: Release, now: float) -> None:
+    """Write a release down, with the versions that it makes, in the caller's transaction."""
+    model_version: str | None = None
+    if release.entry is not None:
+        version = marginal_registry.next_version(connection)
+        marginal_registry.add_marginals(
+            connection,
+            version,
+            release.entry,
+            now=now,
+            parent=row.base_marginals,
+            round_id=row.id,
+            figures=release.figures,
+            note=f"round {row.number}",
+        )
+        connection.execute(update(rounds).where(rounds.c.id == row.id).values(marginals_version=version))
+    if release.stored is not None:
+        teacher_version = release.teacher_version
+        if release.teacher is not None:
+            teacher_version = f"{row.id}-teacher-{release.teacher.sha256[:8]}"
+            model_registry.add_model(
+                connection,
+                teacher_version,
+                release.teacher,
+                now=now,
+                parent=model_registry.find_model(connection, row.base_model).teacher or row.base_model,
+                round_id=row.id,
+                note=f"teacher after round {row.number}",
+            )
+        model_version = f"{row.id}-{release.stored.sha256[:8]}"
+        model_registry.add_model(
+            connection,
+            model_version,
+            release.stored,
+            now=now,
+            parent=row.base_model,
+            round_id=row.id,
+            optimizer_sha256=release.optimizer_sha256,
+            teacher=teacher_version,
+            figures=release.figures,
+            note=f"round {row.number}",
+        )
+        connection.execute(update(rounds).where(rounds.c.id == row.id).values(model_version=model_version))
+    connection.execute(
+        insert(releases).values(
+            round_id=row.id,
+            stream=release.stream,
+            inputs_sha256=release.inputs_sha256,
+            reports=release.reports,
+            mechanism=release.mechanism,
+            counts=release.counts.astype("<i8").tobytes() if release.counts is not None else None,
+            variance=release.variance,
+            model_version=model_version,
+            drawn_at=now,
+        )
+    )
+
+
+def _moved(
+    blobs: BlobStore, settings: RoundSettings, base: Row[Any], weights: Weights, mean: Weights
+) -> tuple[dict[str, NDArray[np.float32]], optimizers.OptimizerState]:
+    """(weights after the server optimizer's step, its state), going on from the state that made the base."""
+    state = optimizers.init(settings.optimizer, {name: array.shape for name, array in mean.items()})
+    if base.optimizer_sha256 is not None:
+        content = blobs.get(model_registry.blob_name(base.optimizer_sha256))
+        state = optimizers.state_from_arrays(parse_weights(content), read_metadata(content))
+    with np.errstate(over="ignore", invalid="ignore"):  # looked for right below
+        updated, state = optimizers.apply(settings.optimizer, state, weights, mean)
+    if not all(np.isfinite(values).all() for values in updated.values()):
+        raise LearningError("the server optimizer diverged; lower its learning rate")
+    return updated, state
+
+
+def _followed(
+    blobs: BlobStore, settings: RoundSettings, lineage: Lineage, weights: Weights, updated: Weights
+) -> tuple[model_registry.StoredModel | None, str | None]:
+    """(a new teacher, None), or (None, version of the one that stays), or neither where the round keeps no teacher."""
+    if settings.teacher is None:
+        return None, None
+    row = lineage.teacher or lineage.base
+    teacher = weights if row.sha256 == lineage.base.sha256 else model_registry.load(blobs, row.sha256)
+    after = follow(teacher, updated, lineage.models + 1, settings.teacher)
+    if after is teacher:
+        return None, str(row.version)
+    return model_registry.store(blobs, after, {"parent": row.version}), None
+
+
+def _inputs_sha256(contributions: Sequence[Row[Any]]) -> str:
+    digest = sha256()
+    for contribution in contributions:
+        digest.update(f"{contribution.id} {contribution.body_sha256}\n".encode())
+    return digest.hexdigest()

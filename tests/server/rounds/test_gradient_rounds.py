@@ -1,0 +1,276 @@
+"""Rounds of paper 001: gradients, Adam, a teacher beside the model, rehearsal, one round after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from device_sdk.errors import StateError
+from device_sdk.learning.encoding import encode
+from device_sdk.wire.messages import CheckedIn, DeltaHeader
+from server.aggregation.weights_file import parse_weights
+from server.rounds.releases import Weights
+from server.rounds.settings import PRESETS, RoundSettings
+from server.service import Service
+from tests.server.parties import HEADERS, Operator, Party, initial, settings
+
+BIAS = "joiner.output.bias"
+SHAPES = {"encoder.0.W": (8, 6), BIAS: (5,)}
+
+
+def values_of(value: float) -> dict[str, np.ndarray]:
+    return {name: np.full(shape, value, np.float32) for name, shape in SHAPES.items()}
+
+
+def weights(http: Any, version: str) -> dict[str, np.ndarray]:
+    return parse_weights(http.get(f"/v1/models/{version}").content)
+
+
+def one_round(operator: Operator, device: Party, value: float = 0.01, **plan: Any) -> dict[str, Any]:
+    """A round with one device that sends ``value`` everywhere, opened, answered and closed."""
+    plan = {"deltas": {"kind": "gradient"}, "optimizer": {"learning_rate": 1.0}} | plan
+    round_id = operator.open(marginals=None, **plan)
+    version = operator.get("status")["model_version"]
+    answer = device.send_delta(round_id, values_of(value), model_version=version, kind=plan["deltas"]["kind"])
+    assert answer.status_code == 200, answer.text
+    return operator.close(round_id)
+
+
+def test_a_gradient_is_descended(http: Any, operator: Operator, devices: Callable[[int], list[Party]]) -> None:
+    round_id = operator.open(marginals=None, deltas={"kind": "gradient"}, optimizer={"learning_rate": 0.5})
+    for device, value, utterances in zip(devices(2), (0.01, 0.04), (1, 2), strict=True):
+        answer = device.send_delta(round_id, values_of(value), kind="gradient", utterances=utterances)
+        assert answer.status_code == 200, answer.text
+    found = operator.close(round_id)
+    moved = weights(http, found["model_version"])[BIAS] - initial().weights[BIAS]
+    assert np.allclose(moved, -0.5 * (0.01 + 2 * 0.04) / 3, atol=1e-7)  # the mean over all three utterances
+    assert found["releases"]["deltas"]["mechanism"]["kind"] == "gradient"
+
+
+def test_a_gradient_of_more_than_a_batch_is_refused(operator: Operator, device: Party) -> None:
+    round_id = operator.open(marginals=None, deltas={"kind": "gradient", "batch_size": 4})
+    answer = device.send_delta(round_id, values_of(0.01), kind="gradient", utterances=5)
+    assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (
+        422,
+        "too_many_utterances",
+        "utterances",
+    )
+
+
+@pytest.mark.parametrize(("encoding", "error"), [("float32", 0.0), ("float16", 1e-3), ("int8", 0.02)])
+def test_encoded_deltas_move_the_model(
+    http: Any, operator: Operator, device: Party, encoding: Any, error: float
+) -> None:
+    plan = {"encoding": encoding, "clipping": "uniform", "scale_per": "row"}
+    round_id = operator.open(marginals=None, deltas=plan)
+    delta = {name: np.random.default_rng(3).normal(0, 0.02, shape).astype(np.float32) for name, shape in SHAPES.items()}
+    header = DeltaHeader(
+        report_id="r-1", device_id=device.id, round_id=round_id, model_version="base-1", utterances=1, encoding=encoding
+    )
+    body = save(encode(delta, encoding), metadata={"header": header.model_dump_json()})
+    assert device.post(f"/v1/rounds/{round_id}/deltas", body, round_id).status_code == 200
+    assert device.post(f"/v1/rounds/{round_id}/deltas", body, round_id).json()["duplicate"]
+    found = operator.close(round_id)
+    moved = weights(http, found["model_version"])
+    for name, array in delta.items():
+        off = np.linalg.norm(moved[name] - initial().weights[name] - array) / np.linalg.norm(array)
+        assert off <= error + 1e-5
+
+
+def test_old_devices_are_asked_for_nothing_they_do_not_know(operator: Operator, device: Party) -> None:
+    operator.open(marginals=None, deltas={"kind": "gradient"}, teacher={})
+    assert device.check_in().json()["round"] is None
+    offer = CheckedIn.model_validate_json(device.check_in(revision=2).content).round
+    assert offer is not None and offer.deltas is not None
+    assert (offer.deltas.kind, offer.deltas.batch_size) == ("gradient", 16)
+
+
+def test_what_old_devices_read_has_no_new_fields(operator: Operator, device: Party) -> None:
+    operator.open(deltas={})
+    answer = device.check_in().json()
+    assert "teacher_version" not in answer
+    assert set(answer["round"]["deltas"]) == {"version", "clip_norm", "noise_stddev", "minimum_utterances"}
+
+
+def test_the_teacher_follows_at_its_interval_and_is_published_beside(
+    http: Any, operator: Operator, device: Party
+) -> None:
+    plan = {"teacher": {"decay": 0.75, "interval": 2}}
+    base = initial().weights[BIAS]
+    made = [one_round(operator, device, 0.01 * (number + 1), **plan) for number in range(4)]
+    models = {entry["version"]: entry for entry in operator.get("models")["models"]}
+    teachers = [models[found["model_version"]]["teacher"] for found in made]
+    assert teachers[0] == "base-1", "the teacher begins as what the first round started from"
+    assert teachers[1] == teachers[2] != teachers[0]
+    assert teachers[3] not in teachers[:3]
+    students = [weights(http, found["model_version"])[BIAS] for found in made]
+    first = 0.75 * base + 0.25 * students[1]
+    assert np.allclose(weights(http, teachers[1])[BIAS], first, atol=1e-6)
+    assert np.allclose(weights(http, teachers[3])[BIAS], 0.75 * first + 0.25 * students[3], atol=1e-6)
+    assert models[teachers[3]]["parent"] == teachers[1]
+    assert weights(http, teachers[3]).keys() == initial().weights.keys()
+    told = CheckedIn.model_validate_json(device.check_in(revision=2).content)
+    assert (told.model_version, told.teacher_version) == (made[3]["model_version"], teachers[3])
+    assert told.teacher_sha256 == models[teachers[3]]["sha256"]
+    assert operator.get("status")["teacher_version"] == teachers[3]
+    assert "teacher_version" not in device.check_in().json()
+    # Going back to an older model goes back to the teacher that was beside it.
+    operator.post(f"models/{made[1]['model_version']}/publish")
+    assert device.check_in(revision=2).json()["teacher_version"] == teachers[1]
+    again = one_round(operator, device, 0.05, **plan)
+    assert {entry["version"]: entry["teacher"] for entry in operator.get("models")["models"]}[
+        again["model_version"]
+    ] == teachers[1], "one model after the second: the interval has not passed again"
+
+
+def test_a_teacher_that_is_never_updated_stays_the_base(operator: Operator, device: Party) -> None:
+    for _ in range(2):
+        found = one_round(operator, device, teacher={"decay": 1.0, "interval": 1})
+    assert operator.get("status")["teacher_version"] == "base-1"
+    found = one_round(operator, device)
+    assert operator.get("status") | {"model_version": found["model_version"]} == operator.get("status")
+    assert operator.get("status")["teacher_version"] is None, "a round without a teacher publishes none"
+
+
+def rehearsed(base: Weights, plan: RoundSettings, number: int) -> Iterator[Weights]:
+    """Pseudo-devices whose gradients are known: 0.1 times the number of the round."""
+    assert plan.rehearsal is not None
+    assert base["features.scale"].tolist() == [1, 1, 1, 1]
+    yield from (values_of(0.1 * number) for _ in range(plan.rehearsal.pseudo_devices))
+
+
+@pytest.fixture
+def rehearsing(tmp_path: Path) -> Iterator[Any]:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from fastapi.testclient import TestClient
+
+    from server.app import create_app
+
+    with TestClient(create_app(settings(tmp_path), initial(), rehearse=rehearsed)) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("weighting", "weight", "expected"),
+    [
+        ("uniform", 1.0, (0.01 + 3 * 0.1) / 4),
+        ("uniform", 0.5, (0.01 + 1.5 * 0.1) / 2.5),
+        ("utterances", 1.0, (2 * 0.01 + 3 * 8 * 0.1) / (2 + 3 * 8)),
+    ],
+)
+def test_pseudo_devices_count_with_their_weight(
+    rehearsing: Any, weighting: str, weight: float, expected: float
+) -> None:
+    operator, device = Operator(rehearsing), Party(rehearsing).enrol()
+    round_id = operator.open(
+        marginals=None,
+        deltas={"kind": "gradient"},
+        weighting=weighting,
+        rehearsal={"pseudo_devices": 3, "batch_size": 8, "weight": weight},
+    )
+    assert device.send_delta(round_id, values_of(0.01), kind="gradient", utterances=2).status_code == 200
+    found = operator.close(round_id)
+    moved = weights(rehearsing, found["model_version"])[BIAS] - initial().weights[BIAS]
+    assert np.allclose(moved, -expected, atol=1e-6)
+    assert found["releases"]["deltas"]["mechanism"]["pseudo_devices"] == 3
+
+
+def test_with_noise_rehearsal_does_not_make_the_denominator_depend_on_who_came(rehearsing: Any) -> None:
+    operator, device = Operator(rehearsing), Party(rehearsing).enrol()
+    round_id = operator.open(
+        marginals=None,
+        deltas={"kind": "gradient", "noise_stddev": 1e-9},
+        weighting="uniform",
+        goal=4,
+        rehearsal={"pseudo_devices": 2},
+    )
+    device.send_delta(round_id, values_of(0.01), kind="gradient")
+    found = operator.close(round_id)
+    assert found["releases"]["deltas"]["mechanism"]["denominator"] == 6
+    moved = weights(rehearsing, found["model_version"])[BIAS] - initial().weights[BIAS]
+    assert np.allclose(moved, -(0.01 + 2 * 0.1) / 6, atol=1e-6)
+
+
+def test_a_server_without_speech_does_not_promise_rehearsal(http: Any, tmp_path: Path) -> None:
+    body = {"settings": {"deltas": {}, "rehearsal": {}}}
+    answer = http.post("/v1/operator/rounds", headers=HEADERS, json=body)
+    assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (422, "no_rehearsal", "rehearsal")
+
+
+def test_a_round_waits_for_the_speech_it_was_promised(tmp_path: Path) -> None:
+    """Restarted without its corpus, the server keeps the round and says what is missing; with it, it goes on."""
+    from fastapi.testclient import TestClient
+
+    from server.app import create_app
+
+    def serve(**given: Any) -> TestClient:
+        return TestClient(create_app(settings(tmp_path, tick_seconds=600.0), initial(), **given))
+
+    with serve(rehearse=rehearsed) as client:
+        operator, device = Operator(client), Party(client).enrol()
+        round_id = operator.open(marginals=None, deltas={"kind": "gradient"}, rehearsal={"pseudo_devices": 1})
+        device.send_delta(round_id, values_of(0.01), kind="gradient")
+    own = Service(settings(tmp_path), initial())
+    with pytest.raises(StateError, match="start it with --rehearsal"):
+        own.close_round(round_id)
+    own.close()
+    with serve(rehearse=rehearsed) as client:
+        found = Operator(client).close(round_id)
+        assert found["state"] == "published"
+        moved = weights(client, found["model_version"])[BIAS] - initial().weights[BIAS]
+        assert np.allclose(moved, -(16 * 0.1 + 0.01) / 17, atol=1e-6)
+
+
+def test_rounds_follow_one_another(operator: Operator, device: Party) -> None:
+    """Three rounds of one plan with Adam: each opens on the model of the one before, whose optimizer goes on."""
+    plan = {"deltas": {"kind": "gradient"}, "optimizer": {"kind": "adam", "learning_rate": 0.01}}
+    round_id = operator.open(marginals=None, rounds=3, **plan)
+    seen = []
+    for left in (2, 1, 0):
+        version = operator.get("status")["model_version"]
+        assert device.send_delta(round_id, values_of(0.01), model_version=version, kind="gradient").status_code == 200
+        seen.append(operator.close(round_id))
+        assert seen[-1]["state"] == "published"
+        underway = operator.get("status")["rounds"]
+        assert len(underway) == (1 if left else 0)
+        if left:
+            assert (underway[0]["state"], underway[0]["settings"]["rounds"]) == ("open", left)
+            assert underway[0]["base_model"] == seen[-1]["model_version"]
+            round_id = underway[0]["id"]
+    steps = [entry["base_model"] for entry in seen]
+    assert steps == ["base-1", seen[0]["model_version"], seen[1]["model_version"]]
+
+
+def test_a_series_outlives_a_round_that_nobody_came_to_but_not_the_operator(operator: Operator) -> None:
+    round_id = operator.open(rounds=3)
+    assert operator.close(round_id)["state"] == "abandoned"
+    (following,) = operator.get("status")["rounds"]
+    assert following["settings"]["rounds"] == 2
+    operator.post(f"rounds/{following['id']}/abandon")
+    assert operator.get("status")["rounds"] == []
+
+
+def test_a_series_gives_way_to_a_round_that_is_open(operator: Operator) -> None:
+    first = operator.open(rounds=2, seconds=0.05)
+    deadline = time.monotonic() + 60
+    while operator.get(f"rounds/{first}")["state"] != "abandoned":
+        assert time.monotonic() < deadline
+    assert len(operator.get("rounds")["rounds"]) >= 2
+
+
+def test_the_setting_of_the_paper_can_be_asked_for() -> None:
+    plan = PRESETS["paper-001"]
+    assert plan.deltas is not None and plan.rehearsal is not None and plan.teacher is not None
+    assert (plan.goal, plan.rounds, plan.deltas.kind, plan.deltas.batch_size) == (400, 3000, "gradient", 16)
+    assert (plan.rehearsal.pseudo_devices, plan.rehearsal.batch_size, plan.optimizer.kind) == (40, 16, "adam")
+    assert (plan.teacher.decay, plan.teacher.interval) == (0.999, 10)
+    assert RoundSettings.model_validate(plan.model_dump(mode="json")) == plan
