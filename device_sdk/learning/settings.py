@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from device_sdk.bundle.subsets import SUBSETS, Subset
 from device_sdk.errors import ConfigurationError
 from device_sdk.learning.rehearsal import RehearsalSettings
 from device_sdk.learning.specaugment import MaskSettings
@@ -22,12 +22,6 @@ teacher's, unless feedback speaks against it. teacher: the teacher's, always (pa
 Serving = Literal["best", "sampled"]
 """Which hypothesis the app gets first, see :mod:`device_sdk.learning.serving`."""
 
-Subset = Literal["whole", "acoustic"]
-
-SUBSETS: Mapping[Subset, tuple[str, ...]] = {"whole": ("",), "acoustic": ("encoder.", "joiner.encoder.")}
-"""Subset -> how the names of its parameters begin. acoustic: how a voice sounds, not which words follow which. Better
-where users say ever new things: a few steps on what was said last would make it likelier to be heard next."""
-
 
 @dataclass(frozen=True, slots=True)
 class LearningSettings:
@@ -40,10 +34,10 @@ class LearningSettings:
     hypotheses are what REINFORCE asks for, the best one is what users do. rehearsal: of transcribed utterances that
     the app supplies, so that what was known before is not forgotten.
     hypotheses: how many an utterance's losses run over at most. repair: propose candidates that the beam missed, where
-    slots are known. subset: which parameters steps move, see :data:`SUBSETS`. keep: share of what steps here have
-    changed that is kept on a newly published base; 0 drops it. passes: gradient steps that one utterance is used for,
-    one after the other; its features are gone afterwards. wait_seconds: an utterance without feedback is learned from
-    only when it is this old.
+    slots are known. subset: which parameters steps move, see :data:`SUBSETS`. rank: of the factors of ``adapters``.
+    keep: share of what steps here have changed that is kept on a newly published base; 0 drops it. passes: gradient
+    steps that one utterance is used for, one after the other; its features are gone afterwards. wait_seconds: an
+    utterance without feedback is learned from only when it is this old.
     """
 
     label_weight: float = 1.0
@@ -57,6 +51,7 @@ class LearningSettings:
     hypotheses: int = 5
     repair: bool = True
     subset: Subset = "whole"
+    rank: int = 8
     keep: float = 0.8
     passes: int = 2
     wait_seconds: float = 60.0
@@ -81,6 +76,6 @@ class LearningSettings:
                 raise ConfigurationError(
                     f"learning.{name}: found {getattr(self, name)!r}, expected one of {sorted(known)}"
                 )
-        for name in ("hypotheses", "passes"):
+        for name in ("hypotheses", "passes", "rank"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"learning.{name}: found {getattr(self, name)}, expected 1 or more")
