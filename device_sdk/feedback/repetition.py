@@ -16,8 +16,12 @@ from dataclasses import dataclass
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.distance import similarity
+from device_sdk.feedback.signals import Accepted, Alternate, Corrected, Semantics, Signal
 
-__all__ = ["RepetitionSettings", "is_repetition", "likeness"]
+__all__ = ["RepetitionSettings", "carried_back", "is_repetition", "likeness", "silence"]
+
+_LAG = 0.25
+"""Seconds that recognition may come behind live speech."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +68,30 @@ def is_repetition(
     if first[0] == second[0]:
         return settings.same and bool(first[0])
     return likeness(first[: settings.texts], second[: settings.texts]) >= settings.similarity
+
+
+def silence(elapsed: float, seconds: float, start: float) -> float:
+    """Seconds between the end of an utterance and the first word of the next, for :func:`is_repetition`.
+
+    elapsed: since the result of the first, when that of the second is there. seconds: length of the second's audio;
+    start: of its first word therein. Negative where this much audio cannot have been spoken since, up to a small lag.
+    """
+    if elapsed < seconds - _LAG:
+        return elapsed - seconds
+    return max(0.0, elapsed - seconds + start)
+
+
+def carried_back(signal: Signal, served: str) -> Signal | None:
+    """What feedback to a repetition says of the utterance that it repeats; None for nothing.
+
+    served: what the repetition was served as. Paper 001 (section 1): what the last request turned out to mean is
+    feedback for the first. The words may have been put otherwise the second time, so they are an ``Alternate``.
+    """
+    match signal:
+        case Accepted():
+            return Alternate(served) if served else None
+        case Corrected(text=text) | Alternate(text=text):
+            return Alternate(text)
+        case Semantics():
+            return signal
+    return None

@@ -18,9 +18,10 @@ where it was heard as the same again, or the app only knows that there was one. 
 served text was right; costs are the sentence error rate to expect then. 1/2 says nothing, 0 is ``Cancelled()``; above
 1/2 the served text is a label of weight 2 x - 1.
 
-The first four judge what was served; of these the last one counts. Of the others the last one of each kind does. What
-remains of one utterance's signals is :class:`Together`: its cost is the mean of theirs, every signal weighing the same
-(as paper 001 weighs losses), and a correction alone makes the label.
+The first four judge what was served; of these the last one counts. Of the others the last one of each kind does, unless
+the user cancelled or repeated since: that takes back all that was said before. What remains of one utterance's signals
+is :class:`Together`: its cost is the mean of theirs, every signal weighing the same (as paper 001 weighs losses), and a
+correction alone makes the label.
 
 An app whose outcomes say more passes its own :data:`CostFunction` when it opens the device.
 """
@@ -159,8 +160,10 @@ def parts(signal: Signal) -> tuple[Accepted | Cancelled | Repeated | Rating | Co
 
 
 def combined(earlier: Signal | None, later: Signal) -> Signal:
-    """All that is known of an utterance after ``later`` came: of each kind what was said last."""
-    known = (*(parts(earlier) if earlier is not None else ()), *parts(later))
+    """All that is known of an utterance after ``later`` came, by the rules above."""
+    known: tuple[Signal, ...] = () if earlier is None else parts(earlier)
+    for signal in parts(later):
+        known = (signal,) if isinstance(signal, Cancelled | Repeated) else (*known, signal)
     last = [[signal for signal in known if isinstance(signal, kind)][-1:] for kind in _KINDS]
     kept = tuple(signal for signals in last for signal in signals)
     return kept[0] if len(kept) == 1 else Together(kept)

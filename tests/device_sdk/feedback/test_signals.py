@@ -112,7 +112,11 @@ SIGNALS = (
         ([Accepted(), Cancelled()], Cancelled()),
         ([Repeated(), Rating(0.5), Accepted()], Accepted()),
         ([Semantics({"drink": "latte"}, LEXICON), Semantics(TRUTH, LEXICON)], Semantics(TRUTH, LEXICON)),
-        ([Semantics(TRUTH, LEXICON), Cancelled()], Together((Cancelled(), Semantics(TRUTH, LEXICON)))),
+        ([Cancelled(), Semantics(TRUTH, LEXICON)], Together((Cancelled(), Semantics(TRUTH, LEXICON)))),
+        ([Semantics(TRUTH, LEXICON), Cancelled()], Cancelled()),
+        ([Corrected("a"), Repeated(("b",))], Repeated(("b",))),
+        ([Corrected("a"), Rating(0.0)], Together((Rating(0.0), Corrected("a")))),
+        ([Accepted(), Together((Cancelled(), Corrected("a")))], Together((Cancelled(), Corrected("a")))),
         (
             [Corrected("a"), Alternate("b"), Accepted(), Corrected("c")],
             Together((Accepted(), Corrected("c"), Alternate("b"))),
@@ -126,17 +130,17 @@ def test_of_each_kind_the_last_signal_counts(said: list, known: object) -> None:
     assert signal == known
 
 
-@given(st.lists(st.sampled_from(SIGNALS), min_size=1, max_size=6), st.lists(st.sampled_from(SIGNALS), max_size=6))
-def test_signals_may_be_combined_in_any_grouping(first: list, second: list) -> None:
-    def together(signals: list, start=None):
-        for each in signals:
-            start = combined(start, each)
-        return start
-
-    one_by_one = together([*first, *second])
-    assert one_by_one == (combined(together(first), together(second)) if second else together(first))
-    assert all(part in [*first, *second] for part in parts(one_by_one))
-    assert combined(one_by_one, one_by_one) == one_by_one
+@given(st.lists(st.sampled_from(SIGNALS), min_size=1, max_size=6))
+def test_what_is_known_was_said_is_of_different_kinds_and_holds_the_last(said: list) -> None:
+    known = None
+    for each in said:
+        known = combined(known, each)
+    assert all(part in said for part in parts(known))
+    assert said[-1] in parts(known)
+    kinds = [type(part) for part in parts(known)]
+    assert len(set(kinds)) == len(kinds)
+    assert sum(kind in (Accepted, Cancelled, Repeated, Rating) for kind in kinds) <= 1
+    assert combined(known, known) == known
 
 
 words = st.lists(st.sampled_from(["a", "latte", "with", "soy", "milk", "large", "some", "coffee"]), max_size=7)
