@@ -27,7 +27,7 @@ EXECUTORCH = "device_sdk/runtimes/executorch.py"
 """The one module of the device that may import torch, as ExecuTorch's Python bindings do, and only when it is used."""
 
 HEAVY = {"torch", "fastapi", "onnx", "sqlalchemy", "uvicorn", "kenlm", "sounddevice"}
-TORCH = ("export/", "server/training/", "server/commands/train")
+TORCH = ("export/", "server/training/", "server/commands/train", "server/simulation/cohorts/")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
