@@ -17,7 +17,7 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.tokenizer import Tokenizer
 from device_sdk.errors import ConfigurationError, LearningError
 from device_sdk.feedback.slots import SlotLexicon
-from device_sdk.learning.objectives import Objective, label, supervision, total
+from device_sdk.learning.objectives import Objective, label, posterior, supervision, total
 from device_sdk.learning.specaugment import masked
 from device_sdk.learning.teacher import updated
 from export.networks.rnnt import RNNT
@@ -83,7 +83,7 @@ def learn(
         clips = said[number * each : (number + 1) * each]
         features = [clip.features.astype(np.float32) for clip in clips]
         lists = _lists(student, features, method, settings)
-        labels = _labels(teacher, features, clips, tokenizer, method)
+        labels = _labels(teacher, features, clips, tokenizer, method, settings)
         objectives: list[Objective] = []
         seen: list[NDArray[np.float32]] = []
         for clip, clean, hypotheses, chosen in zip(clips, features, lists, labels, strict=True):
@@ -142,12 +142,18 @@ def _labels(
     clips: Sequence[Clip],
     tokenizer: Tokenizer,
     method: Method,
+    settings: CohortSettings,
 ) -> list[tuple[int, ...] | None]:
-    """The tokens to teach, None for none: nothing said, or pieces that cannot write it."""
+    """The tokens to teach, None for none: the teacher is not sure, heard nothing, or pieces cannot write it."""
+    found: list[tuple[int, ...]]
     if method.label == "none":
         return [None] * len(clips)
-    if method.label == "teacher":
+    if method.label == "transcript":
+        found = [tuple(tokenizer.encode(clip.sentence.text)) for clip in clips]
+    elif not method.teacher.confidence:
         found = [tuple(tokens) for tokens in greedy(teacher, features)]
     else:
-        found = [tuple(tokenizer.encode(clip.sentence.text)) for clip in clips]
+        lists = nbest(teacher, features, settings.beam)
+        sure = [posterior([score for _, score in entries])[0] >= method.teacher.confidence for entries in lists]
+        found = [entries[0][0] if certain else () for entries, certain in zip(lists, sure, strict=True)]
     return [tokens if tokens and _BLANK not in tokens else None for tokens in found]
