@@ -15,7 +15,7 @@ KENLM_ABSENT := no C++ compiler for kenlm here: everything runs, without the n-g
 # One thread a process: two busy threads slow each other down on small graphs.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test test-slow lint format types wheels clean
+.PHONY: help demo test test-slow lint format types native wheels clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -45,6 +45,9 @@ format: $(VENV)/.ready ## Rewrite the code in the project's format
 types: $(VENV)/.ready ## mypy, strict
 	@$(VENV)/bin/mypy
 
+native: $(VENV)/.ready ## Compile the search in this tree again, after its sources changed (until then they run as Python)
+	@$(VENV)/bin/python setup.py --quiet build_ext --inplace
+
 wheels: $(VENV)/.ready ## Build both wheels into dist/
 	@rm -rf dist build
 	@$(VENV)/bin/python -m build --quiet --wheel --outdir dist .
@@ -52,7 +55,7 @@ wheels: $(VENV)/.ready ## Build both wheels into dist/
 	@ls dist
 
 clean: ## Remove what these targets made
-	rm -rf $(VENV) $(DEMO_VENV) build dist runs .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO_VENV) build dist runs device_sdk/decoding/compiled .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(DEMO_VENV)/.ready: $(PROJECTS)
 	@$(call environment,$(DEMO_VENV))

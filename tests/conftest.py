@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
+
+# Coverage cannot see into native modules; tests/device_sdk/decoding/test_compilation.py compares what they give.
+os.environ["IDIOLECT_COMPILED"] = "0"
 
 from device_sdk.bundle import Bundle
 from tests.tiny import write_tiny_bundle

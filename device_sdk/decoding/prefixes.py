@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.decoding.guides import UNGUIDED, Guide, Guided
+from device_sdk.decoding.joint import Joint
 from device_sdk.runtimes.protocol import RecurrentState
 
-__all__ = ["Joint", "Predictor", "Prefix", "PrefixTree"]
+__all__ = ["Prefix", "PrefixTree"]
 
 Float = NDArray[np.float32]
-
-
-class Predictor(Protocol):
-    """The prediction network of a transducer, one step, batched."""
-
-    def predict(self, tokens: NDArray[np.int64], state: RecurrentState | None) -> tuple[Float, RecurrentState]:
-        """tokens [B]; state (h, c), each [layers, B, P], None at the start. Returns (predicted [B, J], next state)."""
-        ...
-
-
-class Joint(Predictor, Protocol):
-    """What a search needs of a transducer."""
-
-    def join(self, encoded: Float, predicted: Float) -> Float:
-        """encoded, predicted [B, K, J], 1 for what is to be repeated. Returns log-probabilities [B, K, V], blank 0."""
-        ...
 
 
 class Prefix:
@@ -80,7 +65,9 @@ class PrefixTree:
         self.guide = guide
         self.root = Prefix(None, blank, UNGUIDED if guide is None else guide.start())
         predicted, (h, c) = predictor.predict(np.array([blank], np.int64), None)
-        self._predicted, self._h, self._c = predicted, h, c
+        self._predicted: Any = predicted
+        self._h: Any = h
+        self._c: Any = c
         self.root.row = 0
         self._used = 1
 
@@ -88,16 +75,13 @@ class PrefixTree:
         """Prefixes whose prediction is cached."""
         return self._used
 
-    def extend(self, parents: Sequence[Prefix], tokens: Sequence[int]) -> list[Prefix]:
+    def extend(self, parents: list[Prefix], tokens: list[int]) -> list[Prefix]:
         """The prefixes ``parents[i] + tokens[i]``; those not seen before go through the predictor in one batch.
 
         Every parent must be cached, which holds for every prefix that this method returned.
         """
         guide = self.guide
-        nodes = [
-            parent.children.get(token) or parent.child(token, guide)
-            for parent, token in zip(parents, tokens, strict=True)
-        ]
+        nodes = [parents[at].child(tokens[at], guide) for at in range(len(parents))]
         new = [node for node in nodes if node.row < 0]
         if new:
             start, stop = self._used, self._used + len(new)
@@ -115,9 +99,10 @@ class PrefixTree:
             self._used = stop
         return nodes
 
-    def predicted(self, prefixes: Iterable[Prefix]) -> Float:
+    def predicted(self, prefixes: list[Prefix]) -> Float:
         """Outputs of the prediction network for cached prefixes: [B, J]."""
-        return self._predicted.take([prefix.row for prefix in prefixes], axis=0)
+        found: Float = self._predicted.take([prefix.row for prefix in prefixes], axis=0)
+        return found
 
     def compact(self, live: Sequence[Prefix]) -> None:
         """Forget every prefix that is neither live nor on the way to a live one."""
@@ -139,15 +124,15 @@ class PrefixTree:
 
     def _grow(self, needed: int) -> None:
         size = max(64, 2 * needed)
+        self._predicted = _grown(self._predicted, 0, self._used, size)
+        self._h, self._c = _grown(self._h, 1, self._used, size), _grown(self._c, 1, self._used, size)
 
-        def grown(array: Float, axis: int) -> Float:
-            shape = list(array.shape)
-            shape[axis] = size
-            wider = np.empty(shape, np.float32)
-            if axis == 0:
-                wider[: self._used] = array[: self._used]
-            else:
-                wider[:, : self._used] = array[:, : self._used]
-            return wider
 
-        self._predicted, self._h, self._c = grown(self._predicted, 0), grown(self._h, 1), grown(self._c, 1)
+def _grown(array: Float, axis: int, used: int, size: int) -> Float:
+    """With room for ``size`` along an axis, of which the first ``used`` are kept."""
+    shape = list(array.shape)
+    shape[axis] = size
+    wider = np.empty(shape, np.float32)
+    kept = (slice(None),) * axis + (slice(used),)
+    wider[kept] = array[kept]
+    return wider

@@ -305,7 +305,7 @@ class RecognitionSession:
         if self._endpointing is not None and self._rule is None:
             beam = self._stream.beam
             emissions = beam.alignments[0].emissions
-            last = emissions[0] if emissions is not None and self._text else None
+            last = emissions.frame if emissions is not None and self._text else None
             self._rule = endpoint(beam.frame, last, recognizer.frame_seconds, self.seconds, self._endpointing)
         self._closed = ""
 

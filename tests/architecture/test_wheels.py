@@ -16,7 +16,7 @@ import pytest
 from tests.architecture.sources import ROOT
 
 LARGEST = 15 * 1024 * 1024
-SHIPPED = ("rescoring", "device_sdk", "export", "server", "LICENSE", "README.md", "pyproject.toml")
+SHIPPED = ("rescoring", "device_sdk", "export", "server", "LICENSE", "README.md", "pyproject.toml", "setup.py")
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:

@@ -1,0 +1,75 @@
+"""Compiles the loops of the beam search with mypyc; all else of the project is in pyproject.toml.
+
+Without a C compiler or mypy, or with ``IDIOLECT_COMPILED=0``, the same modules run as the Python they are.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+PACKAGE = "device_sdk.decoding"
+SOURCES = Path(*PACKAGE.split("."))
+compilation = runpy.run_path(str(SOURCES / "compilation.py"))
+FOLDER, GROUP, MODULES, STAMP, SWITCH = (
+    compilation[name] for name in ("FOLDER", "GROUP", "MODULES", "STAMP", "SWITCH")
+)
+
+
+class CompileSearch(build_ext):
+    """Puts native modules, and the digest of what they were made of, into a folder beside their sources."""
+
+    def run(self) -> None:
+        try:
+            # Late, because reading metadata makes a command of this class, too, and type checking takes a while.
+            self.distribution.ext_modules = self.generated()
+            self.swig_opts = None  # as before the options were finalised the first time
+            self.finalize_options()
+            super().run()
+            self.folder().joinpath(STAMP).write_text(compilation["digest"](SOURCES), "ascii")
+        except (Exception, SystemExit) as error:  # mypy exits
+            print(f"the search is not compiled, and runs as Python: {type(error).__name__}: {error}")
+            shutil.rmtree(self.folder(), ignore_errors=True)
+            self.extensions = []
+
+    def generated(self) -> list[Extension]:
+        """C of every module, and of what they share."""
+        from mypyc.build import mypycify
+
+        paths = [str(SOURCES / f"{name}.py") for name in MODULES]
+        options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
+        extensions = mypycify(
+            [*options, *paths], group_name=f"{PACKAGE}.{GROUP}", target_dir=self.build_temp, debug_level="0"
+        )
+        if self.compiler is None or "msvc" not in str(self.compiler):
+            for extension in extensions:  # sums must not depend on who compiled them
+                extension.extra_compile_args.append("-ffp-contract=off")
+        return extensions
+
+    def folder(self) -> Path:
+        return Path(self.get_ext_fullpath(f"{PACKAGE}.{MODULES[0]}")).parent
+
+    def get_ext_filename(self, fullname: str) -> str:
+        path = Path(super().get_ext_filename(fullname))
+        return str(path.parent / FOLDER / path.name)
+
+
+def compiles() -> bool:
+    """Whether it is worth trying."""
+    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cl"
+    wanted = os.environ.get(SWITCH, "1") != "0"
+    return wanted and find_spec("mypyc") is not None and shutil.which(compiler.split()[0]) is not None
+
+
+setup(
+    cmdclass={"build_ext": CompileSearch},
+    # A placeholder, which tells setuptools that there is something to build.
+    ext_modules=[Extension(f"{PACKAGE}.{GROUP}", sources=[])] if compiles() else [],
+)

@@ -1,0 +1,136 @@
+"""The search as native modules and as the Python they were made of."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from device_sdk.decoding.compilation import FOLDER, MODULES, STAMP, SWITCH, compiled_folder, digest
+from tests.architecture.sources import ROOT
+
+PACKAGE = ROOT / "device_sdk" / "decoding"
+
+DRIVER = """
+import random, sys
+from device_sdk.decoding import DecodingSettings, Hotword, Hotwords, Recognizer, block
+from device_sdk.decoding.beam import advance, greedy, paths, start
+from tests.device_sdk.decoding.lattices import RandomLattice, frames
+from tests.speech import clips, packaged
+
+print("native" if not block.__file__.endswith(".py") else "source", file=sys.stderr)
+draw = random.Random(1)
+for seed in range(60):
+    lattice = RandomLattice(seed, draw.randint(2, 9), draw.uniform(0.5, 4.0), draw.uniform(0.0, 7.0))
+    width = draw.randint(2, 9)
+    settings = DecodingSettings(width, 1, draw.randint(1, 3), draw.choice([0.5, 2.0, 4, 60.0]))
+    for search in (advance, greedy):
+        beam = start(lattice)
+        for part in (frames(40)[:13], frames(40)[13:14], frames(40)[14:]):
+            beam = search(beam, part, lattice, settings)
+        print(paths(beam), len(beam.aside), lattice.calls)
+bundle = packaged()
+hotwords = Hotwords.build(["volume", Hotword("madrid", 3.0, ("mad rid",)), "laundry detergent"])
+for settings in (DecodingSettings(), DecodingSettings(beam=1, nbest=1), DecodingSettings(beam=24, nbest=8)):
+    for named in (None, hotwords):
+        session = Recognizer(bundle, settings).session(hotwords=named)
+        for clip in clips()[:3]:
+            session.feed(clip)
+            result = session.finish()
+            print(result.nbest)
+            session.reset()
+"""
+
+
+def said(folder: Path, compiled: bool) -> tuple[str, str]:
+    """(what the driver prints, which of the two ran)"""
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER],
+        cwd=folder,
+        env={**os.environ, SWITCH: str(int(compiled)), "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr.split()[-1]
+
+
+def compare(folder: Path) -> None:
+    native, source = said(folder, True), said(folder, False)
+    assert (native[1], source[1]) == ("native", "source")
+    assert native[0] == source[0]
+    assert len(native[0]) > 10_000
+
+
+def test_native_modules_give_what_their_source_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SWITCH)
+    if compiled_folder(PACKAGE) is None:
+        pytest.skip("this tree holds no native modules of these sources; `make native` compiles them")
+    compare(ROOT)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("mypyc") is None or shutil.which("cc") is None, reason="needs mypyc and a C compiler")
+def test_a_build_compiles_them(tmp_path: Path) -> None:
+    for name in ("device_sdk", "rescoring", "tests", "export"):
+        shutil.copytree(
+            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", FOLDER, "*.egg-info")
+        )
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, tmp_path / name)
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    environment = {name: value for name, value in os.environ.items() if name != SWITCH}
+    built = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert compiled_stamp(tmp_path), built.stdout + built.stderr
+    compare(tmp_path)
+
+
+def test_a_build_without_a_compiler_is_the_source(tmp_path: Path) -> None:
+    """What setup.py does where mypyc fails: it goes on, and leaves nothing that half works."""
+    (tmp_path / "mypyc").mkdir()
+    (tmp_path / "mypyc" / "__init__.py").write_text("", "utf-8")
+    (tmp_path / "mypyc" / "build.py").write_text("raise SystemExit('this mypyc compiles nothing')\n", "utf-8")
+    package = tmp_path / "device_sdk" / "decoding"
+    (package / FOLDER).mkdir(parents=True)
+    shutil.copy2(PACKAGE / "compilation.py", package)
+    shutil.copy2(ROOT / "setup.py", tmp_path)
+    command = [sys.executable, "setup.py", "build_ext", "--inplace"]
+    environment = {name: value for name, value in os.environ.items() if name != SWITCH}
+    environment["PYTHONPATH"] = str(tmp_path)
+    for name in ("device_sdk", "device_sdk/decoding"):
+        (tmp_path / name / "__init__.py").write_text("", "utf-8")
+    built = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    assert "this mypyc compiles nothing" in built.stdout
+    assert not (package / FOLDER).exists()
+
+
+def compiled_stamp(root: Path) -> bool:
+    return (root / "device_sdk" / "decoding" / FOLDER / STAMP).is_file()
+
+
+def test_native_modules_are_those_of_exactly_these_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "1")
+    for name in MODULES:
+        shutil.copy2(PACKAGE / f"{name}.py", tmp_path)
+    assert compiled_folder(tmp_path) is None
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    assert compiled_folder(tmp_path) is None
+    (folder / STAMP).write_text(digest(tmp_path), "ascii")
+    assert compiled_folder(tmp_path) == folder
+    monkeypatch.setenv(SWITCH, "0")
+    assert compiled_folder(tmp_path) is None
+    monkeypatch.delenv(SWITCH)
+    with (tmp_path / f"{MODULES[-1]}.py").open("a", encoding="utf-8") as source:
+        source.write("\n")
+    assert compiled_folder(tmp_path) is None
+    (folder / STAMP).write_bytes(b"\xff")
+    assert compiled_folder(tmp_path) is None
