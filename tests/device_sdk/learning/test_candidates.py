@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from device_sdk.errors import FeedbackError
-from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon
+from device_sdk.feedback import (
+    Accepted,
+    Alternate,
+    Cancelled,
+    Corrected,
+    Rating,
+    Repeated,
+    Semantics,
+    SlotLexicon,
+    Together,
+)
 from device_sdk.learning.candidates import Candidates, Heard, gather, objective
-from device_sdk.learning.objectives import Objective
+from device_sdk.learning.objectives import Objective, posterior
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.teacher import TeacherSettings
 
@@ -112,6 +124,116 @@ def test_an_unsure_teacher_or_equal_costs_teach_nothing() -> None:
     assert build(None, LearningSettings(), teacher=None)[1] == "the teacher is not sure"
     nothing = Semantics({"drink": "tea"}, SlotLexicon({"drink": ("tea",)}))
     assert build(nothing, LearningSettings(repair=False))[1] == "the feedback says nothing"
+
+
+SECOND = "a latte with milk"  # likelier than any other that was not served first
+
+
+@pytest.mark.parametrize(
+    ("signal", "labels", "expected"),
+    [
+        (None, "feedback", {SECOND: 1.0}),
+        (Accepted(), "feedback", {SERVED.texts[0]: 1.0}),
+        (Accepted(), "teacher", {SECOND: 1.0}),
+        (Cancelled(), "feedback", {}),
+        (Cancelled(), "teacher", {SECOND: 1.0}),
+        (Repeated((SECOND,)), "feedback", {}),
+        (Rating(0.75), "feedback", {SERVED.texts[0]: 0.5}),
+        (Rating(0.5), "feedback", {}),
+        (Rating(0.0), "feedback", {}),
+        (Rating(0.0), "teacher", {SECOND: 1.0}),
+        (Alternate("a latte with soy milk"), "feedback", {"a latte with soy milk": 1.0}),
+        (Alternate("a latte with soy milk"), "teacher", {SECOND: 1.0}),
+        (Alternate(SECOND), "feedback", {SECOND: 1.0}),
+        (Corrected("a coffee"), "feedback", {"a coffee": 1.0}),
+        (Corrected("a coffee"), "teacher", {"a coffee": 1.0}),
+        (Together((Accepted(), Corrected("a coffee"))), "feedback", {"a coffee": 1.0}),
+        (Together((Cancelled(), Alternate(SERVED.texts[0]))), "feedback", {SECOND: 0.875}),
+    ],
+)
+def test_the_label_of_every_signal(signal, labels, expected: dict[str, float]) -> None:
+    settings = LearningSettings(labels=labels, cost_weight=0.0)
+    candidates, loss = build(signal, settings)
+    if not expected:
+        assert loss == "the feedback says nothing"
+        return
+    assert isinstance(loss, Objective)
+    texts = [candidates.texts[candidates.tokens.index(tokens)] for tokens in loss.hypotheses]
+    found = {text: weight for text, weight in zip(texts, loss.weights.tolist(), strict=True) if weight}
+    assert found == pytest.approx(expected)
+
+
+def test_a_correction_weighs_as_supervision_and_nothing_else_labels() -> None:
+    _, loss = build(Corrected("a coffee with milk"), LearningSettings(supervision_weight=0.25, cost_weight=0.0))
+    assert isinstance(loss, Objective)
+    assert loss.weights.tolist() == [0.25]
+    assert loss.hypotheses == (tuple(encode("a coffee with milk")),)
+    assert build(Corrected("a coffee"), LearningSettings(supervision_weight=0, cost_weight=0))[1] == (
+        "the feedback says nothing"
+    )
+
+
+SIGNALS = [
+    Accepted(),
+    Cancelled(),
+    Repeated((SECOND,)),
+    Rating(0.2),
+    Rating(0.9),
+    Corrected("a latte with soy milk"),
+    Alternate("a coffee with milk"),
+    TRUTH,
+    Together((Cancelled(), TRUTH)),
+]
+
+
+@pytest.mark.parametrize("labels", ["feedback", "teacher"])
+@pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: type(signal).__name__)
+def test_losses_freely_summed_are_the_sum_of_each_alone(signal, labels) -> None:
+    weights = {"label_weight": 0.5, "cost_weight": 2.0, "supervision_weight": 0.75, "reinforce_weight": 1.5}
+    settings = LearningSettings(labels=labels, baseline=0.3, **weights)
+    candidates, every = build(signal, settings)
+    assert isinstance(every, Objective)
+    place = {tokens: index for index, tokens in enumerate(every.hypotheses)}
+    summed = np.zeros(len(place))
+    scale = 0.0
+    for name in weights:
+        _, alone = build(signal, replace(settings, **{other: 0.0 for other in weights if other != name}))
+        if isinstance(alone, str):
+            continue
+        scale += alone.cost_scale
+        for tokens, weight in zip(alone.hypotheses, alone.weights, strict=True):
+            if weight:
+                summed[place[tokens]] += weight
+    np.testing.assert_allclose(every.weights, summed, atol=1e-6)
+    assert every.cost_scale == scale
+    costs = [candidates.costs[candidates.tokens.index(tokens)] for tokens in every.hypotheses]
+    if scale:
+        np.testing.assert_allclose(every.costs, costs, atol=1e-6)
+
+
+@pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: type(signal).__name__)
+def test_a_step_on_the_expected_cost_favours_the_cheap(signal) -> None:
+    """Down the gradient of E[M] over the candidates' NLLs, dE/dNLL_i = p_i (E[M] - M_i), the mean cost falls."""
+    settings = LearningSettings(label_weight=0.0, supervision_weight=0.0, hypotheses=20)
+    candidates, loss = build(signal, settings)
+    assert isinstance(loss, Objective)
+    nlls = np.array([candidates.nlls[candidates.tokens.index(tokens)] for tokens in loss.hypotheses])
+    p = posterior(-nlls)
+    mean = float(p @ loss.costs)
+    assert loss.costs.min() <= mean <= loss.costs.max()
+    moved = nlls - 0.01 * p * (mean - loss.costs)
+    assert float(posterior(-moved) @ loss.costs) < mean
+    assert np.all((moved < nlls) == (p * (mean - loss.costs) > 0))
+
+
+def test_the_running_baseline_is_given() -> None:
+    settings = LearningSettings(label_weight=0.0, cost_weight=0.0, reinforce_weight=1.0, baseline=0.9)
+    for baseline, weight in ((None, 0.9 - 1.0), (0.25, 0.25 - 1.0)):
+        candidates = known(gather(SERVED, TEACHER, TRUTH, encode, settings))
+        loss = objective(candidates, TEACHER, TRUTH, settings, baseline)
+        assert isinstance(loss, Objective)
+        assert loss.weights.tolist() == pytest.approx([weight])
+    assert objective(candidates, TEACHER, TRUTH, settings, 1.0) == "the feedback says nothing"
 
 
 def test_reinforce_is_on_what_was_served() -> None:

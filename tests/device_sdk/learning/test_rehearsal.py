@@ -1,0 +1,75 @@
+"""Rehearsal: whose turn it is, and what a transcribed utterance teaches."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.errors import AudioError, ConfigurationError, LearningError
+from device_sdk.learning.learner import Student, rehearse_one
+from device_sdk.learning.rehearsal import RehearsalSettings, Transcribed, is_due, lesson, rotation
+from device_sdk.learning.settings import LearningSettings
+from device_sdk.learning.step import StepSettings
+from device_sdk.runtimes.training import TrainingSession
+
+NOISE = (np.random.default_rng(1).normal(size=9600) * 0.05).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("every", "weight", "turns"),
+    [(1, 1.0, [1, 2, 3, 4, 5, 6]), (3, 0.5, [3, 6]), (7, 1.0, []), (2, 0.0, [])],
+)
+def test_whose_turn_it_is(every: int, weight: float, turns: list[int]) -> None:
+    settings = RehearsalSettings(every, weight)
+    assert [count for count in range(7) if is_due(count, settings)] == turns
+
+
+def test_every_utterance_before_one_again() -> None:
+    order = list(islice(rotation(5, np.random.default_rng(0)), 20))
+    assert [sorted(order[start : start + 5]) for start in range(0, 20, 5)] == [[0, 1, 2, 3, 4]] * 4
+    assert order[:5] != order[5:10]
+    assert list(rotation(0, np.random.default_rng(0))) == []
+
+
+def test_a_lesson_is_supervision(tiny_bundle: Bundle) -> None:
+    features, loss = lesson(Transcribed(NOISE, "  Turn on the LIGHT "), tiny_bundle, 0.5)
+    assert features.shape == (60, 64) and features.dtype == np.float32
+    assert loss.hypotheses == (tuple(tiny_bundle.tokenizer.encode("turn on the light")),)
+    assert (loss.weights.tolist(), loss.cost_scale) == ([0.5], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("waveform", "text", "error", "words"),
+    [
+        (NOISE, " ", LearningError, "rehearsal.text"),
+        (NOISE[:100], "light", LearningError, "rehearsal.waveform: found"),
+        (np.full(9600, np.nan, np.float32), "light", AudioError, "rehearsal"),
+    ],
+)
+def test_impossible_lessons(tiny_bundle: Bundle, waveform, text: str, error, words: str) -> None:
+    with pytest.raises(error, match=words):
+        lesson(Transcribed(waveform, text), tiny_bundle)
+
+
+def test_rehearsing_lowers_the_loss_and_is_not_the_users(tiny_bundle: Bundle) -> None:
+    parameters = {name: tiny_bundle.weights[name] for name in tiny_bundle.architecture.parameter_shapes()}
+    settings = LearningSettings(passes=3, step=StepSettings(learning_rate=0.05))
+    session = TrainingSession(tiny_bundle)
+    student = Student(parameters, parameters)
+    spoken = Transcribed(NOISE, "turn on the light")
+    losses = []
+    for _ in range(4):
+        outcome = rehearse_one(student, spoken, session, tiny_bundle, settings, np.random.default_rng(0))
+        student = outcome.student
+        losses += outcome.losses
+    assert losses[-1] < 0.8 * losses[0]
+    assert (student.steps, student.utterances) == (12, 0)
+
+
+def test_impossible_settings() -> None:
+    for change, words in (({"every": 0}, "rehearsal.every: found 0"), ({"weight": -1.0}, "rehearsal.weight")):
+        with pytest.raises(ConfigurationError, match=words):
+            RehearsalSettings(**change)
