@@ -150,13 +150,17 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
     try:
         content = json.loads(data)
         if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']!r}, expected {FORMAT}")
+            raise ValueError
         listed = {str(word): (float(pair[0]), float(pair[1])) for word, pair in content["listed"].items()}
         unlisted = {str(word): float(weight) for word, weight in content["unlisted"].items()}
         utterances, pending_utterances = int(content["utterances"]), int(content["pending_utterances"])
         digest = str(content["words_digest"])
     except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-        raise StateError(f"marginal cache: the stored bytes cannot be read ({error})") from error
+        # Not what the error says, nor the error itself: it may quote a word.
+        raise StateError(
+            f"marginal cache: the stored bytes cannot be read ({type(error).__name__}), expected those of format "
+            f"{FORMAT}; delete the state folder to start afresh"
+        ) from None
     weights = [*unlisted.values(), *(weight for pair in listed.values() for weight in pair)]
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise StateError("marginal cache: found a weight that is negative or not finite")

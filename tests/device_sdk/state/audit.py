@@ -1,0 +1,196 @@
+"""Holds a state folder against the declaration of what it may hold. The store itself is not asked: SQLite is, and the
+cipher by its definition."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+import tempfile
+import zlib
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from safetensors.numpy import load
+
+from device_sdk.bundle import Bundle
+from device_sdk.state.schema import COLUMNS, FILES, META, TABLES, record_of
+from device_sdk.wire.messages import MarginalReport
+
+__all__ = ["findings"]
+
+WINDOW = 16
+"""Bytes of a decrypted value in a row that may stand nowhere on the disk."""
+IDENTIFIER = r"[A-Za-z0-9._-]{1,64}"
+
+
+def findings(folder: Path, key: bytes, bundle: Bundle) -> list[str]:
+    """Everything in the folder that is not as declared: files, tables, columns, rows, values. Reads a copy, so that a
+    folder in use can be audited with its write-ahead log."""
+    found = [f"file {path.name}" for path in folder.iterdir() if not _declared(path.name)]
+    content = {path.name: path.read_bytes() for path in folder.iterdir()}
+    found += [f"file lock: {len(content['lock'])} bytes"] if content.get("lock") else []
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(shutil.copytree(folder, Path(scratch) / "copy"))
+        connection = sqlite3.connect(copy / "state.sqlite")
+        try:
+            found += _structure(connection)
+            if found:
+                return found
+            values: list[bytes] = []
+            names = "\n".join(row[0] for table in TABLES for row in connection.execute(f"SELECT name FROM {table}"))
+            named: set[str] = set()
+            for what in _values(connection, content, key, bundle):
+                if isinstance(what, str):
+                    found.append(what)
+                else:
+                    values.append(what[0])
+                    named |= {what[1]} - {""}
+        finally:
+            connection.close()
+    found += [f"file {name}: no row names it" for name in content if name.endswith(".sealed") and name not in named]
+    return found + _readable(values, content, names.encode())
+
+
+def _declared(name: str) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in FILES)
+
+
+def _structure(connection: sqlite3.Connection) -> list[str]:
+    found = []
+    for kind, name in connection.execute("SELECT type, name FROM sqlite_master"):
+        known = {*TABLES, "meta", "sqlite_sequence"} if kind == "table" else ()
+        if name not in known and not (kind == "index" and name.startswith("sqlite_autoindex_")):
+            found.append(f"{kind} {name}")
+    for table in TABLES:
+        columns = {row[1]: row[2] for row in connection.execute(f"PRAGMA table_info({table})")}
+        found += [] if columns == COLUMNS else [f"columns of {table}: {columns}"]
+    meta = dict(connection.execute("SELECT name, value FROM meta"))
+    found += [f"meta {name}" for name in meta if name not in META]
+    found += [f"meta {name}: {len(meta[name])} bytes" for name, size in (("salt", 32), ("check", 36))
+              if len(meta[name]) != size]  # fmt: skip
+    return found
+
+
+def _values(
+    connection: sqlite3.Connection, files: dict[str, bytes], key: bytes, bundle: Bundle
+) -> Iterator[str | tuple[bytes, str]]:
+    """What is wrong with a value, or (the value, the file it lies in)."""
+    salt = connection.execute("SELECT value FROM meta WHERE name = 'salt'").fetchone()[0]
+    aead = _aead(key, salt)
+    for table in TABLES:
+        for name, value, file in connection.execute(f"SELECT name, value, file FROM {table}"):
+            place = f"{table}/{name}"
+            record = record_of(table, name)
+            if record is None:
+                yield f"record {place}"
+                continue
+            if file is not None and (value or not TABLES[table].filed or file not in files):
+                yield f"record {place}: {len(value)} bytes beside file {file}"
+                continue
+            sealed, where = (value, place) if file is None else (files[file], f"{place}/{file}")
+            try:
+                plain = aead.decrypt(sealed[:12], sealed[12:], where.encode())
+            except (InvalidTag, ValueError):
+                yield f"record {place}: not sealed with the key"
+                continue
+            if len(sealed) > 4096 and len(zlib.compress(sealed)) < len(sealed):
+                yield f"record {place}: what is stored has a structure"
+            try:
+                assert _CONTENTS[record.holds](table, name, plain, bundle), "another form"
+            except Exception as error:
+                yield f"record {place}: found {plain[:40]!r} ({error}), expected {record.content}"
+            yield plain, file or ""
+
+
+def _readable(values: list[bytes], files: dict[str, bytes], names: bytes) -> list[str]:
+    """Parts of decrypted values that stand in a file as they are. names: of rows, which do."""
+    found = []
+    for value in values:
+        step = max(1, (len(value) - WINDOW) // 64)
+        windows = {value[at : at + WINDOW] for at in range(0, len(value) - WINDOW + 1, step)}
+        windows = {window for window in windows if len(set(window)) > 4 and window not in names}
+        found += [f"file {name}: {window!r} in the clear" for name, content in files.items() for window in windows
+                  if window in content]  # fmt: skip
+    return found
+
+
+def _aead(key: bytes, salt: bytes) -> AESGCM:
+    derived = HKDF(algorithm=SHA256(), length=32, salt=salt, info=b"idiolect device state, version 1").derive(key)
+    return AESGCM(derived)
+
+
+def _counts(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
+    if table == "marginals":
+        return len(plain) == 8 * len(bundle.words)
+    fields = json.loads(plain)
+    listed, unlisted = fields.pop("listed"), fields.pop("unlisted")
+    return (
+        set(fields) == {"format", "words_digest", "utterances", "pending_utterances"}
+        and fields["words_digest"] == bundle.words.digest
+        and all(isinstance(fields[each], int) for each in ("format", "utterances", "pending_utterances"))
+        and list(listed) == sorted(listed, key=bundle.words.id)
+        and list(unlisted) == sorted(unlisted)
+        and all(word.split() == [word] for word in (*listed, *unlisted))
+        and all(isinstance(weight, float) for pair in listed.values() for weight in pair)
+        and all(isinstance(weight, float) for weight in unlisted.values())
+    )
+
+
+def _weights(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
+    shapes = bundle.architecture.parameter_shapes() | bundle.architecture.constant_shapes()
+    arrays = load(plain)
+    header = json.loads(plain[8 : 8 + int.from_bytes(plain[:8], "little")])
+    return "__metadata__" not in header and all(shapes.get(each) == array.shape for each, array in arrays.items())
+
+
+def _identity(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
+    fields = json.loads(plain)
+    known = fields["device_id"] is None or re.fullmatch(IDENTIFIER, fields["device_id"]) is not None
+    return set(fields) == {"private_key", "device_id"} and len(b64decode(fields["private_key"])) == 32 and known
+
+
+def _outbox(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
+    start = 4 + int.from_bytes(plain[:4], "big")
+    head = json.loads(plain[4:start])
+    body, restore = plain[start : start + head["body"]], plain[start + head["body"] :]
+    if head["kind"] == "deltas":
+        return restore == b"" and set(json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])) > {"__metadata__"}
+    held = json.loads(restore)
+    numbers = [*held.pop("pending").items(), ("0", held.pop("utterances"))]
+    return (
+        set(head) == {"server", "kind", "round_id", "body"}
+        and MarginalReport.model_validate_json(body).report_id == name
+        and held == {"words_digest": bundle.words.digest}
+        and all(word.isdigit() and isinstance(weight, int | float) for word, weight in numbers)
+    )
+
+
+def _settings(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
+    """No free text: numbers, truths, nothing, and short names of versions, rounds, servers and reasons."""
+
+    def short(value: Any) -> bool:
+        if isinstance(value, dict):
+            return all(short(each) for pair in value.items() for each in pair)
+        if isinstance(value, list):
+            return all(short(each) for each in value)
+        return value is None or isinstance(value, int | float) or len(value) <= 128
+
+    text = plain.decode()
+    return short(json.loads(text)) if text[:1] in "[{" else len(text) <= 128
+
+
+_CONTENTS: dict[str, Callable[[str, str, bytes, Bundle], bool]] = {
+    "counts": _counts,
+    "weights": _weights,
+    "identity": _identity,
+    "outbox": _outbox,
+    "settings": _settings,
+}

@@ -1,0 +1,174 @@
+"""A state folder holds what is declared, and nothing else; an audit that finds nothing could have found something."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings
+from device_sdk.checkin import exchange, identity
+from device_sdk.state import Store, records
+from device_sdk.state.schema import RECORDS, TABLES, record_of
+from device_sdk.wire.messages import MarginalPlan, RoundOffer
+from tests.device_sdk.state.audit import findings
+from tests.signals import noise
+
+KEY = bytes(range(32))
+SERVER = "https://server.example"
+SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, wait_seconds=0.0))
+
+
+def test_declarations_belong_to_tables_and_do_not_overlap() -> None:
+    assert {each.table for each in RECORDS} == set(TABLES)
+    assert len({(each.table, each.name) for each in RECORDS}) == len(RECORDS)
+    assert all(each.holds in TABLES or each.holds == "counts" for each in RECORDS)
+    assert record_of("settings", "deltas_sent") is not None
+    for table, name in (("settings", "text"), ("counts", "weights"), ("outbox", "a" * 31), ("audio", "cache")):
+        assert record_of(table, name) is None
+
+
+def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
+    """A device hears, learns, and has a report waiting; ``look`` is called before it closes."""
+    with Device.open(folder, KEY, bundle, SETTINGS) as device:
+        device.agree("marginals", "deltas")
+        for seed in range(3):
+            result = device.recognise(noise(9_600, seed))
+            device.feedback(result.utterance_id, Corrected("turn on the borborygmus"))
+            device.learn()
+        store, knowledge = device._store, device._knowledge
+        who = identity.enrolled(store, identity.new(store, SERVER), "device-1")
+        plan = MarginalPlan(epsilon=1.0)
+        offer = RoundOffer(round_id="r1", model_version=bundle.version, marginals=plan, closes_in_seconds=60.0)
+        with store.transaction():
+            knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
+        knowledge.keep_marginals(3, bundle.words.digest, np.asarray(bundle.background, np.float64))
+        device.recognise(noise(9_600, 9))
+        look()
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Path:
+    """The folder of a closed device."""
+    folder = tmp_path_factory.mktemp("audited") / "state"
+    _session(folder, tiny_bundle, lambda: None)
+    return folder
+
+
+def test_a_real_session_leaves_what_is_declared(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    def look() -> None:
+        assert {path.name.split(".")[-1] for path in folder.iterdir()} == {
+            "lock", "sealed", "sqlite", "sqlite-wal", "sqlite-shm"
+        }  # fmt: skip
+        assert findings(folder, KEY, tiny_bundle) == []
+
+    folder = tmp_path / "state"
+    _session(folder, tiny_bundle, look)
+    assert findings(folder, KEY, tiny_bundle) == []
+    store = Store(folder, KEY)
+    held = {f"{table}/{name}" for table in TABLES for name in store.names(table) if table != "outbox"}
+    assert {"counts/cache", "marginals/global", "weights/local", "weights/teacher", "settings/local"} <= held
+    assert store.names("outbox") and store.names("identity")
+    store.erase()
+    store.close()
+    assert findings(folder, KEY, tiny_bundle) == []
+
+
+def test_another_key_opens_nothing(state: Path, tiny_bundle: Bundle) -> None:
+    found = findings(state, bytes(32), tiny_bundle)
+    assert len(found) >= 8
+    assert all("not sealed with the key" in each or "no row names it" in each for each in found)
+
+
+def _row(table: str, name: str, value: bytes) -> Callable[[Path], None]:
+    """A value in the clear."""
+    return lambda folder: _sql(folder, f"INSERT OR REPLACE INTO {table} (name, value) VALUES (?, ?)", name, value)
+
+
+def _sealed(table: str, name: str, value: bytes) -> Callable[[Path], None]:
+    def plant(folder: Path) -> None:
+        store = Store(folder, KEY)
+        store.put(table, name, value)
+        store.close()
+
+    return plant
+
+
+def _sql(folder: Path, statement: str, *values: object) -> None:
+    with sqlite3.connect(folder / "state.sqlite") as connection:
+        connection.execute(statement, values)
+    connection.close()
+
+
+def _file(name: str, content: bytes) -> Callable[[Path], None]:
+    def plant(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    return plant
+
+
+def _clear_sealed(folder: Path) -> None:
+    next(iter(sorted(folder.glob("*.sealed")))).write_bytes(b"weights in the clear " * 1000)
+
+
+CACHE = {"format": 1, "words_digest": "d", "listed": {}, "unlisted": {}, "utterances": 1, "pending_utterances": 1}
+
+
+@pytest.mark.parametrize(
+    ("plant", "finding"),
+    [
+        (_file("notes.txt", b"said"), "file notes.txt"),
+        (_file("state.sqlite-journal", b""), "file state.sqlite-journal"),
+        (_file("0" * 32 + ".sealed", b"said"), "no row names it"),
+        (_file("lock", b"said"), "file lock: 4 bytes"),
+        (_clear_sealed, "not sealed with the key"),
+        (lambda folder: _sql(folder, "CREATE TABLE transcripts (text TEXT)"), "table transcripts"),
+        (lambda folder: _sql(folder, "CREATE INDEX words ON counts (value)"), "index words"),
+        (lambda folder: _sql(folder, "ALTER TABLE counts ADD COLUMN text TEXT"), "columns of counts"),
+        (lambda folder: _sql(folder, "INSERT INTO meta VALUES ('text', x'00')"), "meta text"),
+        (lambda folder: _sql(folder, "UPDATE meta SET value = 'a longer text' WHERE name = 'check'"), "meta check"),
+        (_row("settings", "bundle", b"in the clear"), "settings/bundle: not sealed with the key"),
+        (_sealed("settings", "transcript", b"x"), "record settings/transcript"),
+        (_sealed("settings", "bundle", b"what was said " * 20), "settings/bundle: found b'what was said"),
+        (_sealed("settings", "guard", json.dumps({"why": "said " * 50}).encode()), "settings/guard"),
+        (_sealed("counts", "cache", json.dumps(CACHE | {"text": "said"}).encode()), "counts/cache"),
+        (_sealed("counts", "cache", json.dumps(CACHE | {"unlisted": {"zoo": 1.0, "ant": 1.0}}).encode()),
+         "counts/cache"),
+        (_sealed("counts", "cache", json.dumps(CACHE | {"unlisted": {"ant zoo": 1.0}}).encode()), "counts/cache"),
+        (_sealed("weights", "local", b"features"), "weights/local"),
+        (_sealed("outbox", "a" * 32, b"\0\0\0\2{}said"), "outbox/aaaa"),
+        (_sealed("identity", "b" * 16, b'{"name": "of the user"}'), "identity/bbbb"),
+        (_sealed("marginals", "global", b"said"), "marginals/global"),
+    ],
+)  # fmt: skip
+def test_whatever_is_not_declared_is_found(
+    state: Path, tmp_path: Path, tiny_bundle: Bundle, plant: Callable[[Path], None], finding: str
+) -> None:
+    folder = tmp_path / "state"
+    shutil.copytree(state, folder)
+    plant(folder)
+    assert any(finding in each for each in findings(folder, KEY, tiny_bundle)), findings(folder, KEY, tiny_bundle)
+
+
+def test_what_is_in_the_clear_anywhere_in_a_file_is_found(state: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    folder = tmp_path / "state"
+    shutil.copytree(state, folder)
+    store = Store(folder, KEY)
+    value = store.get("counts", "cache") or b""
+    store.close()
+    with (folder / "state.sqlite").open("ab") as file:
+        file.write(bytes(4096) + value)
+    assert any("in the clear" in each for each in findings(folder, KEY, tiny_bundle))
+
+
+def test_local_weights_are_read_back_from_the_audited_folder(state: Path, tiny_bundle: Bundle) -> None:
+    store = Store(state, KEY)
+    base = {name: tiny_bundle.weights[name] for name in tiny_bundle.architecture.parameter_shapes()}
+    found = records.read_local(store, base)
+    store.close()
+    assert found is not None and found.steps == 3
