@@ -100,8 +100,7 @@ def tiny_ngram(words: WordList) -> bytes:
     return arpa(estimate([words.ids(sentence) for sentence in SENTENCES], words, order=3))
 
 
-def write_tiny_bundle(out: Path, seed: int = 0) -> Path:
-    architecture = PRESETS["tiny"]
+def write_tiny_bundle(out: Path, seed: int = 0, architecture: Architecture = PRESETS["tiny"]) -> Path:
     words = tiny_words()
     return write_bundle(
         out,

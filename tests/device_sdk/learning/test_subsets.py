@@ -1,0 +1,117 @@
+"""Every subset learns end to end on a device, and moves what it names and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.subsets import SUBSETS, Frozen, Subset, factor_names, frozen, frozen_file, trainable
+from device_sdk.errors import BundleError, ConfigurationError
+from device_sdk.learning import StepSettings
+from device_sdk.runtimes.training import open_training
+from export.bundles import refresh
+from tests.tiny import write_tiny_bundle
+
+KEY = bytes(range(32))
+DEEP = Architecture(2, 24, 1, 16, 16, 20, 64)
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Two encoder layers, so that one lies frozen beneath the top one."""
+    return Bundle.open(write_tiny_bundle(tmp_path_factory.mktemp("deep") / "bundle", architecture=DEEP))
+
+
+def settings(subset: Subset, **changes: object) -> DeviceSettings:
+    step = StepSettings(learning_rate=0.05)
+    return DeviceSettings(learning=LearningSettings(subset=subset, passes=2, cost_weight=0.0, step=step, **changes))  # type: ignore[arg-type]
+
+
+def speech(seed: int = 1) -> np.ndarray:
+    return (np.random.default_rng(seed).normal(size=9_600) * 0.05).astype(np.float32)
+
+
+def corrected(device: Device, turns: int) -> list[float]:
+    losses = []
+    for _ in range(turns):
+        result = device.recognise(speech())
+        device.feedback(result.utterance_id, Corrected("turn on the light"))
+        report = device.learn()
+        assert report.steps == 2, report
+        losses.append(report.loss)
+    return losses
+
+
+@pytest.mark.parametrize("subset", SUBSETS)
+def test_a_device_learns(subset: Subset, deep: Bundle, tmp_path: Path) -> None:
+    with Device.open(tmp_path, KEY, deep, settings(subset)) as device:
+        losses = corrected(device, 3)
+        assert losses[-1] < losses[0]
+        moved = {name for name, value in device.student.weights.items() if (value != deep.weights[name]).any()}
+        assert moved == set(trainable(DEEP, subset))
+    with Device.open(tmp_path, KEY, deep, settings(subset)) as device:
+        assert device.student.steps == 6
+        assert corrected(device, 1)[0] < losses[0]
+
+
+def test_adapters_keep_their_rank_over_restarts(deep: Bundle, tmp_path: Path) -> None:
+    """Delta, state and recogniser know the sums alone; what changed of each matrix has the rank of its factors."""
+    for _ in range(3):
+        with Device.open(tmp_path, KEY, deep, settings("adapters", rank=2)) as device:
+            corrected(device, 1)
+            weights = device.student.weights
+    for name in trainable(DEEP, "adapters"):
+        singular = np.linalg.svd((weights[name] - deep.weights[name]).astype(np.float64), compute_uv=False)
+        assert singular[0] > 1e-4
+        assert (singular[2:] < 1e-2 * singular[0]).all(), (name, singular[:4])
+
+
+def test_a_bundle_without_the_graphs_opens_and_says_what_to_do(deep: Bundle, tmp_path: Path) -> None:
+    folder = refresh(deep, tmp_path / "old")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for name in list(manifest["files"]):
+        if name.startswith(("training.top", "frozen.")):
+            del manifest["files"][name]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    old = Bundle.open(folder)
+    assert open_training(old, "whole").trainable == trainable(DEEP, "whole")
+    with pytest.raises(BundleError, match=r"holds no training\.top\.onnx, .*run: idiolect export refresh"):
+        open_training(old, "top")
+    with pytest.raises(BundleError, match=r"from frozen layers, which give \[\]; export the bundle again"):
+        open_training(old, "joint")
+
+
+@pytest.mark.parametrize("subset", SUBSETS)
+def test_names_and_files(subset: Subset, deep: Bundle) -> None:
+    session = open_training(deep, subset)
+    names = trainable(DEEP, subset)
+    expected = [each for name in names for each in factor_names(name)] if subset == "adapters" else list(names)
+    assert list(session.trainable) == expected
+    assert deep.has(frozen_file(subset)) == bool(frozen(DEEP, subset))
+    assert not set(names) & set(frozen(DEEP, subset).parameters(DEEP))
+
+
+def test_what_lies_beneath() -> None:
+    assert frozen(DEEP, "top") == Frozen(1)
+    assert Frozen(1).parameters(DEEP) == ("encoder.0.W", "encoder.0.R", "encoder.0.B")
+    assert trainable(DEEP, "joint") == (
+        "joiner.encoder.weight",
+        "joiner.encoder.bias",
+        "joiner.predictor.weight",
+        "joiner.output.weight",
+        "joiner.output.bias",
+    )
+    assert not frozen(Architecture(1, 4, 1, 4, 4, 4, 4), "top")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [({"subset": "lowest"}, "learning.subset: found 'lowest'"), ({"rank": 0}, "learning.rank")]
+)
+def test_wrong_settings_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        LearningSettings(**changes)  # type: ignore[arg-type]
