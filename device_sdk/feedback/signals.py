@@ -48,6 +48,7 @@ __all__ = [
     "Repeated",
     "Semantics",
     "Signal",
+    "Single",
     "Together",
     "check_costs",
     "check_signal",
@@ -130,14 +131,18 @@ class Semantics:
             raise FeedbackError(f"semantics.mode: found {self.mode!r}, expected 'strict' or 'paper'")
 
 
+Single = Accepted | Cancelled | Repeated | Rating | Corrected | Alternate | Semantics
+"""One row of the table."""
+
+
 @dataclass(frozen=True, slots=True)
 class Together:
     """Several signals about one utterance, no two of a kind, in the order of the table. Made by :func:`combined`."""
 
-    signals: tuple[Accepted | Cancelled | Repeated | Rating | Corrected | Alternate | Semantics, ...]
+    signals: tuple[Single, ...]
 
 
-Signal = Accepted | Cancelled | Repeated | Rating | Corrected | Alternate | Semantics | Together
+Signal = Single | Together
 
 CostFunction = Callable[[Signal, Sequence[str], str], Sequence[float]]
 """(signal, texts [N], served text) -> costs [N] in [0, 1]. Of several signals, all are given at once, as
@@ -154,14 +159,14 @@ def check_signal(signal: object) -> None:
         raise FeedbackError(f"signal: found {type(signal).__name__}, expected {_NAMES}")
 
 
-def parts(signal: Signal) -> tuple[Accepted | Cancelled | Repeated | Rating | Corrected | Alternate | Semantics, ...]:
+def parts(signal: Signal) -> tuple[Single, ...]:
     """The signals that one consists of: itself, where it is not several."""
     return signal.signals if isinstance(signal, Together) else (signal,)
 
 
 def combined(earlier: Signal | None, later: Signal) -> Signal:
     """All that is known of an utterance after ``later`` came, by the rules above."""
-    known: tuple[Signal, ...] = () if earlier is None else parts(earlier)
+    known: tuple[Single, ...] = () if earlier is None else parts(earlier)
     for signal in parts(later):
         known = (signal,) if isinstance(signal, Cancelled | Repeated) else (*known, signal)
     last = [[signal for signal in known if isinstance(signal, kind)][-1:] for kind in _KINDS]

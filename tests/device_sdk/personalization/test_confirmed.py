@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from device_sdk.feedback.signals import Accepted, Cancelled, Corrected, Semantics, Signal
+from device_sdk.feedback.signals import (
+    Accepted,
+    Alternate,
+    Cancelled,
+    Corrected,
+    Rating,
+    Repeated,
+    Semantics,
+    Signal,
+    Together,
+)
 from device_sdk.feedback.slots import SlotLexicon, slot_cost
 from device_sdk.personalization.confirmed import confirmed_texts
 
@@ -15,7 +25,17 @@ NBEST = ("get me a large latte", "get me a small mocha", "give me a small mocha"
     [
         (Accepted(), None),
         (Cancelled(), ()),
+        (Repeated(("a large latte",)), ()),
+        (Rating(0.4), ()),
+        (Rating(0.5), None),
+        (Alternate("a small mocha"), None),
         (Corrected("a Small mocha"), ("a small mocha",)),
+        (Together((Accepted(), Alternate("a small mocha"))), None),
+        (
+            Together((Cancelled(), Corrected("a small mocha"), Semantics({"drink": "latte"}, LEXICON))),
+            ("a small mocha",),
+        ),
+        (Together((Repeated(), Semantics({"drink": "latte", "size": "large"}, LEXICON))), NBEST[:1]),
         (Semantics({"drink": "mocha", "size": "small"}, LEXICON), NBEST[1:3]),
     ],
 )
