@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
     from device_sdk.checkin import CheckInReport, Client
+    from device_sdk.consent import Consent
     from device_sdk.decoding import (
         DecodingSettings,
         Endpointing,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         IdiolectError,
         LearningError,
         MissingExtraError,
+        Postponed,
         PrivacyError,
         ProtocolError,
         SessionError,
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
     from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon
     from device_sdk.hypothesis import Hypothesis, Partial, Result, Scores, Word
     from device_sdk.learned import Learned
-    from device_sdk.learning import LearningReport, LearningSettings
+    from device_sdk.learning import GuardSettings, LearningReport, LearningSettings
+    from device_sdk.policy import CarefulPolicy, Conditions
     from device_sdk.session import DeviceSession
     from device_sdk.settings import DeviceSettings
 
@@ -46,10 +49,13 @@ __all__ = [
     "Bundle",
     "BundleError",
     "Cancelled",
+    "CarefulPolicy",
     "CheckInError",
     "CheckInReport",
     "Client",
+    "Conditions",
     "ConfigurationError",
+    "Consent",
     "Corrected",
     "DataError",
     "DecodingSettings",
@@ -59,6 +65,7 @@ __all__ = [
     "EndpointRule",
     "Endpointing",
     "FeedbackError",
+    "GuardSettings",
     "Hotword",
     "Hotwords",
     "Hypothesis",
@@ -69,6 +76,7 @@ __all__ = [
     "LearningSettings",
     "MissingExtraError",
     "Partial",
+    "Postponed",
     "PrivacyError",
     "ProtocolError",
     "RecognitionSession",
@@ -100,7 +108,9 @@ _HOMES = {
     "learned": ("Learned",),
     "session": ("DeviceSession",),
     "settings": ("DeviceSettings",),
-    "learning": ("LearningReport", "LearningSettings"),
+    "learning": ("GuardSettings", "LearningReport", "LearningSettings"),
+    "consent": ("Consent",),
+    "policy": ("CarefulPolicy", "Conditions"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

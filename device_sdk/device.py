@@ -16,16 +16,20 @@ from device_sdk.bundle import Bundle
 from device_sdk.consent import Consent, Stream
 from device_sdk.decoding import Endpointing, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.hotwords import hotwords_of
-from device_sdk.errors import FeedbackError, LearningError, StateError
+from device_sdk.errors import FeedbackError, LearningError, Postponed, StateError
 from device_sdk.feedback.signals import Accepted, Cancelled, Corrected, CostFunction, Semantics, Signal
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.knowledge import Knowledge
 from device_sdk.learned import Learned
-from device_sdk.learning.learner import LearningReport, Outcome, Student, Teacher, learn, learn_one
-from device_sdk.learning.memory import Example, Recent
+from device_sdk.learning.judge import Judge
+from device_sdk.learning.learner import Outcome, Student, Teacher, learn_one
+from device_sdk.learning.loop import LearningReport, learn, not_started
+from device_sdk.learning.memory import Example, Recent, Remembered
+from device_sdk.learning.memory_budget import step_bytes
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.confirmed import confirmed_texts
 from device_sdk.personalization.rescorer import Rescorer
+from device_sdk.policy import CarefulPolicy, Conditions, Policy
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.training import TrainingSession, open_training
 from device_sdk.runtimes.trial import try_transducer
@@ -51,10 +55,13 @@ class Device:
         bundle: Bundle,
         settings: DeviceSettings,
         cost_function: CostFunction | None = None,
+        policy: Policy = CarefulPolicy(),
+        conditions: Callable[[], Conditions] = Conditions,
     ) -> None:
         self.settings = settings
         self._store = store
         self._cost_function = cost_function
+        self._policy, self._conditions = policy, conditions
         self._guard = store.guard  # short: state and what memory mirrors of it, under one lock
         self._working = threading.Lock()  # long: one learn, check-in or forget at a time
         self._generator = np.random.default_rng()
@@ -67,7 +74,9 @@ class Device:
         self._recognizer: tuple[Student, Recognizer] | None = None
         self._marginal: tuple[caches.MarginalCache, NDArray[np.float64] | None, NDArray[np.float64]] | None = None
         self._teacher: tuple[Bundle, Teacher] | None = None
+        self._judge: tuple[Bundle, Judge] | None = None
         self._training: TrainingSession | None = None
+        self._heard_from = 0
 
     @classmethod
     def open(
@@ -78,17 +87,20 @@ class Device:
         settings: DeviceSettings | None = None,
         *,
         cost_function: CostFunction | None = None,
+        policy: Policy = CarefulPolicy(),
+        conditions: Callable[[], Conditions] = Conditions,
     ) -> Self:
         """A device over a state folder (made if absent), with the app's key.
 
         bundle: the app's; None is the one packaged with idiolect. A published model that a check-in brought is used
-        instead, until the app ships another bundle. cost_function: the app's own costs of hypotheses.
+        instead, until the app ships another bundle. cost_function: the app's own costs of hypotheses. conditions: tells
+        how the host is just now; policy: whether that is a good time to learn or to check in, asked before and between.
         Raises StateError (folder in use, wrong key, damage) and BundleError.
         """
         bundle = Bundle.open() if bundle is None else bundle
         store = Store(state_folder, key)
         try:
-            return cls(store, bundle, settings or DeviceSettings(), cost_function)
+            return cls(store, bundle, settings or DeviceSettings(), cost_function, policy, conditions)
         except BaseException:
             store.close()
             raise
@@ -158,17 +170,38 @@ class Device:
                 self._recent.recount(utterance_id, counts)
 
     def learn(
-        self, budget_seconds: float | None = None, stop: threading.Event | Callable[[], bool] | None = None
+        self,
+        budget_seconds: float | None = None,
+        stop: threading.Event | Callable[[], bool] | None = None,
+        *,
+        budget_bytes: int | None = None,
     ) -> LearningReport:
         """Takes local steps on what is in memory; each utterance is used in one pass and is gone.
 
-        Ends when nothing is left, after ``budget_seconds``, or when ``stop`` is set or true: between steps only. A step
-        that diverges is undone and named in the report. Raises LearningError where the settings do not allow learning.
+        Ends when nothing is left, after ``budget_seconds``, when ``stop`` is set or true, or when the policy says that
+        it is no good time any more: between utterances only. budget_bytes: what a step may take of memory beyond the
+        open sessions; an utterance that would take more is learned from with fewer hypotheses, or not at all. A step
+        that diverges is undone, and what the guard finds to do harm is rolled back. The report says all of it. Raises
+        LearningError where the settings do not allow learning.
         """
         if not self.settings.learn:
             raise LearningError("device.learn: found False, expected True in the device's settings to learn")
+        asked = stop.is_set if isinstance(stop, threading.Event) else stop or _never
+
+        def halt() -> str | None:
+            if asked():
+                return "asked to stop"
+            if not self.consent.learning:
+                return "the user has not agreed to learning"
+            why = self._policy("learn", self._conditions())
+            return None if why is None else f"not now: {why}"
+
         with self._working:
-            session, teacher, base = self._training_session(), self._labeller(), self._knowledge.base
+            why = halt() or self._too_large(budget_bytes)
+            if why is not None:
+                return not_started(why)
+            session, teacher, judge = self._training_session(), self._labeller(), self._guardian()
+            base, settings = self._knowledge.base, self.settings.learning
 
             def step(student: Student, example: Example) -> Outcome:
                 return learn_one(
@@ -177,31 +210,34 @@ class Device:
                     session,
                     teacher,
                     base,
-                    self.settings.learning,
+                    settings,
                     self._generator,
                     self._cost_function,
+                    budget_bytes,
                 )
 
-            def take() -> Example | None:
-                with self._guard:
-                    return self._recent.take(self.settings.learning.wait_seconds)
+            def commit(student: Student) -> None:
+                self._knowledge.commit(student, judge.watch)
 
-            asked_by_app = stop.is_set if isinstance(stop, threading.Event) else stop or _never
+            return learn(self._knowledge.student, self._next, step, commit, budget_seconds, halt, worse=judge.worse)[1]
 
-            def asked() -> bool:
-                return not self.consent.learning or asked_by_app()
-
-            return learn(self._knowledge.student, take, step, self._knowledge.commit, budget_seconds, asked)[1]
+    def remembered(self) -> tuple[Remembered, ...]:
+        """Which utterances are in memory and for how long; not what was said in them."""
+        with self._guard:
+            return self._recent.contents()
 
     def check_in(self, url: str | Client, token: str | None = None) -> CheckInReport:
         """Sends what waits and what is due, and fetches what is newer.
 
         token: shown once, to enrol. CheckInError: the server cannot be reached or refuses; everything is kept and the
-        next check-in goes on where this one ended.
+        next check-in goes on where this one ended. Postponed, a kind of it: the policy says that it is no good time.
         """
         from device_sdk.checkin.client import Client
         from device_sdk.checkin.visit import visit
 
+        why = self._policy("check in", self._conditions())
+        if why is not None:
+            raise Postponed(f"check-in: not now: {why}; everything is kept for the next one")
         client = url if isinstance(url, Client) else Client(url)
         try:
             with self._working:
@@ -219,9 +255,11 @@ class Device:
         """The user agrees to these streams: "counting", "learning", "marginals", "deltas"; remembered from run to run.
 
         What is sent starts here: no word counted and nothing learned before the user agreed is ever part of a report.
-        What the settings leave out is not done whatever the user agrees to. ConfigurationError: no such stream.
+        What the settings leave out is not done whatever the user agrees to. Waits for learning under way.
+        ConfigurationError: no such stream.
         """
-        with self._guard:
+        with self._working, self._guard:
+            self._judge = None  # what it would fall back on was learned before
             if "marginals" in streams and not self.consent.marginals:
                 self._recent.reported()
             self._knowledge.agree(*streams)
@@ -262,6 +300,7 @@ class Device:
         marginals, reports not yet sent, and its identity at the server. It is then as if new."""
         with self._working, self._guard:
             self._recent.clear()
+            self._judge = None
             try:
                 self._store.erase()
             finally:  # erased or not, memory holds what the disk holds, and cannot write back what is gone
@@ -317,6 +356,41 @@ class Device:
                 self._knowledge.packaged, self.settings.learning.subset, self.settings.threads
             )
         return self._training
+
+    def _next(self) -> Example | None:
+        """The next utterance to learn from; one of so many is withheld instead, to check learning with."""
+        guard = self.settings.guard
+        with self._guard:
+            while (example := self._recent.take(self.settings.learning.wait_seconds)) is not None:
+                self._heard_from += 1
+                if not (guard.watch and guard.withhold and self._heard_from % guard.withhold == 0):
+                    return example
+                self._recent.withhold(example, guard.capacity)
+            return None
+
+    def _too_large(self, budget_bytes: int | None) -> str | None:
+        """Why not even the shortest utterance can be learned from within ``budget_bytes``."""
+        architecture = self._knowledge.base.architecture
+        least = step_bytes(architecture, self.settings.learning.subset, architecture.subsampling_factor, [0])
+        if budget_bytes is None or least <= budget_bytes:
+            return None
+        return f"a step takes {least / 1e6:.0f} MB at least, and {budget_bytes / 1e6:.0f} MB are allowed"
+
+    def _guardian(self) -> Judge:
+        base = self._knowledge.base
+        if self._judge is None or self._judge[0] is not base:
+            settings = self.settings
+            judge = Judge(
+                base,
+                settings.decoding,
+                settings.threads,
+                settings.guard,
+                self._recent.withheld,
+                self._knowledge.watch,
+                self._cost_function,
+            )
+            self._judge = base, judge
+        return self._judge[1]
 
     def _labeller(self) -> Teacher:
         base = self._knowledge.base

@@ -16,6 +16,7 @@ __all__ = [
     "IdiolectError",
     "LearningError",
     "MissingExtraError",
+    "Postponed",
     "PrivacyError",
     "ProtocolError",
     "SessionError",
@@ -69,6 +70,10 @@ class SessionError(IdiolectError):
 
 class CheckInError(IdiolectError):
     """The server could not be reached or refused; what was to be sent is kept for the next check-in."""
+
+
+class Postponed(CheckInError):
+    """The app's policy says that now is no good time to check in."""
 
 
 class StateError(IdiolectError):

@@ -17,6 +17,9 @@ from device_sdk.consent import from_bytes as consent_from_bytes
 from device_sdk.consent import to_bytes as consent_to_bytes
 from device_sdk.errors import BundleError, StateError
 from device_sdk.learning.gradients import GradientSum, empty
+from device_sdk.learning.guard import Watch
+from device_sdk.learning.guard import from_bytes as guard_from_bytes
+from device_sdk.learning.guard import to_bytes as guard_to_bytes
 from device_sdk.learning.learner import Student, rebased
 from device_sdk.learning.step import Momentum
 from device_sdk.personalization import cache as caches
@@ -32,7 +35,8 @@ class Knowledge:
     """Owns the mirror in memory of what the store holds. Every change is written first, under the store's guard.
 
     base: the published model, or the packaged one. student: local weights, kept beside the base. cache: word counts.
-    marginals_version, marginals: the published distribution [n] float64; None where there is none. consent: the user's.
+    marginals_version, marginals: the published distribution [n] float64; None where there is none. watch: what the
+    guard remembers of the student. consent: the user's.
     """
 
     base: Bundle
@@ -40,6 +44,7 @@ class Knowledge:
     cache: caches.MarginalCache
     marginals_version: int
     marginals: NDArray[np.float64] | None
+    watch: Watch
     consent: Consent
 
     def __init__(self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None]) -> None:
@@ -74,6 +79,7 @@ class Knowledge:
         version, marginals = _read_marginals(store, bundle)
         self.base, self.student, self.cache = base, student, cache
         self.marginals_version, self.marginals = version, marginals
+        self.watch = guard_from_bytes(store.get("settings", "guard"))
         self.consent = consent_from_bytes(store.get("settings", "consent"))
         if replaced:
             if records.has_learned(store):  # a bundle that cannot be used must not cost what was learned
@@ -97,15 +103,23 @@ class Knowledge:
             records.write_marginals(self.store, version, words_digest, values)
             self.marginals_version, self.marginals = version, values
 
-    def commit(self, student: Student) -> None:
-        """Makes these the local weights."""
+    def commit(self, student: Student, watch: Watch | None = None) -> None:
+        """Makes these the local weights, and this what the guard remembers of them; None leaves that."""
         teacher = student.teacher if student.teacher_version is None else student.weights  # the server's is stored once
         local = records.Local(self.base.version, student.weights, teacher, student.steps, student.utterances)
-        with self._guard, self.store.transaction():
-            records.write_local(self.store, local, self.base.weights)
-            if student.gradients is not None:
-                self._write_gradients(student.gradients)
+        with self._guard:
+            if not self.consent.deltas:  # withdrawn while the student learned
+                student = replace(student, gradients=None)
+            with self.store.transaction():
+                if student.start is None and self.student.start is not None:
+                    records.drop_local(self.store)
+                records.write_local(self.store, local, self.base.weights)
+                if student.gradients is not None:
+                    self._write_gradients(student.gradients)
+                if watch is not None:
+                    self.store.put("settings", "guard", guard_to_bytes(watch))
             self.student = student
+            self.watch = self.watch if watch is None else watch
 
     def collect(self, limit: int | None) -> None:
         """Gradients at the base's weights are summed up from here on, of ``limit`` utterances at most, beginning with
@@ -155,7 +169,9 @@ class Knowledge:
                     records.write_local(self.store, local, base.weights)
                 if student.gradients is not None:
                     records.write_gradients(self.store, _collected(student.gradients, base.version))
-            self.base, self.student = base, student
+                watch = replace(self.watch, served=1.0, drift=1.0)
+                self.store.put("settings", "guard", guard_to_bytes(watch))
+            self.base, self.student, self.watch = base, student, watch
 
     def agree(self, *streams: Stream) -> None:
         """The user agrees to these streams. What is sent starts here: neither words counted nor weights learned before.
@@ -201,12 +217,12 @@ class Knowledge:
     def together(self) -> Iterator[None]:
         """A transaction; where it fails, what memory mirrors goes back with what the disk holds."""
         with self._guard:
-            before = self.cache, self.student, self.consent
+            before = self.cache, self.student, self.watch, self.consent
             try:
                 with self.store.transaction():
                     yield
             except BaseException:
-                self.cache, self.student, self.consent = before
+                self.cache, self.student, self.watch, self.consent = before
                 raise
 
     def _nothing_due(self) -> None:

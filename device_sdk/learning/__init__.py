@@ -1,10 +1,20 @@
 """Local gradient steps from weak feedback (paper 001): losses, teacher, SGD and deltas in numpy, gradients from the
 bundle's training graph."""
 
-from device_sdk.learning.learner import LearningReport, Student
+from device_sdk.learning.guard import GuardSettings
+from device_sdk.learning.learner import Student
+from device_sdk.learning.loop import LearningReport
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.specaugment import MaskSettings
 from device_sdk.learning.step import StepSettings
 from device_sdk.learning.teacher import TeacherSettings
 
-__all__ = ["LearningReport", "LearningSettings", "MaskSettings", "StepSettings", "Student", "TeacherSettings"]
+__all__ = [
+    "GuardSettings",
+    "LearningReport",
+    "LearningSettings",
+    "MaskSettings",
+    "StepSettings",
+    "Student",
+    "TeacherSettings",
+]

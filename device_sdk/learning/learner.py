@@ -1,12 +1,9 @@
-"""The loop of local learning: take an utterance, label it, take a step, let the teacher follow."""
+"""What one utterance does: label it, take steps, let the teacher follow."""
 
 from __future__ import annotations
 
 import math
-import sys
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,6 +22,7 @@ from device_sdk.learning.candidates import Heard, gather, objective
 from device_sdk.learning.delta import difference
 from device_sdk.learning.gradients import GradientSum, add
 from device_sdk.learning.memory import Example
+from device_sdk.learning.memory_budget import affordable
 from device_sdk.learning.objectives import Objective, Tokens, running_mean
 from device_sdk.learning.preconditioner import preconditioned, scales
 from device_sdk.learning.rehearsal import Transcribed, lesson
@@ -35,7 +33,7 @@ from device_sdk.learning.step import Arrays, Momentum, global_norm, sgd
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.training import TrainingSession
 
-__all__ = ["LearningReport", "Outcome", "Student", "Teacher", "learn", "learn_one", "rebased", "rehearse_one"]
+__all__ = ["Outcome", "Student", "Teacher", "heard_of", "learn_one", "rebased", "rehearse_one"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,37 +59,16 @@ class Student:
 
 
 @dataclass(frozen=True, slots=True)
-class LearningReport:
-    """What ``learn`` did. utterances: taken from memory; steps: taken; skipped: reason -> utterances not learned from.
-
-    loss: mean loss before each step, NaN without one. gradient_norm: mean, before clipping. cost: mean cost of what was
-    served, over utterances with feedback, NaN without. stopped: why it ended. seconds: wall clock. peak_bytes: the
-    process' largest resident memory so far, 0 where the system does not tell. rehearsed: transcribed utterances that
-    took a turn; their steps are among ``steps``.
-    """
-
-    utterances: int
-    steps: int
-    skipped: Mapping[str, int]
-    loss: float
-    gradient_norm: float
-    cost: float
-    stopped: str
-    seconds: float
-    peak_bytes: int
-    rehearsed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """One utterance's turn. losses, norms: one for each step taken. cost: of what was served, None without feedback.
-    skipped: why there was no step."""
+    skipped: why there was no step. shortened: whether hypotheses were left out, to fit into memory."""
 
     student: Student
     losses: tuple[float, ...] = ()
     norms: tuple[float, ...] = ()
     cost: float | None = None
     skipped: str | None = None
+    shortened: bool = False
 
 
 def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
@@ -137,10 +114,11 @@ class Teacher:
         search = beam.greedy if settings.beam == 1 else beam.advance
         paths = beam.paths(search(beam.start(transducer), encoded, transducer, settings))
         found = distinct(paths, self._bundle.tokenizer, 0.03, 0.03 * len(encoded))[: settings.nbest]
-        return _heard(found), lambda hypotheses: log_likelihoods(transducer, encoded, hypotheses)
+        return heard_of(found), lambda hypotheses: log_likelihoods(transducer, encoded, hypotheses)
 
 
-def _heard(nbest: Sequence[Hypothesis]) -> Heard:
+def heard_of(nbest: Sequence[Hypothesis]) -> Heard:
+    """An n-best list by its acoustic scores alone."""
     return Heard(
         tuple(hypothesis.text for hypothesis in nbest),
         tuple(hypothesis.tokens for hypothesis in nbest),
@@ -157,15 +135,27 @@ def learn_one(
     settings: LearningSettings,
     generator: np.random.Generator,
     cost_function: CostFunction | None = None,
+    budget_bytes: int | None = None,
 ) -> Outcome:
-    """The student after one utterance. LearningError: a step diverged; the student given is as it was."""
+    """The student after one utterance. budget_bytes: what a step may take of memory, None for no bound.
+
+    LearningError: a step diverged; the student given is as it was.
+    """
     taught, score = teacher.hear(student.teacher, example.features)
-    candidates = gather(_heard(example.nbest), taught, example.signal, bundle.tokenizer.encode, settings, cost_function)
+    candidates = gather(
+        heard_of(example.nbest), taught, example.signal, bundle.tokenizer.encode, settings, cost_function
+    )
     cost = None if example.signal is None else float(candidates.costs[0])
     unknown = np.flatnonzero(np.isnan(candidates.nlls))
     if unknown.size:
         candidates.nlls[unknown] = -score([candidates.tokens[index] for index in unknown])
-    loss = objective(candidates, taught, example.signal, settings, student.baseline)
+    loss, shortened = affordable(
+        lambda settings: objective(candidates, taught, example.signal, settings, student.baseline),
+        bundle.architecture,
+        settings,
+        len(example.features),
+        budget_bytes,
+    )
     if cost is not None:
         usual = settings.baseline if student.baseline is None else student.baseline
         student = replace(student, baseline=running_mean(usual, cost, settings.baseline_decay))
@@ -175,7 +165,7 @@ def learn_one(
         student, value, norm = _collected(student, example.features, loss, session, bundle, settings, generator)
         return Outcome(student, (value,), (norm,), cost)
     student, losses, norms = _descended(student, example.features, loss, session, bundle, settings, generator)
-    return Outcome(replace(student, utterances=student.utterances + 1), losses, norms, cost)
+    return Outcome(replace(student, utterances=student.utterances + 1), losses, norms, cost, shortened=shortened)
 
 
 def rehearse_one(
@@ -268,93 +258,3 @@ def _descended(
         losses.append(value)
         norms.append(norm)
     return student, tuple(losses), tuple(norms)
-
-
-def learn(
-    student: Student,
-    take: Callable[[], Example | None],
-    step: Callable[[Student, Example], Outcome],
-    commit: Callable[[Student], None],
-    budget_seconds: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    commit_every: int = 8,
-    rehearse: Callable[[Student], Outcome | None] = lambda student: None,
-) -> tuple[Student, LearningReport]:
-    """Steps until nothing is left, time is up or ``stop`` says so; between steps only.
-
-    take: the next example, or None. commit: makes a student durable; called every ``commit_every`` utterances and at
-    the end. rehearse: after an utterance that taught something, takes steps on a transcribed one; None where it is not
-    its turn. A step that diverges is undone: the student goes back to the last commit and learning ends, and says so.
-    """
-    begin = time.monotonic()
-    first, committed, behind, reason = student.steps, student, 0, "nothing left to learn from"
-    losses: list[float] = []
-    norms: list[float] = []
-    served: list[float] = []
-    skipped: Counter[str] = Counter()
-    utterances = rehearsed = 0
-    while True:
-        if stop():
-            reason = "asked to stop"
-            break
-        if budget_seconds is not None and time.monotonic() - begin >= budget_seconds:
-            reason = "time is up"
-            break
-        if student.gradients is not None and student.gradients.full:
-            reason = "the round has the gradient that it asked for"
-            break
-        example = take()
-        if example is None:
-            break
-        utterances += 1
-        try:
-            outcome = step(student, example)
-            # What devices send of gradients is of their own utterances; the server rehearses.
-            stepped = outcome.skipped is None and student.gradients is None
-            again = rehearse(outcome.student) if stepped else None
-        except LearningError as error:
-            student, behind, reason = committed, 0, f"undone: {error}"
-            skipped["the step diverged"] += 1
-            break
-        student = outcome.student
-        losses.extend(outcome.losses)
-        norms.extend(outcome.norms)
-        if outcome.cost is not None:
-            served.append(outcome.cost)
-        if outcome.skipped is not None:
-            skipped[outcome.skipped] += 1
-            continue
-        if again is not None:
-            student = again.student
-            rehearsed += 1
-        behind += 1
-        if behind >= commit_every:
-            commit(student)
-            committed, behind = student, 0
-    if behind:
-        commit(student)
-    report = LearningReport(
-        utterances,
-        student.steps - first,
-        dict(skipped),
-        _mean(losses),
-        _mean(norms),
-        _mean(served),
-        reason,
-        time.monotonic() - begin,
-        _peak_bytes(),
-        rehearsed,
-    )
-    return student, report
-
-
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
-
-
-def _peak_bytes() -> int:
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -14,7 +14,7 @@ from device_sdk.feedback.signals import Signal
 from device_sdk.hypothesis import Hypothesis
 from device_sdk.personalization.cache import UtteranceCounts
 
-__all__ = ["Example", "Recent"]
+__all__ = ["Example", "Recent", "Remembered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,29 @@ class Example:
     reported: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """That an utterance is in memory, and not what it was. seconds_left: until it is gone whatever happens; feedback:
+    whether the app gave any; withheld: whether it is kept to check learning with, and never learned from."""
+
+    utterance_id: str
+    seconds_left: float
+    feedback: bool
+    withheld: bool
+
+
 class Recent:
-    """A bounded ring of examples, oldest first. capacity: utterances; seconds: how long one may stay."""
+    """A bounded ring of examples, oldest first, and beside it those withheld from learning.
+
+    capacity: utterances; seconds: how long one may stay, in either.
+    """
 
     def __init__(self, capacity: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._capacity = capacity
         self._seconds = seconds
         self._clock = clock
         self._examples: dict[str, Example] = {}
+        self._withheld: dict[str, Example] = {}
 
     def __len__(self) -> int:
         self._expire()
@@ -95,15 +110,39 @@ class Recent:
         key = next(marked, None) or next(waited, None)
         return None if key is None else self._examples.pop(key)
 
+    def withhold(self, example: Example, capacity: int) -> None:
+        """Keeps an example that was taken out, never to be learned from; the oldest beyond ``capacity`` are gone."""
+        self._withheld[example.utterance_id] = example
+        while len(self._withheld) > capacity:
+            del self._withheld[next(iter(self._withheld))]
+
+    def withheld(self) -> tuple[Example, ...]:
+        """What is withheld, oldest first."""
+        self._expire()
+        return tuple(self._withheld.values())
+
+    def contents(self) -> tuple[Remembered, ...]:
+        """What is in memory, without what was said, oldest first."""
+        self._expire()
+        oldest = self._clock() - self._seconds
+        return tuple(
+            Remembered(example.utterance_id, example.heard - oldest, example.signal is not None, held)
+            for held, examples in ((True, self._withheld), (False, self._examples))
+            for example in examples.values()
+        )
+
     def drop_features(self) -> None:
         """Leaves what feedback needs to mend counts, and nothing to learn from."""
         for key, example in self._examples.items():
             self._examples[key] = replace(example, features=example.features[:0].copy())
+        self._withheld.clear()
 
     def clear(self) -> None:
         self._examples.clear()
+        self._withheld.clear()
 
     def _expire(self) -> None:
         oldest = self._clock() - self._seconds
-        for key in [key for key, example in self._examples.items() if example.heard < oldest]:
-            del self._examples[key]
+        for examples in (self._examples, self._withheld):
+            for key in [key for key, example in examples.items() if example.heard < oldest]:
+                del examples[key]

@@ -146,7 +146,7 @@ def test_without_learning_nothing_is_learned_nor_kept_for_it(device: Device) -> 
     early = device.recognise(noise(9600, 1))
     device.feedback(early.utterance_id, Corrected("turn on the light"))
     device.withdraw("learning")
-    assert device.learn().stopped == "asked to stop"
+    assert device.learn().stopped == "the user has not agreed to learning"
     late = device.recognise(noise(9600, 2))
     assert {len(example.features) for example in device._recent._examples.values()} == {0}
     device.agree("learning")

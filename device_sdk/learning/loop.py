@@ -1,0 +1,151 @@
+"""The loop of local learning: take an utterance, see whether what was learned serves, take steps, make them durable."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from device_sdk.errors import LearningError
+from device_sdk.learning.learner import Outcome, Student
+from device_sdk.learning.memory import Example
+
+__all__ = ["LearningReport", "learn", "not_started"]
+
+
+@dataclass(frozen=True, slots=True)
+class LearningReport:
+    """What ``learn`` did. utterances: taken from memory; steps: taken; skipped: reason -> utterances not learned from.
+
+    loss: mean loss before each step, NaN without one. gradient_norm: mean, before clipping. cost: mean cost of what was
+    served, over utterances with feedback, NaN without. stopped: why it ended, or did not begin. seconds: wall clock.
+    peak_bytes: the process' largest resident memory so far, 0 where the system does not tell. rehearsed: transcribed
+    utterances that steps were taken on besides. shortened: utterances learned from with fewer hypotheses, to fit into
+    memory. rolled_back: why what was learned was taken back, None where it was not.
+    """
+
+    utterances: int
+    steps: int
+    skipped: Mapping[str, int]
+    loss: float
+    gradient_norm: float
+    cost: float
+    stopped: str
+    seconds: float
+    peak_bytes: int
+    rehearsed: int = 0
+    shortened: int = 0
+    rolled_back: str | None = None
+
+
+def learn(
+    student: Student,
+    take: Callable[[], Example | None],
+    step: Callable[[Student, Example], Outcome],
+    commit: Callable[[Student], None],
+    budget_seconds: float | None = None,
+    halt: Callable[[], str | None] = lambda: None,
+    commit_every: int = 8,
+    rehearse: Callable[[Student], Outcome | None] = lambda student: None,
+    worse: Callable[[Student, Example | None], tuple[Student, str] | None] = lambda student, example: None,
+) -> tuple[Student, LearningReport]:
+    """Steps until nothing is left, time is up or ``halt`` says why to stop; between utterances only.
+
+    take: the next example, or None. commit: makes a student durable; called every ``commit_every`` utterances and at
+    the end. rehearse: after an utterance that taught something, takes steps on a transcribed one; None where it is not
+    its turn. worse: asked before the steps on every example, and with None before every commit: what to fall back on
+    and why, or None where learning did no harm. A step that diverges is undone: the student goes back to the last
+    commit. Either ends learning, and the report says so.
+    """
+    begin = time.monotonic()
+    first, committed, behind, reason = student.steps, student, 0, "nothing left to learn from"
+    losses: list[float] = []
+    norms: list[float] = []
+    served: list[float] = []
+    skipped: Counter[str] = Counter()
+    utterances = rehearsed = shortened = 0
+    fallen: tuple[Student, str] | None = None
+    while fallen is None:
+        if (why := halt()) is not None:
+            reason = why
+            break
+        if budget_seconds is not None and time.monotonic() - begin >= budget_seconds:
+            reason = "time is up"
+            break
+        if student.gradients is not None and student.gradients.full:
+            reason = "the round has the gradient that it asked for"
+            break
+        example = take()
+        if example is None:
+            break
+        utterances += 1
+        fallen = worse(student, example)
+        if fallen is not None:
+            break
+        try:
+            outcome = step(student, example)
+            # What devices send of gradients is of their own utterances; the server rehearses.
+            stepped = outcome.skipped is None and student.gradients is None
+            again = rehearse(outcome.student) if stepped else None
+        except LearningError as error:
+            student, behind, reason = committed, 0, f"undone: {error}"
+            skipped["the step diverged"] += 1
+            break
+        student = outcome.student
+        losses.extend(outcome.losses)
+        norms.extend(outcome.norms)
+        if outcome.cost is not None:
+            served.append(outcome.cost)
+        if outcome.skipped is not None:
+            skipped[outcome.skipped] += 1
+            continue
+        if again is not None:
+            student = again.student
+            rehearsed += 1
+        shortened += outcome.shortened
+        behind += 1
+        if behind >= commit_every and (fallen := worse(student, None)) is None:
+            commit(student)
+            committed, behind = student, 0
+    if behind and fallen is None:
+        fallen = worse(student, None)
+    taken = student.steps - first
+    if fallen is not None:
+        student, reason = fallen[0], f"rolled back: {fallen[1]}"
+    if behind or fallen is not None:
+        commit(student)
+    report = LearningReport(
+        utterances,
+        taken,
+        dict(skipped),
+        _mean(losses),
+        _mean(norms),
+        _mean(served),
+        reason,
+        time.monotonic() - begin,
+        _peak_bytes(),
+        rehearsed,
+        shortened,
+        None if fallen is None else fallen[1],
+    )
+    return student, report
+
+
+def not_started(why: str) -> LearningReport:
+    """The report where nothing was done."""
+    return LearningReport(0, 0, {}, math.nan, math.nan, math.nan, why, 0.0, _peak_bytes())
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _peak_bytes() -> int:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,202 @@
+"""What the guard decides, from costs alone: harm is found, chance is not mistaken for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import ConfigurationError, StateError
+from device_sdk.hypothesis import Hypothesis, Scores
+from device_sdk.learning.candidates import Heard
+from device_sdk.learning.guard import (
+    Comparison,
+    GuardSettings,
+    Watch,
+    capital,
+    compared,
+    from_bytes,
+    harm,
+    harm_withheld,
+    to_bytes,
+    watched,
+)
+from device_sdk.learning.memory import Example
+
+SETTINGS = GuardSettings()
+RIGHT, WRONG = "turn on the light", "one two three four"
+
+
+def heard(*texts: str, sure: float = 0.97) -> Heard:
+    """An n-best list whose first entry has the share ``sure`` and whose others share the rest."""
+    shares = [sure, *[(1 - sure) / max(1, len(texts) - 1)] * (len(texts) - 1)]
+    return Heard(
+        texts, tuple((number + 1,) for number in range(len(texts))), tuple(math.log(max(s, 1e-9)) for s in shares)
+    )
+
+
+def example(text: str = RIGHT) -> Example:
+    nbest = (Hypothesis((1,), text, (), Scores(acoustic=0.0), 0.0),)
+    return Example("id", np.zeros((3, 4), np.float32), nbest, None, 0.0)
+
+
+def by_feedback(costs: dict[str, float]):
+    return lambda example, texts: [costs[text] for text in texts]
+
+
+def no_feedback(example: Example, texts: Sequence[str]) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("local", "base", "costs", "expected"),
+    [
+        ((RIGHT,), (RIGHT,), {RIGHT: 0.0}, (0.0, 0.0)),
+        ((WRONG,), (RIGHT,), {RIGHT: 0.0, WRONG: 1.0}, (1.0, 1.0)),
+        ((RIGHT,), (WRONG,), {RIGHT: 0.0, WRONG: 1.0}, (-1.0, 1.0)),  # learned what the published model has wrong
+        ((WRONG,), (RIGHT,), {RIGHT: 1.0, WRONG: 0.0}, (-1.0, 1.0)),  # the same, seen from a lie
+        ((WRONG,), (RIGHT,), None, (None, 1.0)),
+    ],
+)
+def test_two_models_on_one_utterance(local, base, costs, expected) -> None:
+    price = no_feedback if costs is None else by_feedback(costs)
+    other = heard(*base, sure=1.0)
+    found = compared(example(), heard(*local, sure=1.0), other, other, price)
+    assert (found.feedback, found.published) == tuple(
+        None if value is None else pytest.approx(value) for value in expected
+    )
+
+
+def test_the_less_sure_the_published_model_the_less_it_costs_to_leave_it() -> None:
+    drifts = []
+    for sure in (0.99, 0.8, 0.6, 0.5):
+        base = heard(RIGHT, WRONG, sure=sure)
+        found = compared(example(), heard(WRONG, sure=1.0), base, base, no_feedback)
+        assert found.published is not None
+        drifts.append(found.published)
+    assert drifts[0] == pytest.approx(0.99 - 2 * 0.99 * 0.01)
+    assert drifts == sorted(drifts, reverse=True)
+    assert drifts[-1] == pytest.approx(0.0)
+
+
+def test_what_heard_nothing_is_not_compared() -> None:
+    assert compared(example(), Heard((), (), ()), heard(RIGHT), heard(RIGHT), no_feedback) == Comparison()
+
+
+def test_costs_are_expected_over_the_list() -> None:
+    local, base = heard(RIGHT, WRONG, sure=0.75), heard(RIGHT, WRONG, sure=0.5)
+    found = compared(example(), local, base, base, by_feedback({RIGHT: 0.0, WRONG: 1.0}))
+    assert found.feedback == pytest.approx(0.25 - 0.5)
+
+
+@given(st.lists(st.floats(-1.0, 1.0), max_size=30), st.floats(0.0, 0.3), st.floats(0.01, 0.75))
+def test_nobody_loses_more_than_there_is(differences: list[float], tolerance: float, bet: float) -> None:
+    assert capital(differences, tolerance, bet) > 0.0
+
+
+@given(st.floats(-1.0, 1.0), st.floats(-1.0, 1.0), st.floats(0.0, 1.0), st.floats(0.05, 0.3))
+def test_a_bet_on_what_is_tolerated_is_at_most_fair(one: float, other: float, share: float, tolerance: float) -> None:
+    """Over any two outcomes of a mean of at most the tolerance, the expected capital is at most 1."""
+    mean = share * one + (1 - share) * other
+    if mean <= tolerance:
+        expected = share * capital([one], tolerance, 0.75) + (1 - share) * capital([other], tolerance, 0.75)
+        assert expected <= 1.0 + 1e-12
+
+
+def alarms(differences: np.ndarray, kind: str) -> np.ndarray:
+    """[streams, utterances] -> when each stream's alarm came, NaN for never."""
+    when = np.full(len(differences), np.nan)
+    for stream, values in enumerate(differences):
+        watch = Watch()
+        for number, value in enumerate(values):
+            watch = watched(watch, Comparison(**{kind: float(value)}), SETTINGS)
+            if harm(watch, SETTINGS) is not None:
+                when[stream] = number + 1
+                break
+    return when
+
+
+@pytest.mark.parametrize("kind", ["feedback", "published"])
+def test_false_alarms_are_rarer_than_the_doubt(kind: str) -> None:
+    """100 streams of 300 utterances at the very edge of what is tolerated: doubt allows one alarm in 100."""
+    rng = np.random.default_rng(0)
+    edge = SETTINGS.tolerance if kind == "feedback" else SETTINGS.drift
+    for spread in (0.2, 0.7):
+        differences = edge + spread * rng.choice((-1.0, 1.0), (100, 300))
+        found = alarms(np.clip(differences, -1.0, 1.0), kind)
+        seen = np.nansum(np.where(np.isnan(found), 300, found))
+        assert np.isfinite(found).sum() <= SETTINGS.doubt * seen + 3.0 * math.sqrt(SETTINGS.doubt * seen)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mean", "within"), [("feedback", 0.5, 30), ("published", 0.8, 30), ("feedback", 0.2, 90)]
+)
+def test_harm_is_found(kind: str, mean: float, within: int) -> None:
+    rng = np.random.default_rng(1)
+    differences = np.clip(mean + 0.3 * rng.standard_normal((50, 500)), -1.0, 1.0)
+    found = alarms(differences, kind)
+    assert np.isfinite(found).all()
+    assert np.median(found) <= within
+
+
+def test_harm_after_a_long_good_time_is_found_as_soon() -> None:
+    watch = Watch()
+    for _ in range(5000):
+        watch = watched(watch, Comparison(feedback=-0.3, published=0.0), SETTINGS)
+    for _ in range(20):
+        watch = watched(watch, Comparison(feedback=0.6), SETTINGS)
+    assert harm(watch, SETTINGS) == "by the feedback, it serves worse than the published model"
+
+
+@pytest.mark.parametrize(
+    ("seen", "named"),
+    [
+        ([], None),
+        ([Comparison()] * 12, None),
+        ([Comparison(feedback=0.0, published=0.0)] * 12, None),
+        ([Comparison(feedback=-0.5, published=0.2)] * 12, None),
+        ([Comparison(feedback=1.0)] * 3, None),
+        ([Comparison(feedback=0.8)] * 12, "12 withheld utterances are served worse than before, by the feedback"),
+        ([Comparison(feedback=-0.8, published=0.95)] * 12, "by the published model"),
+        ([Comparison(feedback=0.8)] * 3 + [Comparison(feedback=-0.8)] * 3, None),
+    ],
+)
+def test_what_withheld_utterances_tell(seen: list[Comparison], named: str | None) -> None:
+    found = harm_withheld(seen, SETTINGS)
+    assert (found is None) == (named is None)
+    assert named is None or named in str(found)
+
+
+def test_the_guard_remembers_no_content() -> None:
+    watch = Watch(2.5, 1.0, 3, "it has left what the published model thinks likely")
+    assert from_bytes(to_bytes(watch)) == watch
+    assert from_bytes(None) == Watch()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", to_bytes(Watch(served=-1.0)), to_bytes(Watch(drift=math.nan))])
+def test_damaged_records_are_refused(content: bytes) -> None:
+    with pytest.raises(StateError, match="settings/guard"):
+        from_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"withhold": -1},
+        {"capacity": 0},
+        {"interval": 0},
+        {"drift": 1.1},
+        {"tolerance": -0.1},
+        {"bet": 0.0},
+        {"doubt": 1.0},
+        {"bet": 0.9, "drift": 0.25},
+    ],
+)
+def test_impossible_settings_are_named(change: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match=r"guard\."):
+        replace(SETTINGS, **change)
