@@ -16,6 +16,7 @@ from server.problems import Refusal
 from server.registry.initial import InitialModel, register_initial
 from server.registry.models import find_model, load, trainable
 from server.registry.publications import current_version
+from server.registry.retention import remove_old
 from server.rounds.advance import Evaluate, abandon, advance, close_overdue, remove_orphans
 from server.rounds.releases import Rehearse
 from server.rounds.settings import RoundSettings
@@ -125,6 +126,9 @@ class Service:
     def advance(self, round_id: str) -> None:
         with self._advancing:
             advance(self.database, self.blobs, round_id, self.settings.clock, self._evaluate, self._rehearse)
+            if self.settings.keep_models is not None:
+                with self.database.read() as connection:
+                    remove_old(connection, self.blobs, self.settings.keep_models)
 
     def create_round(self, settings: RoundSettings, *, opened: bool) -> dict[str, Any]:
         """Raises Refusal: 409 ``round_open``, 422 ``no_rehearsal`` for a rehearsal without speech to rehearse."""

@@ -42,6 +42,7 @@ class ServerSettings:
     pass it is refused. math.inf lets a stream run without a bound, and the ledger says so.
     delta_probability: the delta at which Gaussian epsilons are stated.
     tick_seconds: how often deadlines are looked at. clock: seconds since the epoch.
+    keep_models: how many of the newest models keep their weights (:mod:`server.registry.retention`); None keeps all.
     """
 
     database: str
@@ -54,6 +55,7 @@ class ServerSettings:
     deltas_cap: float = math.inf
     delta_probability: float = 1e-6
     tick_seconds: float = 0.5
+    keep_models: int | None = None
     limits: Limits = Limits()
     clock: Callable[[], float] = time.time
 
@@ -65,6 +67,8 @@ class ServerSettings:
             value = getattr(self, name)
             if not value > 0:
                 raise ConfigurationError(f"{name}: found {value!r}, expected a positive number")
+        if self.keep_models is not None and self.keep_models < 2:
+            raise ConfigurationError(f"keep_models: found {self.keep_models}, expected 2 or more, or None")
         if not 0 < self.delta_probability < 1:
             raise ConfigurationError(f"delta_probability: found {self.delta_probability!r}, expected inside (0, 1)")
 

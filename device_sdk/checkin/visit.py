@@ -95,8 +95,9 @@ def _enqueue(who: Identity, answer: CheckedIn, knowledge: Knowledge, recent: Rec
         if plan is not None and wanted and not exchange.has_reported(store, who, offer.round_id, "marginals"):
             knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
             recent.reported()
-        deltas = offer.deltas
-        if deltas is not None and settings.share_deltas and knowledge.consent.deltas:
+        deltas = offer.deltas if settings.share_deltas and knowledge.consent.deltas else None
+        # Adapters have gradients of their factors, and none of the published weights.
+        if deltas is not None and (deltas.kind == "difference" or settings.learning.subset != "adapters"):
             _enqueue_delta(who, offer, deltas, knowledge)
 
 

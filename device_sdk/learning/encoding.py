@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # learning starts without pydantic
     from device_sdk.wire.messages import Encoding
 
 
-__all__ = ["LEVELS", "SCALE", "decode", "encode", "group_sizes"]
+__all__ = ["LEVELS", "SCALE", "ScalePer", "decode", "encode", "group_sizes"]
 
 LEVELS = 127
 """Largest magnitude of an int8 value."""

@@ -60,6 +60,9 @@ def command(
         float, typer.Option(help="Largest epsilon a device may spend on deltas; deltas without noise need 'inf'.")
     ] = float("inf"),
     retry_after: Annotated[float, typer.Option(help="Seconds after which devices check in again.", min=0.01)] = 60.0,
+    keep_models: Annotated[
+        int | None, typer.Option(help="Keep the weights of so many of the newest models.  [default: of all]", min=2)
+    ] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="Written with the URL as JSON once the server accepts connections.")
     ] = None,
@@ -82,6 +85,7 @@ def command(
         marginals_cap=marginals_cap,
         deltas_cap=deltas_cap,
         retry_after_seconds=retry_after,
+        keep_models=keep_models,
     )
     run(
         settings,

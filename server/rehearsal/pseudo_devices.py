@@ -29,8 +29,6 @@ __all__ = ["PseudoDevices"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 
-_BLANK = 0
-
 
 class PseudoDevices:
     """Owns the training session and the list of utterances; audio is read when its turn comes. One thread at a time."""
@@ -98,5 +96,5 @@ class PseudoDevices:
 
 
 def _writable(utterance: Utterance, bundle: Bundle) -> bool:
-    tokens = bundle.tokenizer.encode(utterance.text) if utterance.text and utterance.score_words else ()
-    return bool(tokens) and _BLANK not in tokens
+    text = " ".join((utterance.text or "").lower().split()) if utterance.score_words else ""
+    return bool(text) and bundle.tokenizer.decode(bundle.tokenizer.encode(text)) == text

@@ -17,6 +17,7 @@ from server.devices.enrolment import enrol, read_public_key, same_secret
 from server.problems import Refusal
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
+from server.registry.retention import check_present
 from server.rounds import check_in as checking
 from server.rounds.reports import Contribution, accept
 from server.rounds.store import find_round, read_settings
@@ -114,8 +115,8 @@ def post_deltas(request: Request, round_id: str, body: Large) -> Response:
             raise Refusal(422, "too_many_utterances", detail, "utterances")
         try:
             read_delta(body, own.shapes(base.sha256), plan)
-        except ProtocolError as error:
-            raise refused(error, "bad_delta") from error
+        except ProtocolError as error:  # begins with the name of the tensor
+            raise refused(error, "bad_delta", str(error).partition(": ")[0]) from error
         blob = f"deltas/{round_id}/{uuid4().hex}.safetensors"
         own.blobs.put(blob, body)
     contribution = Contribution(header.report_id, round_id, "deltas", body, header.utterances, blob=blob)
@@ -128,6 +129,7 @@ def get_model(request: Request, version: str) -> Response:
     own = service(request)
     with own.database.read() as connection:
         row = model_registry.find_model(connection, version)
+    check_present(own.blobs, row)
     etag = f'"{row.sha256}"'
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers={"ETag": etag})

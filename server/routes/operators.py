@@ -36,6 +36,7 @@ from server.problems import Refusal
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version, history, publish
+from server.registry.retention import check_present
 from server.rounds.settings import RoundSettings
 from server.rounds.store import find_round, list_rounds, view
 from server.routes.bodies import body_reader, parse, plain, refused, service
@@ -163,6 +164,7 @@ def publish_model(request: Request, version: str, note: str = "") -> Response:
     own = service(request)
     with own.database.write() as connection:
         row = model_registry.find_model(connection, version)
+        check_present(own.blobs, row)
         publish(connection, "model", version, own.settings.clock(), note[:500] or "published by the operator")
         return plain(_model_view(row))
 

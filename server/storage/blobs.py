@@ -55,6 +55,9 @@ class BlobStore:
             raise StateError(f"blob name {name!r}: expected folder/name made of letters, digits, '.', '_' and '-'")
         return self.folder / name
 
+    def has(self, name: str) -> bool:
+        return self.path(name).is_file()
+
     def delete(self, name: str) -> None:
         self.path(name).unlink(missing_ok=True)
 

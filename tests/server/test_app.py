@@ -240,6 +240,8 @@ def test_bad_deltas(
     answer = device.send_delta(round_id, arrays(**values), **{"utterances": 5} | changes)
     assert refusal(answer) == expected
     assert detail in answer.json()["detail"]
+    if expected[1] == "bad_delta":
+        assert answer.json()["field"] in {*values, "delta"}
     own = http.app.state.service
     assert list(own.blobs.names("deltas")) == []
     assert operator.get(f"rounds/{round_id}")["reports"]["deltas"] == 0
