@@ -86,8 +86,10 @@ def try_out(bundle: Bundle) -> list[str]:
     """Load every graph and run it once; returns what was done. Raises :class:`BundleError` for what does not work."""
     import numpy as np
 
+    from device_sdk.bundle.subsets import SUBSETS, trainable, training_file
+    from device_sdk.learning.adapters import factorised
     from device_sdk.runtimes.onnxruntime import PRECISIONS, OnnxTransducer
-    from device_sdk.runtimes.training import TrainingSession
+    from device_sdk.runtimes.training import open_training
     from device_sdk.runtimes.trial import try_transducer
 
     sizes, checks = bundle.architecture, []
@@ -98,10 +100,19 @@ def try_out(bundle: Bundle) -> list[str]:
             continue
         frames = try_transducer(OnnxTransducer(bundle, precision=precision), f"{bundle.path}, {precision}")
         checks.append(f"recognition graphs, {precision}: {frames} frames encoded, {sizes.pieces} pieces scored")
-    gradients = TrainingSession(bundle).run(bundle.weights, features, [[1], []], [1.0, 0.0], [0.0, 1.0], 1.0)
-    if not all(np.isfinite(value).all() for value in gradients.gradients.values()):
-        raise BundleError(f"{bundle.path}: training.onnx gives gradients that are not finite; export it again")
-    checks.append(f"training graph: {len(gradients.gradients)} gradients, finite")
+    for subset in SUBSETS:
+        file, parameters = training_file(subset), dict(bundle.weights)
+        if subset != "whole" and not bundle.has(file):
+            checks.append(f"training graph, {subset}: none; idiolect export refresh makes it")
+            continue
+        if subset == "adapters":
+            matrices = trainable(sizes, subset)
+            parameters |= factorised(parameters, parameters, matrices, 1, np.random.default_rng(0))
+        session = open_training(bundle, subset)
+        gradients = session.run(parameters, features, [[1], []], [1.0, 0.0], [0.0, 1.0], 1.0).gradients
+        if not all(np.isfinite(value).all() for value in gradients.values()):
+            raise BundleError(f"{bundle.path}: {file} gives gradients that are not finite; export it again")
+        checks.append(f"training graph, {subset}: {len(gradients)} gradients, finite")
     if bundle.has("language_model.onnx"):
         from device_sdk.runtimes.language_model import NeuralLanguageModel
 

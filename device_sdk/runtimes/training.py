@@ -79,7 +79,7 @@ class TrainingSession:
             graph, source = bundle.file(file).read_bytes(), str(bundle.file(file))
             names = trainable(architecture, subset)
             expected = [each for name in names for each in (factor_names(name) if subset == "adapters" else (name,))]
-            if bundle.has(frozen_file(subset)):
+            if frozen(architecture, subset) and bundle.has(frozen_file(subset)):
                 beneath = _frozen_layers(bundle, subset, threads)
         elif architecture is not None:
             source = "training graph"
@@ -109,6 +109,10 @@ class TrainingSession:
     def trainable(self) -> tuple[str, ...]:
         """What the graph returns gradients for, in the canonical order; factors by their own names."""
         return tuple(name.removeprefix(GRADIENT) for name in self._outputs if name.startswith(GRADIENT))
+
+    def too_large(self, features: Float, hypotheses: Sequence[Sequence[int]]) -> str | None:
+        """Why an utterance cannot be run: never here, since the graph's sizes are free."""
+        return None
 
     def run(
         self,

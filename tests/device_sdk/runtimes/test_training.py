@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from device_sdk.bundle import PRESETS, Bundle
+from device_sdk.bundle.subsets import factor_names, trainable
 from device_sdk.errors import BundleError, LearningError
-from device_sdk.runtimes.training import TrainingSession
+from device_sdk.runtimes.training import TrainingSession, open_training
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +94,28 @@ def test_a_parameter_of_another_shape_or_type_is_refused(session: TrainingSessio
         parameters = dict(tiny_bundle.weights) | {"joiner.output.bias": value}
         with pytest.raises(LearningError, match=r"parameters: 'joiner\.output\.bias': found float"):
             session.run(**arguments(tiny_bundle, parameters=parameters))
+
+
+def test_factors_of_another_shape_are_refused(tiny_bundle: Bundle) -> None:
+    """Their rank is free, but must be one rank."""
+    session, parameters = open_training(tiny_bundle, "adapters"), dict(tiny_bundle.weights)
+    for name in trainable(tiny_bundle.architecture, "adapters"):
+        (up, down), (out, width) = factor_names(name), parameters[name].shape
+        parameters[up], parameters[down] = np.zeros((out, 3), np.float32), np.zeros((3, width), np.float32)
+    found = session.run(**arguments(tiny_bundle, parameters=parameters))
+    assert found.gradients["encoder.0.R.up"].shape == (128, 3)
+    for name, shape in (("encoder.0.R.down", (2, 32)), ("joiner.output.weight.up", (64,))):
+        wrong = parameters | {name: np.zeros(shape, np.float32)}
+        with pytest.raises(LearningError, match=rf"parameters: '{name}': found float32 {re.escape(str([*shape]))}"):
+            session.run(**arguments(tiny_bundle, parameters=wrong))
+    with pytest.raises(LearningError, match=r"'encoder\.0\.W\.up': found nothing, expected float32 \[128, 1\]"):
+        session.run(**arguments(tiny_bundle))
+
+
+def test_a_graph_of_another_subset_is_refused(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("device_sdk.runtimes.training.training_file", lambda subset: "training.acoustic.onnx")
+    with pytest.raises(BundleError, match=r"expected losses and gradients for \['encoder\.0\.W'"):
+        open_training(tiny_bundle, "whole")
 
 
 def test_what_a_session_is_made_from(tiny_bundle: Bundle) -> None:
