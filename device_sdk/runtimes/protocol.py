@@ -1,15 +1,19 @@
-"""What a decoder needs of a transducer, whatever runs it."""
+"""What a decoder needs of a transducer and a learner of its gradients, whatever runs them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from device_sdk.bundle.architecture import Architecture
 
-__all__ = ["RecurrentState", "Transducer"]
+if TYPE_CHECKING:
+    from device_sdk.runtimes.training import Gradients
+
+__all__ = ["RecurrentState", "Training", "Transducer"]
 
 Float = NDArray[np.float32]
 
@@ -46,4 +50,30 @@ class Transducer(Protocol):
 
         Returns log-probabilities [B, V] or [B, K, V] float32 (nats).
         """
+        ...
+
+
+class Training(Protocol):
+    """Losses and gradients of one utterance's hypotheses; see
+    :class:`device_sdk.runtimes.training.TrainingSession`. F: frames; M: mel bins; N: hypotheses."""
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """What gradients are given for, in the canonical order."""
+        ...
+
+    def too_large(self, features: Float, hypotheses: Sequence[Sequence[int]]) -> str | None:
+        """Why an utterance [F, M] with these hypotheses cannot be run, None where it can."""
+        ...
+
+    def run(
+        self,
+        parameters: Mapping[str, Float],
+        features: Float,
+        hypotheses: Sequence[Sequence[int]],
+        weights: ArrayLike,
+        costs: ArrayLike | None = None,
+        cost_scale: float = 0.0,
+    ) -> Gradients:
+        """d(sum_i weights_i NLL_i + cost_scale * E[M]) by everything trainable (paper 001, eq. 1)."""
         ...

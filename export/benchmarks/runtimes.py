@@ -30,6 +30,7 @@ from device_sdk.runtimes.executorch import ExecutorchTransducer
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.protocol import Transducer
 from export.benchmarks.decode import speech
+from export.benchmarks.executorch_training import training_figures
 from export.executorch import export_executorch
 
 __all__ = ["benchmark"]
@@ -68,14 +69,15 @@ print(json.dumps([clock, processor, peak]))
 
 
 def benchmark() -> list[Figure]:
-    """The encoder alone, beam 8 end to end, the cold start, and the agreement of the best hypotheses; medians."""
+    """The encoder alone, beam 8 end to end, the cold start, the agreement of the best hypotheses, and local steps;
+    medians."""
     bundle, clips = _bundle(), speech()
     with TemporaryDirectory(prefix="idiolect-runtimes-") as folder:
         programs = export_executorch(bundle, Path(folder) / "executorch")
         ours, peer = ExecutorchTransducer(programs, bundle), OnnxTransducer(bundle)
         figures = _speeds(bundle, ours, peer, clips)
         figures += _starts(bundle, programs, clips[0], Path(folder) / "clip")
-        return figures + _agreement(bundle, ours, peer, clips)
+        return figures + _agreement(bundle, ours, peer, clips) + training_figures()
 
 
 def _bundle() -> Bundle:

@@ -99,15 +99,21 @@ def sherpa(
 def executorch(
     bundle: Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")],
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    training: Annotated[
+        bool, typer.Option("--training", help="Also write training programs, for utterances up to three sizes.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
-    """Write BUNDLE as ExecuTorch programs on XNNPACK: encoder.pte, predictor.pte, joiner.pte and executorch.json."""
+    """Write BUNDLE as ExecuTorch programs on XNNPACK: encoder.pte, predictor.pte, joiner.pte and executorch.json.
+
+    A device with DeviceSettings(runtime="executorch", programs=OUT) recognises with them, and learns with --training.
+    """
     from device_sdk.bundle import Bundle
-    from export.executorch import export_executorch
+    from export.executorch import TRAINING_BUCKETS, export_executorch
 
     opened = Bundle.open(None if bundle == "default" else bundle)
-    _report_files(opened, export_executorch(opened, out), as_json, output)
+    _report_files(opened, export_executorch(opened, out, TRAINING_BUCKETS if training else ()), as_json, output)
 
 
 def _writers() -> ModuleType:

@@ -23,7 +23,7 @@ LIBRARIES = {
     "device_sdk/wire": {"pydantic"},
     "device_sdk": DEVICE_LIBRARIES,
 }
-EXECUTORCH = "device_sdk/runtimes/executorch.py"
+EXECUTORCH = "device_sdk/runtimes/executorch/bindings.py"
 """The one module of the device that may import torch, as ExecuTorch's Python bindings do, and only when it is used."""
 
 HEAVY = {"torch", "fastapi", "onnx", "sqlalchemy", "uvicorn", "kenlm", "sounddevice"}

@@ -1,4 +1,4 @@
-"""A bundle as ExecuTorch programs for phones and other small machines: encoder, predictor and joiner, on XNNPACK.
+"""The steps that recognise, in torch as XNNPACK wants them: encoder, predictor and joiner.
 
 The LSTMs are written out as cells, one linear map for each gate, since XNNPACK runs such a step whole; with a joint map
 that is cut into gates, or with torch's own LSTM, every cut leaves it. The encoder takes one stacked frame a call: ten
@@ -7,73 +7,17 @@ unrolled into one program took twice as long here, for XNNPACK packs the recurre
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
-from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.manifest import FileEntry
-from device_sdk.bundle.weights import architecture_digest
-from device_sdk.errors import MissingExtraError
-from device_sdk.runtimes.executorch import (
-    FORMAT_VERSION,
-    MANIFEST,
-    METHOD,
-    PROGRAMS,
-    ExecutorchManifest,
-    program_shapes,
-    weights_digest,
-)
 from export.networks.rnnt import RNNT
 
-if TYPE_CHECKING:
-    from device_sdk.bundle import Bundle
-
-__all__ = ["BATCH", "EncoderStep", "JoinerStep", "PredictorStep", "export_executorch"]
+__all__ = ["BATCH", "EncoderStep", "JoinerStep", "PredictorStep", "step_example"]
 
 BATCH = 256
 """Most rows that one call of the predictor or the joiner takes; a search with more makes several calls."""
 
 Step = tuple[Tensor, Tensor, Tensor]
-
-
-def export_executorch(bundle: Bundle, folder: str | Path) -> Path:
-    """Write ``encoder.pte``, ``predictor.pte``, ``joiner.pte`` and ``executorch.json``. Returns the folder.
-
-    Raises :class:`MissingExtraError` where ExecuTorch is not installed.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    manifest = folder / MANIFEST
-    manifest.unlink(missing_ok=True)  # without it nothing loads the programs while some of them are old
-    network = RNNT(bundle.architecture).from_parameters(bundle.weights).eval().requires_grad_(False)
-    steps: list[EncoderStep | PredictorStep | JoinerStep]
-    steps = [EncoderStep(network), PredictorStep(network), JoinerStep(network)]
-    files = {}
-    for name, step in zip(PROGRAMS, steps, strict=True):
-        program = _program(step)
-        (folder / name).write_bytes(program)
-        files[name] = FileEntry(sha256=hashlib.sha256(program).hexdigest(), size=len(program))
-    described = ExecutorchManifest(
-        format_version=FORMAT_VERSION,
-        architecture=architecture_digest(bundle.architecture),
-        weights=weights_digest(bundle),
-        version=bundle.version,
-        executorch=version("executorch"),
-        batch=BATCH,
-        files=files,
-        programs=program_shapes(bundle.architecture),
-    )
-    manifest.write_text(described.model_dump_json(indent=2) + "\n", "utf-8")
-    return folder
 
 
 class Cell(nn.Module):
@@ -141,6 +85,7 @@ class JoinerStep(nn.Module):
 
     def __init__(self, network: RNNT) -> None:
         super().__init__()
+        self.architecture = network.architecture
         self.network = network
 
     def forward(self, encoded: Tensor, predicted: Tensor) -> Tensor:
@@ -153,8 +98,9 @@ def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     return linear
 
 
-def _examples(step: nn.Module, sizes: Architecture) -> tuple[tuple[Tensor, ...], tuple[dict[int, object], ...]]:
+def step_example(step: Step) -> tuple[tuple[Tensor, ...], tuple[dict[int, object], ...]]:
     """Inputs to trace a step with, and which of their sizes may vary."""
+    sizes = step.architecture
     rows = 4  # neither 0 nor 1, which a trace would hold for constant
     batch = torch.export.Dim("batch", min=1, max=BATCH)
     if isinstance(step, EncoderStep):
@@ -165,33 +111,3 @@ def _examples(step: nn.Module, sizes: Architecture) -> tuple[tuple[Tensor, ...],
         return (torch.zeros(rows, dtype=torch.int64), state, state.clone()), ({0: batch}, {1: batch}, {1: batch})
     joint = torch.zeros(rows, sizes.joiner_size)
     return (joint, joint.clone()), ({0: batch}, {0: batch})
-
-
-def _program(step: EncoderStep | PredictorStep | JoinerStep) -> bytes:
-    sizes = step.network.architecture if isinstance(step, JoinerStep) else step.architecture
-    with _quiet():
-        try:
-            from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-            from executorch.exir import to_edge_transform_and_lower
-        except ModuleNotFoundError as error:
-            raise MissingExtraError(
-                f"export to ExecuTorch needs the module {error.name!r}; "
-                "install it with: pip install 'idiolect-server[train]'"
-            ) from error
-        inputs, varying = _examples(step, sizes)
-        traced = torch.export.export(step.eval(), inputs, dynamic_shapes=varying)
-        lowered = to_edge_transform_and_lower({METHOD: traced}, partitioner=[XnnpackPartitioner()])
-        program = lowered.to_executorch()
-    return bytes(program.buffer)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the remarks of torchao and ExecuTorch on their own optional parts."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)

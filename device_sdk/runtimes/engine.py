@@ -1,0 +1,63 @@
+"""Which runtime runs a bundle's networks: the one place that chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from device_sdk.bundle import Bundle
+from device_sdk.bundle.subsets import Subset
+from device_sdk.errors import BundleError, ConfigurationError
+from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
+from device_sdk.runtimes.protocol import Training, Transducer
+from device_sdk.runtimes.training import open_training
+
+__all__ = ["RUNTIMES", "Engine", "Runtime", "check_runtime"]
+
+Runtime = Literal["onnxruntime", "executorch"]
+RUNTIMES: tuple[Runtime, ...] = ("onnxruntime", "executorch")
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Opens what recognises and what learns. programs: folder of ExecuTorch programs, as ``idiolect export executorch``
+    wrote it; None is the folder ``executorch`` in the bundle's. threads: of each session. precision: of products of
+    recognition, on onnxruntime."""
+
+    runtime: Runtime = "onnxruntime"
+    programs: Path | None = None
+    threads: int = 1
+    precision: Precision = "float32"
+
+    def transducer(self, bundle: Bundle, precision: Precision | None = None) -> Transducer:
+        """precision: instead of the engine's own. Raises :class:`BundleError`, :class:`MissingExtraError`."""
+        if self.runtime == "onnxruntime":
+            return OnnxTransducer(bundle, self.threads, precision or self.precision)
+        from device_sdk.runtimes.executorch import ExecutorchTransducer
+
+        return ExecutorchTransducer(self._folder(bundle), bundle, self.threads)
+
+    def training(self, bundle: Bundle, subset: Subset = "whole") -> Training:
+        """Gradients for a subset's parameters. Raises :class:`BundleError`, :class:`MissingExtraError` and,
+        for a subset that the runtime has no programs for, :class:`ConfigurationError`."""
+        if self.runtime == "onnxruntime":
+            return open_training(bundle, subset, self.threads)
+        from device_sdk.runtimes.executorch import ExecutorchTrainingSession
+
+        return ExecutorchTrainingSession(self._folder(bundle), bundle.architecture, self.threads, subset)
+
+    def _folder(self, bundle: Bundle) -> Path:
+        folder = Path(bundle.path) / "executorch" if self.programs is None else self.programs
+        if not folder.is_dir():
+            raise BundleError(
+                f"{folder}: no such folder; runtime 'executorch' needs the programs that "
+                f"`idiolect export executorch {bundle.path} {folder} --training` writes"
+            )
+        return folder
+
+
+def check_runtime(value: object, name: str) -> None:
+    """Raises :class:`ConfigurationError` for what is no :data:`Runtime`. name: of the setting."""
+    if value not in RUNTIMES:
+        raise ConfigurationError(f"{name}: found {value!r}, expected one of {', '.join(RUNTIMES)}")

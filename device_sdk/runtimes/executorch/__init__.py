@@ -1,0 +1,25 @@
+"""A bundle's networks as ExecuTorch programs, behind the same protocols as onnxruntime.
+
+A folder that ``idiolect export executorch`` wrote holds three programs that recognise, one for each training bucket
+where it was asked to, and ``executorch.json``. Programs are per architecture: weights stand in them at known places,
+and a device puts its own there when it loads one.
+
+ExecuTorch's Python bindings take torch tensors: :mod:`device_sdk.runtimes.executorch.bindings` is the one module of the
+device that imports torch, and only when a program is loaded. Apps in C++, Kotlin or Swift run the same programs without
+either.
+"""
+
+from __future__ import annotations
+
+from device_sdk.runtimes.executorch.manifest import MANIFEST, PROGRAMS, Bucket, ExecutorchManifest
+from device_sdk.runtimes.executorch.training import ExecutorchTrainingSession
+from device_sdk.runtimes.executorch.transducer import ExecutorchTransducer
+
+__all__ = [
+    "MANIFEST",
+    "PROGRAMS",
+    "Bucket",
+    "ExecutorchManifest",
+    "ExecutorchTrainingSession",
+    "ExecutorchTransducer",
+]

@@ -1,0 +1,17 @@
+"""A bundle as ExecuTorch programs for phones and other small machines, which recognise and, where asked to, train."""
+
+from __future__ import annotations
+
+from export.executorch.steps import BATCH, EncoderStep, JoinerStep, PredictorStep
+from export.executorch.training import TrainingStep
+from export.executorch.writer import TRAINING_BUCKETS, export_executorch
+
+__all__ = [
+    "BATCH",
+    "TRAINING_BUCKETS",
+    "EncoderStep",
+    "JoinerStep",
+    "PredictorStep",
+    "TrainingStep",
+    "export_executorch",
+]

@@ -1,0 +1,112 @@
+"""Writes a folder of ExecuTorch programs for phones and other small machines."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.manifest import FileEntry
+from device_sdk.bundle.weights import architecture_digest
+from device_sdk.runtimes.executorch.constants import program_constants, with_constants
+from device_sdk.runtimes.executorch.manifest import (
+    FORMAT_VERSION,
+    MANIFEST,
+    PROGRAMS,
+    Bucket,
+    ExecutorchManifest,
+    program_shapes,
+)
+from export.executorch.lowering import lowered, lowered_to_xnnpack
+from export.executorch.steps import BATCH, EncoderStep, JoinerStep, PredictorStep, step_example
+from export.executorch.training import TrainingStep, training_example
+from export.networks.rnnt import RNNT
+
+if TYPE_CHECKING:
+    from device_sdk.bundle import Bundle
+
+__all__ = ["TRAINING_BUCKETS", "export_executorch"]
+
+TRAINING_BUCKETS = (
+    Bucket(frames=128, tokens=16, hypotheses=8),
+    Bucket(frames=256, tokens=32, hypotheses=8),
+    Bucket(frames=704, tokens=96, hypotheses=8),
+)
+"""A short command, a sentence, and the 20 s after which a session ends an utterance. A program's memory is that of its
+bucket's full size; its time is that of the utterance's frames."""
+
+
+def export_executorch(bundle: Bundle, folder: str | Path, training: Sequence[Bucket] = ()) -> Path:
+    """Write ``encoder.pte``, ``predictor.pte``, ``joiner.pte``, a program for each training bucket, in the order given,
+    and ``executorch.json``. Returns the folder.
+
+    Raises :class:`MissingExtraError` where ExecuTorch is not installed.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = folder / MANIFEST
+    manifest.unlink(missing_ok=True)  # without it nothing loads the programs while some of them are old
+    sizes = bundle.architecture
+    files, constants = {}, {}
+    values = program_constants(sizes, bundle.weights)
+    for name, (program, places) in _recognising(sizes).items():
+        files[name] = _written(folder / name, with_constants(program, places, values[name], name))
+        constants[name] = places
+    for bucket in training:
+        files[bucket.file] = _written(folder / bucket.file, _training(sizes, bucket))
+    described = ExecutorchManifest(
+        format_version=FORMAT_VERSION,
+        architecture=architecture_digest(sizes),
+        weights=hashlib.sha256(bundle.packed).hexdigest(),
+        version=bundle.version,
+        executorch=version("executorch"),
+        batch=BATCH,
+        files=files,
+        programs=program_shapes(sizes),
+        constants=constants,
+        training=tuple(training),
+    )
+    manifest.write_text(described.model_dump_json(indent=2) + "\n", "utf-8")
+    return folder
+
+
+def _written(path: Path, program: bytes) -> FileEntry:
+    path.write_bytes(program)
+    return FileEntry(sha256=hashlib.sha256(program).hexdigest(), size=len(program))
+
+
+def _recognising(sizes: Architecture) -> dict[str, tuple[bytes, dict[str, int]]]:
+    """File -> (program, where its constants stand). Random weights tell each of them from all others by its bytes."""
+    rng = np.random.default_rng(0)
+    shapes = sizes.constant_shapes() | sizes.parameter_shapes()
+    weights = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    network = RNNT(sizes).from_parameters(weights).eval().requires_grad_(False)
+    steps: tuple[Callable[[RNNT], EncoderStep | PredictorStep | JoinerStep], ...]
+    steps = EncoderStep, PredictorStep, JoinerStep
+    values = program_constants(sizes, weights)
+    found = {}
+    for name, make in zip(PROGRAMS, steps, strict=True):
+        step = make(network)
+        program = lowered_to_xnnpack(step, *step_example(step))
+        found[name] = program, _places(program, values[name], name)
+    return found
+
+
+def _places(program: bytes, constants: Mapping[str, NDArray[np.float32]], source: str) -> dict[str, int]:
+    places = {}
+    for name, values in constants.items():
+        content = values.tobytes()
+        places[name] = program.find(content)
+        if places[name] < 0 or program.find(content, places[name] + 1) >= 0:
+            raise RuntimeError(f"{source}: {name} stands in the program {program.count(content)} times, expected once")
+    return places
+
+
+def _training(sizes: Architecture, bucket: Bucket) -> bytes:
+    return lowered(TrainingStep(sizes), *training_example(sizes, bucket))
