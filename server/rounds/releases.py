@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, insert, update
 
 from device_sdk.errors import LearningError, StateError
+from device_sdk.learning.encoding import decode
 from device_sdk.privacy.local import local_scale
 from device_sdk.wire.messages import FIXED_POINT
 from server.aggregation import deltas, optimizers
 from server.aggregation import marginals as counting
 from server.aggregation.optimizers import update_norm
 from server.aggregation.teachers import follow
-from server.aggregation.validation import read_delta
-from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
+from server.aggregation.weights_file import dump_weights, parse_tensors, parse_weights, read_metadata
 from server.privacy.laplace import laplace_scale, noise_variance, noised
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
@@ -132,7 +132,8 @@ def release_deltas(
         content = blobs.get(contribution.blob)
         if sha256(content).hexdigest() != contribution.body_sha256:
             raise StateError(f"{contribution.blob}: differs from what was accepted; restore it or abandon the round")
-        total = deltas.add(total, read_delta(content, shapes, plan), weight)
+        # The very bytes that were checked when they came.
+        total = deltas.add(total, decode(parse_tensors(content), plan.encoding, plan.scale_per), weight)
     rehearsed = 0.0
     if settings.rehearsal is not None:
         if rehearse is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,22 @@ def test_gradients_come_back_and_are_dropped_with_their_base(tmp_path: Path, tin
         assert found is not None and (found.utterances, found.limit) == (0, 5)
         device.forget()
         assert device.student.gradients is None
+
+
+def test_gradients_are_dropped_where_the_user_no_longer_shares_them(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    shapes = tiny_bundle.architecture.parameter_shapes()
+    ones = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:
+        device.agree("deltas")
+        knowledge = device._knowledge
+        knowledge.collect(3)
+        assert device.student.gradients is not None
+        knowledge.commit(replace(device.student, gradients=add(device.student.gradients, ones)))
+        assert records.read_gradients(knowledge.store) is not None
+        device.withdraw("deltas")
+        assert device.student.gradients is None
+        assert records.read_gradients(knowledge.store) is None
+        assert "gradients" not in knowledge.store.names("weights")
 
 
 def odd(**changes: np.ndarray) -> Callable[[Store, Bundle], None]:
