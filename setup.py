@@ -33,11 +33,19 @@ class CompileSearch(build_ext):
             self.swig_opts = None  # as before the options were finalised the first time
             self.finalize_options()
             super().run()
-            self.folder().joinpath(STAMP).write_text(compilation["digest"](SOURCES), "ascii")
         except (Exception, SystemExit) as error:  # mypy exits
             print(f"the search is not compiled, and runs as Python: {type(error).__name__}: {error}")
-            shutil.rmtree(self.folder(), ignore_errors=True)
+            for folder in (self.built(), SOURCES / FOLDER):
+                shutil.rmtree(folder, ignore_errors=True)
             self.extensions = []
+
+    def build_extensions(self) -> None:
+        super().build_extensions()
+        (self.built() / STAMP).write_text(compilation["digest"](SOURCES), "ascii")
+
+    def copy_extensions_to_source(self) -> None:
+        shutil.rmtree(SOURCES / FOLDER, ignore_errors=True)
+        shutil.copytree(self.built(), SOURCES / FOLDER)
 
     def generated(self) -> list[Extension]:
         """C of every module, and of what they share."""
@@ -53,8 +61,8 @@ class CompileSearch(build_ext):
                 extension.extra_compile_args.append("-ffp-contract=off")
         return extensions
 
-    def folder(self) -> Path:
-        return Path(self.get_ext_fullpath(f"{PACKAGE}.{MODULES[0]}")).parent
+    def built(self) -> Path:
+        return Path(self.build_lib) / SOURCES / FOLDER
 
     def get_ext_filename(self, fullname: str) -> str:
         path = Path(super().get_ext_filename(fullname))

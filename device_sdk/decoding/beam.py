@@ -28,7 +28,7 @@ __all__ = ["Beam", "Path", "advance", "greedy", "paths", "start"]
 Float = NDArray[np.float32]
 
 _BLOCK = 12  # frames that the joiner looks ahead for a prefix that may be dropped on the next one
-_CACHED_PREFIXES = 512
+_CACHED_PREFIXES = 64  # few, for memory's sake: an utterance never needs much, however long it is
 
 
 @dataclass(frozen=True, slots=True)

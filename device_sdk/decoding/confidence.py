@@ -7,7 +7,7 @@ were right on development data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -85,34 +85,37 @@ def word_posteriors(hypotheses: Sequence[Hypothesis], shares: Sequence[float]) -
     return found
 
 
-def agreement(one: Sequence[Word], other: Sequence[Word]) -> Iterator[tuple[int, int]]:
+def agreement(one: Sequence[Word], other: Sequence[Word]) -> list[tuple[int, int]]:
     """Places of the words that two hypotheses share, in order: equal words, each used once.
 
     Words equal in text and time are pairs at once. What lies between two such pairs is aligned with the fewest edits,
     the nearest in time among equal ones.
     """
+    pairs: list[tuple[int, int]] = []
     i = j = begun_i = begun_j = 0
     while i < len(one) and j < len(other):
         a, b = one[i], other[j]
         if a.text == b.text and abs(a.end - b.end) <= _SAME_SECONDS:
             if i > begun_i and j > begun_j:
-                yield from _aligned(one, other, begun_i, i, begun_j, j)
-            yield i, j
+                pairs += _aligned(one, other, begun_i, i, begun_j, j)
+            pairs.append((i, j))
             i, j = i + 1, j + 1
             begun_i, begun_j = i, j
         elif a.end <= b.end:
             i += 1
         else:
             j += 1
-    yield from _aligned(one, other, begun_i, len(one), begun_j, len(other))
+    pairs += _aligned(one, other, begun_i, len(one), begun_j, len(other))
+    return pairs
 
 
 def _aligned(
     one: Sequence[Word], other: Sequence[Word], first: int, last: int, start: int, stop: int
-) -> Iterator[tuple[int, int]]:
+) -> list[tuple[int, int]]:
     """Equal words in the alignment of ``one[first:last]`` and ``other[start:stop]`` with the fewest edits."""
+    pairs: list[tuple[int, int]] = []
     if not {word.text for word in one[first:last]}.intersection([word.text for word in other[start:stop]]):
-        return
+        return pairs
     rows: list[list[float]] = [[float(j) for j in range(stop - start + 1)]]
     for i in range(first, last):
         word, above = one[i], rows[-1]
@@ -120,7 +123,7 @@ def _aligned(
         for j in range(start, stop):
             row.append(min(above[j - start] + _cost(word, other[j]), above[j - start + 1] + 1, row[-1] + 1))
         rows.append(row)
-    i, j, pairs = last, stop, list[tuple[int, int]]()
+    i, j = last, stop
     while i > first and j > start:
         here, cost = rows[i - first][j - start], _cost(one[i - 1], other[j - 1])
         if here == rows[i - first - 1][j - start - 1] + cost:
@@ -131,7 +134,8 @@ def _aligned(
             i -= 1
         else:
             j -= 1
-    yield from reversed(pairs)
+    pairs.reverse()
+    return pairs
 
 
 def _cost(a: Word, b: Word) -> float:

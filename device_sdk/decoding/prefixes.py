@@ -16,6 +16,8 @@ __all__ = ["Prefix", "PrefixTree"]
 
 Float = NDArray[np.float32]
 
+_FEWEST = 64  # rows that the tree makes room for
+
 
 class Prefix:
     """A node: the tokens from the root to it. Equal prefixes of one tree are the same object.
@@ -24,7 +26,7 @@ class Prefix:
     row: where the tree keeps what the predictor said of it, -1 for nowhere.
     """
 
-    __slots__ = ("bonus", "children", "depth", "guided", "parent", "row", "token")
+    __slots__ = ("bonus", "depth", "guided", "parent", "row", "token")
 
     def __init__(self, parent: Prefix | None, token: int, guided: Guided = UNGUIDED) -> None:
         self.parent = parent
@@ -33,14 +35,6 @@ class Prefix:
         self.bonus = guided.bonus
         self.row = -1
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.children: dict[int, Prefix] = {}
-
-    def child(self, token: int, guide: Guide | None = None) -> Prefix:
-        found = self.children.get(token)
-        if found is None:
-            guided = UNGUIDED if guide is None else guide.step(self.guided, token)
-            found = self.children[token] = Prefix(self, token, guided)
-        return found
 
     def tokens(self) -> tuple[int, ...]:
         path: list[int] = []
@@ -48,17 +42,19 @@ class Prefix:
         while node.parent is not None:
             path.append(node.token)
             node = node.parent
-        return tuple(reversed(path))
+        path.reverse()
+        return tuple(path)
 
 
 class PrefixTree:
     """Owns the cached output and state of the prediction network for the prefixes of one utterance.
 
     Rows are only ever added, so whoever holds a prefix may read its row at any later time; :meth:`compact` alone drops
-    rows, of prefixes that are in no hypothesis any more.
+    rows, of prefixes that are in no hypothesis any more. Prefixes know their parents and the tree knows their children,
+    so that no cycle keeps an utterance in memory after its end.
     """
 
-    __slots__ = ("_c", "_h", "_predicted", "_used", "guide", "predictor", "root")
+    __slots__ = ("_c", "_children", "_h", "_predicted", "_used", "guide", "predictor", "root")
 
     def __init__(self, predictor: Joint, blank: int = 0, guide: Guide | None = None) -> None:
         self.predictor = predictor
@@ -70,6 +66,7 @@ class PrefixTree:
         self._c: Any = c
         self.root.row = 0
         self._used = 1
+        self._children: dict[tuple[Prefix, int], Prefix] = {}
 
     def __len__(self) -> int:
         """Prefixes whose prediction is cached."""
@@ -80,22 +77,33 @@ class PrefixTree:
 
         Every parent must be cached, which holds for every prefix that this method returned.
         """
-        guide = self.guide
-        nodes = [parents[at].child(tokens[at], guide) for at in range(len(parents))]
-        new = [node for node in nodes if node.row < 0]
+        nodes: list[Prefix] = []
+        new: list[Prefix] = []
+        source: list[int] = []
+        for at in range(len(parents)):
+            node = self._child(parents[at], tokens[at])
+            nodes.append(node)
+            if node.row < 0:
+                node.row = self._used + len(new)
+                new.append(node)
+                source.append(parents[at].row)
         if new:
-            start, stop = self._used, self._used + len(new)
-            source = np.array([node.parent.row for node in new if node.parent is not None])
+            rows: Any = np.array(source)
             ids = np.array([node.token for node in new], np.int64)
-            state = RecurrentState(self._h.take(source, axis=1), self._c.take(source, axis=1))
-            predicted, (h, c) = self.predictor.predict(ids, state)
+            try:
+                predicted, (h, c) = self.predictor.predict(
+                    ids, RecurrentState(self._h.take(rows, axis=1), self._c.take(rows, axis=1))
+                )
+            except BaseException:
+                for node in new:
+                    node.row = -1
+                raise
+            start, stop = self._used, self._used + len(new)
             if stop > len(self._predicted):
                 self._grow(stop)
             self._predicted[start:stop] = predicted
             self._h[:, start:stop] = h
             self._c[:, start:stop] = c
-            for row, node in enumerate(new, start):
-                node.row = row
             self._used = stop
         return nodes
 
@@ -118,12 +126,21 @@ class PrefixTree:
                 node = node.parent
         for node in kept:
             node.row = -1
-            node.children = {token: child for token, child in node.children.items() if child in kept}
-        for row, prefix in enumerate(live):
-            prefix.row = row
+        self._children = {(node.parent, node.token): node for node in kept if node.parent is not None}
+        for row in range(len(live)):
+            live[row].row = row
+
+    def _child(self, parent: Prefix, token: int) -> Prefix:
+        key = (parent, token)
+        found = self._children.get(key)
+        if found is None:
+            guide = self.guide
+            found = Prefix(parent, token, UNGUIDED if guide is None else guide.step(parent.guided, token))
+            self._children[key] = found
+        return found
 
     def _grow(self, needed: int) -> None:
-        size = max(64, 2 * needed)
+        size = max(_FEWEST, 2 * needed)
         self._predicted = _grown(self._predicted, 0, self._used, size)
         self._h, self._c = _grown(self._h, 1, self._used, size), _grown(self._c, 1, self._used, size)
 
