@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -43,6 +45,16 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
 Float = NDArray[np.float32]
 
 
+def _loaded() -> ModuleType:
+    """onnxruntime, kept from reporting: its official builds tell its maker about models, sessions and the machine, and
+    leave an id and a database in the user's home, unless they are told not to before they are loaded."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime
+
+    onnxruntime.disable_telemetry_events()  # where the app had loaded it already, and on Windows
+    return onnxruntime
+
+
 def open_session(
     graph: bytes,
     source: str,
@@ -59,8 +71,7 @@ def open_session(
     arena: keep freed memory for the next run. Good for a few large runs; the many shapes of streaming fragment it.
     Raises :class:`BundleError` for a graph that is damaged or of another architecture.
     """
-    import onnxruntime
-
+    onnxruntime = _loaded()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
