@@ -1,0 +1,186 @@
+"""A warm process that brings up devices, one child each, and kills them.
+
+Standard input: one JSON order a line. Standard output: one JSON ending a line. No session is opened before the fork.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from device_sdk import (
+    Accepted,
+    Bundle,
+    Cancelled,
+    CheckInError,
+    Client,
+    Corrected,
+    Device,
+    DeviceSettings,
+    LearningSettings,
+    Semantics,
+    SlotLexicon,
+)
+from device_sdk.checkin.outbox import waiting
+from device_sdk.learning import StepSettings
+from tests.device_sdk.sigkill.points import Points
+from tests.server.parties import ENROLMENT
+from tests.signals import chirp
+
+__all__ = ["KEY", "SETTINGS", "Order"]
+
+KEY = bytes(range(32))
+SETTINGS = DeviceSettings(
+    learning=LearningSettings(passes=1, hypotheses=2, wait_seconds=0.0, step=StepSettings(learning_rate=0.02))
+)
+SOUNDS = [chirp(4_000, seed) for seed in range(4)]
+SIGNALS = (
+    Accepted(),
+    Cancelled(),
+    Corrected("turn on the light in the kitchen"),
+    Corrected("borborygmus"),
+    Semantics({"place": "kitchen"}, SlotLexicon({"place": ("kitchen", "bedroom")})),
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """One life. seed: of what it does; actions: how many things; forgets: whether forgetting is among them; at: point
+    to die at, 0 for none; after: seconds to die after, 0 for never; progress: file that the life writes to."""
+
+    state: str
+    bundle: str
+    url: str
+    progress: str
+    seed: int
+    actions: int
+    forgets: bool
+    at: int
+    after: float
+
+
+def life(order: Order, bundle: Bundle, tell: Callable[..., None]) -> None:
+    """Does ``order.actions`` things at random, and tells of each when it is done: from then on it must not be lost."""
+    rng = random.Random(order.seed)
+    with Device.open(order.state, KEY, bundle, SETTINGS) as device:
+        client = Client(order.url, timeout=60)
+        _agree(device)
+        tell("opened", device)
+        kinds = ["hear", "hear", "feedback", "learn", "check in", "deltas off", "deltas on"]
+        kinds += ["forget"] * 2 * order.forgets
+        heard: list[str] = []
+        for _ in range(order.actions):
+            kind = rng.choice(kinds)
+            if kind == "hear":
+                heard.append(device.recognise(rng.choice(SOUNDS)).utterance_id)
+            elif kind == "feedback" and heard:
+                device.feedback(rng.choice(heard), rng.choice(SIGNALS))
+            elif kind == "learn":
+                device.learn()
+                heard = []
+            elif kind == "check in":
+                try:
+                    device.check_in(client, ENROLMENT)
+                except CheckInError as error:
+                    tell("not checked in", device, error=str(error))
+            elif kind == "deltas off":
+                device.withdraw("deltas")
+            elif kind == "deltas on":
+                device.agree("deltas")
+            elif kind == "forget":
+                tell("forgetting", device)
+                device.forget()
+                tell("forgot", device)
+                _agree(device)
+                heard = []
+            tell(kind, device)
+        client.close()
+
+
+def _agree(device: Device) -> None:
+    """Before anything is heard, so that every utterance is due to be reported."""
+    if not device.consent.marginals:
+        device.agree("counting", "learning", "marginals", "deltas")
+
+
+def _child(order: Order, bundle: Bundle) -> None:
+    progress = os.open(order.progress, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def tell(what: str, device: Device | None = None, **more: Any) -> None:
+        if device is not None:
+            more |= figures(device)
+        os.write(progress, json.dumps({"what": what, **more}).encode() + b"\n")
+
+    points = Points(order.at, lambda name: tell("killed", point=name))
+    points.install()
+    try:
+        life(order, bundle, tell)
+        tell("lived", points=points.passed)
+    except BaseException:
+        tell("failed", error=traceback.format_exc())
+        raise
+
+
+def figures(device: Device) -> dict[str, Any]:
+    """What must never go back, and what tells two lives apart."""
+    learned, store = device.learned(), device._store
+    return {
+        "utterances": learned.utterances,
+        "steps": learned.steps,
+        "rollbacks": device._knowledge.watch.rollbacks,
+        "model": learned.model_version,
+        "marginals": learned.marginals_version,
+        "sent": [learned.marginal_reports, learned.delta_reports],
+        "salt": store._rows("SELECT value FROM meta WHERE name = 'salt'")[0][0].hex(),
+    }
+
+
+def held(device: Device, server: str) -> dict[str, int]:
+    """Reports that wait: id -> utterances whose counts they hold; deltas hold none."""
+    return {
+        report.report_id: json.loads(report.restore)["utterances"] if report.kind == "marginals" else 0
+        for report in waiting(device._store, server)
+    }
+
+
+def _bring_up(order: Order, bundle: Bundle) -> dict[str, Any]:
+    begun = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.dup2(2, 1)
+            _child(order, bundle)
+            code = 0
+        finally:
+            os._exit(code)
+    if order.after:
+        watch = os.pidfd_open(pid)
+        select.select([watch], [], [], order.after)
+        os.close(watch)
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    return {"code": os.waitstatus_to_exitcode(status), "seconds": time.monotonic() - begun}
+
+
+def main() -> None:
+    bundles: dict[str, Bundle] = {}
+    for line in sys.stdin:
+        order = Order(**json.loads(line))
+        if order.bundle not in bundles:
+            bundles[order.bundle] = Bundle.open(Path(order.bundle))
+        print(json.dumps(_bring_up(order, bundles[order.bundle])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Named points at which a process may die: on each side of every statement, file, removal and request."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from device_sdk.state.files import SealedFiles
+from device_sdk.state.store import Store
+
+__all__ = ["Points"]
+
+
+class Points:
+    """Counts the points that a life passes and ends the process, as SIGKILL does, at the one asked for.
+
+    at: number of the point, from 1; 0 for none. told: gets the name of the point before the process ends.
+    """
+
+    def __init__(self, at: int, told: Callable[[str], None]) -> None:
+        self.passed = 0
+        self._at = at
+        self._told = told
+
+    def install(self) -> None:
+        """From here on, in this process."""
+        self._around(Store, "_run", lambda store, statement, *values: f"sql {' '.join(statement.split()[:2])}")
+        self._around(os, "fsync", lambda descriptor: "fsync")
+        self._around(Path, "unlink", lambda path, **options: f"unlink {path.suffix}")
+        self._around(httpx.Client, "request", lambda client, method, url, **options: f"request {_short(url)}")
+        write = SealedFiles.write
+
+        def half_written(files: SealedFiles, name: str, sealed: bytes) -> None:
+            self._pass("file", before=lambda: _half(files, name, sealed))
+            write(files, name, sealed)
+
+        SealedFiles.write = half_written  # type: ignore[method-assign]
+
+    def _around(self, owner: Any, name: str, label: Callable[..., str]) -> None:
+        inner = getattr(owner, name)
+
+        def passing(*arguments: Any, **options: Any) -> Any:
+            where = label(*arguments, **options)
+            self._pass(f"before {where}")
+            answer = inner(*arguments, **options)
+            self._pass(f"after {where}")
+            return answer
+
+        setattr(owner, name, passing)
+
+    def _pass(self, name: str, before: Callable[[], None] | None = None) -> None:
+        self.passed += 1
+        if self.passed == self._at:
+            if before is not None:
+                before()
+            self._told(name)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _half(files: SealedFiles, name: str, sealed: bytes) -> None:
+    (files._folder / name).write_bytes(sealed[: len(sealed) // 2])
+
+
+def _short(url: httpx.URL | str) -> str:
+    return "/".join(part for part in str(httpx.URL(str(url)).path).split("/") if part.isalpha() or "-" in part)[:24]

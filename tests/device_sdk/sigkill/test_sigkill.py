@@ -1,0 +1,178 @@
+"""A device killed at any point of its life: its state opens, counters never go back, no report is lost or counted
+twice, and what was to be forgotten is forgotten whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.checkin import identity
+from device_sdk.device import Device
+from device_sdk.feedback import Corrected
+from tests.device_sdk.sigkill.nursery import KEY, SETTINGS, SOUNDS, Order, figures, held
+from tests.live import ROOT, LiveServer
+from tests.server.parties import ENROLMENT, NO_NOISE, Operator
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("fastapi")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and waits for processes by descriptor")
+
+PLANS = {"marginals": {"epsilon": NO_NOISE}, "deltas": {"clip_norm": 10.0}, "suppression": 0.0}
+ACTIONS = 10
+
+
+class Nursery:
+    """Owns the warm process that forks, and kills, a device at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.device_sdk.sigkill.nursery"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def bring_up(self, order: Order) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asdict(order)) + "\n")
+        self._process.stdin.flush()
+        ending: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return ending
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: int) -> Counter[str]:
+    """Kills ``kills`` devices over one state folder, half of them at a point, half at a moment, and checks the state
+    after each. Returns the points."""
+    rng, points, known, seconds = random.Random(seed), Counter[str](), 200, 1.0
+    folder.mkdir()
+    state, nursery, last, killed = folder / "state", Nursery(), None, 0
+    with LiveServer(folder / "server", bundle.path) as server, httpx.Client(timeout=60) as http:
+        operator = Operator(http, server.url)
+        round_id = operator.open(**PLANS)
+        try:
+            number = 0
+            while killed < kills:
+                by_point = bool(number % 2)
+                progress = folder / f"{number}.jsonl"
+                progress.touch()
+                ending = nursery.bring_up(
+                    Order(
+                        str(state), str(bundle.path), server.url, str(progress), seed * 100_000 + number, ACTIONS,
+                        forgets,
+                        at=rng.randint(1, known) if by_point else 0,
+                        after=0.0 if by_point or number == 0 else rng.uniform(0.02, 1.1 * seconds),
+                    )
+                )  # fmt: skip
+                told = [json.loads(line) for line in progress.read_text().splitlines()]
+                if ending["code"] == 0:  # it lived to the end: how long lives are
+                    known = max(known, told[-1]["points"]) if number else told[-1]["points"]
+                    seconds = ending["seconds"]
+                else:
+                    assert ending["code"] == -9, told[-1:]
+                    killed += 1
+                    points[told[-1]["point"] if by_point else "a moment"] += 1
+                last = _check(state, bundle, server, told, last)
+                progress.unlink()
+                if number % 7 == 6:
+                    operator.close(round_id)
+                    round_id = operator.open(**PLANS)
+                number += 1
+        finally:
+            nursery.close()
+        with Device.open(state, KEY, bundle, SETTINGS) as device:  # it works as ever
+            device.agree("counting", "learning", "marginals", "deltas")
+            device.check_in(server.url, ENROLMENT)
+            operator.close(round_id)
+            device.check_in(server.url)
+            operator.open(**PLANS)
+            device.feedback(device.recognise(SOUNDS[0]).utterance_id, Corrected("turn on the light"))
+            assert device.learn().steps == 1
+            sent = device.check_in(server.url).sent
+            assert [(each.kind, each.refused) for each in sent] == [("marginals", None), ("deltas", None)]
+            assert held(device, server.url) == {}, "nothing waits once the server can be reached"
+        with sqlite3.connect(f"file:{server.folder / 'server.db'}?mode=ro", uri=True) as database:
+            streams = dict(database.execute("SELECT stream, count(*) FROM reports GROUP BY stream"))
+            assert database.execute("SELECT count(*) - count(DISTINCT report_id) FROM ledger").fetchone() == (0,)
+        database.close()
+        assert min(streams["marginals"], streams["deltas"]) >= 1
+    return points
+
+
+def _check(
+    state: Path, bundle: Bundle, server: LiveServer, told: list[dict[str, Any]], last: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The state after an ending. told: by the life that ended; last: what held before it."""
+    with Device.open(state, KEY, bundle, SETTINGS) as device:
+        now = figures(device)
+        rows = device._store._rows
+        assert rows("PRAGMA integrity_check") == [("ok",)]
+        assert {row[0] for row in rows("SELECT name FROM meta")} == {"salt", "check"}
+        named = {row[0] for row in rows("SELECT file FROM weights UNION SELECT file FROM outbox") if row[0]}
+        assert {path.name for path in state.glob("*.sealed")} == named
+        who = identity.load(device._store, server.url)
+        _conserved(device, server, None if who is None else who.device_id)
+        device._store.get("weights", "local")
+    lives = ([] if last is None else [last]) + [each for each in told if "utterances" in each]
+    begun = max((index for index, each in enumerate(lives) if each["what"] == "forgot"), default=0)
+    before = lives[-1] if lives else None
+    if before is not None and before["what"] == "forgetting" and now["salt"] != before["salt"]:
+        assert (now["utterances"], now["steps"], now["sent"], now["marginals"]) == (0, 0, [0, 0], 0)
+        assert (now["model"], who) == (bundle.version, None)
+    elif before is not None:
+        for each in lives[begun:]:
+            assert now["salt"] == each["salt"]
+            assert now["utterances"] >= each["utterances"], "counters never go back"
+            assert now["marginals"] >= each["marginals"]
+            assert all(one >= other for one, other in zip(now["sent"], each["sent"], strict=True))
+            assert now["rollbacks"] >= each["rollbacks"]
+            same = (now["model"], now["rollbacks"]) == (each["model"], each["rollbacks"])
+            assert not same or now["steps"] >= each["steps"], "steps are undone by the guard only"
+    gone = {bytes.fromhex(each["salt"]) for each in lives} - {bytes.fromhex(now["salt"])}
+    content = b"".join(path.read_bytes() for path in state.iterdir())
+    assert not any(salt in content for salt in gone), "what an old salt made can be read"
+    return {"what": "opened", **now}
+
+
+def _conserved(device: Device, server: LiveServer, device_id: str | None) -> None:
+    """Every utterance is in one place: pending, in a report that waits, or in one that the server has counted once."""
+    with sqlite3.connect(f"file:{server.folder / 'server.db'}?mode=ro", uri=True) as database:
+        query = "SELECT id, utterances FROM reports WHERE device_id = ? AND stream = 'marginals'"
+        counted = dict(database.execute(query, (device_id,)))
+    database.close()
+    cache = device._knowledge.cache
+    waiting = {name: count for name, count in held(device, server.url).items() if name not in counted}
+    assert cache.pending_utterances + sum(waiting.values()) + sum(counted.values()) == cache.utterances
+
+
+def test_some_kills(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    assert campaign(tmp_path / "kills", tiny_bundle, 15, forgets=True, seed=2).total() == 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("forgets", "kills"), [(False, 600), (True, 400)])
+def test_a_thousand_kills(tmp_path: Path, tiny_bundle: Bundle, forgets: bool, kills: int) -> None:
+    points = campaign(tmp_path / "kills", tiny_bundle, kills, forgets=forgets, seed=3 + forgets)
+    assert points.total() == kills
+    assert points["a moment"] >= kills / 3
+    expected = {"before sql COMMIT", "after sql COMMIT", "after sql INSERT INTO", "before fsync", "after fsync"}
+    expected |= {"before unlink .sealed", "file"}
+    expected |= {"after sql VACUUM", "before sql VACUUM"} if forgets else set()
+    assert expected <= points.keys()
+    assert any(point.startswith("after request") for point in points), "the server has it, the device does not know"
