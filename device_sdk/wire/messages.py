@@ -22,11 +22,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 __all__ = [
     "REVISION",
     "VERSION",
+    "WHOLE",
     "CheckIn",
     "CheckedIn",
     "Clipping",
@@ -55,7 +64,11 @@ Clipping = Literal["global", "uniform", "dim"]
 Encoding = Literal["float32", "float16", "int8"]
 
 _SECOND = {"revision": 2}
-"""Marks a field of revision 2: it is left out where it has its default, so that a peer of revision 1 reads the rest."""
+"""Marks a field of revision 2: it is left out where it has its default, so that a peer of revision 1 reads the rest.
+Its default is part of the protocol and never changes."""
+
+WHOLE = {"whole": True}
+"""Context of a dump that leaves nothing out: for what is stored or shown, not sent."""
 
 
 class Message(BaseModel):
@@ -63,8 +76,12 @@ class Message(BaseModel):
     version: Literal[1] = 1
 
     @model_serializer(mode="wrap")
-    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_later_defaults(
+        self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
         fields: dict[str, Any] = handler(self)
+        if info.context == WHOLE:
+            return fields
         for name, field in type(self).model_fields.items():
             if field.json_schema_extra == _SECOND and getattr(self, name) == field.default:
                 fields.pop(name, None)

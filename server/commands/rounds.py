@@ -208,11 +208,12 @@ def _mechanism(mechanism: dict[str, Any]) -> str:
 
 
 def _preset(name: str) -> dict[str, Any]:
+    from device_sdk.wire.messages import WHOLE
     from server.rounds.settings import PRESETS
 
     if name not in PRESETS:
         raise ConfigurationError(f"--preset: found {name!r}, expected one of {', '.join(sorted(PRESETS))}")
-    return PRESETS[name].model_dump(mode="json")
+    return PRESETS[name].model_dump(mode="json", context=WHOLE)
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
+from device_sdk.wire.messages import WHOLE
 from server.problems import Refusal
 from server.registry.publications import current_version
 from server.rounds.settings import RoundSettings
@@ -36,7 +37,7 @@ def create_round(connection: Connection, settings: RoundSettings, now: float) ->
             id=round_id,
             number=number,
             state=RoundState.PLANNED,
-            settings=settings.model_dump(mode="json"),
+            settings=settings.model_dump(mode="json", context=WHOLE),
             created_at=now,
             marginals_reports=0,
             deltas_reports=0,

@@ -73,6 +73,8 @@ def test_planned_rounds_and_settings_files(run: Run, tmp_path: Path) -> None:
     file.write_text(json.dumps({"marginals": {"epsilon": 2.5}, "minimum": 3}))
     planned = json.loads(run(rounds.app, "open", "--settings", str(file), "--planned", "--json"))
     assert (planned["state"], planned["settings"]["marginals"]["epsilon"]) == ("planned", 2.5)
+    again = json.loads(run(rounds.app, "plan", "--deltas", "--json"))["settings"]
+    assert (again["deltas"]["kind"], again["deltas"]["encoding"]) == ("difference", "float32"), "nothing is left out"
     opened = json.loads(run(rounds.app, "open", "--planned-round", planned["id"], "--json"))
     assert opened["state"] == "open"
     assert "abandoned" in run(rounds.app, "close", planned["id"], "--abandon")
