@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
 
+from device_sdk.runtimes.executorch.manifest import FRAMES_AT_ONCE
 from export.executorch.lstm import tanh
 
-__all__ = ["FRAMES_AT_ONCE", "Joint"]
-
-FRAMES_AT_ONCE = 8
+__all__ = ["Joint"]
 
 Sums = tuple[Tensor, Tensor, Tensor]
 

@@ -6,7 +6,8 @@ Biases are added after their products: ExecuTorch's own product with an addend i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ def lstm(x: Tensor, w: Tensor, r: Tensor, b: Tensor) -> Layer:
         h, c = state
         gates = h @ recurrent + now
         opening, candidate = torch.sigmoid(gates[:, : 3 * size]), tanh(gates[:, 3 * size :])
-        i, o, f = opening.split(size, 1)
+        i, o, f = opening.chunk(3, 1)
         c = f * c + i * candidate
         h = o * tanh(c)
         return (h, c), (h.clone(), c.clone(), opening, candidate)
@@ -52,7 +53,7 @@ def lstm_gradients(layer: Layer, dy: Tensor, w: Tensor, r: Tensor) -> tuple[dict
     Returns gradients by ``W R B`` and by the input, [T * B, D].
     """
     size, batch = r.shape[1], layer.x.shape[1]
-    i, o, f = layer.opening.split(size, 2)
+    i, o, f = layer.opening.chunk(3, 2)
     candidate, squashed = layer.candidate, tanh(layer.c)
     nothing = torch.zeros(1, batch, size)
     y_before, c_before = torch.cat([nothing, layer.y[:-1]]), torch.cat([nothing, layer.c[:-1]])
@@ -60,16 +61,17 @@ def lstm_gradients(layer: Layer, dy: Tensor, w: Tensor, r: Tensor) -> tuple[dict
     slopes = [candidate * i * (1.0 - i), squashed * o * (1.0 - o), c_before * f * (1.0 - f), i * (1.0 - candidate**2)]
     through_output = o * (1.0 - squashed * squashed)
 
-    def step(state: tuple[Tensor, Tensor], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    def step(state: tuple[Tensor, Tensor], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], tuple[Tensor]]:
         d_gates, d_cell = state
         d_output, to_cell, slope, forget = now
         d_hidden = d_gates @ r + d_output
         d_cell = d_hidden * to_cell + d_cell
         d_gates = torch.cat([d_cell, d_hidden, d_cell, d_cell], 1) * slope
-        return (d_gates, d_cell * forget), d_gates.clone()
+        return (d_gates, d_cell * forget), (d_gates.clone(),)
 
     states = torch.zeros(batch, 4 * size), torch.zeros(batch, size)
-    rows = reverse_scan(step, states, (dy, through_output, torch.cat(slopes, 2), f)).reshape(-1, 4 * size)
+    (d_gates,) = reverse_scan(step, states, (dy, through_output, torch.cat(slopes, 2), f))
+    rows = d_gates.reshape(-1, 4 * size)
     turned = rows.t()
     gradients = {
         "W": turned @ layer.x.reshape(-1, layer.x.shape[2]),
@@ -79,10 +81,13 @@ def lstm_gradients(layer: Layer, dy: Tensor, w: Tensor, r: Tensor) -> tuple[dict
     return gradients, rows @ w
 
 
-def reverse_scan(step: object, states: object, sequences: tuple[Tensor, ...]) -> Tensor:
-    """What a scan from the last step to the first gives at each step, in the order of the steps."""
+def reverse_scan(step: Callable[..., Any], states: Any, sequences: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """What a scan from the last step to the first gives at each step, in the order of the steps.
+
+    step: (states, values of every sequence) -> (next states, tuple of what to give).
+    """
     _, given = scan(step, states, tuple(each.flip(0) for each in sequences))
-    return torch.utils._pytree.tree_map(lambda each: each.flip(0), given)
+    return tuple(each.flip(0) for each in given)
 
 
 def tanh(x: Tensor) -> Tensor:

@@ -98,7 +98,9 @@ def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     return linear
 
 
-def step_example(step: Step) -> tuple[tuple[Tensor, ...], tuple[dict[int, object], ...]]:
+def step_example(
+    step: EncoderStep | PredictorStep | JoinerStep,
+) -> tuple[tuple[Tensor, ...], tuple[dict[int, object], ...]]:
     """Inputs to trace a step with, and which of their sizes may vary."""
     sizes = step.architecture
     rows = 4  # neither 0 nor 1, which a trace would hold for constant

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.runtimes.executorch.manifest import Bucket
-from export.executorch.joint import FRAMES_AT_ONCE, Joint
+from device_sdk.runtimes.executorch.manifest import FRAMES_AT_ONCE, Bucket
+from export.executorch.joint import Joint
 from export.executorch.lattice import lattice
 from export.executorch.lstm import Layer, lstm, lstm_gradients
 
@@ -67,8 +67,8 @@ class TrainingStep(nn.Module):
 
         labels = torch.cat([tokens.t(), blanks]).reshape(-1)
         joint = Joint(encoded, prefixes, prefix_of, labels, named["joiner.output.weight"], named["joiner.output.bias"])
-        edges = (each.reshape(-1, longest + 1, count).to(torch.float64) for each in joint.log_probabilities())
-        likelihoods, by_blank, by_label = lattice(*edges, frames, lengths)
+        blank, label = (each.reshape(-1, longest + 1, count).to(torch.float64) for each in joint.log_probabilities())
+        likelihoods, by_blank, by_label = lattice(blank, label, frames, lengths)
 
         # dE[M]/dNLL_i = p_i (E[M] - M_i), p = softmax(-NLL) over what is a hypothesis.
         absent = (lengths < 0).to(torch.float64) * 1e30
@@ -113,18 +113,17 @@ def training_example(architecture: Architecture, bucket: Bucket) -> tuple[tuple[
     """Inputs of a bucket's full size to trace a :class:`TrainingStep` with, and which of their sizes may vary."""
     count, longest, rows = bucket.hypotheses, bucket.tokens, (bucket.tokens + 1) * bucket.hypotheses
     shapes = architecture.constant_shapes() | architecture.parameter_shapes()
-    whole = torch.zeros
     inputs = (
-        whole(bucket.frames, architecture.subsampling_factor, architecture.mel_bins),
+        torch.zeros(bucket.frames, architecture.subsampling_factor, architecture.mel_bins),
         torch.full((1,), bucket.frames),
         torch.ones(count, longest, dtype=torch.int64),
         torch.full((count,), longest),
         torch.arange(rows),
         torch.arange(rows),
-        whole(count),
-        whole(count),
+        torch.zeros(count),
+        torch.zeros(count),
         torch.tensor(0.0),
-        *(whole(shape) for shape in shapes.values()),
+        *(torch.zeros(shape) for shape in shapes.values()),
     )
     chunks = torch.export.Dim("chunks", min=1, max=bucket.frames // FRAMES_AT_ONCE)
     prefixes = torch.export.Dim("prefixes", min=1, max=rows)

@@ -93,7 +93,8 @@ def _recognising(sizes: Architecture) -> dict[str, tuple[bytes, dict[str, int]]]
     found = {}
     for name, make in zip(PROGRAMS, steps, strict=True):
         step = make(network)
-        program = lowered_to_xnnpack(step, *step_example(step))
+        inputs, varying = step_example(step)
+        program = lowered_to_xnnpack(step, inputs, varying)
         found[name] = program, _places(program, values[name], name)
     return found
 

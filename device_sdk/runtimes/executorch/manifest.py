@@ -15,6 +15,7 @@ from device_sdk.errors import BundleError
 
 __all__ = [
     "FORMAT_VERSION",
+    "FRAMES_AT_ONCE",
     "MANIFEST",
     "PROGRAMS",
     "REMEDY",
@@ -32,6 +33,11 @@ MANIFEST = "executorch.json"
 FORMAT_VERSION = 2
 PROGRAMS = ("encoder.pte", "predictor.pte", "joiner.pte")
 ROWS: Literal["batch"] = "batch"
+FRAMES_AT_ONCE = 8
+"""A training program takes a multiple of so many stacked frames."""
+LEAST_FRAMES = 4 * FRAMES_AT_ONCE
+"""Of a bucket: a loop of fewer turns would be traced as one of just so many."""
+
 REMEDY = "write it again with: idiolect export executorch BUNDLE DIR"
 
 Shape = list[int | Literal["batch"]]
@@ -52,7 +58,7 @@ class Bucket(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    frames: int = Field(ge=8, multiple_of=8)
+    frames: int = Field(ge=LEAST_FRAMES, multiple_of=FRAMES_AT_ONCE)
     tokens: int = Field(ge=1)
     hypotheses: int = Field(ge=1)
 

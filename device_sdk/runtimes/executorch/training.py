@@ -14,6 +14,7 @@ from device_sdk.bundle.subsets import Subset, trainable
 from device_sdk.errors import BundleError, ConfigurationError, LearningError
 from device_sdk.runtimes.executorch.bindings import Method, Runtime
 from device_sdk.runtimes.executorch.manifest import (
+    FRAMES_AT_ONCE,
     MANIFEST,
     Bucket,
     read_manifest,
@@ -25,7 +26,6 @@ from device_sdk.runtimes.training import Gradients
 
 __all__ = ["ExecutorchTrainingSession", "distinct_prefixes", "padded"]
 
-FRAMES_AT_ONCE = 8
 ABSENT = -1
 
 Float = NDArray[np.float32]

@@ -252,8 +252,8 @@ def replaced(folder, name, content):
             r"executorch.json: field training.0.frames",
         ),
         (
-            lambda folder: edit(folder, lambda d: d.update(training=[{"frames": 8, "tokens": 1, "hypotheses": 1}])),
-            r"files: 'training-8-1-1.pte' is missing",
+            lambda folder: edit(folder, lambda d: d.update(training=[{"frames": 32, "tokens": 1, "hypotheses": 1}])),
+            r"files: 'training-32-1-1.pte' is missing",
         ),
         (lambda folder: edit(folder, lambda d: d.update(batch=7)), r"predictor.pte: inputs have shapes"),
         (lambda folder: (folder / "joiner.pte").unlink(), r"joiner.pte: cannot be read"),
