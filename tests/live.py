@@ -47,7 +47,7 @@ class LiveServer:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not ready.exists():
             assert self._process.poll() is None, (folder / "server.log").read_text()
             assert time.monotonic() < deadline, "the server did not start"

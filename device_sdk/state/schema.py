@@ -69,6 +69,7 @@ RECORDS: tuple[Record, ...] = (
     Record("settings", "marginals", "settings", "JSON: version and word list of the global distribution"),
     Record("settings", "reported", "settings", "JSON: which rounds of which server had which stream"),
     Record("settings", "consent", "settings", "JSON: which streams the user agreed to"),
+    Record("settings", "profile", "settings", "the name of the user, where several share the device"),
     Record("settings", "(marginals|deltas)_sent", "settings", "number of reports sent"),
 )
 """Every value. What lies beside it in the clear: the row's name and number, and the length of what was sealed."""
@@ -89,6 +90,7 @@ FILES: Mapping[str, str] = {
     r"state\.sqlite-(wal|shm)": "SQLite's write-ahead log and its index: copies of pages of the tables",
     r"[0-9a-f]{32}\.sealed": "one large value: nonce, ciphertext and tag",
     r"lock": "empty; locked by the one process that owns the folder",
+    r"profiles": "a folder of such folders, one for each of several users",
 }
 """Pattern of a file's name -> what it is. Nothing is written outside the folder; SQLite's temporaries are in memory."""
 

@@ -31,6 +31,7 @@ SEPARATORS = (", ", ",", " ", "\n", ";")
 WINDOW = 8
 """Values in a row that are looked for: by chance they are found nowhere."""
 DEEPEST = 3
+_HASH_BITS = 20
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Needles:
 
     def __init__(self, canaries: Sequence[Canary]) -> None:
         self._by_start: dict[int, list[tuple[bytes, str]]] = {}
-        self._table = np.zeros(1 << 16, bool)
+        self._table = np.zeros(1 << _HASH_BITS, bool)
         for canary in canaries:
             for form, content in canary.forms.items():
                 start = int.from_bytes(content[:4], "little")
@@ -224,4 +225,4 @@ def _msgpack(value: int) -> bytes:
 
 
 def _hashed(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    return (values * np.uint32(2654435761)) >> np.uint32(16)
+    return (values * np.uint32(2654435761)) >> np.uint32(32 - _HASH_BITS)

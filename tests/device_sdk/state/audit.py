@@ -35,7 +35,7 @@ def findings(folder: Path, key: bytes, bundle: Bundle) -> list[str]:
     """Everything in the folder that is not as declared: files, tables, columns, rows, values. Reads a copy, so that a
     folder in use can be audited with its write-ahead log."""
     found = [f"file {path.name}" for path in folder.iterdir() if not _declared(path.name)]
-    content = {path.name: path.read_bytes() for path in folder.iterdir()}
+    content = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     found += [f"file lock: {len(content['lock'])} bytes"] if content.get("lock") else []
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(shutil.copytree(folder, Path(scratch) / "copy"))
