@@ -55,7 +55,7 @@ class Rescorer:
         """The same hypotheses, best first, with every part of ``scores`` filled and ``score`` combined.
 
         marginal: g of paper 002, eq. 2 [n] (``device_sdk.personalization.cache.marginal``), or None for no adaptation.
-        Each language model is run once for the whole list. Hypotheses of equal score keep their order.
+        Each language model is asked once, for the whole list. Hypotheses of equal score keep their order.
         """
         if not hypotheses:
             return ()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["NeuralLanguageModel"]
 
 FILE = "language_model.onnx"
+_PLACES = 64  # words in one run; each needs memory for the whole word list, which is not all given back
 
 
 class NeuralLanguageModel:
@@ -40,17 +41,30 @@ class NeuralLanguageModel:
             )
 
     def __call__(self, sentences: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-        """log p(word | words before it) of N sentences in one run -> N arrays, float64 [len(sentence) + 1], nats.
+        """log p(word | words before it) of N sentences -> N arrays, float64 [len(sentence) + 1], nats.
 
         sentences: word ids, 0 for unlisted words, without boundary ids. A sentence longer than the model's positions
-        is scored by windows that overlap by half.
+        is scored by windows that overlap by half. A few sentences are one run, and many long ones as many as keep the
+        memory of a run bounded.
         """
         results = [np.zeros(len(sentence) + 1) for sentence in sentences]
-        rows = [
-            (index, *window) for index, words in enumerate(sentences) for window in _windows(words, self._positions)
-        ]
-        if not rows:
-            return results
+        group: list[_Row] = []
+        longest = 0
+        for index, words in enumerate(sentences):
+            for start, first, stop in _windows(words, self._positions):
+                longest = max(longest, stop - start)
+                if group and longest * (len(group) + 1) > _PLACES:
+                    self._score(group, sentences, results)
+                    group, longest = [], stop - start
+                group.append((index, start, first, stop))
+        if group:
+            self._score(group, sentences, results)
+        return results
+
+    def _score(
+        self, rows: Sequence[_Row], sentences: Sequence[Sequence[int]], results: Sequence[NDArray[np.float64]]
+    ) -> None:
+        """One run; writes what it gives to the rows' places in ``results``."""
         longest = max(stop - start for _, start, _, stop in rows)
         words = np.full((len(rows), longest), self._boundary, dtype=np.int64)
         targets = np.full((len(rows), longest), self._boundary, dtype=np.int64)
@@ -61,7 +75,10 @@ class NeuralLanguageModel:
         log_probs = run(self._session, {"words": words, "targets": targets}, FILE)[0]
         for row, (index, start, first, stop) in enumerate(rows):
             results[index][first:stop] = log_probs[row, first - start : stop - start]
-        return results
+
+
+_Row = tuple[int, int, int, int]
+"""(number of the sentence, start, first scored, stop) of one window."""
 
 
 def _windows(words: Sequence[int], positions: int) -> Iterator[tuple[int, int, int]]:

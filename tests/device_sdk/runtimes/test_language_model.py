@@ -10,7 +10,9 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.errors import BundleError
+from device_sdk.runtimes import language_model
 from device_sdk.runtimes.language_model import NeuralLanguageModel, _windows
+from device_sdk.runtimes.onnxruntime import run
 from rescoring.words import WordList
 from tests.tiny import tiny_language_model
 
@@ -34,6 +36,23 @@ def test_a_batch_scores_each_sentence_as_alone(model: NeuralLanguageModel, sente
     for sentence, values in zip(sentences, together, strict=True):
         np.testing.assert_allclose(model([sentence])[0], values, atol=1e-5)
     assert model([]) == []
+
+
+def test_no_run_holds_more_words_than_memory_is_meant_for(
+    model: NeuralLanguageModel, sentences: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    def watched(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
+        shapes.append(feeds["words"].shape)
+        return run(session, feeds, name)
+
+    monkeypatch.setattr(language_model, "run", watched)
+    together = model(8 * sentences)
+    assert len(shapes) > 2
+    assert all(rows * longest <= 64 for rows, longest in shapes)
+    for sentence, values in zip(8 * sentences, together, strict=True):
+        np.testing.assert_allclose(model([sentence])[0], values, atol=1e-5)
 
 
 def test_long_sentences_are_scored_with_half_a_window_of_context(
