@@ -274,3 +274,26 @@ def test_the_setting_of_the_paper_can_be_asked_for() -> None:
     assert (plan.rehearsal.pseudo_devices, plan.rehearsal.batch_size, plan.optimizer.kind) == (40, 16, "adam")
     assert (plan.teacher.decay, plan.teacher.interval) == (0.999, 10)
     assert RoundSettings.model_validate(plan.model_dump(mode="json")) == plan
+
+
+@pytest.mark.slow
+def test_a_round_of_the_paper_at_its_size(rehearsing: Any) -> None:
+    """400 devices and 40 pseudo-devices; the 400th closes the round, Adam steps, the next of the series opens."""
+    operator = Operator(rehearsing)
+    parties = [Party(rehearsing).enrol() for _ in range(401)]
+    plan = PRESETS["paper-001"].model_dump(mode="json")
+    round_id = str(operator.post("rounds", json={"settings": plan})["id"])
+    for number, device in enumerate(parties):
+        answer = device.send_delta(round_id, values_of(0.1 if number % 2 else -0.05), kind="gradient", utterances=16)
+        assert (answer.status_code == 200) == (number < 400), answer.text
+    deadline = time.monotonic() + 120
+    while (found := operator.get(f"rounds/{round_id}"))["state"] != "published":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    mechanism = found["releases"]["deltas"]["mechanism"]
+    assert (found["releases"]["deltas"]["reports"], mechanism["denominator"]) == (400, 440)
+    moved = weights(rehearsing, found["model_version"])[BIAS] - initial().weights[BIAS]
+    assert np.allclose(moved, -plan["optimizer"]["learning_rate"], rtol=1e-3), "Adam's first step, against the mean"
+    (following,) = operator.get("status")["rounds"]
+    assert following["settings"]["rounds"] == 2999
+    assert following["base_model"] == found["model_version"]
