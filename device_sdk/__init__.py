@@ -35,16 +35,27 @@ if TYPE_CHECKING:
         SessionError,
         StateError,
     )
-    from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon
+    from device_sdk.feedback import (
+        Accepted,
+        Alternate,
+        Cancelled,
+        Corrected,
+        Rating,
+        Repeated,
+        RepetitionSettings,
+        Semantics,
+        SlotLexicon,
+    )
     from device_sdk.hypothesis import Hypothesis, Partial, Result, Scores, Word
     from device_sdk.learned import Learned
-    from device_sdk.learning import GuardSettings, LearningReport, LearningSettings
+    from device_sdk.learning import GuardSettings, LearningReport, LearningSettings, Transcribed
     from device_sdk.policy import CarefulPolicy, Conditions
     from device_sdk.session import DeviceSession
     from device_sdk.settings import DeviceSettings
 
 __all__ = [
     "Accepted",
+    "Alternate",
     "AudioError",
     "Bundle",
     "BundleError",
@@ -79,14 +90,18 @@ __all__ = [
     "Postponed",
     "PrivacyError",
     "ProtocolError",
+    "Rating",
     "RecognitionSession",
     "Recognizer",
+    "Repeated",
+    "RepetitionSettings",
     "Result",
     "Scores",
     "Semantics",
     "SessionError",
     "SlotLexicon",
     "StateError",
+    "Transcribed",
     "Word",
 ]
 
@@ -103,12 +118,22 @@ _HOMES = {
         "Recognizer",
     ),
     "device": ("Device",),
-    "feedback": ("Accepted", "Cancelled", "Corrected", "Semantics", "SlotLexicon"),
+    "feedback": (
+        "Accepted",
+        "Alternate",
+        "Cancelled",
+        "Corrected",
+        "Rating",
+        "Repeated",
+        "RepetitionSettings",
+        "Semantics",
+        "SlotLexicon",
+    ),
     "hypothesis": ("Hypothesis", "Partial", "Result", "Scores", "Word"),
     "learned": ("Learned",),
     "session": ("DeviceSession",),
     "settings": ("DeviceSettings",),
-    "learning": ("GuardSettings", "LearningReport", "LearningSettings"),
+    "learning": ("GuardSettings", "LearningReport", "LearningSettings", "Transcribed"),
     "consent": ("Consent",),
     "policy": ("CarefulPolicy", "Conditions"),
 }

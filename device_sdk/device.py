@@ -16,16 +16,19 @@ from device_sdk.bundle import Bundle
 from device_sdk.consent import Consent, Stream
 from device_sdk.decoding import Endpointing, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.hotwords import hotwords_of
-from device_sdk.errors import FeedbackError, LearningError, Postponed, StateError
-from device_sdk.feedback.signals import Accepted, Cancelled, Corrected, CostFunction, Semantics, Signal
+from device_sdk.errors import LearningError, Postponed, StateError
+from device_sdk.feedback.repetition import carried_back, is_repetition, silence
+from device_sdk.feedback.signals import CostFunction, Repeated, Signal, check_signal, combined
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.knowledge import Knowledge
 from device_sdk.learned import Learned
 from device_sdk.learning.judge import Judge
-from device_sdk.learning.learner import Outcome, Student, Teacher, learn_one
+from device_sdk.learning.learner import Outcome, Student, Teacher, learn_one, rehearse_one
 from device_sdk.learning.loop import LearningReport, learn, not_started
 from device_sdk.learning.memory import Example, Recent, Remembered
 from device_sdk.learning.memory_budget import step_bytes
+from device_sdk.learning.rehearsal import Transcribed, is_due, rotation
+from device_sdk.learning.serving import served
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.confirmed import confirmed_texts
 from device_sdk.personalization.rescorer import Rescorer
@@ -57,14 +60,17 @@ class Device:
         cost_function: CostFunction | None = None,
         policy: Policy = CarefulPolicy(),
         conditions: Callable[[], Conditions] = Conditions,
+        rehearsal: Sequence[Transcribed] = (),
     ) -> None:
         self.settings = settings
         self._store = store
         self._cost_function = cost_function
         self._policy, self._conditions = policy, conditions
+        self._rehearsal = tuple(rehearsal)
         self._guard = store.guard  # short: state and what memory mirrors of it, under one lock
         self._working = threading.Lock()  # long: one learn, check-in or forget at a time
         self._generator = np.random.default_rng()
+        self._turns = rotation(len(self._rehearsal), self._generator)
         self._recent = Recent(settings.memory_utterances, settings.memory_seconds)
         self._rescorer = Rescorer(bundle, threads=settings.threads)
         self._knowledge = Knowledge(store, bundle, lambda new: _try(new, self._rescorer, settings))
@@ -89,18 +95,20 @@ class Device:
         cost_function: CostFunction | None = None,
         policy: Policy = CarefulPolicy(),
         conditions: Callable[[], Conditions] = Conditions,
+        rehearsal: Sequence[Transcribed] = (),
     ) -> Self:
         """A device over a state folder (made if absent), with the app's key.
 
         bundle: the app's; None is the one packaged with idiolect. A published model that a check-in brought is used
         instead, until the app ships another bundle. cost_function: the app's own costs of hypotheses. conditions: tells
         how the host is just now; policy: whether that is a good time to learn or to check in, asked before and between.
+        rehearsal: transcribed utterances that learning goes over between the user's own.
         Raises StateError (folder in use, wrong key, damage) and BundleError.
         """
         bundle = Bundle.open() if bundle is None else bundle
         store = Store(state_folder, key)
         try:
-            return cls(store, bundle, settings or DeviceSettings(), cost_function, policy, conditions)
+            return cls(store, bundle, settings or DeviceSettings(), cost_function, policy, conditions, rehearsal)
         except BaseException:
             store.close()
             raise
@@ -136,6 +144,7 @@ class Device:
         return DeviceSession(
             self._recogniser,
             self._heard,
+            lambda result: served(result, self.settings.learning.serving, self._generator),
             sample_rate,
             mix_down=mix_down,
             endpointing=endpointing,
@@ -148,26 +157,17 @@ class Device:
         session.feed(waveform)
         return session.finish()
 
-    def feedback(self, utterance_id: str, signal: Signal) -> None:
-        """What the app saw its user do. Late feedback is fine while the utterance is in memory; FeedbackError after.
+    def feedback(self, utterance: Result | str, signal: Signal) -> None:
+        """What the app saw its user do with a result, which it names by itself or by its ``utterance_id``.
 
-        What was counted of the utterance is replaced by what the feedback says of its words: see
-        :func:`device_sdk.personalization.confirmed.confirmed_texts`.
+        Late feedback is fine while the utterance is in memory; FeedbackError after. Several signals add up, see
+        :mod:`device_sdk.feedback.signals`. What was counted of the utterance is replaced by what they say of its words
+        (:func:`device_sdk.personalization.confirmed.confirmed_texts`). Where the utterance said another one again, they
+        speak for that one too.
         """
-        if not isinstance(signal, Accepted | Cancelled | Corrected | Semantics):
-            raise FeedbackError(
-                f"signal: found {type(signal).__name__}, expected Accepted, Cancelled, Corrected or Semantics"
-            )
+        check_signal(signal)
         with self._guard:
-            example = self._recent.mark(utterance_id, signal)
-            knowledge, sigma = self._knowledge, self._rescorer.weights.sigma
-            texts = confirmed_texts([hypothesis.text for hypothesis in example.nbest], signal)
-            if texts is not None and example.counts is not None and self._counting:
-                counts = caches.count(texts, knowledge.base.words, sigma)
-                due = not example.reported  # what was reported once is not reported again
-                cache = caches.withdraw(knowledge.cache, example.counts, due)
-                knowledge.keep_cache(caches.update(cache, counts, due))
-                self._recent.recount(utterance_id, counts)
+            self._note(utterance.utterance_id if isinstance(utterance, Result) else utterance, signal)
 
     def learn(
         self,
@@ -219,7 +219,22 @@ class Device:
             def commit(student: Student) -> None:
                 self._knowledge.commit(student, judge.watch)
 
-            return learn(self._knowledge.student, self._next, step, commit, budget_seconds, halt, worse=judge.worse)[1]
+            def rehearse(student: Student) -> Outcome | None:
+                if not self._rehearsal or not is_due(student.utterances, settings.rehearsal):
+                    return None
+                spoken = self._rehearsal[next(self._turns)]
+                return rehearse_one(student, spoken, session, base, settings, self._generator)
+
+            return learn(
+                self._knowledge.student,
+                self._next,
+                step,
+                commit,
+                budget_seconds,
+                halt,
+                rehearse=rehearse,
+                worse=judge.worse,
+            )[1]
 
     def remembered(self) -> tuple[Remembered, ...]:
         """Which utterances are in memory and for how long; not what was said in them."""
@@ -418,10 +433,53 @@ class Device:
                 except StateError as error:  # the user still gets what was heard; the next write holds these counts too
                     log.warning("an utterance is counted in memory only: %s", error)
                     knowledge.cache = cache
+            before = self._recent.latest()
+            again = before is not None and before.signal is None and self._says_again(before, result)
+            repeats = before.utterance_id if before is not None and again else None
             if self._learning and len(features) >= knowledge.base.architecture.subsampling_factor:
-                self._recent.add(result.utterance_id, features, result.nbest, counts, reported=not due)
-            elif self._counting and not self._learning:  # feedback mends the counts; that needs no features
-                self._recent.add(result.utterance_id, features[:0], result.nbest, counts, reported=not due)
+                kept = features
+            elif self._counting and not self._learning:
+                kept = features[:0]  # feedback mends the counts; that needs no features
+            else:
+                return
+            self._recent.add(
+                result.utterance_id,
+                kept,
+                result.nbest,
+                counts,
+                reported=not due,
+                probability=result.probability,
+                repeats=repeats,
+            )
+            if repeats is not None:
+                try:
+                    self._note(repeats, Repeated(tuple(texts)))
+                except StateError as error:
+                    log.warning("a repeated utterance stays counted: %s", error)
+
+    def _says_again(self, before: Example, result: Result) -> bool:
+        """Whether the user has just repeated what was heard before."""
+        words = result.nbest[0].words
+        delay = silence(self._recent.seconds_since(before), result.seconds, words[0].start if words else 0.0)
+        first, second = ([hypothesis.text for hypothesis in each.nbest] for each in (before, result))
+        return is_repetition(first, second, delay, self.settings.repetition)
+
+    def _note(self, utterance_id: str, signal: Signal) -> None:
+        """Feedback, under the guard: to an utterance, its counts, and the one that it repeats."""
+        example = self._recent.mark(utterance_id, signal)
+        knowledge, texts = self._knowledge, [hypothesis.text for hypothesis in example.nbest]
+        if example.counts is not None and self._counting:
+            confirmed = confirmed_texts(texts, combined(example.signal, signal))
+            sigma = self._rescorer.weights.sigma
+            counts = caches.count(texts if confirmed is None else confirmed, knowledge.base.words, sigma)
+            if counts != example.counts:
+                due = not example.reported  # what was reported once is not reported again
+                cache = caches.withdraw(knowledge.cache, example.counts, due)
+                knowledge.keep_cache(caches.update(cache, counts, due))
+                self._recent.recount(utterance_id, counts)
+        told = carried_back(signal, texts[0])
+        if example.repeats is not None and told is not None and self._recent.get(example.repeats) is not None:
+            self._note(example.repeats, told)
 
 
 def _never() -> bool:

@@ -23,20 +23,26 @@ class DeviceSession(RecognitionSession):
         self,
         recogniser: Callable[[], Recognizer],
         heard: Callable[[Result, NDArray[np.float32]], None],
+        serve: Callable[[Result], Result],
         sample_rate: int = 16_000,
         *,
         mix_down: bool = False,
         endpointing: Endpointing | None = Endpointing(),
         hotwords: Hotwords | None = None,
     ) -> None:
-        """recogniser: the newest one. heard: told of every result and the features [F, M] it came from."""
+        """recogniser: the newest one. heard: told of every result and the features [F, M] it came from. serve: puts the
+        hypothesis first that the app is to get."""
         self._newest = recogniser
         self._heard = heard
+        self._serve = serve
         super().__init__(recogniser(), sample_rate, mix_down=mix_down, endpointing=endpointing, hotwords=hotwords)
 
     def _begin(self) -> None:
         self._recognizer = self._newest()
         super()._begin()
+
+    def _result(self) -> Result:
+        return self._serve(super()._result())
 
     def _ended(self, result: Result) -> None:
         self._heard(result, self.features)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import ConfigurationError
+from device_sdk.feedback.repetition import RepetitionSettings
 from device_sdk.learning.guard import GuardSettings
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.runtimes.onnxruntime import Precision, check_precision
@@ -19,9 +20,10 @@ class DeviceSettings:
 
     use_marginals: adapt recognition to the user's own words and the published ones. learn: keep features in memory and
     take local steps. share_marginals, share_deltas: what check-ins may send. guard: how learning that does harm is
-    found out and taken back. memory_utterances, memory_seconds: bound
-    of what is kept in memory for late feedback and learning. threads: of each onnxruntime session. precision: of the
-    recogniser's products, float32, the quicker int8, or auto; what is learned is always float32.
+    found out and taken back. repetition: when an utterance says the one before it again. memory_utterances,
+    memory_seconds: bound of what is kept in memory for late feedback and learning. threads: of each onnxruntime
+    session. precision: of the recogniser's products, float32, the quicker int8, or auto; what is learned is always
+    float32.
     """
 
     use_marginals: bool = True
@@ -31,6 +33,7 @@ class DeviceSettings:
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
     learning: LearningSettings = field(default_factory=LearningSettings)
     guard: GuardSettings = field(default_factory=GuardSettings)
+    repetition: RepetitionSettings = field(default_factory=RepetitionSettings)
     memory_utterances: int = 64
     memory_seconds: float = 3600.0
     threads: int = 1

@@ -4,6 +4,7 @@ bundle's training graph."""
 from device_sdk.learning.guard import GuardSettings
 from device_sdk.learning.learner import Student
 from device_sdk.learning.loop import LearningReport
+from device_sdk.learning.rehearsal import Transcribed
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.specaugment import MaskSettings
 from device_sdk.learning.step import StepSettings
@@ -17,4 +18,5 @@ __all__ = [
     "StepSettings",
     "Student",
     "TeacherSettings",
+    "Transcribed",
 ]

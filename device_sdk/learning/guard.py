@@ -18,13 +18,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from device_sdk.errors import ConfigurationError, StateError
 from device_sdk.feedback.distance import word_error_rate
 from device_sdk.learning.candidates import Heard
+from device_sdk.learning.divergence import DivergenceSettings
 from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import posterior
 
@@ -49,7 +50,8 @@ class GuardSettings:
 
     tolerance: rise of the mean cost by feedback that is let pass; drift: the same by what the published model expects,
     which a model that learns its user does leave. bet: share of the capital that goes on each utterance. doubt: one
-    false alarm in 1 / doubt utterances, at most; withheld_doubt: in 1 / withheld_doubt checks.
+    false alarm in 1 / doubt utterances, at most; withheld_doubt: in 1 / withheld_doubt checks. divergence: of labels
+    that the device makes for itself, see :mod:`device_sdk.learning.divergence`.
     """
 
     watch: bool = True
@@ -62,6 +64,7 @@ class GuardSettings:
     bet: float = 0.75
     doubt: float = 0.01
     withheld_doubt: float = 0.02
+    divergence: DivergenceSettings = field(default_factory=DivergenceSettings)
 
     def __post_init__(self) -> None:
         for name, least in (("withhold", 0), ("capacity", 1), ("interval", 1)):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings
@@ -11,6 +14,7 @@ from device_sdk.feedback.signals import Accepted, Alternate, Corrected, CostFunc
 from device_sdk.feedback.signals import costs as costs_of
 from device_sdk.learning import guard
 from device_sdk.learning.candidates import Heard
+from device_sdk.learning.divergence import Reading, divergence
 from device_sdk.learning.guard import Comparison, GuardSettings, Watch
 from device_sdk.learning.learner import Student, Teacher, heard_of
 from device_sdk.learning.memory import Example
@@ -48,6 +52,7 @@ class Judge:
         self._local = Teacher(base, decoding, threads)
         self._sound: Student | None = None
         self._learned_from = 0
+        self._readings: deque[Reading] = deque(maxlen=settings.divergence.window)
 
     def worse(self, student: Student, example: Example | None) -> tuple[Student, str] | None:
         """What to fall back on and why, or None: see :func:`device_sdk.learning.loop.learn`.
@@ -64,10 +69,14 @@ class Judge:
         self._learned_from += 1
         if student.steps == 0 and student.start is None:
             return None  # it is the published model still
-        base = self._hear(self._weights, example)
-        seen = guard.compared(example, heard_of(example.nbest), base, base, self._costs)
+        base, score = self._published.hear(self._weights, example.features)
+        local = heard_of(example.nbest)
+        seen = guard.compared(example, local, base, base, self._costs)
         self.watch = guard.watched(self.watch, seen, self._settings)
-        why = guard.harm(self.watch, self._settings)
+        said, published = local.tokens[int(np.argmax(local.scores))], base.tokens[0]
+        likelier, own = score([said, published]).tolist()
+        self._readings.append(Reading(len(said), len(published), likelier - own))
+        why = guard.harm(self.watch, self._settings) or divergence(tuple(self._readings), self._settings.divergence)
         if why is None:
             return None
         return self._fall_back(student, replace(student, weights=self._weights, utterances=0, start=None), why)
@@ -95,6 +104,7 @@ class Judge:
         counted, since a counter of a device never goes back."""
         self.watch = Watch(rollbacks=self.watch.rollbacks + 1, why=why)
         self._sound, self._learned_from = None, 0
+        self._readings.clear()
         return replace(
             student,
             weights=sound.weights,

@@ -182,8 +182,10 @@ def rehearse_one(
     was.
     """
     features, loss = lesson(spoken, bundle, settings.rehearsal.weight)
+    usual = student.momentum.loss  # of the user's utterances: a rehearsed one's loss is of another size
+    student = replace(student, momentum=replace(student.momentum, loss=math.nan))
     student, losses, norms = _descended(student, features, loss, session, bundle, settings, generator)
-    return Outcome(student, losses, norms)
+    return Outcome(replace(student, momentum=replace(student.momentum, loss=usual)), losses, norms)
 
 
 def _collected(

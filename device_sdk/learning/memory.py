@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import FeedbackError
-from device_sdk.feedback.signals import Signal
+from device_sdk.feedback.signals import Signal, combined
 from device_sdk.hypothesis import Hypothesis
 from device_sdk.personalization.cache import UtteranceCounts
 
@@ -20,9 +20,10 @@ __all__ = ["Example", "Recent", "Remembered"]
 @dataclass(frozen=True, slots=True)
 class Example:
     """One utterance. features: [F, M] raw log-mel, float32; F is 0 where nothing is learned. nbest: as served, best
-    first. counts: what it added to the unigram cache, None for nothing; reported: whether a report took them off the
-    books, or none ever will, for want of consent. heard: time on the memory's clock (s). signal:
-    the app's feedback, None while there is none."""
+    first; probability: with which its first was. counts: what it added to the unigram cache, None for nothing;
+    reported: whether a report took them off the books, or none ever will, for want of consent. heard: time on the
+    memory's clock (s). signal: the app's feedback, None while there is none. repeats: id of the utterance that this one
+    says again."""
 
     utterance_id: str
     features: npt.NDArray[np.float32]
@@ -31,6 +32,8 @@ class Example:
     heard: float
     signal: Signal | None = None
     reported: bool = False
+    probability: float = 1.0
+    repeats: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Recent:
         self._clock = clock
         self._examples: dict[str, Example] = {}
         self._withheld: dict[str, Example] = {}
+        self._last = ""
 
     def __len__(self) -> int:
         self._expire()
@@ -69,15 +73,27 @@ class Recent:
         counts: UtteranceCounts | None,
         *,
         reported: bool = False,
+        probability: float = 1.0,
+        repeats: str | None = None,
     ) -> None:
         """Remembers an utterance; the oldest makes room."""
         self._expire()
-        self._examples[utterance_id] = Example(utterance_id, features, nbest, counts, self._clock(), reported=reported)
+        self._examples[utterance_id] = Example(
+            utterance_id,
+            features,
+            nbest,
+            counts,
+            self._clock(),
+            reported=reported,
+            probability=probability,
+            repeats=repeats,
+        )
+        self._last = utterance_id
         while len(self._examples) > self._capacity:
             del self._examples[next(iter(self._examples))]
 
     def mark(self, utterance_id: str, signal: Signal) -> Example:
-        """Attaches feedback; later feedback replaces earlier. Returns the example as it was.
+        """Attaches feedback, to what there was of it before. Returns the example as it was.
 
         FeedbackError: no such utterance in memory (never heard, learned from already, or too old).
         """
@@ -88,8 +104,22 @@ class Recent:
                 f"utterance {utterance_id!r}: not in memory; feedback must come before it was learned from, within "
                 f"{self._seconds:.0f} s and {self._capacity} utterances"
             )
-        self._examples[utterance_id] = replace(example, signal=signal)
+        self._examples[utterance_id] = replace(example, signal=combined(example.signal, signal))
         return example
+
+    def latest(self) -> Example | None:
+        """What was heard last, if it is in memory still."""
+        self._expire()
+        return self._examples.get(self._last)
+
+    def get(self, utterance_id: str) -> Example | None:
+        """An utterance that is in memory still."""
+        self._expire()
+        return self._examples.get(utterance_id)
+
+    def seconds_since(self, example: Example) -> float:
+        """How long ago an utterance was heard."""
+        return self._clock() - example.heard
 
     def recount(self, utterance_id: str, counts: UtteranceCounts) -> None:
         """Notes that an utterance in memory now stands with other counts in the unigram cache."""
