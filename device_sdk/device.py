@@ -33,8 +33,7 @@ from device_sdk.personalization import cache as caches
 from device_sdk.personalization.confirmed import confirmed_texts
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.policy import CarefulPolicy, Conditions, Policy
-from device_sdk.runtimes.onnxruntime import OnnxTransducer
-from device_sdk.runtimes.training import TrainingSession, open_training
+from device_sdk.runtimes.protocol import Training, Transducer
 from device_sdk.runtimes.trial import try_transducer
 from device_sdk.session import DeviceSession
 from device_sdk.settings import DeviceSettings
@@ -61,6 +60,8 @@ class Device:
         policy: Policy = CarefulPolicy(),
         conditions: Callable[[], Conditions] = Conditions,
         rehearsal: Sequence[Transcribed] = (),
+        *,
+        rescorer: Rescorer | None = None,
     ) -> None:
         self.settings = settings
         self._store = store
@@ -72,7 +73,7 @@ class Device:
         self._generator = np.random.default_rng()
         self._turns = rotation(len(self._rehearsal), self._generator)
         self._recent = Recent(settings.memory_utterances, settings.memory_seconds)
-        self._rescorer = Rescorer(bundle, threads=settings.threads)
+        self._rescorer = Rescorer(bundle, threads=settings.threads) if rescorer is None else rescorer
         self._knowledge = Knowledge(store, bundle, lambda new: _try(new, self._rescorer, settings))
         if settings.learning.teacher.schedule == "local":
             self._knowledge.adopt_teacher(None)
@@ -81,7 +82,7 @@ class Device:
         self._marginal: tuple[caches.MarginalCache, NDArray[np.float64] | None, NDArray[np.float64]] | None = None
         self._teacher: tuple[Bundle, Teacher] | None = None
         self._judge: tuple[Bundle, Judge] | None = None
-        self._training: TrainingSession | None = None
+        self._training: Training | None = None
         self._heard_from = 0
 
     @classmethod
@@ -308,6 +309,10 @@ class Device:
                 marginals_version=knowledge.marginals_version,
                 marginal_reports=int(records.read_number(self._store, "marginals_sent")),
                 delta_reports=int(records.read_number(self._store, "deltas_sent")),
+                rollbacks=knowledge.watch.rollbacks,
+                remembered=sum(1 for each in self._recent.contents() if each.sound),
+                waiting=len(self._store.names("outbox")),
+                consent=knowledge.consent,
             )
 
     def forget(self) -> None:
@@ -347,8 +352,7 @@ class Device:
                     base,
                     self.settings.decoding,
                     self._rescore,
-                    threads=self.settings.threads,
-                    precision=self.settings.precision,
+                    transducer=self.settings.engine().transducer(base),
                 )
                 self._recognizer = student, recognizer
             return self._recognizer[1]
@@ -365,11 +369,9 @@ class Device:
                 self._marginal = cache, shared, marginal
             return self._marginal[2]
 
-    def _training_session(self) -> TrainingSession:
+    def _training_session(self) -> Training:
         if self._training is None:
-            self._training = open_training(
-                self._knowledge.packaged, self.settings.learning.subset, self.settings.threads
-            )
+            self._training = self.settings.engine().training(self._knowledge.packaged, self.settings.learning.subset)
         return self._training
 
     def _next(self) -> Example | None:
@@ -398,7 +400,7 @@ class Device:
             judge = Judge(
                 base,
                 settings.decoding,
-                settings.threads,
+                self._open_exact,
                 settings.guard,
                 self._recent.withheld,
                 self._knowledge.watch,
@@ -407,10 +409,14 @@ class Device:
             self._judge = base, judge
         return self._judge[1]
 
+    def _open_exact(self, bundle: Bundle) -> Transducer:
+        """What labels and judges hear in float32, whatever the app does."""
+        return self.settings.engine().transducer(bundle, "float32")
+
     def _labeller(self) -> Teacher:
         base = self._knowledge.base
         if self._teacher is None or self._teacher[0] is not base:
-            self._teacher = base, Teacher(base, self.settings.decoding, self.settings.threads)
+            self._teacher = base, Teacher(base, self.settings.decoding, self._open_exact)
         return self._teacher[1]
 
     @property
@@ -488,7 +494,7 @@ def _never() -> bool:
 
 def _try(bundle: Bundle, rescorer: Rescorer, settings: DeviceSettings) -> None:
     """Recognises a second of noise. Raises BundleError for a bundle that cannot."""
-    transducer = OnnxTransducer(bundle, settings.threads, settings.precision)
+    transducer = settings.engine().transducer(bundle)
     try_transducer(transducer, str(bundle.path))
     recognizer = Recognizer(bundle, settings.decoding, rescorer.rescore, transducer=transducer)
     noise = 0.1 * np.random.default_rng(0).standard_normal(bundle.features.sample_rate, np.float32)

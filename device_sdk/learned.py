@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from device_sdk.consent import STREAMS, Consent
 
 __all__ = ["Learned"]
+
+_STREAM = {
+    "counting": "counting words",
+    "learning": "learning from use",
+    "marginals": "sending word counts",
+    "deltas": "sending model changes",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What the device has learned, for its user to read. words: the user's most frequent words with their counts;
-    unlisted: how many distinct words it counts that never leave the device; reports: sent so far, by stream."""
+    """What the device has learned, for its user to read; never what was said.
+
+    utterances: whose words are counted; words: the most frequent with their counts; unlisted: how many distinct words
+    it counts that never leave the device. steps: taken since the model ``model_version`` came; rollbacks: how often
+    what they made was taken back. remembered: utterances in memory just now. marginal_reports, delta_reports: sent so
+    far; waiting: reports not sent yet. consent: what the user has agreed to.
+    """
 
     utterances: int
     words: tuple[tuple[str, float], ...]
@@ -20,12 +34,39 @@ class Learned:
     marginals_version: int
     marginal_reports: int
     delta_reports: int
+    rollbacks: int = 0
+    remembered: int = 0
+    waiting: int = 0
+    consent: Consent = field(default_factory=Consent)
+
+    def describe(self) -> tuple[str, ...]:
+        """The same in plain sentences."""
+        often = ", ".join(f"{word} ({count:.0f})" for word, count in self.words) or "none yet"
+        agreed = [_STREAM[stream] for stream in STREAMS if getattr(self.consent, stream)]
+        refused = [_STREAM[stream] for stream in STREAMS if not getattr(self.consent, stream)]
+        sentences = [
+            f"This device has counted the words of {_number(self.utterances, 'utterance')}; it hears most: {often}.",
+            f"{_number(self.unlisted, 'further word')} of no public list: counted here, and never sent.",
+            f"It has taken {_number(self.steps, 'learning step')} since model {self.model_version} came.",
+        ]
+        if self.rollbacks:
+            sentences.append(f"What it learned was taken back {_number(self.rollbacks, 'time')}, since it did harm.")
+        sentences += [
+            f"The sound of {_number(self.remembered, 'utterance')} is in its memory for a while, never on its disk.",
+            f"It has sent {_number(self.marginal_reports, 'bounded word count')} and "
+            f"{_number(self.delta_reports, 'bounded model change')}, never audio or text; {self.waiting} wait.",
+            f"You agree to {_listed(agreed)}, and not to {_listed(refused)}.",
+            "All of this can be erased at once.",
+        ]
+        return tuple(sentences)
 
     def __str__(self) -> str:
-        often = ", ".join(f"{word} ({count:.0f})" for word, count in self.words) or "none yet"
-        return (
-            f"This device has counted the words of {self.utterances} utterances; it hears most often: {often}. "
-            f"{self.unlisted} further words are counted on this device only. It has taken {self.steps} learning steps "
-            f"from model {self.model_version} since that model came. It has sent {self.marginal_reports} bounded word "
-            f"counts and {self.delta_reports} bounded model changes, never audio or text. forget() erases all of this."
-        )
+        return " ".join(self.describe())
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "nothing"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.repetition import RepetitionSettings
 from device_sdk.learning.guard import GuardSettings
 from device_sdk.learning.settings import LearningSettings
+from device_sdk.runtimes.engine import Engine, Runtime, check_runtime
 from device_sdk.runtimes.onnxruntime import Precision, check_precision
 
 __all__ = ["DeviceSettings"]
@@ -20,10 +22,12 @@ class DeviceSettings:
 
     use_marginals: adapt recognition to the user's own words and the published ones. learn: keep features in memory and
     take local steps. share_marginals, share_deltas: what check-ins may send. guard: how learning that does harm is
-    found out and taken back. repetition: when an utterance says the one before it again. memory_utterances,
-    memory_seconds: bound of what is kept in memory for late feedback and learning. threads: of each onnxruntime
-    session. precision: of the recogniser's products, float32, the quicker int8, or auto; what is learned is always
-    float32.
+    found out and taken back. repetition: when an utterance says
+    the one before it again. memory_utterances, memory_seconds: bound
+    of what is kept in memory for late feedback and learning. threads: of each onnxruntime session. precision: of the
+    recogniser's products, float32, the quicker int8, or auto; what is learned is always float32.
+    runtime: runs the networks; ``executorch`` needs the extra of that name and programs, the folder that ``idiolect
+    export executorch BUNDLE DIR --training`` wrote (None: the folder ``executorch`` in the bundle's).
     """
 
     use_marginals: bool = True
@@ -38,6 +42,12 @@ class DeviceSettings:
     memory_seconds: float = 3600.0
     threads: int = 1
     precision: Precision = "float32"
+    runtime: Runtime = "onnxruntime"
+    programs: Path | None = None
+
+    def engine(self) -> Engine:
+        """What opens the networks for these settings."""
+        return Engine(self.runtime, self.programs, self.threads, self.precision)
 
     def __post_init__(self) -> None:
         if self.memory_utterances < 1 or not self.memory_seconds > 0 or self.threads < 1:
@@ -46,3 +56,6 @@ class DeviceSettings:
                 f"{self.memory_seconds}, {self.threads}; expected positive numbers"
             )
         check_precision(self.precision, "device.precision")
+        check_runtime(self.runtime, "device.runtime")
+        if self.runtime == "executorch" and self.precision == "int8":
+            raise ConfigurationError("device.precision: found int8, which only runtime 'onnxruntime' has; use float32")

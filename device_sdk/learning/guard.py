@@ -5,6 +5,7 @@ Three comparisons of costs in [0, 1], each between two models on the same uttera
 - served: the local model, as it served, against the published one, by the user's feedback. Predict, then learn.
 - drift: the same, by the word errors that the published model itself expects. Feedback that is wrong, by malice or by a
   fault of the app, moves the local model away from all that the published one thinks likely, however consistent it is.
+  So does learning, but what it leaves the published model for is better: part of that gain, by feedback, is credited.
 - withheld: the local model against itself as it was last checked, on utterances that are never learned from, by either.
 
 A difference of costs bets against "no worse than tolerated": capital starts at 1, and where the mean difference is at
@@ -49,28 +50,29 @@ class GuardSettings:
     capacity: withheld at a time, at most. interval: utterances learned from between two checks of what is withheld.
 
     tolerance: rise of the mean cost by feedback that is let pass; drift: the same by what the published model expects,
-    which a model that learns its user does leave. bet: share of the capital that goes on each utterance. doubt: one
-    false alarm in 1 / doubt utterances, at most; withheld_doubt: in 1 / withheld_doubt checks. divergence: of labels
-    that the device makes for itself, see :mod:`device_sdk.learning.divergence`.
+    which a model that learns its user does leave; credit: share of the gain by feedback that is set off against it.
+    bet: share of the capital that goes on each utterance. doubt: one false alarm in 1 / doubt utterances, at most;
+    withheld_doubt: in 1 / withheld_doubt checks. divergence: of labels that the device makes for itself, see
+    :mod:`device_sdk.learning.divergence`.
     """
 
     watch: bool = True
-
     withhold: int = 10
     capacity: int = 12
     interval: int = 8
     tolerance: float = 0.05
     drift: float = 0.25
+    credit: float = 0.5
     bet: float = 0.75
     doubt: float = 0.01
-    withheld_doubt: float = 0.02
+    withheld_doubt: float = 0.1
     divergence: DivergenceSettings = field(default_factory=DivergenceSettings)
 
     def __post_init__(self) -> None:
         for name, least in (("withhold", 0), ("capacity", 1), ("interval", 1)):
             if getattr(self, name) < least:
                 raise ConfigurationError(f"guard.{name}: found {getattr(self, name)}, expected at least {least}")
-        for name in ("tolerance", "drift"):
+        for name in ("tolerance", "drift", "credit"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigurationError(f"guard.{name}: found {getattr(self, name)}, expected a number in [0, 1]")
         for name in ("bet", "doubt", "withheld_doubt"):
@@ -87,6 +89,12 @@ class Comparison:
 
     feedback: float | None = None
     published: float | None = None
+
+    def drift(self, credit: float) -> float | None:
+        """How far the one has left what the published model expects, beyond the credit that feedback gives for it."""
+        if self.published is None:
+            return None
+        return max(-1.0, min(1.0, self.published + credit * (self.feedback or 0.0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +130,7 @@ def compared(
 
     def by_base(heard: Heard) -> float:
         errors = [[word_error_rate(truth, text) for truth in base.texts] for text in heard.texts]
-        return expected(heard, np.minimum(errors, 1.0) @ believed)
+        return expected(heard, (np.minimum(errors, 1.0) @ believed).tolist())
 
     prices = costs(example, local.texts), costs(example, other.texts)
     feedback = None
@@ -141,8 +149,8 @@ def watched(watch: Watch, seen: Comparison, settings: GuardSettings) -> Watch:
     served, drift = watch.served, watch.drift
     if seen.feedback is not None:
         served = max(1.0, served) * capital([seen.feedback], settings.tolerance, settings.bet)
-    if seen.published is not None:
-        drift = max(1.0, drift) * capital([seen.published], settings.drift, settings.bet)
+    if (left := seen.drift(settings.credit)) is not None:
+        drift = max(1.0, drift) * capital([left], settings.drift, settings.bet)
     return replace(watch, served=min(served, 1e12), drift=min(drift, 1e12))
 
 
@@ -159,7 +167,11 @@ def harm_withheld(seen: Sequence[Comparison], settings: GuardSettings) -> str | 
     """Why the steps since the last check must go, by what was never learned from."""
     for name, tolerance, differences in (
         ("feedback", settings.tolerance, [each.feedback for each in seen if each.feedback is not None]),
-        ("published model", settings.drift, [each.published for each in seen if each.published is not None]),
+        (
+            "published model",
+            settings.drift,
+            [left for each in seen if (left := each.drift(settings.credit)) is not None],
+        ),
     ):
         # Two bets share the doubt.
         if capital(differences, tolerance, settings.bet) >= 2.0 / settings.withheld_doubt:

@@ -19,6 +19,7 @@ from device_sdk.learning.guard import Comparison, GuardSettings, Watch
 from device_sdk.learning.learner import Student, Teacher, heard_of
 from device_sdk.learning.memory import Example
 from device_sdk.learning.step import Arrays, Momentum
+from device_sdk.runtimes.protocol import Transducer
 
 __all__ = ["Judge"]
 
@@ -36,7 +37,7 @@ class Judge:
         self,
         base: Bundle,
         decoding: DecodingSettings,
-        threads: int,
+        open_transducer: Callable[[Bundle], Transducer],
         settings: GuardSettings,
         withheld: Callable[[], tuple[Example, ...]],
         watch: Watch,
@@ -48,8 +49,8 @@ class Judge:
         self._withheld = withheld
         self._cost_function = cost_function
         self._weights: Arrays = {name: base.weights[name] for name in base.architecture.parameter_shapes()}
-        self._published = Teacher(base, decoding, threads)
-        self._local = Teacher(base, decoding, threads)
+        self._published = Teacher(base, decoding, open_transducer)
+        self._local = Teacher(base, decoding, open_transducer)
         self._sound: Student | None = None
         self._learned_from = 0
         self._readings: deque[Reading] = deque(maxlen=settings.divergence.window)

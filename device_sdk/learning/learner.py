@@ -30,8 +30,7 @@ from device_sdk.learning.scoring import log_likelihoods
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.specaugment import masked
 from device_sdk.learning.step import Arrays, Momentum, global_norm, sgd
-from device_sdk.runtimes.onnxruntime import OnnxTransducer
-from device_sdk.runtimes.training import TrainingSession
+from device_sdk.runtimes.protocol import Training, Transducer
 
 __all__ = ["Outcome", "Student", "Teacher", "heard_of", "learn_one", "rebased", "rehearse_one"]
 
@@ -94,19 +93,21 @@ def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
 class Teacher:
     """Owns the session of the teacher's weights; opened again only when they changed."""
 
-    def __init__(self, bundle: Bundle, decoding: DecodingSettings, threads: int) -> None:
+    def __init__(
+        self, bundle: Bundle, decoding: DecodingSettings, open_transducer: Callable[[Bundle], Transducer]
+    ) -> None:
         self._bundle = bundle
         self._decoding = decoding
-        self._threads = threads
+        self._open = open_transducer
         self._weights: Arrays | None = None
-        self._transducer: OnnxTransducer | None = None
+        self._transducer: Transducer | None = None
 
     def hear(
         self, weights: Arrays, features: npt.NDArray[np.float32]
     ) -> tuple[Heard, Callable[[Sequence[Tokens]], npt.NDArray[np.float64]]]:
         """(n-best of clean features [F, M] (paper 001, section 2.2), scorer of other hypotheses of them, nats [N])."""
         if self._transducer is None or weights is not self._weights:
-            self._transducer = OnnxTransducer(self._bundle.with_weights(weights, "teacher"), self._threads)
+            self._transducer = self._open(self._bundle.with_weights(weights, "teacher"))
             self._weights = weights
         transducer, settings = self._transducer, self._decoding
         usable = len(features) - len(features) % self._bundle.architecture.subsampling_factor
@@ -129,7 +130,7 @@ def heard_of(nbest: Sequence[Hypothesis]) -> Heard:
 def learn_one(
     student: Student,
     example: Example,
-    session: TrainingSession,
+    session: Training,
     teacher: Teacher,
     bundle: Bundle,
     settings: LearningSettings,
@@ -161,6 +162,8 @@ def learn_one(
         student = replace(student, baseline=running_mean(usual, cost, settings.baseline_decay))
     if isinstance(loss, str):
         return Outcome(student, cost=cost, skipped=loss)
+    if (reason := session.too_large(example.features, loss.hypotheses)) is not None:
+        return Outcome(student, cost=cost, skipped=reason)
     if student.gradients is not None:
         student, value, norm = _collected(student, example.features, loss, session, bundle, settings, generator)
         return Outcome(student, (value,), (norm,), cost)
@@ -171,7 +174,7 @@ def learn_one(
 def rehearse_one(
     student: Student,
     spoken: Transcribed,
-    session: TrainingSession,
+    session: Training,
     bundle: Bundle,
     settings: LearningSettings,
     generator: np.random.Generator,
@@ -192,7 +195,7 @@ def _collected(
     student: Student,
     heard: npt.NDArray[np.float32],
     loss: Objective,
-    session: TrainingSession,
+    session: Training,
     bundle: Bundle,
     settings: LearningSettings,
     generator: np.random.Generator,
@@ -218,7 +221,7 @@ def _descended(
     student: Student,
     heard: npt.NDArray[np.float32],
     loss: Objective,
-    session: TrainingSession,
+    session: Training,
     bundle: Bundle,
     settings: LearningSettings,
     generator: np.random.Generator,

@@ -39,12 +39,14 @@ class Example:
 @dataclass(frozen=True, slots=True)
 class Remembered:
     """That an utterance is in memory, and not what it was. seconds_left: until it is gone whatever happens; feedback:
-    whether the app gave any; withheld: whether it is kept to check learning with, and never learned from."""
+    whether the app gave any; withheld: whether it is kept to check learning with, and never learned from; sound:
+    whether its features are there, or only what feedback needs."""
 
     utterance_id: str
     seconds_left: float
     feedback: bool
     withheld: bool
+    sound: bool
 
 
 class Recent:
@@ -156,7 +158,13 @@ class Recent:
         self._expire()
         oldest = self._clock() - self._seconds
         return tuple(
-            Remembered(example.utterance_id, example.heard - oldest, example.signal is not None, held)
+            Remembered(
+                example.utterance_id,
+                example.heard - oldest,
+                example.signal is not None,
+                held,
+                len(example.features) > 0,
+            )
             for held, examples in ((True, self._withheld), (False, self._examples))
             for example in examples.values()
         )

@@ -84,6 +84,22 @@ def test_the_less_sure_the_published_model_the_less_it_costs_to_leave_it() -> No
     assert drifts[-1] == pytest.approx(0.0)
 
 
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (Comparison(published=0.7), 0.7),
+        (Comparison(feedback=-1.0, published=0.7), 0.2),  # it has learned what the published model has wrong
+        (Comparison(feedback=0.0, published=0.7), 0.7),  # left, and for nothing
+        (Comparison(feedback=-1.0, published=1.0), 0.5),  # everything heard as one sentence, as it is told each time
+        (Comparison(feedback=1.0, published=0.9), 1.0),
+        (Comparison(feedback=-1.0, published=-0.9), -1.0),
+        (Comparison(feedback=1.0), None),
+    ],
+)
+def test_what_feedback_gains_is_credited_in_part(seen: Comparison, expected: float | None) -> None:
+    assert seen.drift(0.5) == (None if expected is None else pytest.approx(expected))
+
+
 def test_what_heard_nothing_is_not_compared() -> None:
     assert compared(example(), Heard((), (), ()), heard(RIGHT), heard(RIGHT), no_feedback) == Comparison()
 
@@ -191,6 +207,7 @@ def test_damaged_records_are_refused(content: bytes) -> None:
         {"capacity": 0},
         {"interval": 0},
         {"drift": 1.1},
+        {"credit": -0.5},
         {"tolerance": -0.1},
         {"bet": 0.0},
         {"doubt": 1.0},

@@ -1,0 +1,150 @@
+"""Several users of one device: each has words, weights, memory, consent, outbox and identities of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from device_sdk.bundle import Bundle
+from device_sdk.device import Device
+from device_sdk.errors import ConfigurationError, StateError
+from device_sdk.feedback.signals import CostFunction
+from device_sdk.personalization.rescorer import Rescorer
+from device_sdk.policy import CarefulPolicy, Conditions, Policy
+from device_sdk.settings import DeviceSettings
+from device_sdk.state import Store, records
+from device_sdk.state.cipher import MINIMUM_KEY_BYTES
+
+__all__ = ["Profiles"]
+
+_FOLDER = "profiles"
+_LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a profile lies and what opens it. Neither tells the name without the app's key."""
+
+    folder: Path
+    key: bytes
+
+
+class Profiles:
+    """Owns the devices of several users over one state folder, one bundle and one language model.
+
+    ``profiles["ana"]`` is Ana's device, opened when it is first asked for and kept open, so that changing users costs
+    nothing and what waits for feedback is not lost. Each is sealed with a key of its own, derived from the app's and
+    the name (HKDF, RFC 5869); the names of folders tell nothing. Threads may share the devices;
+    open and forget from one.
+    """
+
+    def __init__(
+        self,
+        state_folder: str | Path,
+        key: bytes,
+        bundle: Bundle | None = None,
+        settings: DeviceSettings | None = None,
+        *,
+        cost_function: CostFunction | None = None,
+        policy: Policy = CarefulPolicy(),
+        conditions: Callable[[], Conditions] = Conditions,
+    ) -> None:
+        """The arguments are those of :meth:`Device.open`. Raises StateError (no usable key) and BundleError."""
+        if not isinstance(key, bytes | bytearray) or len(key) < MINIMUM_KEY_BYTES:
+            raise StateError(f"key: expected at least {MINIMUM_KEY_BYTES} random bytes from the app")
+        self._folder = Path(state_folder) / _FOLDER
+        self._key = bytes(key)
+        self._bundle = Bundle.open() if bundle is None else bundle
+        self._settings = settings or DeviceSettings()
+        self._rescorer = Rescorer(self._bundle, threads=self._settings.threads)
+        self._cost_function, self._policy, self._conditions = cost_function, policy, conditions
+        self._devices: dict[str, Device] = {}
+
+    def __getitem__(self, name: str) -> Device:
+        """The device of this user, as new where there was none. StateError: in use elsewhere, or damaged."""
+        device = self._devices.get(name)
+        if device is None:
+            place = self._place(name)
+            store = Store(place.folder, place.key)
+            try:
+                records.write_text(store, "profile", name)
+                device = Device(
+                    store,
+                    self._bundle,
+                    self._settings,
+                    self._cost_function,
+                    self._policy,
+                    self._conditions,
+                    rescorer=self._rescorer,
+                )
+            except BaseException:
+                store.close()
+                raise
+            self._devices[name] = device
+        return device
+
+    def names(self) -> tuple[str, ...]:
+        """The users that have a profile, sorted. StateError: one cannot be read, since another process uses it, say."""
+        found = set(self._devices)
+        taken = {self._place(name).folder.name for name in found}
+        for folder in self._folder.iterdir() if self._folder.is_dir() else ():
+            if folder.name not in taken and (name := self._name_in(folder)) is not None:
+                found.add(name)
+        return tuple(sorted(found))
+
+    def forget(self, name: str) -> None:
+        """Erases everything of this user, the profile itself too; the others stay as they are."""
+        place = self._place(name)
+        device = self._devices.pop(name, None)
+        if device is not None:
+            device.forget()
+            device.close()
+        elif place.folder.is_dir():
+            store = Store(place.folder, place.key)
+            try:
+                store.erase()
+            finally:
+                store.close()
+        shutil.rmtree(place.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Closes every device."""
+        while self._devices:
+            self._devices.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _place(self, name: str) -> _Place:
+        if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
+            raise ConfigurationError(f"profile: expected a name of 1 to {_LONGEST_NAME} characters")
+        folder = hmac.new(self._derived(b"idiolect profile folder"), name.encode(), hashlib.sha256).hexdigest()[:32]
+        return _Place(self._folder / folder, self._derived(b"idiolect profile key\0" + folder.encode()))
+
+    def _derived(self, info: bytes) -> bytes:
+        return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(self._key)
+
+    def _name_in(self, folder: Path) -> str | None:
+        """The name kept in a folder; None for one that an erasure left, which is taken away."""
+        store = Store(folder, self._derived(b"idiolect profile key\0" + folder.name.encode()))
+        try:
+            name = records.read_text(store, "profile")
+        finally:
+            store.close()
+        if name is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return name

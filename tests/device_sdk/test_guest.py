@@ -1,0 +1,177 @@
+"""A device that minds its host: it asks before it works, keeps to its memory, and takes back what does harm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk import (
+    Bundle,
+    Client,
+    Conditions,
+    Corrected,
+    Device,
+    DeviceSettings,
+    GuardSettings,
+    LearningSettings,
+    Postponed,
+)
+from device_sdk.learning import StepSettings
+from device_sdk.learning.memory_budget import step_bytes
+from tests.signals import noise
+from tests.tiny import tiny_weights
+
+KEY = bytes(range(32))
+STILL = DeviceSettings(learning=LearningSettings(passes=1, step=StepSettings(learning_rate=1e-9)))
+"""Steps are taken and lead nowhere: what is compared is what was put there."""
+
+
+def told(device: Device, seed: int, text: str = "turn on the light") -> None:
+    device.feedback(device.recognise(noise(9600, seed)).utterance_id, Corrected(text))
+
+
+def test_the_policy_is_asked_first_and_between(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    asked: list[Conditions] = []
+
+    def conditions() -> Conditions:
+        asked.append(Conditions(idle=len(asked) in (1, 2), battery=0.8))
+        return asked[-1]
+
+    with Device.open(tmp_path, KEY, tiny_bundle, STILL, conditions=conditions) as device:
+        for seed in range(4):
+            told(device, seed)
+        refused = device.learn()
+        assert (refused.stopped, refused.utterances) == ("not now: it is in use", 0)
+        report = device.learn()
+        assert (report.stopped, report.steps) == ("not now: it is in use", 1)
+        assert len(device.remembered()) == 3, "what was not learned from is still there"
+
+
+def test_an_app_has_its_own_policy(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle, STILL, policy=lambda work, conditions: f"no {work} today") as device:
+        told(device, 1)
+        assert device.learn().stopped == "not now: no learn today"
+        with pytest.raises(Postponed, match="not now: no check in today; everything is kept"):
+            device.check_in("http://127.0.0.1:9")
+
+
+def test_a_metered_network_is_not_used(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    metered = lambda: Conditions(metered=True)  # noqa: E731
+    with Device.open(tmp_path, KEY, tiny_bundle, STILL, conditions=metered) as device:
+        told(device, 1)
+        assert device.learn().steps == 1
+        with Client("http://127.0.0.1:9") as client, pytest.raises(Postponed, match="metered"):
+            device.check_in(client, "token")
+
+
+def test_memory_bounds_a_step(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    architecture = tiny_bundle.architecture
+    settings = replace(STILL, learning=replace(STILL.learning, hypotheses=5))
+    with Device.open(tmp_path, KEY, tiny_bundle, settings) as device:
+        told(device, 1)
+        report = device.learn(budget_bytes=1000)
+        assert report.stopped.startswith("a step takes") and report.utterances == 0
+        assert len(device.remembered()) == 1
+        frames = len(device._recent._examples[device.remembered()[0].utterance_id].features)
+        least = step_bytes(architecture, "whole", architecture.subsampling_factor, [0])
+        report = device.learn(budget_bytes=least)
+        assert report.skipped == {"its step does not fit into the memory allowed": 1}
+        lengths = [8] * 3
+        told(device, 1)
+        report = device.learn(budget_bytes=step_bytes(architecture, "whole", frames, lengths))
+        assert (report.steps, report.shortened) == (1, 1)
+        told(device, 1)
+        assert device.learn(budget_bytes=10**9).shortened == 0
+
+
+def test_the_estimate_grows_with_what_it_is_of(tiny_bundle: Bundle) -> None:
+    architecture = tiny_bundle.architecture
+    base = step_bytes(architecture, "whole", 300, [10])
+    assert step_bytes(architecture, "whole", 600, [10]) > base
+    assert step_bytes(architecture, "whole", 300, [20]) > base
+    assert step_bytes(architecture, "whole", 300, [10, 10]) > base
+    assert step_bytes(architecture, "joint", 300, [10]) <= step_bytes(architecture, "top", 300, [10]) < base
+
+
+def reference(tmp_path: Path, bundle: Bundle, count: int) -> list[tuple[int, str]]:
+    """(seed, text) of sounds that the published model hears words in."""
+    found: list[tuple[int, str]] = []
+    with Device.open(tmp_path / "reference", KEY, bundle, replace(STILL, learn=False, use_marginals=False)) as device:
+        for seed in range(3 * count):
+            if text := device.recognise(noise(9600, seed)).text:
+                found.append((seed, text))
+            if len(found) == count:
+                break
+    return found
+
+
+@pytest.mark.parametrize("sound", [False, True])
+def test_a_local_model_that_serves_worse_is_rolled_back(tmp_path: Path, tiny_bundle: Bundle, sound: bool) -> None:
+    spoken = reference(tmp_path, tiny_bundle, 40)
+    with Device.open(tmp_path / "state", KEY, tiny_bundle, STILL) as device:
+        published = device.student.weights
+        weights = tiny_weights(tiny_bundle.architecture, seed=7)
+        spoilt = {name: published[name] if sound else weights[name] for name in published}
+        device._knowledge.commit(replace(device.student, weights=spoilt, teacher=spoilt, steps=5))
+        report = None
+        for seed, text in spoken:
+            told(device, seed, text)
+            report = device.learn()
+            if report.rolled_back:
+                break
+        assert report is not None
+        assert (report.rolled_back is None) == sound
+        assert sound or report.stopped == f"rolled back: {report.rolled_back}"
+        steps = device.student.steps
+        assert steps >= 5, "a counter never goes back"
+    with Device.open(tmp_path / "state", KEY, tiny_bundle, STILL) as device:
+        assert device.student.steps == steps
+        assert device.learned().rollbacks == (0 if sound else 1)
+        assert sound or "taken back 1 time, since it did harm" in str(device.learned())
+        for name, array in published.items():
+            np.testing.assert_allclose(device.student.weights[name], array, atol=1e-6)
+        device.forget()
+        assert device.learned().rollbacks == 0
+
+
+def test_steps_that_harm_what_is_withheld_are_taken_back(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """One run of learning wrecks the model; nothing was served by it yet, and only withheld utterances tell."""
+    wild = LearningSettings(passes=2, cost_weight=0.0, step=StepSettings(learning_rate=30.0, precondition=False))
+    guard = GuardSettings(withhold=2, interval=4, capacity=12)
+    spoken = reference(tmp_path, tiny_bundle, 24)
+    with Device.open(tmp_path / "state", KEY, tiny_bundle, replace(STILL, learning=wild, guard=guard)) as device:
+        before = device.student.weights
+        for seed, text in spoken:
+            told(device, seed, text)
+        report = device.learn()
+        assert report.rolled_back is not None and "withheld utterances are served worse" in report.rolled_back
+        assert report.steps > 0
+        for name, array in before.items():
+            np.testing.assert_array_equal(device.student.weights[name], array)
+        held = [each for each in device.remembered() if each.withheld]
+        assert held and all(0.0 < each.seconds_left <= 3600.0 for each in held)
+
+
+def test_what_is_withheld_is_never_learned_from(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    guard = GuardSettings(withhold=3, capacity=2)
+    with Device.open(tmp_path, KEY, tiny_bundle, replace(STILL, guard=guard)) as device:
+        for seed in range(9):
+            told(device, seed)
+        ids = [each.utterance_id for each in device.remembered()]
+        report = device.learn()
+        assert (report.utterances, report.steps) == (6, 6)
+        assert [each.utterance_id for each in device.remembered()] == [ids[5], ids[8]], "the third made room"
+        assert device.learn().utterances == 0
+        device.withdraw("learning")
+        assert device.remembered() == ()
+
+
+def test_without_the_guard_everything_is_learned_from(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    settings = replace(STILL, guard=GuardSettings(watch=False, withhold=1))
+    with Device.open(tmp_path, KEY, tiny_bundle, settings) as device:
+        for seed in range(3):
+            told(device, seed)
+        assert device.learn().steps == 3

@@ -1,0 +1,92 @@
+"""Several users of one device, who never learn of each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from device_sdk import Bundle, ConfigurationError, Corrected, DeviceSettings, LearningSettings, Profiles, StateError
+from tests.signals import noise
+
+KEY = bytes(range(32))
+SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0))
+
+
+@pytest.fixture
+def profiles(tmp_path: Path, tiny_bundle: Bundle):
+    with Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as opened:
+        yield opened
+
+
+def test_users_share_nothing(profiles: Profiles, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    ana, ben = profiles["ana"], profiles["ben"]
+    heard = ana.recognise(noise(9600, 1))
+    ana.agree("marginals")
+    ana.feedback(heard.utterance_id, Corrected("turn on the light"))
+    ana.learn()
+    assert (ana.learned().utterances, ana.student.steps) == (1, 1)
+    assert (ben.learned().utterances, ben.student.steps, ben.consent.marginals) == (0, 0, False)
+    assert profiles["ana"] is ana, "who was here before is here at once"
+    plain = ben.recognise(noise(9600, 1))
+    assert plain.nbest[0].scores.personal != ana.recognise(noise(9600, 1)).nbest[0].scores.personal
+    with pytest.raises(StateError, match="in use"), Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as second:
+        second["ana"].learned()
+
+
+def test_profiles_are_there_again_and_tell_no_name_without_the_key(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as profiles:
+        assert profiles.names() == ()
+        for name in ("zoë", "ana"):
+            profiles[name].recognise(noise(9600, 1))
+        assert profiles.names() == ("ana", "zoë")
+    with Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as profiles:
+        assert profiles["ana"].learned().utterances == 1
+        assert profiles.names() == ("ana", "zoë")
+    for path in tmp_path.rglob("*"):
+        assert "ana" not in path.name
+        assert not path.is_file() or "zoë".encode() not in path.read_bytes()
+    with Profiles(tmp_path, bytes(32), tiny_bundle, SETTINGS) as strangers, pytest.raises(StateError):
+        strangers.names()
+
+
+def test_every_profile_has_a_key_of_its_own(profiles: Profiles) -> None:
+    ana, ben = profiles._place("ana"), profiles._place("ben")
+    assert len({KEY, ana.key, ben.key}) == 3
+    assert ana.folder != ben.folder
+    assert profiles._place("ana") == ana
+
+
+def test_one_user_is_forgotten_and_the_others_stay(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as profiles:
+        for name in ("ana", "ben", "zoë"):
+            profiles[name].recognise(noise(9600, 1))
+        profiles.forget("ana")
+        assert profiles.names() == ("ben", "zoë")
+        assert profiles["ana"].learned().utterances == 0
+        profiles.forget("ana")
+    with Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as profiles:
+        profiles.forget("zoë")  # without opening it first
+        profiles.forget("nobody")
+        assert profiles.names() == ("ben",)
+        assert profiles["ben"].learned().utterances == 1
+        folders = list((tmp_path / "profiles").iterdir())
+        assert len(folders) == 1
+
+
+@pytest.mark.parametrize("name", ["", "  ", "n" * 201, None])
+def test_what_is_no_name_is_refused(profiles: Profiles, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="profile: expected a name"):
+        _ = profiles[name]
+
+
+def test_a_key_that_is_none_is_refused(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with pytest.raises(StateError, match="key"):
+        Profiles(tmp_path, b"short", tiny_bundle)
+
+
+def test_a_late_feedback_finds_its_user_after_a_change(profiles: Profiles) -> None:
+    heard = profiles["ana"].recognise(noise(9600, 1))
+    profiles["ben"].recognise(noise(9600, 2))
+    profiles["ana"].feedback(heard.utterance_id, Corrected("turn on the light"))
+    assert (profiles["ana"].learn().steps, profiles["ben"].learn().steps) == (1, 0)
