@@ -75,7 +75,7 @@ def server(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Running]:
     while not running.started:
         time.sleep(0.02)
     url = f"http://127.0.0.1:{port}"
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {OPERATOR}"}, timeout=30) as operator:
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {OPERATOR}"}, timeout=120) as operator:
         yield Running(url, operator)
     running.should_exit = True
     thread.join(10)
