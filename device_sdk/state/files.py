@@ -62,13 +62,17 @@ class SealedFiles:
             self._replaced.append(name)
 
     def before_commit(self) -> None:
-        """Makes the names of new files durable, before a row that names them is."""
-        if self._written and os.name == "posix":
+        """Makes the names of new files durable, before a row that names them is. StateError: the disk fails."""
+        if not self._written or os.name != "posix":
+            return
+        try:
             descriptor = os.open(self._folder, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+        except OSError as error:
+            raise StateError(f"{self._folder}: the state folder cannot be written: {error}") from error
 
     def committed(self) -> None:
         """Removes what was replaced."""

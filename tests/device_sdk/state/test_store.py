@@ -239,6 +239,24 @@ def test_a_file_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_folder_that_cannot_be_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path, KEY)
+    store.put("weights", "local", b"1" * LARGE)
+    before, opened = sealed_files(tmp_path), os.open
+
+    def failing(path: object, *arguments: int) -> int:
+        if path == tmp_path:
+            raise OSError(5, "Input/output error")
+        return opened(path, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch, pytest.raises(StateError, match=r"cannot be written: .*Input/output"):
+        patch.setattr(os, "open", failing)
+        store.put("weights", "local", b"2" * LARGE)
+    assert sealed_files(tmp_path) == before
+    assert store.get("weights", "local") == b"1" * LARGE
+    store.close()
+
+
 @pytest.mark.parametrize("failure", ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)", "DELETE FROM meta WHERE", None])
 def test_erase_leaves_nothing_and_an_erasure_cut_short_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str | None
