@@ -24,6 +24,7 @@ from device_sdk.audio import SAMPLE_RATE, list_audio, read_audio
 from device_sdk.benchmarks import Figure
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings, Recognizer
+from device_sdk.decoding.block import Block
 from device_sdk.errors import BundleError
 from device_sdk.features import frames, logmel
 from device_sdk.runtimes.onnxruntime import PRECISIONS
@@ -102,6 +103,8 @@ def benchmark() -> list[Figure]:
         metric = f"int8 encoder, chunks of {block.strip(', ') or '300 ms'}"
         figures.append(Figure(metric, UNIT, quick, "float32", exact, None if block else 2.5))
     figures.append(Figure("clips whose greedy tokens and times are sherpa-onnx's", "share", agreement, target=1.0))
+    native = float(not hasattr(Block.search, "__code__"))  # else they are Python, see CONTRIBUTING.md
+    figures.append(Figure("loops of the search that run as native modules", "share", native))
     return [*figures, *_large(heard[:LARGE_CLIPS]), *stages]
 
 
