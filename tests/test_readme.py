@@ -23,12 +23,14 @@ def _packaged() -> bool:
 
 
 @pytest.mark.skipif(not _packaged(), reason="no default bundle in this tree")
-@pytest.mark.parametrize(("example", "printed"), [(0, ("set", "LearningReport")), (1, ("0.0 s: set",)), (2, ())])
+@pytest.mark.parametrize(
+    ("example", "printed"), [(0, ("set", "LearningReport")), (1, ("0.0 s: set",)), (2, ()), (3, (".",))]
+)
 def test_the_lines_that_embed_the_sdk(tmp_path: Path, example: int, printed: tuple[str, ...]) -> None:
     import soundfile
 
     code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    assert len(code) == 3
+    assert len(code) == 4
     spoken, rate = soundfile.read(ROOT / "export/benchmarks/speech/set-the-volume-up.ogg", dtype="float32")
     soundfile.write(tmp_path / "order.flac", spoken, rate)
     done = subprocess.run(

@@ -5,8 +5,10 @@ of single steps finds nothing. What shows it is the published model, which does 
 and comes to find the labels less likely than what it hears itself, while they lose words (or gain them, in loops).
 Neither alone means harm: a model that learns its user well says what the published one did not expect, at its length.
 
-Over made speech of three voices, with a teacher that follows at every step, both had happened before word error left
-that of the published model by more than 8 points; with the default teacher, and with the true words, both never did.
+On 240 made utterances of six voices, learned from without feedback by a teacher that follows at every step, both had
+happened after 108, where the last 24 had 58 % word error against 49 % of the published model, and went on to the end.
+Learned from with their true words, 166 of them never showed it: a student with 30 % against 46 % said between 0.85 and
+1.19 times as many pieces, half a nat a piece less likely.
 """
 
 from __future__ import annotations
