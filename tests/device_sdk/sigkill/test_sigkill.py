@@ -54,7 +54,7 @@ class Nursery:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(300)
 
 
 def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: int) -> Counter[str]:
@@ -63,7 +63,7 @@ def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: i
     rng, points, known, seconds = random.Random(seed), Counter[str](), 200, 1.0
     folder.mkdir()
     state, nursery, last, killed = folder / "state", Nursery(), None, 0
-    with LiveServer(folder / "server", bundle.path) as server, httpx.Client(timeout=60) as http:
+    with LiveServer(folder / "server", bundle.path) as server, httpx.Client(timeout=300) as http:
         operator = Operator(http, server.url)
         round_id = operator.open(**PLANS)
         try:
