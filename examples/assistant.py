@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from device_sdk import Accepted, Bundle, Cancelled, Corrected, Device, IdiolectError, MissingExtraError, SlotLexicon
+from device_sdk import Accepted, Bundle, Cancelled, Corrected, IdiolectError, MissingExtraError, Profiles, SlotLexicon
 from device_sdk.audio import read_audio
 from device_sdk.feedback import read_slots
 
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--bundle", type=Path, help="another one than the packaged")
     parser.add_argument("--state", type=Path, default=Path.home() / ".idiolect-assistant")
+    parser.add_argument("--user", default="me", help="who speaks; what is learned of each user is kept apart")
     parser.add_argument("--seconds", type=float, default=4.0, help="how long the microphone listens")
     options = parser.parse_args()
 
@@ -54,7 +55,8 @@ def main() -> None:
     if not key.exists():
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(32))
-    with Device.open(options.state / "device", key.read_bytes(), Bundle.open(options.bundle)) as device:
+    with Profiles(options.state / "device", key.read_bytes(), Bundle.open(options.bundle)) as profiles:
+        device = profiles[options.user]
         for audio in listen(options.files, options.seconds):
             session = device.session(RATE)
             for start in range(0, len(audio), RATE // 10):
@@ -65,9 +67,9 @@ def main() -> None:
             if sys.stdin.isatty():
                 answer = input("right? [Enter / n / the right words] ").strip().lower()
                 signal = Accepted() if not answer else Cancelled() if answer == "n" else Corrected(answer)
-                device.feedback(result.utterance_id, signal)
+                device.feedback(result, signal)
                 print(f"learned in {device.learn().seconds:.1f} s")
-        print(device.learned())
+        print(*device.learned().describe(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ class GuardSettings:
     capacity: int = 12
     interval: int = 8
     tolerance: float = 0.05
-    drift: float = 0.25
-    credit: float = 0.5
+    drift: float = 0.2
+    credit: float = 0.3
     bet: float = 0.75
     doubt: float = 0.01
     withheld_doubt: float = 0.1
