@@ -1,0 +1,205 @@
+"""ExecuTorch's training programs beside the ONNX training graph: the same losses and gradients, however padded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk import Accepted, Corrected, Device, DeviceSettings
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.errors import BundleError, ConfigurationError, LearningError
+from device_sdk.learning.guard import GuardSettings
+from device_sdk.learning.settings import LearningSettings
+from device_sdk.learning.specaugment import MaskSettings
+from device_sdk.runtimes.executorch import MANIFEST, Bucket, ExecutorchTrainingSession
+from device_sdk.runtimes.executorch.training import distinct_prefixes, padded
+from device_sdk.runtimes.feeds import utterance_feeds
+from device_sdk.runtimes.training import Gradients, TrainingSession
+from export.benchmarks import executorch_training
+from export.executorch import TrainingStep, export_executorch
+from export.graphs import training
+from tests.signals import noise
+from tests.tiny import tiny_weights
+
+torch = pytest.importorskip("torch")
+
+installed = pytest.mark.skipif(find_spec("executorch") is None, reason="ExecuTorch is not installed")
+
+SMALL = Architecture(1, 6, 1, 5, 4, 7, 9, mel_bins=4, subsampling_factor=2)
+BUCKETS = (Bucket(frames=32, tokens=4, hypotheses=3), Bucket(frames=48, tokens=12, hypotheses=8))
+HYPOTHESES = [
+    [[3, 1, 4]],
+    [[3, 1, 4], [3, 1], []],
+    [[5, 1, 2, 6], [5, 1, 2], [5, 2, 2, 6]],
+    [[7, 1, 7, 1, 7, 1, 7], [7, 1, 7], [1], [], [7, 1, 7, 1, 6, 1, 7, 2, 3]],
+]
+
+
+def utterance(architecture, hypotheses, stacked, seed=0):
+    """(parameters, features with a frame left over, hypotheses, weights, costs, cost_scale)."""
+    rng, factor = np.random.default_rng(seed), architecture.subsampling_factor
+    count = len(hypotheses)
+    parameters = {name: value * np.float32(0.5) for name, value in tiny_weights(architecture, seed).items()}
+    features = rng.normal(-6.0, 3.0, (stacked * factor + factor - 1, architecture.mel_bins)).astype(np.float32)
+    weights, costs = rng.normal(size=count).astype(np.float32), rng.integers(0, 4, count).astype(np.float32)
+    return parameters, features, hypotheses, weights, costs, 0.7
+
+
+def compare(found, expected):
+    """Relative L2 distance of all gradients together, after losses were compared."""
+    np.testing.assert_allclose(found.negative_log_likelihoods, expected.negative_log_likelihoods, rtol=2e-6, atol=5e-6)
+    assert found.expected_cost == pytest.approx(expected.expected_cost, rel=1e-4, abs=1e-6)
+    assert list(found.gradients) == list(expected.gradients)
+    one, other = (
+        np.concatenate([np.asarray(value, np.float64).ravel() for value in each.gradients.values()])
+        for each in (found, expected)
+    )
+    return np.linalg.norm(one - other) / np.linalg.norm(other)
+
+
+def test_the_torch_source_is_the_onnx_graph_however_padded():
+    """29 frames in 32, 3 tokens in 4, 2 hypotheses in 3: padding changes neither losses nor gradients."""
+    hypotheses = HYPOTHESES[1][:2]
+    given = utterance(SMALL, hypotheses, 29)
+    expected = TrainingSession(graph=training(SMALL), architecture=SMALL).run(*given)
+    step, parameters = TrainingStep(SMALL), given[0]
+    feeds = padded(utterance_feeds(SMALL, *given[1:]), SMALL.subsampling_factor, BUCKETS[0])
+    inputs = [*feeds.values(), *(parameters[name] for name in step.names)]
+    with torch.no_grad():
+        likelihoods, cost, *gradients = step(*(torch.from_numpy(np.array(each)) for each in inputs))
+    named = dict(zip(SMALL.parameter_shapes(), (each.numpy() for each in gradients), strict=True))
+    found = Gradients(likelihoods.numpy()[: len(hypotheses)], float(cost), named)
+    assert compare(found, expected) < 1e-5
+
+
+@given(st.lists(st.lists(st.integers(1, 3), max_size=5), min_size=1, max_size=5), st.integers(0, 3))
+def test_prefixes_that_hypotheses_share_have_one_number(hypotheses, absent):
+    count = len(hypotheses) + absent
+    tokens, lengths = np.zeros((count, 5), np.int64), np.full(count, -1)
+    for row, said in enumerate(hypotheses):
+        tokens[row, : len(said)], lengths[row] = said, len(said)
+    representatives, prefix_of = distinct_prefixes(tokens, lengths)
+    prefixes = {tuple(said[:length]) for said in hypotheses for length in range(len(said) + 1)}
+    assert len(representatives) == len(prefixes) and prefix_of.shape == (6 * count,)
+    for row, said in enumerate(hypotheses):
+        for length in range(len(said) + 1):
+            first = int(representatives[prefix_of[length * count + row]])
+            assert first // count == length and hypotheses[first % count][:length] == said[:length]
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_bundle, tmp_path_factory):
+    return export_executorch(tiny_bundle, tmp_path_factory.mktemp("executorch") / "programs", BUCKETS)
+
+
+@installed
+@pytest.mark.slow
+def test_programs_give_the_losses_and_gradients_of_the_onnx_graph(folder, tiny_bundle):
+    """Every bucket, from one frame to all, programs used again and again."""
+    architecture = tiny_bundle.architecture
+    ours, peer = ExecutorchTrainingSession(folder, architecture), TrainingSession(tiny_bundle)
+    assert ours.trainable == peer.trainable
+    for seed, (hypotheses, stacked) in enumerate(
+        [(each, stacked) for each in HYPOTHESES for stacked in (1, 9, 16, 29, 48)]
+    ):
+        given = utterance(architecture, hypotheses, stacked, seed)
+        assert ours.too_large(given[1], hypotheses) is None
+        assert compare(ours.run(*given), peer.run(*given)) < 1e-5
+    acoustic = ExecutorchTrainingSession(folder, architecture, subset="acoustic")
+    gradients = acoustic.run(*given).gradients
+    assert tuple(gradients) == acoustic.trainable and all(
+        name.startswith(("encoder", "joiner.enc")) for name in gradients
+    )
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.parametrize(("hypotheses", "stacked"), [([[1]], 49), ([[1] * 13], 8), ([[1]] * 9, 8)])
+def test_what_fits_no_bucket_is_refused_with_its_sizes(folder, tiny_bundle, hypotheses, stacked):
+    session = ExecutorchTrainingSession(folder, tiny_bundle.architecture)
+    given = utterance(tiny_bundle.architecture, hypotheses, stacked)
+    assert session.too_large(given[1], hypotheses) == "the utterance is larger than every training program"
+    with pytest.raises(LearningError, match=rf"found \({stacked}, .* expected at most \(48, 12, 8\)"):
+        session.run(*given)
+
+
+@installed
+@pytest.mark.slow
+def test_a_damaged_or_missing_training_program_is_refused_by_name(folder, tiny_bundle, tmp_path):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    given = utterance(tiny_bundle.architecture, [[1]], 8)
+    (copy / BUCKETS[0].file).write_bytes((copy / BUCKETS[1].file).read_bytes())
+    with pytest.raises(BundleError, match=r"training-32-4-3.pte: \d+ bytes with sha256"):
+        ExecutorchTrainingSession(copy, tiny_bundle.architecture).run(*given)
+    described = json.loads((copy / MANIFEST).read_text("utf-8"))
+    described["files"][BUCKETS[0].file] = described["files"][BUCKETS[1].file]
+    (copy / MANIFEST).write_text(json.dumps(described), "utf-8")
+    with pytest.raises(BundleError, match=r"training-32-4-3.pte: inputs have shapes"):
+        ExecutorchTrainingSession(copy, tiny_bundle.architecture).run(*given)
+    (copy / MANIFEST).write_text(json.dumps(described | {"training": []}), "utf-8")
+    with pytest.raises(BundleError, match=r"training: found no bucket.*--training"):
+        ExecutorchTrainingSession(copy, tiny_bundle.architecture)
+    with pytest.raises(ConfigurationError, match="adapters"):
+        ExecutorchTrainingSession(folder, tiny_bundle.architecture, subset="adapters")
+
+
+@installed
+@pytest.mark.slow
+def test_devices_on_both_runtimes_learn_the_same(folder, tiny_bundle, tmp_path):
+    """Recognition, teacher, steps and recognition with what was learned; too long utterances are left out."""
+    learning = LearningSettings(wait_seconds=0.0, masks=MaskSettings(frequency_masks=0, time_masks=0))
+    settings = DeviceSettings(learning=learning, guard=GuardSettings(watch=False, withhold=0))
+    clips = [noise(int(16_000 * seconds), seed) for seed, seconds in enumerate((0.5, 1.0, 0.8, 0.6))]
+    deltas, texts, reports = [], [], []
+    for runtime in ("onnxruntime", "executorch"):
+        chosen = replace(settings, runtime=runtime, programs=folder)
+        with Device.open(tmp_path / runtime, bytes(32), tiny_bundle, chosen) as device:
+            for number, clip in enumerate(clips):
+                result = device.recognise(clip)
+                signal = Accepted() if number % 2 else Corrected("set a timer")
+                device.feedback(result.utterance_id, signal)
+            reports.append(device.learn())
+            student = device.student.weights
+            deltas.append(np.concatenate([(student[name] - device.base.weights[name]).ravel() for name in student]))
+            texts.append([device.recognise(clip).text for clip in clips])
+    assert reports[0].steps == reports[1].steps >= 4
+    expected, found = (np.asarray(delta, np.float64) for delta in deltas)
+    assert np.linalg.norm(expected) > 0
+    assert np.linalg.norm(found - expected) / np.linalg.norm(expected) < 1e-3
+    assert texts[0] == texts[1]
+
+
+@installed
+@pytest.mark.slow
+def test_the_benchmark_says_how_far_gradients_are_apart(monkeypatch):
+    monkeypatch.setattr(executorch_training, "TURNS", 1)
+    *costs, apart = executorch_training.training_figures()
+    assert apart.holds and 0.0 < apart.ours < 1e-5
+    assert len(costs) == 3 and all(figure.ours > 0.0 for figure in costs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"runtime": "tensorflow"}, r"device.runtime: found 'tensorflow', expected one of onnxruntime, executorch"),
+        ({"runtime": "executorch", "precision": "int8"}, r"device.precision: found int8"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(ConfigurationError, match=message):
+        DeviceSettings(**settings)
+
+
+def test_a_device_without_programs_says_how_to_write_them(tiny_bundle, tmp_path):
+    settings = DeviceSettings(runtime="executorch", programs=tmp_path / "none")
+    device = Device.open(tmp_path / "state", bytes(32), tiny_bundle, settings)
+    with device, pytest.raises(BundleError, match=r"none: no such folder; .*idiolect export executorch"):
+        device.recognise(noise(16_000))
