@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,12 +87,11 @@ def _recognising(sizes: Architecture) -> dict[str, tuple[bytes, dict[str, int]]]
     shapes = sizes.constant_shapes() | sizes.parameter_shapes()
     weights = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     network = RNNT(sizes).from_parameters(weights).eval().requires_grad_(False)
-    steps: tuple[Callable[[RNNT], EncoderStep | PredictorStep | JoinerStep], ...]
-    steps = EncoderStep, PredictorStep, JoinerStep
+    steps: list[EncoderStep | PredictorStep | JoinerStep]
+    steps = [EncoderStep(network), PredictorStep(network), JoinerStep(network)]
     values = program_constants(sizes, weights)
     found = {}
-    for name, make in zip(PROGRAMS, steps, strict=True):
-        step = make(network)
+    for name, step in zip(PROGRAMS, steps, strict=True):
         inputs, varying = step_example(step)
         program = lowered_to_xnnpack(step, inputs, varying)
         found[name] = program, _places(program, values[name], name)
