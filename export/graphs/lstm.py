@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from export.graphs.builder import GraphBuilder, Value
 
-__all__ = ["LayerGradient", "lstm", "lstm_cell", "lstm_gradients", "lstm_step", "stack"]
+__all__ = ["LayerGradient", "Trace", "lstm", "lstm_cell", "lstm_gradients", "lstm_step", "stack", "traced_lstm"]
 
 
 def lstm(
@@ -57,6 +57,47 @@ def stack(
 
 
 @dataclass(frozen=True)
+class Trace:
+    """A layer's forward pass with all that its backward pass needs. T: steps; B: batch; D: input; H: size.
+
+    x: [T, B, D] its input; y: [T, B, H] its output; opening: [T, B, 3H], gates i, o, f; candidate, cells and the cells'
+    tanh: [T, B, H].
+    """
+
+    x: Value
+    y: Value
+    opening: Value
+    candidate: Value
+    cells: Value
+    squashed: Value
+
+
+def traced_lstm(g: GraphBuilder, x: Value, weights: Sequence[Value], size: int) -> Trace:
+    """One layer from a zero state, of plain operators; x and weights: as in :func:`lstm`.
+
+    Where weights are inputs of the graph, the fused operator transposes and packs R anew for every step, and it keeps
+    neither gates nor cells. Here R is transposed once.
+    """
+    w, r, b = weights
+    batch, width = g.size(x, 1), g.size(x, 2)
+    inputs = g.reshape(g.op("Gemm", g.reshape(x, -1, width), w, b, transB=1), -1, batch, 4 * size)
+    transposed = g.transpose(r)
+
+    def advance(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
+        gates = q.op("Gemm", states[0], transposed, now[0])
+        opening, candidate = q.ops("Split", 2, gates, q.integers(3 * size, size), axis=1)
+        opening, candidate = q.op("Sigmoid", opening), q.op("Tanh", candidate)
+        i, o, f = q.ops("Split", 3, opening, axis=1, num_outputs=3)
+        cell = q.add(q.multiply(f, states[1]), q.multiply(i, candidate))
+        squashed = q.op("Tanh", cell)
+        h = q.multiply(o, squashed)
+        return [h, cell], [h, opening, candidate, cell, squashed]
+
+    zero = g.expand(g.single(0.0), batch, size)
+    return Trace(x, *g.scan([zero, zero], [inputs], advance)[2:])
+
+
+@dataclass(frozen=True)
 class LayerGradient:
     """What every gradient of a layer is a product of. R: T * B rows, step by step; H: size; D: input.
 
@@ -70,35 +111,20 @@ class LayerGradient:
     x: Value
 
 
-def lstm_gradients(
-    g: GraphBuilder, x: Value, y: Value, dy: Value, weights: Sequence[Value], size: int
-) -> LayerGradient:
-    """Backpropagation through time of one layer that started from a zero state.
+def lstm_gradients(g: GraphBuilder, trace: Trace, dy: Value, weights: Sequence[Value], size: int) -> LayerGradient:
+    """Backpropagation through time of one layer. T: steps; B: batch; H: size.
 
-    T: steps; B: batch; D: input; H: size.
-    x: [T, B, D] the layer's input; y: [T, B, H] its output; dy: [T, B, H] the loss' gradient by it;
-    weights: as in :func:`lstm`.
-
-    The fused operator keeps neither gates nor cells. Every step's gates follow from the stored outputs in two large
-    products; only the cells' recurrence and the gradient's own recurrence are left to walk through time.
+    dy: [T, B, H] the loss' gradient by the layer's output; weights: as in :func:`lstm`. What does not depend on the
+    step after is worked out for all steps at once; only the gradient's own recurrence walks through time.
     """
-    w, r, b = weights
-    batch, width = g.size(x, 1), g.size(x, 2)
+    w, r, _ = weights
+    batch, width = g.size(trace.x, 1), g.size(trace.x, 2)
     zero = g.expand(g.single(0.0), batch, size)
-    before = g.concat(g.unsqueeze(zero, 0), g.slice(y, 0, -1, 0), axis=0)
-    x_rows, before_rows = g.reshape(x, -1, width), g.reshape(before, -1, size)
-    recurrent = g.op("Gemm", before_rows, r, b, transB=1)
-    gates = g.reshape(g.op("Gemm", x_rows, w, recurrent, transB=1), -1, batch, 4 * size)
-    i, o, f, candidate = g.ops("Split", 4, gates, axis=2, num_outputs=4)
-    i, o, f, candidate = g.op("Sigmoid", i), g.op("Sigmoid", o), g.op("Sigmoid", f), g.op("Tanh", candidate)
-
-    def advance(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
-        cell = q.add(q.multiply(states[0], now[0]), now[1])
-        return [cell], [cell]
-
-    _, cells = g.scan([zero], [f, g.multiply(i, candidate)], advance)
-    cells_before = g.concat(g.unsqueeze(zero, 0), g.slice(cells, 0, -1, 0), axis=0)
-    squashed = g.op("Tanh", cells)
+    candidate, squashed = trace.candidate, trace.squashed
+    i, o, f = g.ops("Split", 3, trace.opening, axis=2, num_outputs=3)
+    y_before, cells_before = (
+        g.concat(g.unsqueeze(zero, 0), g.slice(each, 0, -1, 0), axis=0) for each in (trace.y, trace.cells)
+    )
     # d(loss)/d(gate before its nonlinearity) = (dc, dh, dc, dc) * slopes, in gate order i, o, f, c.
     slopes = g.concat(
         g.multiply(candidate, _sigmoid_slope(g, i)),
@@ -119,7 +145,8 @@ def lstm_gradients(
 
     start = g.expand(g.single(0.0), batch, 4 * size)
     d_gates = g.scan([start, zero], [dy, through_output, slopes, f], retreat, reverse=True)[2]
-    return LayerGradient(g.reshape(d_gates, -1, 4 * size), x_rows, before_rows, g.matmul(d_gates, w))
+    rows, before = g.reshape(trace.x, -1, width), g.reshape(y_before, -1, size)
+    return LayerGradient(g.reshape(d_gates, -1, 4 * size), rows, before, g.matmul(d_gates, w))
 
 
 def _sigmoid_slope(g: GraphBuilder, y: Value) -> Value:

@@ -18,7 +18,7 @@ from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Shape, Val
 from export.graphs.frozen_layers import started
 from export.graphs.joint import Joint
 from export.graphs.lattice import lattice
-from export.graphs.lstm import lstm, lstm_gradients
+from export.graphs.lstm import Trace, lstm, lstm_gradients, traced_lstm
 from export.graphs.prefixes import distinct_prefixes
 from export.graphs.products import matrix_gradients
 from export.graphs.streaming import stacked_frames
@@ -82,22 +82,26 @@ def training(
             g.input(up, given[up])
             g.input(down, given[down])
 
+    by_encoder = any(name.startswith(("encoder.", "joiner.encoder.")) for name in wanted)
+    by_predictor = any(name.startswith(("predictor.", "joiner.predictor.")) for name in wanted)
+
     # Forwards: networks, joint, lattice.
     if beneath.encoder_layers:
-        heard = [g.input("heard", ["T", 1, architecture.encoder_size])]
+        below = g.input("heard", ["T", 1, architecture.encoder_size])
     else:
         features = g.input("features", ["F", architecture.mel_bins])
-        heard = [stacked_frames(g, features, "features.mean", "features.scale")]
-    heard = _layers(g, heard[0], "encoder", beneath.encoder_layers)
-    heard_rows = g.squeeze(heard[-1], 1)
+        below = stacked_frames(g, features, "features.mean", "features.scale")
+    heard, encoder = _layers(g, below, "encoder", beneath.encoder_layers, traced=by_encoder)
+    heard_rows = g.squeeze(heard, 1)
     frames = g.op("Gemm", heard_rows, "joiner.encoder.weight", "joiner.encoder.bias", transB=1)
 
     count, previous = g.size(tokens, 0), started(g, tokens)
     if beneath.predictor:
-        said = [g.input("said", ["S", "N", architecture.predictor_size])]
+        said, predictor = g.input("said", ["S", "N", architecture.predictor_size]), []
     else:
-        said = _layers(g, g.op("Gather", "predictor.embedding", previous, axis=0), "predictor")
-    said_rows = g.reshape(said[-1], -1, architecture.predictor_size)
+        embedded = g.op("Gather", "predictor.embedding", previous, axis=0)
+        said, predictor = _layers(g, embedded, "predictor", traced=by_predictor)
+    said_rows = g.reshape(said, -1, architecture.predictor_size)
     representatives, prefix_of = distinct_prefixes(g, tokens, lengths)
     said_prefixes = g.op("Gather", said_rows, representatives, axis=0)
     prefixes = g.op("Gemm", said_prefixes, "joiner.predictor.weight", transB=1)
@@ -122,8 +126,6 @@ def training(
     def flatten(occupancy: Value) -> Value:
         return g.reshape(g.cast(g.multiply(occupancy, d_likelihoods), FLOAT), -1, g.size(labels, 0))
 
-    by_encoder = any(name.startswith(("encoder.", "joiner.encoder.")) for name in wanted)
-    by_predictor = any(name.startswith(("predictor.", "joiner.predictor.")) for name in wanted)
     sides = {side for side, needed in (("frames", by_encoder), ("prefixes", by_predictor)) if needed}
     gradients = joint.gradients(flatten(by_blank), flatten(by_label), wanted | sides, factors)
 
@@ -135,7 +137,7 @@ def training(
         d_said = g.matmul(d_prefixes, "joiner.predictor.weight")
         d_said = g.op("ScatterND", nothing, g.unsqueeze(representatives, 1), d_said)
         d_said = g.reshape(d_said, -1, count, architecture.predictor_size)
-        found, d_embedded = _stack_gradients(g, said, d_said, "predictor", factors=factors)
+        found, d_embedded = _stack_gradients(g, predictor, d_said, "predictor", factors=factors)
         gradients |= found
         gradients["predictor.embedding"] = g.op(
             "ScatterND",
@@ -149,7 +151,7 @@ def training(
         gradients |= matrix_gradients(g, "joiner.encoder.weight", d_frames, heard_rows, factors=factors)
         gradients["joiner.encoder.bias"] = g.sum(d_frames, 0)
         d_heard = g.reshape(g.matmul(d_frames, "joiner.encoder.weight"), -1, 1, architecture.encoder_size)
-        gradients |= _stack_gradients(g, heard, d_heard, "encoder", beneath.encoder_layers, factors=factors)[0]
+        gradients |= _stack_gradients(g, encoder, d_heard, "encoder", beneath.encoder_layers, factors=factors)[0]
 
     for name in shapes:
         if name in wanted:
@@ -158,24 +160,29 @@ def training(
     return g.finish("training")
 
 
-def _layers(g: GraphBuilder, x: Value, name: str, first: int = 0) -> list[Value]:
-    """A stack of layers from a zero state: its input, then every layer's output, each [steps, B, size]."""
+def _layers(g: GraphBuilder, x: Value, name: str, first: int = 0, *, traced: bool) -> tuple[Value, list[Trace]]:
+    """A stack's layers from ``first`` up, from a zero state: its output [steps, B, size], and, where they are to be
+    walked back, each layer's trace."""
     layers = {"encoder": g.architecture.encoder_layers, "predictor": g.architecture.predictor_layers}[name]
-    values = [x]
+    traces: list[Trace] = []
     for layer in range(first, layers):
-        values.append(lstm(g, values[-1], [f"{name}.{layer}.{part}" for part in "WRB"], _size(g, name))[0])
-    return values
+        weights = [f"{name}.{layer}.{part}" for part in "WRB"]
+        if traced:
+            traces.append(traced_lstm(g, x, weights, _size(g, name)))
+            x = traces[-1].y
+        else:
+            x = lstm(g, x, weights, _size(g, name))[0]
+    return x, traces
 
 
 def _stack_gradients(
-    g: GraphBuilder, values: list[Value], dy: Value, name: str, first: int = 0, *, factors: bool
+    g: GraphBuilder, traces: list[Trace], dy: Value, name: str, first: int = 0, *, factors: bool
 ) -> tuple[dict[str, Value], Value]:
     """Gradients of a stack's layers, the lowest of which is number ``first``, and of the stack's input."""
     gradients: dict[str, Value] = {}
-    for place in reversed(range(len(values) - 1)):
-        layer = f"{name}.{first + place}"
-        weights = [f"{layer}.{part}" for part in "WRB"]
-        found = lstm_gradients(g, values[place], values[place + 1], dy, weights, _size(g, name))
+    for place, trace in reversed(list(enumerate(traces, first))):
+        layer = f"{name}.{place}"
+        found = lstm_gradients(g, trace, dy, [f"{layer}.{part}" for part in "WRB"], _size(g, name))
         gradients |= matrix_gradients(g, f"{layer}.W", found.gates, found.inputs, factors=factors)
         gradients |= matrix_gradients(g, f"{layer}.R", found.gates, found.before, factors=factors)
         gradients[f"{layer}.B"] = g.sum(found.gates, 0)
