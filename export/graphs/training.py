@@ -96,8 +96,9 @@ def training(
     frames = g.op("Gemm", heard_rows, "joiner.encoder.weight", "joiner.encoder.bias", transB=1)
 
     count, previous = g.size(tokens, 0), started(g, tokens)
+    predictor: list[Trace] = []
     if beneath.predictor:
-        said, predictor = g.input("said", ["S", "N", architecture.predictor_size]), []
+        said = g.input("said", ["S", "N", architecture.predictor_size])
     else:
         embedded = g.op("Gather", "predictor.embedding", previous, axis=0)
         said, predictor = _layers(g, embedded, "predictor", traced=by_predictor)
