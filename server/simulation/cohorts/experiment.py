@@ -53,11 +53,11 @@ class Scale:
     base_minutes: float = 30.0
     persons: int = 240
     tested: int = 40
-    test: int = 556
-    development: int = 190
-    rehearsal: int = 4
-    follow: tuple[float, int] = (0.9, 2)
-    others: tuple[tuple[float, int], ...] = ((0.9, 10), (0.9, 20), (0.98, 2), (0.98, 10))
+    test: int = 435
+    development: int = 114
+    rehearsal: int = 6
+    follow: tuple[float, int] = (0.9, 1)
+    others: tuple[tuple[float, int], ...] = ((0.9, 5), (0.9, 20), (0.98, 1))
     at_once: tuple[float, int] = (0.0, 1)
     cohort: CohortSettings = field(default_factory=CohortSettings)
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from device_sdk.feedback.noise import noisy_cost
 from device_sdk.feedback.signals import Alternate, Semantics, costs
 from device_sdk.feedback.slots import SlotLexicon
-from device_sdk.learning.objectives import Objective, Tokens, expected_cost, posterior, reinforce
+from device_sdk.learning.objectives import Objective, Tokens, expected_cost, posterior
 from server.simulation.cohorts.domains import Sentence
 from server.simulation.cohorts.lists import NBest
 from server.simulation.cohorts.methods import CohortSettings, Method
 
-__all__ = ["alternate", "weak_losses"]
+__all__ = ["alternate", "policy_gradient", "weak_losses"]
 
 
 def alternate(text: str, words: Sequence[str], rate: float, generator: np.random.Generator) -> str:
@@ -26,6 +27,21 @@ def alternate(text: str, words: Sequence[str], rate: float, generator: np.random
         elif generator.random() < 0.7:
             heard.append(words[int(generator.integers(len(words)))])
     return " ".join(heard) or text
+
+
+def policy_gradient(
+    hypotheses: Sequence[Tokens], chances: NDArray[np.float64], served: int, weight: float
+) -> Objective:
+    """REINFORCE under the policy that the served hypothesis was drawn from, the normalised n-best p (section 2.3.2).
+
+    weight: b - M, baseline minus cost. grad log p_s = -(grad NLL_s - sum_j p_j grad NLL_j), so the weights on the NLLs
+    are (b - M)(1 - p_s) for the served one and -(b - M) p_j for the others. They add up to zero: what is made less
+    likely gives its probability to the list, where log p(y) alone would be pushed down without an end.
+    chances: p, float64 [N].
+    """
+    weights = -weight * chances
+    weights[served] += weight
+    return Objective(tuple(hypotheses), weights.astype(np.float32), np.zeros(len(weights), np.float32))
 
 
 def weak_losses(
@@ -48,9 +64,10 @@ def weak_losses(
     tokens = [entry for entry, _ in hypotheses]
     texts = [decode(entry) for entry in tokens]
     if "score" in method.weak:
-        served = int(generator.choice(len(tokens), p=posterior([score for _, score in hypotheses])))
+        chances = posterior([score for _, score in hypotheses])
+        served = int(generator.choice(len(tokens), p=chances))
         cost = noisy_cost(float(texts[served] != sentence.text), method.sigma, generator)
-        return [reinforce(tokens[served], cost, settings.baseline, settings.weight)]
+        return [policy_gradient(tokens, chances, served, settings.weight * (settings.baseline - cost))]
     if taught is not None and taught not in tokens:
         tokens, texts = [*tokens, taught], [*texts, decode(taught)]
     losses = []

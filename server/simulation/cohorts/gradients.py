@@ -17,38 +17,37 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from device_sdk.errors import LearningError
-from device_sdk.learning.objectives import Objective
+from device_sdk.learning.objectives import Objective, Tokens
 from export.losses.rnnt import rnnt_loss
 from export.networks.rnnt import RNNT
 from server.training.data import collate
 
-__all__ = ["gradient", "mean_loss"]
+__all__ = ["gradient", "likelihoods", "mean_loss"]
 
 Arrays = dict[str, NDArray[np.float32]]
 
 
-def mean_loss(
+def likelihoods(
     network: RNNT,
     features: Sequence[NDArray[np.floating]],
-    objectives: Sequence[Objective],
+    hypotheses: Sequence[Sequence[Tokens]],
     *,
     dtype: torch.dtype | None = None,
     pruning: float = 0.0,
 ) -> Tensor:
-    """Mean over B utterances of sum_i w_i NLL_i + c E[M], nats, float64 (paper 001, eq. 1 and section 2.3.2).
+    """Negative log-likelihoods [R] (nats, float64) of all hypotheses of B utterances, over one encoder pass.
 
-    features: B times [F, M] raw log-mel; objectives: one each. dtype, pruning: of the joint, see
+    features: B times [F, M] raw log-mel; hypotheses: each utterance's. dtype, pruning: of the joint, see
     :func:`export.losses.rnnt.rnnt_loss`.
     """
-    owner = [place for place, objective in enumerate(objectives) for _ in objective.hypotheses]
-    rows = [tokens for objective in objectives for tokens in objective.hypotheses]
+    index = torch.tensor([place for place, entries in enumerate(hypotheses) for _ in entries])
+    rows = [tokens for entries in hypotheses for tokens in entries]
     batch = collate([(f.astype(np.float32), ()) for f in features], network.architecture.subsampling_factor)
     lengths = torch.tensor([len(tokens) for tokens in rows])
     tokens = torch.zeros((len(rows), max(1, int(lengths.max()))), dtype=torch.int64)
     for row, given in enumerate(rows):
         tokens[row, : len(given)] = torch.tensor(given, dtype=torch.int64)
-    index = torch.tensor(owner)
-    nll = rnnt_loss(
+    return rnnt_loss(
         network.encode(batch.features).float()[index],
         network.predict(tokens).float(),
         network.joiner_output.weight,
@@ -59,6 +58,13 @@ def mean_loss(
         dtype=dtype,
         pruning=pruning,
     )
+
+
+def mean_loss(nll: Tensor, objectives: Sequence[Objective]) -> Tensor:
+    """Mean over B utterances of sum_i w_i NLL_i + c E[M], nats, float64 (paper 001, eq. 1 and section 2.3.2).
+
+    nll: [R] of all their hypotheses, utterance after utterance.
+    """
     total = nll @ torch.from_numpy(np.concatenate([o.weights for o in objectives]).astype(np.float64))
     start = 0
     for objective in objectives:
@@ -85,7 +91,8 @@ def gradient(
     network.zero_grad(set_to_none=True)
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         dtype = torch.bfloat16 if bfloat16 else None
-        loss = mean_loss(network, features, objectives, dtype=dtype, pruning=pruning)
+        hypotheses = [objective.hypotheses for objective in objectives]
+        loss = mean_loss(likelihoods(network, features, hypotheses, dtype=dtype, pruning=pruning), objectives)
     loss.backward()  # type: ignore[no-untyped-call]
     found = network.to_gradients()
     value = float(loss.detach())

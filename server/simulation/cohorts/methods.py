@@ -43,23 +43,29 @@ class CohortSettings:
     """What all rows share.
 
     rounds: gradients that the server takes a step by. devices: of a round. batch: utterances of a device in a round.
-    optimizer: the server's. beam: length of the n-best lists that feedback is about. baseline: of REINFORCE. weight: of
-    the feedback beside the label. masks: SpecAugment of what the student sees. alternate_errors: word errors of the
-    other recogniser. evaluate_every: rounds between points of the curve, on development speech.
+    optimizer: the server's; its rate falls linearly to ``floor`` of what it is at first. beam: length of the n-best
+    lists that feedback is about. baseline: of REINFORCE. weight: of the feedback beside the label. masks: SpecAugment
+    of what the student sees. sure: nats a piece; a label to which the teacher itself gives less is not learned from
+    (sections 1 and 2.2: low confidence is filtered). alternate_errors: word errors of the other recogniser. trained:
+    prefixes of the parameters that learn; the others stay. evaluate_every: rounds between points of the curve, on
+    development speech.
     """
 
-    rounds: int = 150
+    rounds: int = 60
     devices: int = 32
     batch: int = 1
     optimizer: OptimizerSettings = field(
-        default_factory=lambda: OptimizerSettings(kind="adam", learning_rate=3e-4, epsilon=1e-6)
+        default_factory=lambda: OptimizerSettings(kind="adam", learning_rate=5e-4, epsilon=1e-6)
     )
+    floor: float = 0.3
     beam: int = 4
     baseline: float = 0.5
     weight: float = 1.0
     masks: MaskSettings = field(default_factory=MaskSettings)
+    sure: float = -0.15
     alternate_errors: float = 0.1
-    evaluate_every: int = 25
+    trained: tuple[str, ...] = ("",)
+    evaluate_every: int = 20
     bfloat16: bool = True
     pruning: float = 1e-4
 
@@ -69,3 +75,8 @@ class CohortSettings:
                 raise ConfigurationError(f"cohort.{name}: found {getattr(self, name)}, expected 1 or more")
         if not 0.0 <= self.alternate_errors < 1.0:
             raise ConfigurationError(f"cohort.alternate_errors: found {self.alternate_errors}, expected 0 to below 1")
+
+    def optimizer_at(self, number: int) -> OptimizerSettings:
+        """The server's optimizer in round ``number``, counted from 0."""
+        share = 1.0 - (1.0 - self.floor) * number / max(1, self.rounds - 1)
+        return self.optimizer.model_copy(update={"learning_rate": self.optimizer.learning_rate * share})

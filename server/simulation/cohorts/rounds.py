@@ -11,19 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.tokenizer import Tokenizer
 from device_sdk.errors import ConfigurationError, LearningError
 from device_sdk.feedback.slots import SlotLexicon
-from device_sdk.learning.objectives import Objective, label, posterior, supervision, total
+from device_sdk.learning.objectives import Objective, label, supervision, total
 from device_sdk.learning.specaugment import masked
 from device_sdk.learning.teacher import updated
 from export.networks.rnnt import RNNT
 from server.aggregation import optimizers
 from server.simulation.cohorts.feedback import weak_losses
-from server.simulation.cohorts.gradients import gradient
+from server.simulation.cohorts.gradients import gradient, likelihoods
 from server.simulation.cohorts.lists import NBest, nbest
 from server.simulation.cohorts.methods import CohortSettings, Method
 from server.simulation.cohorts.speech import Clip
@@ -105,7 +106,8 @@ def learn(
             except LearningError:
                 return Learned(trusted, tuple(losses), tuple(curve), number + 1)
             trusted = weights
-            weights, state = optimizers.apply(settings.optimizer, state, weights, {n: -v for n, v in step.items()})
+            delta = {name: -value for name, value in step.items() if name.startswith(settings.trained)}
+            weights, state = optimizers.apply(settings.optimizer_at(number), state, weights, delta)
             student.from_parameters(weights)
         losses.append(loss)
         if method.label == "teacher":
@@ -150,10 +152,12 @@ def _labels(
         return [None] * len(clips)
     if method.label == "transcript":
         found = [tuple(tokenizer.encode(clip.sentence.text)) for clip in clips]
-    elif not method.teacher.confidence:
-        found = [tuple(tokens) for tokens in greedy(teacher, features)]
     else:
-        lists = nbest(teacher, features, settings.beam)
-        sure = [posterior([score for _, score in entries])[0] >= method.teacher.confidence for entries in lists]
-        found = [entries[0][0] if certain else () for entries, certain in zip(lists, sure, strict=True)]
+        found = [tuple(tokens) for tokens in greedy(teacher, features)]
+        with torch.no_grad():
+            scores = -likelihoods(teacher, features, [(tokens,) for tokens in found])
+        found = [
+            tokens if score >= settings.sure * len(tokens) else ()
+            for tokens, score in zip(found, scores.tolist(), strict=True)
+        ]
     return [tokens if tokens and _BLANK not in tokens else None for tokens in found]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from device_sdk.feedback.slots import SlotLexicon
+from device_sdk.learning.objectives import posterior
 from server.simulation.cohorts.domains import Sentence
 from server.simulation.cohorts.feedback import alternate, weak_losses
 from server.simulation.cohorts.methods import CohortSettings, Method
@@ -45,25 +48,36 @@ def test_a_label_that_the_student_did_not_find_takes_part_with_its_own_cost() ->
     assert loss.hypotheses[-1] == (4,) and loss.costs[-1] == pytest.approx(0.5)
 
 
-def test_the_score_is_about_a_hypothesis_drawn_by_its_probability() -> None:
+def test_the_score_moves_the_policy_that_the_served_hypothesis_was_drawn_from() -> None:
+    """Over many draws, the weights on the NLLs are minus the gradient of the expected score under the n-best."""
     method = Method("m", "none", weak=("score",))
-    served = [losses(method, seed=seed)[0] for seed in range(400)]
-    share = np.mean([loss.hypotheses == ((2,),) for loss in served])
-    expected = np.exp(-1.0) / (np.exp(-1.0) + np.exp(-1.5) + np.exp(-4.0))
-    assert share == pytest.approx(expected, abs=0.08)
-    for loss in served:
-        right = loss.hypotheses == ((1,),)
-        assert loss.weights.tolist() == [0.5 if right else -0.5]  # baseline 1/2: right is made likelier, wrong less
+    mean = np.mean([losses(method, seed=seed)[0].weights for seed in range(1200)], axis=0)
+    chances = posterior([score for _, score in LIST])
+    wrong = np.array([1.0, 0.0, 1.0])
+    np.testing.assert_allclose(mean, chances * (chances @ wrong - wrong), atol=0.04)
 
 
-def test_noise_never_turns_a_score_around() -> None:
-    method = Method("m", "none", weak=("score",), sigma=0.4)
-    found = [losses(method, seed=seed)[0] for seed in range(300)]
-    signs = {(loss.hypotheses == ((1,),)): [] for loss in found}
-    for loss in found:
-        signs[loss.hypotheses == ((1,),)].append(float(loss.weights[0]))
-    assert np.mean(signs[True]) > 0.05 and np.mean(signs[False]) < -0.05
-    assert min(signs[True]) < 0.2, "some reports err"
+def test_one_score_takes_from_the_wrong_hypothesis_and_gives_to_the_others() -> None:
+    method = Method("m", "none", weak=("score",))
+    for seed in range(20):
+        (loss,) = losses(method, seed=seed)
+        assert loss.weights.sum() == pytest.approx(0.0, abs=1e-6)
+        served = int(np.argmax(np.abs(loss.weights)))
+        assert loss.hypotheses == ((2,), (1,), (3,))
+        assert (loss.weights[served] > 0) == (served == 1), "the right one is the second"
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.2, 0.4])
+def test_noise_shrinks_what_a_score_says_and_keeps_its_sign(sigma: float) -> None:
+    """E[M'] - 1/2 = (1 - 2 mu) (M - 1/2), with mu the mean of the truncated normal."""
+    weights = [losses(Method("m", "none", weak=("score",), sigma=sigma), seed=seed)[0].weights for seed in range(1200)]
+    exact = [losses(Method("m", "none", weak=("score",)), seed=seed)[0].weights for seed in range(1200)]
+    share = (
+        0.0
+        if sigma == 0
+        else sigma * math.sqrt(2 / math.pi) * (1 - math.exp(-0.5 / sigma**2)) / math.erf(1 / (sigma * math.sqrt(2)))
+    )
+    np.testing.assert_allclose(np.mean(weights, 0), (1 - 2 * share) * np.mean(exact, 0), atol=0.04)
 
 
 def test_feedback_that_says_the_same_of_all_is_left_out() -> None:

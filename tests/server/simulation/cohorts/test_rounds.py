@@ -27,6 +27,8 @@ SETTINGS = CohortSettings(
     optimizer=OptimizerSettings(kind="adam", learning_rate=3e-3, epsilon=1e-6),
     masks=MaskSettings(0, 0, 0, 0),
     evaluate_every=3,
+    floor=1.0,
+    sure=-1e9,
     bfloat16=False,
     pruning=0.0,
 )
@@ -97,6 +99,25 @@ def test_a_teacher_that_is_updated_changes_what_is_learned(tiny_bundle: Bundle) 
     assert still.losses[0] == follows.losses[0] and still.losses[-1] != follows.losses[-1]
 
 
+def test_a_teacher_that_is_not_sure_gives_no_label(tiny_bundle: Bundle) -> None:
+    found = run(tiny_bundle, Method("m"), replace(SETTINGS, sure=0.0))
+    assert set(found.losses) == {0.0}
+    for name, value in tiny_weights(tiny_bundle.architecture).items():
+        np.testing.assert_array_equal(found.weights[name], value)
+
+
+def test_only_what_is_trained_changes(tiny_bundle: Bundle) -> None:
+    found = run(tiny_bundle, Method("o", "transcript"), replace(SETTINGS, trained=("encoder.0", "joiner.encoder")))
+    for name, value in tiny_weights(tiny_bundle.architecture).items():
+        assert (found.weights[name] != value).any() == name.startswith(("encoder.0", "joiner.encoder")), name
+
+
+def test_the_rate_falls_to_its_floor() -> None:
+    settings = CohortSettings(rounds=5, floor=0.2, optimizer=OptimizerSettings(kind="sgd", learning_rate=1.0))
+    rates = [settings.optimizer_at(number).learning_rate for number in range(5)]
+    np.testing.assert_allclose(rates, [1.0, 0.8, 0.6, 0.4, 0.2])
+
+
 def test_rehearsal_takes_part_in_the_mean(tiny_bundle: Bundle) -> None:
     alone, together = run(tiny_bundle, Method("m")), run(tiny_bundle, Method("m", rehearsal=4))
     assert alone.losses[0] != together.losses[0]
@@ -112,6 +133,7 @@ def test_every_clip_is_used_once(tiny_bundle: Bundle) -> None:
         run(tiny_bundle, Method("m"), clips=20)
 
 
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 def test_divergence_ends_the_rounds_with_the_last_good_weights(tiny_bundle: Bundle) -> None:
     settings = replace(SETTINGS, optimizer=OptimizerSettings(kind="sgd", learning_rate=1e38))
     found = run(tiny_bundle, Method("oracle", "transcript"), settings)
