@@ -129,7 +129,8 @@ def _opened(member: _Member, bundle: Bundle, task: Task) -> Iterator[Device]:
 
 def streams(condition: Condition) -> tuple[Stream, ...]:
     """What the users of a condition agree to send."""
-    return (("marginals",) if condition.marginals else ()) + (("deltas",) if condition.learning else ())
+    agreed: list[Stream] = ["marginals"] if condition.marginals else []
+    return (*agreed, "deltas") if condition.learning else tuple(agreed)
 
 
 def device_settings(fleet: FleetSettings, condition: Condition) -> DeviceSettings:
