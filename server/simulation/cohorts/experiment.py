@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from safetensors.numpy import load_file
 
 from device_sdk.bundle import Bundle
@@ -27,7 +27,7 @@ from server.simulation.cohorts.domains import QUIET, Domain, Stage, general, peo
 from server.simulation.cohorts.measures import errors, newly_frequent, says_any
 from server.simulation.cohorts.methods import CohortSettings, Method
 from server.simulation.cohorts.rounds import learn, transcribe
-from server.simulation.cohorts.speech import Clip, clips, clips_each, kept
+from server.simulation.cohorts.speech import Clip, Said, clips_each, kept
 from server.training.data import Example
 from server.training.rnnt import Recipe, train_rnnt
 from server.training.speech import Mixture
@@ -36,6 +36,10 @@ from server.training.trainer import Budget, write_atomically
 __all__ = ["INITIAL", "Experiment", "Row", "Scale", "methods", "run_rows"]
 
 INITIAL = "initial"
+Tell = Callable[[str, int, int], None]
+"""(what is being done, done, all)."""
+
+_KEPT = 100_000  # clips of a seed up to which they stay on the disk, about 3 GB
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,7 @@ class Experiment:
         torch.set_num_threads(threads)
         self.data, self.work, self.scale, self.threads, self.given = data, work, scale, threads, base
         self.bundle = bundle or Bundle.open()
+        self._tested: dict[tuple[str, Stage], list[Clip]] = {}
 
     @cached_property
     def requests(self) -> Domain:
@@ -153,24 +158,27 @@ class Experiment:
 
     def tested(self, domain: Domain, stage: Stage = "test") -> list[Clip]:
         """The clips of a domain's test (or development)."""
+        if (held := self._tested.get((domain.name, stage))) is not None:
+            return held
         count = self.scale.test if stage == "test" else self.scale.development
         path = self.work / "speech" / f"{domain.name}-{stage}.safetensors"
-        with progress(f"speech, {domain.name}, {stage}") as tell:
-            return kept(
-                path,
-                domain.sentences[stage],
-                lambda: clips_each(domain, stage, self.scale.tested, count, 1, tell),
+        with progress() as tell:
+            told = partial(tell, f"speech, {domain.name}, {stage}")
+            self._tested[domain.name, stage] = found = kept(
+                path, domain.sentences[stage], lambda: clips_each(domain, stage, self.scale.tested, count, 1, told)
             )
+        return found
 
-    def said(self, domain: Domain, count: int, seed: int) -> list[Clip]:
+    @cached_property
+    def words(self) -> list[str]:
+        """Every word of what people say to their devices."""
+        return sorted({word for sentence in self.requests.sentences["learn"] for word in sentence.text.split()})
+
+    def said(self, domain: Domain, count: int, seed: int, tell: Tell) -> Said:
         """What people say to their devices (or what is remembered of the old domain), in the order of time."""
-        path = self.work / "speech" / f"{domain.name}-learn-{seed}.safetensors"
-        with progress(f"speech, {domain.name}, seed {seed}") as tell:
-            return kept(
-                path,
-                domain.sentences["learn"],
-                lambda: clips(domain, "learn", self.scale.persons, count, seed, tell),
-            )
+        folder = self.work / "speech" if count <= _KEPT else None
+        what = f"speech, {domain.name}, seed {seed}"
+        return Said(domain, "learn", self.scale.persons, count, seed, folder, partial(tell, what))
 
     @cached_property
     def base(self) -> Mapping[str, NDArray[np.float32]]:
@@ -205,8 +213,8 @@ class Experiment:
                 threads=self.threads,
             )
             watched = [
-                Example(clip.features, clip.sentence.text, domain.name)
-                for domain in (self.general, self.requests)
+                Example(clip.features, clip.sentence.text, source)  # the blank is calibrated on the general ones
+                for domain, source in ((self.general, "general.development"), (self.requests, "requests"))
                 for clip in self.tested(domain, "development")
             ]
             pieces = self.bundle.file("tokenizer.model").read_bytes()
@@ -224,14 +232,14 @@ class Experiment:
         weights = self.base
         if method is not None:
             cohort = self.scale.cohort
-            said = self.said(self.requests, cohort.rounds * cohort.devices * cohort.batch, seed)
-            needed = cohort.rounds * self.scale.rehearsal * cohort.batch
-            remembered = self.said(self.general, needed, seed) if method.rehearsal else []
             development = self.tested(self.requests, "development")
-            with progress(f"{name}, seed {seed}") as tell:
+            with progress() as tell:
+                count = cohort.rounds * cohort.batch
+                said = self.said(self.requests, count * cohort.devices, seed, tell)
+                remembered = self.said(self.general, count * method.rehearsal, seed, tell)
 
                 def watch(number: int, student: RNNT) -> float:
-                    tell(number, cohort.rounds)
+                    tell(f"{name}, seed {seed}", number, cohort.rounds)
                     return errors(development, transcribe(student, self.bundle.tokenizer, development)).rate
 
                 learned = learn(
@@ -242,6 +250,7 @@ class Experiment:
                     cohort,
                     said,
                     remembered,
+                    self.words,
                     self.lexicon,
                     seed,
                     watch,
@@ -291,15 +300,15 @@ def _read_row(path: Path) -> Row:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Any]:
-    """A bar on standard error that appears with the first report (done, total)."""
+def progress() -> Iterator[Tell]:
+    """Bars on standard error, one for each thing that is reported."""
     columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: list[Any] = []
+        tasks: dict[str, TaskID] = {}
 
-        def tell(done: int, total: int) -> None:
-            if not tasks:
-                tasks.append(bar.add_task(what, total=total))
-            bar.update(tasks[0], completed=done)
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done)
 
         yield tell

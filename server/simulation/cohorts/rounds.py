@@ -56,6 +56,7 @@ def learn(
     settings: CohortSettings,
     said: Sequence[Clip],
     remembered: Sequence[Clip],
+    words: Sequence[str],
     lexicon: SlotLexicon,
     seed: int,
     watch: Callable[[int, RNNT], float | None] = lambda *_: None,
@@ -63,7 +64,8 @@ def learn(
     """All rounds of one method.
 
     base: parameters and constants to begin with. said: the devices' clips in the order of time, used once each.
-    remembered: transcribed clips of the old domain, used once each by rehearsal. watch: called after every
+    remembered: transcribed clips of the old domain, used once each by rehearsal. words: what an
+    alternate recogniser mistakes words for. lexicon: the slots' values. watch: called after every
     ``evaluate_every`` rounds with the round and the student; what it returns makes the curve.
     ConfigurationError: fewer clips than the rounds need.
     """
@@ -72,7 +74,6 @@ def learn(
         if len(clips) < needed * settings.rounds:
             raise ConfigurationError(f"{name}: found {len(clips)} clips, expected {needed * settings.rounds}, all new")
     generator = np.random.default_rng([seed, 0x70])
-    vocabulary = sorted({word for clip in said for word in clip.sentence.text.split()})
     student, teacher = RNNT(architecture).eval(), RNNT(architecture).eval()
     weights, trusted, taught = dict(base), base, {name: base[name] for name in architecture.parameter_shapes()}
     student.from_parameters(weights)
@@ -90,7 +91,7 @@ def learn(
         for clip, clean, hypotheses, chosen in zip(clips, features, lists, labels, strict=True):
             parts = [] if chosen is None else [label(chosen)]
             if hypotheses:
-                given = (method, settings, tokenizer.decode, vocabulary, lexicon, generator)
+                given = (method, settings, tokenizer.decode, words, lexicon, generator)
                 parts += weak_losses(hypotheses, chosen, clip.sentence, *given)
             if parts:
                 objectives.append(total(parts))

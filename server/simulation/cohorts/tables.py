@@ -24,15 +24,16 @@ _WEAK = ("EMA + slots", "EMA + transcript + slots", "EMA + score")
 def summary(experiment: Experiment, rows: Sequence[Row]) -> dict[str, Any]:
     """Word errors of every row over all seeds: mean, each seed's, and paired bootstrap intervals over test people.
 
-    ``against``: the difference to the initial model, and to the row with an EMA teacher where there is one.
+    ``against``: the difference to the initial model, and to the row with an EMA teacher where there is one, over the
+    seeds that a row has; the other row must have them too.
     """
     measured = {(row.name, row.seed): _measure(experiment, row) for row in rows}
     names = list(dict.fromkeys(row.name for row in rows))
-    seeds = sorted({row.seed for row in rows})
     references = [name for name in (INITIAL, _EMA) if name in names]
-    document: dict[str, Any] = {"seeds": seeds, "scale": _plain(experiment), "rows": {}}
+    document: dict[str, Any] = {"seeds": sorted({row.seed for row in rows}), "scale": _plain(experiment), "rows": {}}
     for name in names:
-        entry: dict[str, Any] = {}
+        seeds = [row.seed for row in rows if row.name == name]
+        entry: dict[str, Any] = {"seeds": seeds}
         for test in TESTS:
             mine = [measured[name, seed][test] for seed in seeds]
             rates = [found.rate for found in mine]
@@ -43,7 +44,7 @@ def summary(experiment: Experiment, rows: Sequence[Row]) -> dict[str, Any]:
                 "against": {
                     other: _difference([measured[other, seed][test] for seed in seeds], mine)
                     for other in references
-                    if other != name
+                    if other != name and all((other, seed) in measured for seed in seeds)
                 },
             }
         own = [row for row in rows if row.name == name]

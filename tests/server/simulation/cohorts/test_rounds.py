@@ -61,6 +61,7 @@ def run(
         settings,
         said(architecture, clips),
         remembered,
+        ["lamp", "door"],
         LEXICON,
         seed=1,
         **given,  # type: ignore[arg-type]
