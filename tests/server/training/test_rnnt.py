@@ -21,6 +21,7 @@ from server.training.pieces import train_pieces
 from server.training.rnnt import Recipe, train_rnnt
 from server.training.speech import Mixture, make_shard, sentence
 from server.training.trainer import Budget
+from tests.tiny import tiny_weights
 
 pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
 
@@ -114,6 +115,17 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
     one, other = (load_file(folder / "weights.safetensors") for folder in (straight, stopped))
     for name, value in one.items():
         np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+def test_a_run_may_go_on_from_a_trained_network(tmp_path: Path, pieces: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins with that network, its constants too, and by RNN-T at once."""
+    monkeypatch.setattr(rnnt, "ShardMaker", PresentShards)
+    given = tiny_weights(PRESETS["tiny"], 3)
+    recipe = replace(TINY, budget=Budget(steps=2), helper=0.0, peak=1e-9, average=0.0)
+    result = train_rnnt(recipe, Mixture(), pieces, tmp_path / "run", begin=given)
+    assert (result["phase"], result["ctc"], result["flat"]) == ("rnnt", 0.0, 0.0) and result["rnnt"] > 0
+    for name, value in load_file(tmp_path / "run" / "weights.safetensors").items():
+        np.testing.assert_allclose(value, given[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path, pieces: bytes) -> None:

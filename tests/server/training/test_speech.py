@@ -8,6 +8,8 @@ import pytest
 from device_sdk.errors import ConfigurationError, DataError
 from server.corpora import grammar
 from server.corpora.utterance import Utterance
+from server.corpora.voices import Voice
+from server.training import speech
 from server.training.data import Example
 from server.training.speech import Mixture, Recording, ShardMaker, join, make_shard, record, sentence, trim
 
@@ -46,6 +48,20 @@ def test_made_sentences_are_of_the_base_split() -> None:
     drawn = [sentence(mixture, generator) for _ in range(300)]
     assert 50 < drawn.count("hello there") < 130
     assert all(grammar.split_of(text) == "base" for text in drawn if text != "hello there")
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_mixture_may_name_its_voices(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    voices = (Voice("en-us", "Alex"), Voice("en-gb", "f1"))
+    heard: list[str] = []
+
+    def listen(text: str, voice: Voice) -> np.ndarray:
+        heard.append(voice.name)
+        return tone(0.4)
+
+    monkeypatch.setattr(speech, "speak", listen)
+    make_shard(Mixture(voices=voices, sentences=("hello there",)), 1, index, 12)
+    assert set(heard) == {voice.name for voice in voices}
 
 
 def test_shard_0_is_easy() -> None:
