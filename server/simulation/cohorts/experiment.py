@@ -60,8 +60,8 @@ class Scale:
     test: int = 435
     development: int = 114
     rehearsal: int = 6
-    follow: tuple[float, int] = (0.9, 1)
-    others: tuple[tuple[float, int], ...] = ((0.9, 5), (0.9, 20), (0.98, 1))
+    follow: tuple[float, int] = (0.9, 3)
+    others: tuple[tuple[float, int], ...] = ((0.9, 1), (0.9, 20), (0.98, 3))
     at_once: tuple[float, int] = (0.0, 1)
     cohort: CohortSettings = field(default_factory=CohortSettings)
 

@@ -55,7 +55,7 @@ class CohortSettings:
     devices: int = 32
     batch: int = 1
     optimizer: OptimizerSettings = field(
-        default_factory=lambda: OptimizerSettings(kind="adam", learning_rate=5e-4, epsilon=1e-6)
+        default_factory=lambda: OptimizerSettings(kind="adam", learning_rate=8e-4, epsilon=1e-6)
     )
     floor: float = 0.3
     beam: int = 4
@@ -64,7 +64,7 @@ class CohortSettings:
     masks: MaskSettings = field(default_factory=MaskSettings)
     sure: float = -0.15
     alternate_errors: float = 0.1
-    trained: tuple[str, ...] = ("",)
+    trained: tuple[str, ...] = ("encoder.", "joiner.encoder.")
     evaluate_every: int = 20
     bfloat16: bool = True
     pruning: float = 1e-4
