@@ -28,6 +28,7 @@ SETTINGS = CohortSettings(
     masks=MaskSettings(0, 0, 0, 0),
     evaluate_every=3,
     floor=1.0,
+    trained=("",),
     sure=-1e9,
     bfloat16=False,
     pruning=0.0,
