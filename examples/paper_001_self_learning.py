@@ -2,8 +2,8 @@
 
     IDIOLECT_DATA=... python examples/paper_001_self_learning.py --work runs/paper_001 --seeds 3
 
-A base model learns general sentences in mainstream accents. Then cohorts of devices, whose people make requests in
-regional accents, learn in FedSGD rounds with a server's Adam: from true transcripts (the oracle), from a teacher that
+A base model learns general sentences, spoken in quiet places. Then cohorts of devices, whose people make requests over
+a narrow band, learn in FedSGD rounds with a server's Adam: from true transcripts (the oracle), from a teacher that
 stays or follows by an exponential moving average, and from weak feedback. Tests hear other sentences and other people
 than any stage has. Everything made on the way (base model, speech, finished rows) is kept in the work folder, so a
 second call goes on where the first stopped. ``--real`` adds real voices (``barista``) on real devices and a server.
@@ -35,7 +35,9 @@ def main(
     base: Annotated[Path | None, typer.Option(help="weights.safetensors to begin with, instead of training.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Training time of the base model.")] = None,
     rows: Annotated[str | None, typer.Option(help="Only rows whose name holds this.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="The paper's setting: 400 devices, 3,000 rounds.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="The paper's setting: 400 devices, 3,000 rounds (days).")
+    ] = False,
     real: Annotated[bool, typer.Option("--real", help="Also real voices, with real devices and a server.")] = False,
     threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output instead of the tables.")] = False,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from device_sdk.errors import DataError
 from server.simulation.cohorts.experiment import INITIAL, Experiment, Scale, run_rows
 from server.simulation.cohorts.methods import CohortSettings
 from server.simulation.cohorts.tables import judged, summary
+from tests.architecture.sources import ROOT
 from tests.server.simulation.cohorts.data import write_data
 
 SMALL = Scale(persons=3, tested=2, test=4, development=2, cohort=CohortSettings(rounds=2, devices=2, evaluate_every=2))
@@ -62,3 +66,14 @@ def test_a_damaged_row_is_named(data: Path, tmp_path: Path, tiny_bundle: Bundle)
     path.write_text("{}")
     with pytest.raises(DataError, match=r"initial-1\.json: not a finished row"):
         held.row(None, 1)
+
+
+def test_the_script_tells_what_it_takes() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "paper_001_self_learning.py"), "--help"]
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "COLUMNS": "200"}
+    )
+    assert result.returncode == 0, result.stderr
+    assert all(
+        option in result.stdout for option in ("--work", "--seeds", "--full", "--json", "--output", "--plot", "--real")
+    )

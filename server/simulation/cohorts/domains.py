@@ -1,7 +1,7 @@
 """Two domains: what a base model was trained for, and the new use that devices bring (paper 001, sections 1 and 3).
 
-*General*: sentences of meetings and of assistants, in the mainstream accents of base voices. *Requests*: labelled
-assistant sentences, in the voices and accents of devices. A sentence belongs to one stage only, by a hash of its text;
+*General*: sentences of meetings and of assistants, by base voices in quiet places. *Requests*: labelled assistant
+sentences, by the voices of devices over a narrow band. A sentence belongs to one stage only, by a hash of its text;
 voices are disjoint too, so a test hears neither words in their order nor people that any stage has learned from.
 """
 
@@ -91,9 +91,10 @@ def stage_of(text: str) -> Stage:
 
 def general(data: Path, longest: int, turns: int, least: int = 3, unsaid: Sequence[Sentence] = ()) -> Domain:
     """The first ``turns`` distinct turns of meetings (``ami``) and the assistant sentences of ``slurp/lm.txt``, of 3 to
-    ``longest`` words, each of which is said ``least`` times, but for those of ``unsaid``. In a mainstream accent.
+    ``longest`` words, each of which is said ``least`` times, but for those of ``unsaid``.
 
-    Raises DataError where a file is missing."""
+    Raises DataError where a file is missing.
+    """
     path = data / "ami" / "meetings.jsonl"
     meetings = _rows(path, "a meeting a line, with turns")
     known = {sentence.text for sentence in unsaid}

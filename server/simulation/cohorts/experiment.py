@@ -67,7 +67,7 @@ class Scale:
 
     @classmethod
     def full(cls) -> Scale:
-        """The paper's: 400 devices and 40 pseudo-devices a round, 16 utterances each, 3,000 rounds."""
+        """The paper's: 400 devices and 40 pseudo-devices a round, 16 utterances each, 3,000 rounds, whole network."""
         return cls(
             longest=14,
             turns=1_000_000,
@@ -79,7 +79,7 @@ class Scale:
             follow=(0.999, 10),
             others=((0.999, 100), (0.999, 200), (0.9999, 10), (0.9999, 100)),
             at_once=(0.975, 1),
-            cohort=CohortSettings(rounds=3000, devices=400, batch=16, evaluate_every=250),
+            cohort=CohortSettings(rounds=3000, devices=400, batch=16, trained=("",), evaluate_every=250),
         )
 
 

@@ -47,8 +47,9 @@ class CohortSettings:
     lists that feedback is about. baseline: of REINFORCE. weight: of the feedback beside the label. masks: SpecAugment
     of what the student sees. sure: nats a piece; a label to which the teacher itself gives less is not learned from
     (sections 1 and 2.2: low confidence is filtered). alternate_errors: word errors of the other recogniser. trained:
-    prefixes of the parameters that learn; the others stay. evaluate_every: rounds between points of the curve, on
-    development speech.
+    prefixes of the parameters that learn, by default the encoder's: in few rounds, what a model labels itself teaches
+    how the new domain sounds, and wears out what the rest knows of words. evaluate_every: rounds between points of the
+    curve, on development speech.
     """
 
     rounds: int = 60
