@@ -153,7 +153,7 @@ class Experiment:
     def delta(self) -> list[bool]:
         """Which test clips of the new domain say what has become five times as frequent."""
         before = (sentence.text for sentence in self.general.sentences["learn"])
-        found = newly_frequent(before, (sentence.text for sentence in self.requests.sentences["learn"]))
+        found = newly_frequent(before, (sentence.text for sentence in self.requests.sentences["learn"]), least=2)
         return [says_any(clip.sentence.text, found) for clip in self.tested(self.requests)]
 
     def tested(self, domain: Domain, stage: Stage = "test") -> list[Clip]:
