@@ -76,15 +76,10 @@ def judged(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         if _STILL in rate:
             share = (initial - rate[_STILL]) / (initial - rate[_EMA]) if initial > rate[_EMA] else float("nan")
             bar("gain without teacher updates, share of EMA's", share, "at most 0.60", share <= 0.60)
-        weak = {name: rate[name] for name in _WEAK if name in rate}
+        weak = {name: rows[name]["requests"]["against"][_EMA]["absolute"]["mean"] for name in _WEAK if name in rows}
         if weak:
             best = min(weak, key=lambda name: weak[name])
-            bar(
-                f"best of slots and scores ({best}) minus EMA",
-                weak[best] - rate[_EMA],
-                "below 0",
-                weak[best] < rate[_EMA],
-            )
+            bar(f"best of slots and scores ({best}) minus EMA", weak[best], "below 0", weak[best] < 0)
         if "EMA + rehearsal" in rate:
             lost, kept = old[_EMA] - old[INITIAL], old["EMA + rehearsal"] - old[INITIAL]
             share = kept / lost if lost > 0 else float("nan")

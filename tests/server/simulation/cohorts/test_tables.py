@@ -35,6 +35,8 @@ def document(rates: dict[str, tuple[float, float]], half: float = 0.005) -> dict
                 "excludes_zero": abs(change) > half,
             }
             against = {} if name == INITIAL else {INITIAL: {"absolute": interval, "relative": interval}}
+            if name.startswith("EMA"):
+                against["teacher EMA"] = {"absolute": {"mean": rate - rates["teacher EMA"][0]}}
             entry[test] = {"wer": rate, "by_seed": [rate], "spread": None, "against": against}
         rows[name] = entry
     return {"seeds": [1], "rows": rows}
