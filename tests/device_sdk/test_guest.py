@@ -19,6 +19,7 @@ from device_sdk import (
     LearningSettings,
     Postponed,
 )
+from device_sdk.bundle.architecture import PRESETS
 from device_sdk.learning import StepSettings
 from device_sdk.learning.memory_budget import step_bytes
 from tests.signals import noise
@@ -87,8 +88,8 @@ def test_memory_bounds_a_step(tmp_path: Path, tiny_bundle: Bundle) -> None:
         assert device.learn(budget_bytes=10**9).shortened == 0
 
 
-def test_the_estimate_grows_with_what_it_is_of(tiny_bundle: Bundle) -> None:
-    architecture = tiny_bundle.architecture
+def test_the_estimate_grows_with_what_it_is_of() -> None:
+    architecture = PRESETS["small"]
     base = step_bytes(architecture, "whole", 300, [10])
     assert step_bytes(architecture, "whole", 600, [10]) > base
     assert step_bytes(architecture, "whole", 300, [20]) > base

@@ -229,7 +229,9 @@ def test_a_subset_gives_the_same_gradients_with_fewer_nodes(names: list[str]) ->
     assert set(session.trainable) == set(names)
     for name in names:
         np.testing.assert_allclose(found[1].gradients[name], found[0].gradients[name], rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(found[0].negative_log_likelihoods, found[1].negative_log_likelihoods)
+    # Layers that are walked back are unrolled, the others run as one operator: sums are taken in another order.
+    likelihoods = [each.negative_log_likelihoods for each in found]
+    np.testing.assert_allclose(likelihoods[1], likelihoods[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("names", "message"), [(["encoder.9.W"], "unknown parameter 'encoder.9.W'"), ([], "found no")])
