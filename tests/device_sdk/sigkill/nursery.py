@@ -55,8 +55,9 @@ SIGNALS = (
 
 @dataclass(frozen=True)
 class Order:
-    """One life. seed: of what it does; actions: how many things; forgets: whether forgetting is among them; at: point
-    to die at, 0 for none; after: seconds to die after, 0 for never; progress: file that the life writes to."""
+    """One life. seed: of what it does; actions: how many things; forgets: whether forgetting is among them; point, at:
+    where to die, see :class:`Points`; after: seconds to die after, 0 for never; progress: file that the life writes
+    to."""
 
     state: str
     bundle: str
@@ -65,6 +66,7 @@ class Order:
     seed: int
     actions: int
     forgets: bool
+    point: str
     at: int
     after: float
 
@@ -121,7 +123,7 @@ def _child(order: Order, bundle: Bundle) -> None:
             more |= figures(device)
         os.write(progress, json.dumps({"what": what, **more}).encode() + b"\n")
 
-    points = Points(order.at, lambda name: tell("killed", point=name))
+    points = Points(order.point, order.at, lambda name: tell("killed", point=name))
     points.install()
     try:
         life(order, bundle, tell)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ __all__ = ["Points"]
 class Points:
     """Counts the points that a life passes and ends the process, as SIGKILL does, at the one asked for.
 
-    at: number of the point, from 1; 0 for none. told: gets the name of the point before the process ends.
+    name: of the point, empty for none; at: the how manieth of this name, from 1. told: gets the name before the process
+    ends.
     """
 
-    def __init__(self, at: int, told: Callable[[str], None]) -> None:
-        self.passed = 0
-        self._at = at
+    def __init__(self, name: str, at: int, told: Callable[[str], None]) -> None:
+        self.passed: Counter[str] = Counter()
+        self._deadly = (name, at)
         self._told = told
 
     def install(self) -> None:
@@ -54,8 +56,8 @@ class Points:
         setattr(owner, name, passing)
 
     def _pass(self, name: str, before: Callable[[], None] | None = None) -> None:
-        self.passed += 1
-        if self.passed == self._at:
+        self.passed[name] += 1
+        if (name, self.passed[name]) == self._deadly:
             if before is not None:
                 before()
             self._told(name)

@@ -59,8 +59,8 @@ class Nursery:
 
 def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: int) -> Counter[str]:
     """Kills ``kills`` devices over one state folder, half of them at a point, half at a moment, and checks the state
-    after each. Returns the points."""
-    rng, points, known, seconds = random.Random(seed), Counter[str](), 200, 1.0
+    after each. Every name of a point is as likely, however often a life passes it. Returns the points."""
+    rng, points, known, seconds = random.Random(seed), Counter[str](), Counter[str](), 1.0
     folder.mkdir()
     state, nursery, last, killed = folder / "state", Nursery(), None, 0
     with LiveServer(folder / "server", bundle.path) as server, httpx.Client(timeout=300) as http:
@@ -70,19 +70,20 @@ def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: i
             number = 0
             while killed < kills:
                 by_point = bool(number % 2)
+                point = rng.choice(sorted(known)) if by_point else ""
                 progress = folder / f"{number}.jsonl"
                 progress.touch()
                 ending = nursery.bring_up(
                     Order(
                         str(state), str(bundle.path), server.url, str(progress), seed * 100_000 + number, ACTIONS,
                         forgets,
-                        at=rng.randint(1, known) if by_point else 0,
+                        point, at=rng.randint(1, known[point]) if by_point else 0,
                         after=0.0 if by_point or number == 0 else rng.uniform(0.02, 1.1 * seconds),
                     )
                 )  # fmt: skip
                 told = [json.loads(line) for line in progress.read_text().splitlines()]
                 if ending["code"] == 0:  # it lived to the end: how long lives are
-                    known = max(known, told[-1]["points"]) if number else told[-1]["points"]
+                    known |= Counter(told[-1]["points"])
                     seconds = ending["seconds"]
                 else:
                     assert ending["code"] == -9, told[-1:]
