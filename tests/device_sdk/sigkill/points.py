@@ -69,4 +69,4 @@ def _half(files: SealedFiles, name: str, sealed: bytes) -> None:
 
 
 def _short(url: httpx.URL | str) -> str:
-    return "/".join(part for part in str(httpx.URL(str(url)).path).split("/") if part.isalpha() or "-" in part)[:24]
+    return "/".join(part for part in str(httpx.URL(str(url)).path).split("/") if part.replace("-", "").isalpha())[:24]
