@@ -8,7 +8,6 @@ them.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import numpy as np
 from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.slots import SlotLexicon
 from server.corpora.patterns import INTENTS, RULES
+from server.corpora.splits import assigned
 from server.corpora.values import VALUES
 
 __all__ = ["Command", "Profile", "Split", "lexicon", "profile", "sample", "split_of", "vocabulary"]
@@ -68,14 +68,7 @@ class Profile:
 
 def split_of(text: str) -> Split:
     """The only split that may use a sentence: a hash of its text, the same on every machine and in every version."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8, person=b"idiolect split").digest()
-    position = int.from_bytes(digest, "big") / 2**64
-    bound = 0.0
-    for split, share in _SHARES.items():
-        bound += share
-        if position < bound:
-            return split
-    return "heldout"
+    return assigned(text, _SHARES, b"idiolect split")
 
 
 @cache

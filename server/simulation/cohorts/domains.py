@@ -7,7 +7,6 @@ voices are disjoint too, so a test hears neither words in their order nor people
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 from device_sdk.errors import DataError
 from server.corpora.acoustics import GENTLE, Ranges, draw_scene
 from server.corpora.made import Person
+from server.corpora.splits import assigned
 from server.corpora.voices import Voice
 from server.training.pieces import clean, read_sentences
 
@@ -79,14 +79,7 @@ class Domain:
 
 def stage_of(text: str) -> Stage:
     """The only stage that may use a sentence: a hash of its text, the same on every machine."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8, person=b"idiolect stage").digest()
-    position = int.from_bytes(digest, "big") / 2**64
-    bound = 0.0
-    for stage, share in _SHARES.items():
-        bound += share
-        if position < bound:
-            return stage
-    return "test"
+    return assigned(text, _SHARES, b"idiolect stage")
 
 
 def general(data: Path, longest: int, turns: int, least: int = 3, unsaid: Sequence[Sentence] = ()) -> Domain:
