@@ -206,15 +206,23 @@ def _collected(
     """
     assert student.gradients is not None
     features = masked(heard, bundle.weights["features.mean"], settings.masks, generator)
-    found = session.run(dict(bundle.weights), features, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
-    value = float(loss.weights @ found.negative_log_likelihoods) + loss.cost_scale * found.expected_cost
-    norm = global_norm(found.gradients)
+    value, gradients = _evaluated(session, bundle.weights, features, loss)
+    norm = global_norm(gradients)
     if not (math.isfinite(value) and norm <= settings.step.largest_norm):
         raise LearningError(
             f"gradient: found a loss of {value:.3g} and a norm of {norm:.3g}, expected a finite loss and at most "
             f"{settings.step.largest_norm:.3g}; refused"
         )
-    return replace(student, gradients=add(student.gradients, found.gradients)), value, norm
+    return replace(student, gradients=add(student.gradients, gradients)), value, norm
+
+
+def _evaluated(
+    session: Training, parameters: Arrays, features: npt.NDArray[np.float32], loss: Objective
+) -> tuple[float, Arrays]:
+    """(the loss, its gradients) on features [F, M]."""
+    found = session.run(parameters, features, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
+    value = float(loss.weights @ found.negative_log_likelihoods) + loss.cost_scale * found.expected_cost
+    return value, found.gradients
 
 
 def _descended(
@@ -241,16 +249,9 @@ def _descended(
     norms: list[float] = []
     for _ in range(settings.passes):
         features = masked(heard, constants["features.mean"], settings.masks, generator)
-        found = session.run(
-            {**constants, **student.weights, **student.factors},
-            features,
-            loss.hypotheses,
-            loss.weights,
-            loss.costs,
-            loss.cost_scale,
-        )
-        value = float(loss.weights @ found.negative_log_likelihoods) + loss.cost_scale * found.expected_cost
-        gradients = found.gradients if sizes is None else preconditioned(found.gradients, sizes)
+        value, gradients = _evaluated(session, {**constants, **student.weights, **student.factors}, features, loss)
+        if sizes is not None:
+            gradients = preconditioned(gradients, sizes)
         moving = student.factors if matrices else student.weights
         moved, momentum, norm = sgd(moving, gradients, value, student.momentum, settings.step)
         weights = adapters.merged(student.weights, student.factors, moved, matrices) if matrices else moved
