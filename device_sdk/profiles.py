@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from device_sdk.bundle import Bundle
 from device_sdk.device import Device
-from device_sdk.errors import ConfigurationError, StateError
+from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.signals import CostFunction
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.policy import CarefulPolicy, Conditions, Policy
 from device_sdk.settings import DeviceSettings
 from device_sdk.state import Store, records
-from device_sdk.state.cipher import MINIMUM_KEY_BYTES
+from device_sdk.state.cipher import checked_key
 
 __all__ = ["Profiles"]
 
@@ -59,10 +59,8 @@ class Profiles:
         conditions: Callable[[], Conditions] = Conditions,
     ) -> None:
         """The arguments are those of :meth:`Device.open`. Raises StateError (no usable key) and BundleError."""
-        if not isinstance(key, bytes | bytearray) or len(key) < MINIMUM_KEY_BYTES:
-            raise StateError(f"key: expected at least {MINIMUM_KEY_BYTES} random bytes from the app")
         self._folder = Path(state_folder) / _FOLDER
-        self._key = bytes(key)
+        self._key = checked_key(key)
         self._bundle = Bundle.open() if bundle is None else bundle
         self._settings = settings or DeviceSettings()
         self._rescorer = Rescorer(self._bundle, threads=self._settings.threads)

@@ -11,11 +11,19 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from device_sdk.errors import StateError
 
-__all__ = ["MINIMUM_KEY_BYTES", "Cipher"]
+__all__ = ["MINIMUM_KEY_BYTES", "Cipher", "checked_key"]
 
 MINIMUM_KEY_BYTES = 16
 _NONCE_BYTES = 12
 _INFO = b"idiolect device state, version 1"
+
+
+def checked_key(key: bytes) -> bytes:
+    """The app's key as bytes. StateError: it is something else, or too short."""
+    if not isinstance(key, bytes | bytearray) or len(key) < MINIMUM_KEY_BYTES:
+        found = f"{len(key)} bytes" if isinstance(key, bytes | bytearray) else type(key).__name__
+        raise StateError(f"key: found {found}, expected at least {MINIMUM_KEY_BYTES} random bytes from the app")
+    return bytes(key)
 
 
 class Cipher:
@@ -29,10 +37,7 @@ class Cipher:
     __slots__ = ("_aead",)
 
     def __init__(self, key: bytes, salt: bytes) -> None:
-        if not isinstance(key, bytes | bytearray) or len(key) < MINIMUM_KEY_BYTES:
-            found = f"{len(key)} bytes" if isinstance(key, bytes | bytearray) else type(key).__name__
-            raise StateError(f"key: found {found}, expected at least {MINIMUM_KEY_BYTES} random bytes from the app")
-        self._aead = AESGCM(HKDF(algorithm=SHA256(), length=32, salt=salt, info=_INFO).derive(bytes(key)))
+        self._aead = AESGCM(HKDF(algorithm=SHA256(), length=32, salt=salt, info=_INFO).derive(checked_key(key)))
 
     def seal(self, value: bytes, place: str) -> bytes:
         """nonce | ciphertext | tag. ``place`` (table and name) is authenticated, so values cannot be swapped."""
