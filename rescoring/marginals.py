@@ -7,17 +7,23 @@ scores are natural logarithms (nats). Functions raise ValueError, naming the arg
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rescoring.calibration import posteriors
+
 __all__ = [
     "adapted_probabilities",
     "adaptation",
+    "decay",
     "gaussian_kernel",
     "interpolated_marginal",
     "kernel_mass",
+    "nbest_weights",
     "personal_score",
+    "personal_scores",
     "personal_unigram",
     "pseudo_count",
     "unigram",
@@ -48,16 +54,44 @@ def kernel_mass(size: int, sigma: float) -> float:
     return float(gaussian_kernel(np.arange(1, size + 1), sigma).sum())
 
 
-def weighted_counts(hypotheses: Sequence[Sequence[int]], sigma: float, size: int) -> Array:
+def nbest_weights(size: int, sigma: float, scores: ArrayLike | None = None, posterior_scale: float = 0.0) -> Array:
+    """What each entry of an n-best list counts, best first -> [size].
+
+    By its rank: the kernel of eq. 3; the first counts 1. By its posterior, the "soft labels" that paper 002 leaves to
+    others, where ``posterior_scale`` is above 0 and scores (nats, [size]) are given: softmax(posterior_scale * score),
+    so that the list counts 1 in all, as what was said does.
+    """
+    if not posterior_scale >= 0:
+        raise ValueError(f"posterior_scale: found {posterior_scale!r}, expected 0 or more")
+    if posterior_scale == 0 or scores is None or size == 0:
+        return gaussian_kernel(np.arange(1, size + 1), sigma)
+    totals = np.asarray(scores, dtype=np.float64)
+    if totals.shape != (size,) or not np.isfinite(totals).all():
+        raise ValueError(f"scores: found shape {totals.shape}, expected {size} finite values, one for each hypothesis")
+    return posteriors(totals, posterior_scale)
+
+
+def decay(half_life: float) -> float:
+    """What is left of a count one utterance later, if half is left after ``half_life`` utterances; 0: all of it."""
+    if not half_life >= 0:
+        raise ValueError(f"half_life: found {half_life!r}, expected 0 or more")
+    return 0.5 ** (1 / half_life) if half_life else 1.0
+
+
+def weighted_counts(
+    hypotheses: Sequence[Sequence[int]], sigma: float, size: int, weights: ArrayLike | None = None
+) -> Array:
     """Word counts over one utterance's n-best list (paper 002, the sum of eq. 4) -> [n].
 
         sum over s of K(s) c_s(w)
 
-    hypotheses: word ids of each hypothesis, best first. size: n.
+    hypotheses: word ids of each hypothesis, best first. size: n. weights: in place of K(s), one for each hypothesis
+    (``nbest_weights``).
     """
     counts = np.zeros(size)
-    weights = gaussian_kernel(np.arange(1, len(hypotheses) + 1), sigma)
-    for weight, words in zip(weights, hypotheses, strict=True):
+    if weights is None:
+        weights = gaussian_kernel(np.arange(1, len(hypotheses) + 1), sigma)
+    for weight, words in zip(np.asarray(weights, dtype=np.float64).tolist(), hypotheses, strict=True):
         if weight > 0 and len(words):
             ids = np.asarray(words, dtype=np.int64)
             if ids.min() < 0 or ids.max() >= size:
@@ -137,6 +171,13 @@ def personal_score(words: Sequence[int], factors: Array) -> float:
     words: word ids, 0 for unlisted ones. factors: [n] from ``adaptation``.
     """
     return float(factors[np.asarray(words, dtype=np.int64)].sum()) if len(words) else 0.0
+
+
+def personal_scores(sentences: Sequence[Sequence[int]], factors: Array) -> Array:
+    """``personal_score`` of N sentences at once -> [N]."""
+    lengths = [len(words) for words in sentences]
+    ids = np.fromiter(chain.from_iterable(sentences), dtype=np.int64, count=sum(lengths))
+    return np.bincount(np.repeat(np.arange(len(lengths)), lengths), factors[ids], len(lengths)).astype(np.float64)
 
 
 def adapted_probabilities(probabilities: Array, factors: Array) -> Array:

@@ -96,6 +96,79 @@ def test_a_unigram_model_adapted_with_lambda_one_has_the_marginal_exactly() -> N
     np.testing.assert_allclose(marginals.adapted_probabilities(u, marginals.adaptation(g, u, 1.0)), g)
 
 
+def test_equations_1_to_5_by_hand() -> None:
+    """A 2-best list over three words: "b b c", then "b c" (one mistake), sigma 1, one pseudo-word of the background."""
+    u, q_global = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3])
+    second = 0.6065306597126334  # eq. 3: exp(-1 / 2)
+    counts = marginals.weighted_counts([[1, 1, 2], [1, 2]], 1.0, 3)
+    np.testing.assert_allclose(counts, [0.0, 2.6065306597126334, 1.6065306597126334])
+    assert marginals.pseudo_count(counts) == pytest.approx(4.213061319425267)  # eq. 5: 3 + 2 * exp(-1 / 2)
+    q = marginals.personal_unigram(counts, u, 1.0)  # eq. 4
+    np.testing.assert_allclose(q, [0.5 / 5.213061, 2.906531 / 5.213061, 1.806531 / 5.213061], rtol=1e-6)
+    np.testing.assert_allclose(marginals.personal_unigram(counts, u, 0.0), counts / (3 + 2 * second))  # unsmoothed
+    g = marginals.interpolated_marginal(u, q_global, q, 0.5, 0.25)  # eq. 2
+    np.testing.assert_allclose(g, [0.248978, 0.464387, 0.286635], atol=1e-6)
+    factors = marginals.adaptation(g, u, 0.5)  # eq. 1: 0.5 * log(g / u)
+    np.testing.assert_allclose(factors, [-0.348621, 0.218468, 0.179946], atol=1e-6)
+    assert marginals.personal_score([1, 2, 0], factors) == pytest.approx(0.049793, abs=2e-6)
+    adapted = marginals.adapted_probabilities(np.array([0.6, 0.3, 0.1]), factors)  # with Z(h)
+    scaled = [0.6 * 0.497956**0.5, 0.3 * 1.547956**0.5, 0.1 * 1.433174**0.5]
+    np.testing.assert_allclose(adapted, np.array(scaled) / sum(scaled), rtol=1e-5)
+
+
+lists = st.lists(st.lists(st.integers(0, 4), max_size=6), max_size=5)
+
+
+@given(lists, lists, st.floats(0.1, 10))
+def test_counts_of_disjoint_utterances_add(first: list[list[int]], second: list[list[int]], sigma: float) -> None:
+    one, other = (marginals.weighted_counts(each, sigma, 5) for each in (first, second))
+    both = one + other
+    assert marginals.pseudo_count(both) == pytest.approx(marginals.pseudo_count(one) + marginals.pseudo_count(other))
+    np.testing.assert_allclose(both, other + one)
+    u, q = np.full(5, 0.2), [marginals.personal_unigram(each, np.full(5, 0.2), 0.0) for each in (one, other)]
+    masses = [marginals.pseudo_count(each) for each in (one, other)]
+    if sum(masses) > 0:  # the union's unigram is the mean of the parts', each by its pseudo-count
+        mean = (masses[0] * q[0] + masses[1] * q[1]) / sum(masses)
+        np.testing.assert_allclose(marginals.personal_unigram(both, u, 0.0), mean, atol=1e-12)
+
+
+@pytest.mark.parametrize(("sigma", "expected"), [(1e-3, [1, 0, 0]), (1e6, [1, 1, 1])])
+def test_sigma_from_the_best_alone_to_all_alike(sigma: float, expected: list[float]) -> None:
+    np.testing.assert_allclose(marginals.nbest_weights(3, sigma), expected)
+    np.testing.assert_allclose(marginals.nbest_weights(3, sigma, [0.0, -1.0, -9.0]), expected)  # scale 0: the kernel
+
+
+@given(st.lists(st.floats(-500, 0), min_size=1, max_size=8), st.floats(0.01, 3))
+def test_posteriors_count_one_in_all(scores: list[float], scale: float) -> None:
+    found = marginals.nbest_weights(len(scores), 1.0, scores, scale)
+    assert found.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(found, marginals.nbest_weights(len(scores), 1.0, [each - 7 for each in scores], scale))
+    hypotheses = [[index % 5, 0] for index in range(len(scores))]
+    counts = marginals.weighted_counts(hypotheses, 1.0, 5, found)
+    assert counts.sum() == pytest.approx(2.0)
+
+
+def test_posterior_counts_by_hand() -> None:
+    weights = marginals.nbest_weights(2, 1.0, [-1.0, -3.0], 0.5)
+    np.testing.assert_allclose(weights, [1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1))])
+    np.testing.assert_allclose(
+        marginals.weighted_counts([[1, 2], [1, 1]], 9.0, 3, weights), [0, weights[0] + 2 * weights[1], weights[0]]
+    )
+    assert marginals.nbest_weights(0, 1.0, [], 1.0).tolist() == []
+
+
+@pytest.mark.parametrize(("half_life", "expected"), [(0.0, 1.0), (1.0, 0.5), (2.0, 0.5**0.5)])
+def test_decay(half_life: float, expected: float) -> None:
+    assert marginals.decay(half_life) == pytest.approx(expected)
+
+
+@given(st.lists(st.lists(st.integers(0, 5), max_size=7), max_size=6))
+def test_many_sentences_are_scored_like_one(sentences: list[list[int]]) -> None:
+    factors = np.array([-2.0, 0.5, -math.inf, 0.0, 3.0, 1.5])
+    found = marginals.personal_scores(sentences, factors)
+    assert found.tolist() == pytest.approx([marginals.personal_score(words, factors) for words in sentences])
+
+
 GOOD = np.array([0.5, 0.5])
 
 
@@ -107,6 +180,10 @@ GOOD = np.array([0.5, 0.5])
         (lambda: marginals.gaussian_kernel(1, math.nan), "sigma"),
         (lambda: marginals.weighted_counts([[2]], 1.0, 2), "word id 2"),
         (lambda: marginals.pseudo_count(np.array([-1.0])), "counts"),
+        (lambda: marginals.nbest_weights(2, 1.0, [1.0], 1.0), "scores"),
+        (lambda: marginals.nbest_weights(1, 1.0, [math.nan], 1.0), "scores"),
+        (lambda: marginals.nbest_weights(1, 1.0, [1.0], -1.0), "posterior_scale"),
+        (lambda: marginals.decay(-1.0), "half_life"),
         (lambda: marginals.personal_unigram(np.zeros(3), GOOD, 1), "counts"),
         (lambda: marginals.personal_unigram(np.zeros(2), GOOD, -1), "smoothing"),
         (lambda: marginals.interpolated_marginal(GOOD, None, None, -0.1, 0.2), "alpha"),
