@@ -74,7 +74,9 @@ class Device:
         self._turns = rotation(len(self._rehearsal), self._generator)
         self._recent = Recent(settings.memory_utterances, settings.memory_seconds)
         self._rescorer = Rescorer(bundle, threads=settings.threads) if rescorer is None else rescorer
-        self._knowledge = Knowledge(store, bundle, lambda new: _try(new, self._rescorer, settings))
+        self._knowledge = Knowledge(
+            store, bundle, lambda new: _try(new, self._rescorer, settings), keep_ngrams=settings.keep_ngrams
+        )
         if settings.learning.teacher.schedule == "local":
             self._knowledge.adopt_teacher(None)
         # What is made of the knowledge is kept beside what it was made of, and made again when that is another.
@@ -358,7 +360,9 @@ class Device:
             return self._recognizer[1]
 
     def _rescore(self, hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
-        return self._rescorer.rescore(hypotheses, self._adapted() if self.settings.use_marginals else None)
+        if not self.settings.use_marginals:
+            return self._rescorer.rescore(hypotheses)
+        return self._rescorer.rescore(hypotheses, self._adapted(), self._knowledge.cache)
 
     def _adapted(self) -> NDArray[np.float64]:
         """The marginal of what the user and everybody says, worked out again only after one of them changed."""
@@ -432,8 +436,11 @@ class Device:
             knowledge, texts = self._knowledge, [hypothesis.text for hypothesis in result.nbest]
             counts, due = None, self.consent.marginals
             if self._counting:
-                counts = caches.count(texts, knowledge.base.words, self._rescorer.weights.sigma)
-                cache = caches.update(knowledge.cache, counts, due)
+                weights, cache = self._rescorer.weights, knowledge.cache
+                scores = [hypothesis.score for hypothesis in result.nbest]
+                counts = caches.heard(texts, knowledge.base.words, weights, scores, cache.clock)
+                adapted = (self._adapted(), knowledge.base.background) if weights.automatic else None
+                cache = caches.update(cache, counts, due, half_life=weights.half_life, adapted=adapted)
                 try:
                     knowledge.keep_cache(cache)
                 except StateError as error:  # the user still gets what was heard; the next write holds these counts too
@@ -476,12 +483,14 @@ class Device:
         knowledge, texts = self._knowledge, [hypothesis.text for hypothesis in example.nbest]
         if example.counts is not None and self._counting:
             confirmed = confirmed_texts(texts, combined(example.signal, signal))
-            sigma = self._rescorer.weights.sigma
-            counts = caches.count(texts if confirmed is None else confirmed, knowledge.base.words, sigma)
+            weights, said = self._rescorer.weights, texts if confirmed is None else confirmed
+            by_text = {hypothesis.text: hypothesis.score for hypothesis in reversed(example.nbest)}
+            scores = [by_text[text] for text in said] if by_text.keys() >= set(said) else None
+            counts = caches.heard(said, knowledge.base.words, weights, scores, example.counts.at)
             if counts != example.counts:
                 due = not example.reported  # what was reported once is not reported again
-                cache = caches.withdraw(knowledge.cache, example.counts, due)
-                knowledge.keep_cache(caches.update(cache, counts, due))
+                cache = caches.withdraw(knowledge.cache, example.counts, due, half_life=weights.half_life)
+                knowledge.keep_cache(caches.update(cache, counts, due, half_life=weights.half_life))
                 self._recent.recount(utterance_id, counts)
         told = carried_back(signal, texts[0])
         if example.repeats is not None and told is not None and self._recent.get(example.repeats) is not None:

@@ -23,7 +23,9 @@ from device_sdk.learning.guard import to_bytes as guard_to_bytes
 from device_sdk.learning.learner import Student, rebased
 from device_sdk.learning.step import Momentum
 from device_sdk.personalization import cache as caches
+from device_sdk.personalization import ngrams
 from device_sdk.state import Store, records
+from rescoring.ngrams import NgramCounts
 
 if TYPE_CHECKING:
     from device_sdk.checkin.outbox import Outgoing
@@ -47,11 +49,15 @@ class Knowledge:
     watch: Watch
     consent: Consent
 
-    def __init__(self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None]) -> None:
+    def __init__(
+        self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None], *, keep_ngrams: bool = False
+    ) -> None:
         """packaged: the app's bundle. attempt: raises BundleError for a bundle that cannot recognise; called before
-        a new one of the app takes the place of what was learned. Raises StateError: damaged state."""
+        a new one of the app takes the place of what was learned. keep_ngrams: the app lets the user's n-grams be
+        stored; what an app allowed before is deleted. Raises StateError: damaged state."""
         self.store = store
         self.packaged = packaged
+        self.keep_ngrams = keep_ngrams
         self._guard = store.guard
         self._attempt = attempt
         self.load()
@@ -76,6 +82,7 @@ class Knowledge:
             )
         content = store.get("counts", "cache")
         cache = caches.empty(bundle.words) if content is None else caches.from_bytes(content, bundle.words)
+        cache = replace(cache, ngrams=self._stored_ngrams(bundle))
         version, marginals = _read_marginals(store, bundle)
         self.base, self.student, self.cache = base, student, cache
         self.marginals_version, self.marginals = version, marginals
@@ -94,7 +101,10 @@ class Knowledge:
     def keep_cache(self, cache: caches.MarginalCache) -> None:
         """Makes these counts the device's."""
         with self._guard:
-            self.store.put("counts", "cache", caches.to_bytes(cache, self.base.words))
+            with self.store.transaction():
+                self.store.put("counts", "cache", caches.to_bytes(cache, self.base.words))
+                if self.keep_ngrams and cache.ngrams is not self.cache.ngrams:
+                    self.store.put("counts", "ngrams", ngrams.to_bytes(cache.ngrams, self.base.words))
             self.cache = cache
 
     def keep_marginals(self, version: int, words_digest: str, values: NDArray[np.float64]) -> None:
@@ -211,7 +221,7 @@ class Knowledge:
         with self.together():
             outbox.release(self.store, outgoing.report_id)
             if outgoing.kind == "marginals" and self.consent.marginals:
-                self.keep_cache(exchange.restored(self.cache, outgoing))
+                self.keep_cache(exchange.restored(self.store, self.cache, outgoing))
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -225,7 +235,17 @@ class Knowledge:
                 self.cache, self.student, self.watch, self.consent = before
                 raise
 
+    def _stored_ngrams(self, bundle: Bundle) -> NgramCounts:
+        content = self.store.get("counts", "ngrams")
+        if content is not None and not self.keep_ngrams:
+            self.store.delete("counts", "ngrams")
+            content = None
+        return NgramCounts() if content is None else ngrams.from_bytes(content, bundle.words)
+
     def _nothing_due(self) -> None:
+        from device_sdk.checkin import history
+
+        history.clear(self.store)
         if self.cache.pending_utterances or self.cache.pending.any():
             self.keep_cache(caches.reported(self.cache))
 

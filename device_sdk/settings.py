@@ -20,17 +20,19 @@ __all__ = ["DeviceSettings"]
 class DeviceSettings:
     """What an app lets a device do, as far as its user agrees too (:class:`~device_sdk.consent.Consent`), and how.
 
-    use_marginals: adapt recognition to the user's own words and the published ones. learn: keep features in memory and
-    take local steps. share_marginals, share_deltas: what check-ins may send. guard: how learning that does harm is
-    found out and taken back. repetition: when an utterance says
-    the one before it again. memory_utterances, memory_seconds: bound
-    of what is kept in memory for late feedback and learning. threads: of each onnxruntime session. precision: of the
-    recogniser's products, float32, the quicker int8, or auto; what is learned is always float32.
+    use_marginals: adapt recognition to the user's own words and the published ones. keep_ngrams: the user's n-grams,
+    where the bundle adapts to them, may be kept on the disk too, encrypted; else they are in memory only. learn: keep
+    features in memory and take local steps. share_marginals, share_deltas: what check-ins may send. guard: how learning
+    that does harm is found out and taken back. repetition: when an utterance says the one before it again.
+    memory_utterances, memory_seconds: bound of what is kept in memory for late feedback and learning. threads: of each
+    onnxruntime session. precision: of the recogniser's products, float32, the quicker int8, or auto; what is learned is
+    always float32.
     runtime: runs the networks; ``executorch`` needs the extra of that name and programs, the folder that ``idiolect
     export executorch BUNDLE DIR --training`` wrote (None: the folder ``executorch`` in the bundle's).
     """
 
     use_marginals: bool = True
+    keep_ngrams: bool = False
     learn: bool = True
     share_marginals: bool = True
     share_deltas: bool = True

@@ -1,8 +1,8 @@
 """The n-best unigram cache: what a user said, as weighted word counts (paper 002, section 2.2).
 
 A cache is frozen data; every function returns a new one. n: words on the public list, id 0 the bucket of all others.
-Words outside the list are also counted one by one, in ``unlisted``: that dictionary exists on the device only, and no
-report is made from it.
+Words outside the list are also counted one by one, in ``unlisted``, and n-grams in ``ngrams`` where they are used: both
+exist on the device only, and no report is made from them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from device_sdk.errors import StateError
 from rescoring import marginals
 from rescoring.combination import CombinationWeights
+from rescoring.ngrams import NgramCounts, add, ngram_weights
+from rescoring.strength import GRID, best_strength, predictive_gains
 from rescoring.words import WordList
 
 __all__ = [
@@ -26,9 +28,11 @@ __all__ = [
     "count",
     "empty",
     "from_bytes",
+    "heard",
     "marginal",
     "personal",
     "reported",
+    "strength",
     "to_bytes",
     "update",
     "withdraw",
@@ -44,10 +48,14 @@ class UtteranceCounts:
     """Weighted counts of one utterance (the sum of eq. 4 over one n-best list).
 
     listed: word id -> weight, id 0 the bucket. unlisted: word -> weight; their sum is the bucket's weight.
+    ngrams: n-grams of word ids -> weight, empty where they are not used. at: the cache's clock when it was heard; None:
+    it is heard now.
     """
 
     listed: Mapping[int, float]
     unlisted: Mapping[str, float] = field(default_factory=dict)
+    ngrams: Mapping[tuple[int, ...], float] = field(default_factory=dict)
+    at: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,9 @@ class MarginalCache:
 
     counts: float64 [n], everything heard so far. pending: float64 [n], the part not reported yet.
     unlisted: words outside the list -> weight, on the device only. utterances, pending_utterances: how many.
-    words_digest: the word list that the ids belong to.
+    words_digest: the word list that the ids belong to. recent: float64 [n], counts of which older ones weigh less; None
+    where all weigh the same. ngrams: of word ids. gains: what each lambda of ``rescoring.strength`` would have gained.
+    clock: utterances heard, those withdrawn among them.
     """
 
     words_digest: str
@@ -65,6 +75,10 @@ class MarginalCache:
     unlisted: Mapping[str, float]
     utterances: int = 0
     pending_utterances: int = 0
+    recent: NDArray[np.float64] | None = None
+    ngrams: NgramCounts = field(default_factory=NgramCounts)
+    gains: tuple[float, ...] = (0.0,) * len(GRID)
+    clock: int = 0
 
 
 def empty(words: WordList) -> MarginalCache:
@@ -72,37 +86,81 @@ def empty(words: WordList) -> MarginalCache:
     return MarginalCache(words.digest, np.zeros(len(words)), np.zeros(len(words)), {})
 
 
-def count(texts: Sequence[str], words: WordList, sigma: float) -> UtteranceCounts:
+def count(
+    texts: Sequence[str],
+    words: WordList,
+    sigma: float,
+    *,
+    weights: Sequence[float] | None = None,
+    order: int = 1,
+    at: int | None = None,
+) -> UtteranceCounts:
     """Weighted counts of one utterance (paper 002, eq. 3 and the sum of eq. 4).
 
     texts: the n-best list's texts, best first; one text (a correction, say) counts fully. sigma: the kernel's width.
+    weights: what each text counts, in place of the kernel. order: the longest n-grams counted. at: the cache's clock.
     """
     listed: dict[int, float] = {}
     unlisted: dict[str, float] = {}
-    weights = marginals.gaussian_kernel(np.arange(1, len(texts) + 1), sigma)
-    for text, weight in zip(texts, weights.tolist(), strict=True):
+    counted = marginals.nbest_weights(len(texts), sigma).tolist() if weights is None else list(weights)
+    sentences = [words.ids(text) for text in texts]
+    for text, ids, weight in zip(texts, sentences, counted, strict=True):
         if weight <= 0:
-            break
-        for word in text.split():
-            word_id = words.id(word)
+            continue
+        for word, word_id in zip(text.split(), ids, strict=True):
             listed[word_id] = listed.get(word_id, 0.0) + weight
             if word_id == 0:
                 unlisted[word] = unlisted.get(word, 0.0) + weight
-    return UtteranceCounts(listed, unlisted)
+    ngrams = ngram_weights(sentences, counted, order) if order > 1 else {}
+    return UtteranceCounts(listed, unlisted, ngrams, at)
 
 
-def update(cache: MarginalCache, counts: UtteranceCounts, due: bool = True) -> MarginalCache:
-    """The cache after one more utterance. due: whether it is to be reported; False for one that was already."""
-    return _add(cache, counts, 1, due)
+def heard(
+    texts: Sequence[str],
+    words: WordList,
+    weights: CombinationWeights,
+    scores: Sequence[float] | None = None,
+    at: int | None = None,
+) -> UtteranceCounts:
+    """``count`` as the combination says: by rank, or by posterior where the texts have scores (nats); n-grams where
+    they are used."""
+    shares = marginals.nbest_weights(len(texts), weights.sigma, scores, weights.posterior_scale).tolist()
+    order = weights.context_order if weights.context else 1
+    return count(texts, words, weights.sigma, weights=shares, order=order, at=at)
 
 
-def withdraw(cache: MarginalCache, counts: UtteranceCounts, due: bool = True) -> MarginalCache:
+def update(
+    cache: MarginalCache,
+    counts: UtteranceCounts,
+    due: bool = True,
+    *,
+    half_life: float = 0.0,
+    adapted: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
+) -> MarginalCache:
+    """The cache after one more utterance, or after one that is counted in another way now (an earlier ``at``).
+
+    due: whether it is to be reported; False for one that was already. half_life: utterances after which what was said
+    weighs half; 0: never. adapted: (g, u) as they were before it, to learn which lambda would have predicted it; None:
+    nothing is learned of that.
+    """
+    updated = _add(cache, counts, 1, due, half_life)
+    if adapted is None:
+        return updated
+    said = np.zeros_like(cache.counts)
+    said[list(counts.listed)] = list(counts.listed.values())
+    gains = predictive_gains(said, *adapted)
+    return replace(updated, gains=tuple((np.asarray(cache.gains) + gains).tolist()))
+
+
+def withdraw(
+    cache: MarginalCache, counts: UtteranceCounts, due: bool = True, *, half_life: float = 0.0
+) -> MarginalCache:
     """The cache without an utterance it holds: a cancelled command, or one whose correction is counted instead.
 
     due: False for an utterance that was already reported: that cannot be taken back, and what is pending is of others.
     No count falls below zero.
     """
-    return _add(cache, counts, -1, due)
+    return _add(cache, counts, -1, due, half_life)
 
 
 def reported(cache: MarginalCache) -> MarginalCache:
@@ -121,13 +179,28 @@ def marginal(
     global_: NDArray[np.float64] | None,
     weights: CombinationWeights,
 ) -> NDArray[np.float64]:
-    """The marginal g that rescoring adapts to (paper 002, eq. 2) -> [n]. global_: published by the server, or None."""
-    own = personal(cache, background, weights.smoothing)
+    """The marginal g that rescoring adapts to (paper 002, eq. 2) -> [n]. global_: published by the server, or None.
+
+    With ``weights.refresh`` "round" the user's part is of what was reported; what never is due (the user shares
+    nothing, so there are no rounds) counts at once.
+    """
+    counts = cache.counts if cache.recent is None or not weights.half_life else cache.recent
+    if weights.refresh == "round":
+        counts = np.maximum(counts - cache.pending, 0.0)
+    own = marginals.personal_unigram(counts, background, weights.smoothing)
     return marginals.interpolated_marginal(background, global_, own, weights.alpha, weights.beta)
 
 
+def strength(cache: MarginalCache, weights: CombinationWeights) -> float:
+    """Lambda of eq. 1: the combination's, or what has predicted this user best."""
+    return best_strength(cache.gains, weights.marginal) if weights.automatic else weights.marginal
+
+
 def to_bytes(cache: MarginalCache, words: WordList) -> bytes:
-    """The cache as JSON by word, for encrypted storage on the device; ``from_bytes`` reads it back, bit for bit."""
+    """The cache as JSON by word, for encrypted storage on the device; ``from_bytes`` reads it back, bit for bit.
+
+    Without n-grams: an order of words is kept only where the app allows it (``device_sdk.personalization.ngrams``).
+    """
     seen = np.flatnonzero((cache.counts > 0) | (cache.pending > 0)).tolist()
     content = {
         "format": FORMAT,
@@ -137,6 +210,12 @@ def to_bytes(cache: MarginalCache, words: WordList) -> bytes:
         "utterances": cache.utterances,
         "pending_utterances": cache.pending_utterances,
     }
+    if cache.recent is not None:
+        content["recent"] = {words[word]: float(cache.recent[word]) for word in np.flatnonzero(cache.recent).tolist()}
+    if any(cache.gains):
+        content["gains"] = cache.gains
+    if cache.clock != cache.utterances:
+        content["clock"] = cache.clock
     return json.dumps(content).encode()
 
 
@@ -155,13 +234,16 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
         unlisted = {str(word): float(weight) for word, weight in content["unlisted"].items()}
         utterances, pending_utterances = int(content["utterances"]), int(content["pending_utterances"])
         digest = str(content["words_digest"])
+        kept = {str(word): float(weight) for word, weight in content.get("recent", {}).items()}
+        gains = tuple(float(gain) for gain in content.get("gains", ()))
+        clock = int(content.get("clock", utterances))
     except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         # Not what the error says, nor the error itself: it may quote a word.
         raise StateError(
             f"marginal cache: the stored bytes cannot be read ({type(error).__name__}), expected those of format "
             f"{FORMAT}; delete the state folder to start afresh"
         ) from None
-    weights = [*unlisted.values(), *(weight for pair in listed.values() for weight in pair)]
+    weights = [*unlisted.values(), *kept.values(), *(weight for pair in listed.values() for weight in pair)]
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise StateError("marginal cache: found a weight that is negative or not finite")
     counts, pending = np.zeros(len(words)), np.zeros(len(words))
@@ -174,26 +256,43 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
         weight = min(unlisted.pop(word), counts[0])
         counts[0] -= weight
         counts[words.id(word)] += weight
+    recent = np.zeros(len(words)) if "recent" in content else None
+    if recent is not None:
+        for word, weight in kept.items():
+            recent[words.id(word)] += weight
     if digest != words.digest:
         pending = np.minimum(pending, counts)
-    return MarginalCache(words.digest, counts, pending, unlisted, utterances, pending_utterances)
+    if len(gains) != len(GRID) or not all(map(math.isfinite, gains)):
+        gains = (0.0,) * len(GRID)  # of another grid
+    return MarginalCache(
+        words.digest, counts, pending, unlisted, utterances, pending_utterances, recent, gains=gains, clock=clock
+    )
 
 
-def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool) -> MarginalCache:
+def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool, half_life: float) -> MarginalCache:
+    new = sign > 0 and (counts.at is None or counts.at >= cache.clock)
+    step = marginals.decay(half_life)
+    left = 1.0 if new or counts.at is None else step ** max(0, cache.clock - counts.at - 1)
     total, pending = cache.counts.copy(), cache.pending.copy()
+    recent = (cache.counts if cache.recent is None else cache.recent) * (step if new else 1.0) if half_life else None
     for word_id, weight in counts.listed.items():
         for array in (total, pending) if due else (total,):
             array[word_id] = max(0.0, array[word_id] + sign * weight)
+        if recent is not None:
+            recent[word_id] = max(0.0, recent[word_id] + sign * left * weight)
     unlisted = dict(cache.unlisted)
     for word, weight in counts.unlisted.items():
-        left = unlisted.get(word, 0.0) + sign * weight
-        if left > 1e-12:
-            unlisted[word] = left
+        remaining = unlisted.get(word, 0.0) + sign * weight
+        if remaining > 1e-12:
+            unlisted[word] = remaining
         else:
             unlisted.pop(word, None)
     if len(unlisted) > UNLISTED_LIMIT:
         kept = sorted(unlisted, key=lambda word: (-unlisted[word], word))[:UNLISTED_LIMIT]
         unlisted = {word: unlisted[word] for word in kept}
+    ngrams = cache.ngrams
+    if counts.ngrams or (new and ngrams.ngrams):
+        ngrams = add(ngrams, counts.ngrams, sign * left, step if new else 1.0)
     return replace(
         cache,
         counts=total,
@@ -201,4 +300,7 @@ def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool) ->
         unlisted=unlisted,
         utterances=max(0, cache.utterances + sign),
         pending_utterances=max(0, cache.pending_utterances + (sign if due else 0)),
+        recent=recent,
+        ngrams=ngrams,
+        clock=cache.clock + (1 if new else 0),
     )

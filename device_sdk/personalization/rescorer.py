@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.hypothesis import Hypothesis
+from device_sdk.personalization.cache import MarginalCache, strength
 from device_sdk.runtimes.language_model import NeuralLanguageModel
 from device_sdk.runtimes.ngram import load_ngram
 from rescoring.combination import CombinationWeights
 from rescoring.marginals import adaptation
 from rescoring.nbest import LanguageModel, order, score_nbest
+from rescoring.ngrams import context_scores
+from rescoring.spelling import LetterModel, letter_model, own_word_gain
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -37,6 +40,7 @@ class Rescorer:
         self.background = bundle.background
         self.weights = bundle.combination if weights is None else weights
         self._bundle, self._threads = bundle, threads
+        self._factors: tuple[NDArray[np.float64], float, NDArray[np.float64]] | None = None
 
     @cached_property
     def neural(self) -> LanguageModel | None:
@@ -49,25 +53,45 @@ class Rescorer:
         """The n-gram, loaded for the first list; None where the bundle holds none, or without kenlm."""
         return load_ngram(self._bundle)
 
+    @cached_property
+    def letters(self) -> LetterModel:
+        """How words are spelled, after the public list; estimated for the first unlisted word that is scored."""
+        return letter_model(self.words.words[1:])
+
     def rescore(
-        self, hypotheses: Sequence[Hypothesis], marginal: NDArray[np.float64] | None = None
+        self,
+        hypotheses: Sequence[Hypothesis],
+        marginal: NDArray[np.float64] | None = None,
+        cache: MarginalCache | None = None,
     ) -> tuple[Hypothesis, ...]:
         """The same hypotheses, best first, with every part of ``scores`` filled and ``score`` combined.
 
         marginal: g of paper 002, eq. 2 [n] (``device_sdk.personalization.cache.marginal``), or None for no adaptation.
+        cache: the user's, for what the combination uses of it beyond g: lambda, n-grams, own unlisted words.
         Each language model is asked once, for the whole list. Hypotheses of equal score keep their order.
         """
         if not hypotheses:
             return ()
         weights = self.weights
+        texts = [hypothesis.text for hypothesis in hypotheses]
+        sentences = [self.words.ids(text) for text in texts]
+        context = None
+        if cache is not None and marginal is not None and weights.context:
+            context = context_scores(
+                sentences, cache.ngrams, marginal, weights.context_smoothing, weights.context_order
+            )
+        spelling, own_words = self._spelled(texts, sentences, cache) if weights.spelling else (None, None)
         scores = score_nbest(
-            [self.words.ids(hypothesis.text) for hypothesis in hypotheses],
+            sentences,
             [hypothesis.scores.acoustic for hypothesis in hypotheses],
             weights,
             neural=self.neural,
             ngram=self.ngram,
-            factors=None if marginal is None else adaptation(marginal, self.background, weights.marginal),
+            factors=None if marginal is None else self._adapted(marginal, cache),
             hotword=[hypothesis.scores.hotword for hypothesis in hypotheses],
+            context=context,
+            spelling=spelling,
+            own_words=own_words,
         )
         zeros = np.zeros(len(hypotheses))
         neural = zeros if scores.neural is None else scores.neural
@@ -85,3 +109,28 @@ class Rescorer:
             )
             for index in order(scores.total)
         )
+
+    def _adapted(self, marginal: NDArray[np.float64], cache: MarginalCache | None) -> NDArray[np.float64]:
+        """Eq. 1's factors, worked out again only for another marginal or lambda."""
+        chosen = self.weights.marginal if cache is None else strength(cache, self.weights)
+        known = self._factors
+        if known is None or known[0] is not marginal or known[1] != chosen:
+            self._factors = known = marginal, chosen, adaptation(marginal, self.background, chosen)
+        return known[2]
+
+    def _spelled(
+        self, texts: Sequence[str], sentences: Sequence[Sequence[int]], cache: MarginalCache | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(log-probability of the letters of unlisted words, what the user's own of them add) of each text."""
+        own: Mapping[str, float] = {} if cache is None else cache.unlisted
+        said, share = sum(own.values()), self.weights.own_words
+        letters: dict[str, float] = {}
+        spelling, added = np.zeros(len(texts)), np.zeros(len(texts))
+        for place, (text, ids) in enumerate(zip(texts, sentences, strict=True)):
+            for word, word_id in zip(text.split(), ids, strict=True):
+                if word_id == 0:
+                    if word not in letters:
+                        letters[word] = self.letters.score(word)
+                    spelling[place] += letters[word]
+                    added[place] += own_word_gain(letters[word], own.get(word, 0.0), said, share)
+        return spelling, added

@@ -14,8 +14,9 @@ from typing import Literal
 __all__ = ["COLUMNS", "FILES", "META", "RECORDS", "TABLES", "Holds", "Record", "Table", "record_of"]
 
 Holds = Literal["counts", "weights", "identity", "outbox", "settings"]
-"""What a value is made of. counts: weights of words, never their order; weights: model parameters; identity: keys and
-ids at servers; outbox: exact bytes of reports on their way; settings: versions, counters, choices."""
+"""What a value is made of. counts: weights of words, and of n-grams where the app allows these, never the
+order of more; weights: model parameters; identity: keys and ids at servers; outbox: exact bytes of reports on their
+way; settings: versions, counters, choices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Record:
 
 
 TABLES: Mapping[str, Table] = {
-    "counts": Table("unigram counts: the n-best cache of this device, and what of it was not yet reported"),
+    "counts": Table("the n-best cache of this device: unigram counts, what of them was not yet reported, n-grams"),
     "marginals": Table("the global distribution last pulled from the server"),
     "weights": Table("the published base where it is newer than the bundle, the local weights and the teacher's", True),
     "outbox": Table("exact bytes of reports until the server acknowledges them", True),
@@ -49,6 +50,8 @@ TABLES: Mapping[str, Table] = {
 
 RECORDS: tuple[Record, ...] = (
     Record("counts", "cache", "counts", "JSON: weight of every word heard, sorted, never in the order spoken"),
+    Record("counts", "ngrams", "counts", "JSON: weight of n-grams heard, sorted; only where the app allows it"),
+    Record("counts", "reported", "counts", "JSON: weight of every word id in the reports of rounds in mode paper so far"),
     Record("marginals", "global", "counts", "float64 probabilities over the public word list, from the server"),
     Record("weights", "published", "weights", "safetensors: the published model, as downloaded"),
     Record("weights", "published_teacher", "weights", "safetensors: the teacher published beside it, as downloaded"),

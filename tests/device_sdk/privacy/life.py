@@ -21,8 +21,9 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -55,6 +56,15 @@ KEY = bytes(range(32))
 SETTINGS = DeviceSettings(
     learning=LearningSettings(passes=1, wait_seconds=0.0, step=StepSettings(learning_rate=0.05)), memory_utterances=32
 )
+ADAPTING: dict[str, Any] = {
+    "posterior_scale": 0.5,
+    "half_life": 20.0,
+    "context": 0.5,
+    "spelling": 1.0,
+    "own_words": 0.25,
+    "automatic": True,
+}
+"""Everything that a device may remember of words in memory is remembered."""
 UNLISTED = ("quixotry", "xylophonist", "zugzwang", "zürichsee", "borborygmus")
 """Words that no public list has."""
 SAID = "borborygmus quixotry"
@@ -93,6 +103,7 @@ def main(bundle_path: str, state: str, tapped: str, url: str, out: str, *, leak:
     logging.basicConfig(level=logging.DEBUG)
     faulthandler.enable()
     bundle, notes = Bundle.open(bundle_path), Notes(texts=set(UNLISTED) | {SAID, CONTACT})
+    bundle.combination = replace(bundle.combination, **ADAPTING)
     spoken = [noise(48_000, seed) for seed in range(4)] if bundle.manifest.name == "tiny" else clips()
     operator = Operator(httpx.Client(timeout=120), url)
     device = Device.open(state, KEY, bundle, SETTINGS)
@@ -117,6 +128,7 @@ def main(bundle_path: str, state: str, tapped: str, url: str, out: str, *, leak:
     _provokes(device, notes)
     held = device._knowledge.cache.unlisted
     notes.count("unlisted words counted", sum(word in held for word in UNLISTED))
+    notes.count("n-grams counted", len(device._knowledge.cache.ngrams.ngrams))
     if leak:
         _leaks(device, Path(state), tapped, notes)
     _damaged(Path(state), bundle, notes)
