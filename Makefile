@@ -15,7 +15,7 @@ KENLM_ABSENT := no C++ compiler for kenlm here: everything runs, without the n-g
 # One thread a process: two busy threads slow each other down on small graphs.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test test-slow lint format types native wheels clean
+.PHONY: help demo test test-slow lint format types native peers wheels clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -48,6 +48,8 @@ types: $(VENV)/.ready ## mypy, strict
 native: $(VENV)/.ready ## Compile the search in this tree again, after its sources changed (until then they run as Python)
 	@$(VENV)/bin/python setup.py --quiet build_ext --inplace
 
+peers: .venv-peers/.ready ## The peers of `idiolect bench aggregate` (flwr, pfl), which need versions of their own
+
 wheels: $(VENV)/.ready ## Build both wheels into dist/
 	@rm -rf dist build
 	@$(VENV)/bin/python -m build --quiet --wheel --outdir dist .
@@ -72,6 +74,11 @@ $(VENV)/.ready: $(PROJECTS)
 	@$(VENV)/bin/python -m pip install $(PIP_QUIET) -e . -e "./server[train,simulate,bench]" \
 		--group test --group lint --group wheels
 	@$(call ngram,$(VENV))
+	@touch $@
+
+.venv-peers/.ready:
+	@$(call environment,.venv-peers)
+	@.venv-peers/bin/python -m pip install --quiet --quiet --disable-pip-version-check "flwr>=1.12" "pfl>=0.4"
 	@touch $@
 
 define environment

@@ -18,26 +18,58 @@ from pydantic import BaseModel, ConfigDict, Field
 __all__ = [
     "OptimizerSettings",
     "OptimizerState",
+    "ScheduleSettings",
     "apply",
     "init",
+    "learning_rate",
     "state_from_arrays",
     "state_to_arrays",
     "update_norm",
 ]
 
-Arrays = dict[str, NDArray[np.float32]]
+Array = NDArray[np.float32]
+Arrays = dict[str, Array]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+_FIRST = frozenset({"momentum", "adam", "yogi", "lars", "lamb"})
+_SECOND = frozenset({"adagrad", "adam", "yogi", "lamb"})
+
+
+class ScheduleSettings(BaseModel):
+    """How the learning rate moves with the number of updates t = 1, 2, ...
+
+    warmup: updates over which it rises linearly to its value. start, decay, transition: after ``start`` updates it is
+    multiplied by decay^((t - start) / transition), or in whole steps of it where ``staircase`` (paper 004: decay 0.6
+    over 250 to 750 updates from t = 750 or 1,000 on). least: the smallest share of the learning rate that is left.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    warmup: Annotated[int, Field(ge=0)] = 0
+    start: Annotated[int, Field(ge=0)] = 0
+    decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    transition: Annotated[int, Field(ge=1)] = 1
+    staircase: bool = False
+    least: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 class OptimizerSettings(BaseModel):
-    """kind and its hyper-parameters. epsilon: Adam's adaptivity, added to the root of the second moment."""
+    """kind and its hyper-parameters.
+
+    momentum: of the first moment (0.9), none for ``sgd`` and ``adagrad``. second_momentum: of the second one. epsilon:
+    the adaptive kinds' adaptivity, added to the root of the second moment. trust: LARS' coefficient, the share of a
+    parameter's norm that one update may move it by; LAMB has none. weight_decay: of LARS and LAMB, which scale it with
+    the update. schedule: of the learning rate.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    kind: Literal["sgd", "momentum", "adam"] = "sgd"
+    kind: Literal["sgd", "momentum", "adagrad", "adam", "yogi", "lars", "lamb"] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
     momentum: Fraction = 0.9
     second_momentum: Fraction = 0.99
     epsilon: Annotated[float, Field(gt=0)] = 1e-3
+    trust: Annotated[float, Field(gt=0)] = 0.001
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    schedule: ScheduleSettings = ScheduleSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +88,24 @@ def init(settings: OptimizerSettings, shapes: Mapping[str, tuple[int, ...]]) -> 
     def zeros(wanted: bool) -> Arrays:
         return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()} if wanted else {}
 
-    return OptimizerState(settings.kind, 0, zeros(settings.kind != "sgd"), zeros(settings.kind == "adam"))
+    return OptimizerState(settings.kind, 0, zeros(settings.kind in _FIRST), zeros(settings.kind in _SECOND))
+
+
+def learning_rate(settings: OptimizerSettings, step: int) -> float:
+    """Of the update number ``step``, the first being 1."""
+    schedule = settings.schedule
+    share = min(1.0, step / schedule.warmup) if schedule.warmup else 1.0
+    if step > schedule.start:
+        times = (step - schedule.start) / schedule.transition
+        share *= max(schedule.least, schedule.decay ** (math.floor(times) if schedule.staircase else times))
+    return settings.learning_rate * share
 
 
 def apply(
     settings: OptimizerSettings,
     state: OptimizerState,
-    base: Mapping[str, NDArray[np.float32]],
-    mean_delta: Mapping[str, NDArray[np.float32]],
+    base: Mapping[str, Array],
+    mean_delta: Mapping[str, Array],
 ) -> tuple[Arrays, OptimizerState]:
     """One update. base may hold constants that have no delta; they are returned as they are.
 
@@ -72,24 +114,17 @@ def apply(
     if state.kind != settings.kind:
         state = init(settings, {name: values.shape for name, values in mean_delta.items()})
     step = state.step + 1
+    rate = np.float32(learning_rate(settings, step))
     weights: Arrays = {name: np.array(values, np.float32) for name, values in base.items()}
     first: Arrays = {}
     second: Arrays = {}
-    rate = np.float32(settings.learning_rate)
     for name, delta in mean_delta.items():
-        gradient = -delta
-        match settings.kind:
-            case "sgd":
-                weights[name] -= rate * gradient
-            case "momentum":
-                first[name] = np.float32(settings.momentum) * state.first[name] + gradient
-                weights[name] -= rate * first[name]
-            case "adam":
-                first[name] = _average(state.first[name], gradient, settings.momentum)
-                second[name] = _average(state.second[name], np.square(gradient), settings.second_momentum)
-                unbiased = first[name] / np.float32(1 - settings.momentum**step)
-                spread = np.sqrt(second[name] / np.float32(1 - settings.second_momentum**step))
-                weights[name] -= rate * unbiased / (spread + np.float32(settings.epsilon))
+        change, moments = _change(settings, step, weights[name], -delta, state.first.get(name), state.second.get(name))
+        weights[name] -= rate * change
+        if settings.kind in _FIRST:
+            first[name] = moments[0]
+        if settings.kind in _SECOND:
+            second[name] = moments[1]
     return weights, OptimizerState(settings.kind, step, first, second)
 
 
@@ -100,7 +135,7 @@ def state_to_arrays(state: OptimizerState) -> tuple[Arrays, dict[str, str]]:
     return arrays, {"kind": state.kind, "step": str(state.step)}
 
 
-def state_from_arrays(arrays: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str]) -> OptimizerState:
+def state_from_arrays(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> OptimizerState:
     """What :func:`state_to_arrays` stored."""
 
     def part(prefix: str) -> Arrays:
@@ -111,10 +146,60 @@ def state_from_arrays(arrays: Mapping[str, NDArray[np.float32]], metadata: Mappi
     return OptimizerState(metadata["kind"], int(metadata["step"]), part("first."), part("second."))
 
 
-def _average(old: NDArray[np.float32], new: NDArray[np.float32], keep: float) -> NDArray[np.float32]:
-    return np.float32(keep) * old + np.float32(1 - keep) * new
-
-
-def update_norm(new: Mapping[str, NDArray[np.float32]], old: Mapping[str, NDArray[np.float32]]) -> float:
+def update_norm(new: Mapping[str, Array], old: Mapping[str, Array]) -> float:
     """L2 distance of two weight sets, in float64."""
     return math.sqrt(sum(float(np.square(new[name] - old[name], dtype=np.float64).sum()) for name in new))
+
+
+def _change(
+    settings: OptimizerSettings, step: int, weights: Array, gradient: Array, first: Array | None, second: Array | None
+) -> tuple[Array, tuple[Array, Array]]:
+    """(what the learning rate is to be multiplied with, the moments after) of one parameter; a moment that the kind
+    does not keep is empty."""
+    none = np.zeros(0, np.float32)
+    if settings.kind == "sgd":
+        return gradient, (none, none)
+    if settings.kind == "adagrad":
+        assert second is not None
+        squares = second + np.square(gradient)
+        scaled: Array = np.divide(gradient, np.sqrt(squares) + np.float32(settings.epsilon), dtype=np.float32)
+        return scaled, (none, squares)
+    assert first is not None
+    if settings.kind == "momentum":
+        velocity = np.float32(settings.momentum) * first + gradient
+        return velocity, (velocity, none)
+    if settings.kind == "lars":
+        decayed = gradient + np.float32(settings.weight_decay) * weights
+        # The ratio is of the update that the parameter would make without it (You et al. 2017, eq. 6).
+        norm = _norm(gradient) + settings.weight_decay * _norm(weights)
+        scaled = np.float32(settings.trust * _ratio(_norm(weights), norm, 1.0 / settings.trust)) * decayed
+        velocity = np.float32(settings.momentum) * first + scaled
+        return velocity, (velocity, none)
+    assert second is not None
+    average = _average(first, gradient, settings.momentum)
+    if settings.kind == "yogi":
+        # The second moment moves by the square's size whatever its own, so it never forgets faster than it learns.
+        square = np.square(gradient)
+        spread = second - np.float32(1 - settings.second_momentum) * np.sign(second - square) * square
+    else:
+        spread = _average(second, np.square(gradient), settings.second_momentum)
+    unbiased = average / np.float32(1 - settings.momentum**step)
+    root = np.sqrt(spread / np.float32(1 - settings.second_momentum**step))
+    change = unbiased / (root + np.float32(settings.epsilon))
+    if settings.kind == "lamb":
+        change = change + np.float32(settings.weight_decay) * weights
+        change = np.float32(_ratio(_norm(weights), _norm(change), 1.0)) * change
+    return change, (average, spread)
+
+
+def _ratio(weights: float, change: float, otherwise: float) -> float:
+    """How long a parameter is in units of its change; ``otherwise`` where either is zero and the ratio says nothing."""
+    return weights / change if weights > 0 and change > 0 else otherwise
+
+
+def _norm(values: Array) -> float:
+    return math.sqrt(float(np.square(values, dtype=np.float64).sum()))
+
+
+def _average(old: Array, new: Array, keep: float) -> Array:
+    return np.float32(keep) * old + np.float32(1 - keep) * new

@@ -1,0 +1,80 @@
+"""Robust means against numpy and scipy on whole matrices, and what attackers can do to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import trim_mean
+
+from device_sdk.errors import ConfigurationError
+from server.aggregation import robust
+from server.aggregation.robust import Robust, bounded_norm, robust_mean, spooled
+
+SHAPES = {"a": (3, 2), "b": (4,)}
+
+
+def delta_of(row: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+    return {"a": row[:6].reshape(3, 2), "b": row[6:]}
+
+
+def mean_of(rows: NDArray[np.float32], mode: Robust, trimmed: float = 0.2) -> NDArray[np.float32]:
+    with spooled(map(delta_of, rows), SHAPES) as spool:
+        found = robust_mean(spool, mode, trimmed)
+    assert {name: values.shape for name, values in found.items()} == SHAPES
+    return np.concatenate([found["a"].reshape(-1), found["b"]])
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 10, 31])
+@pytest.mark.parametrize("block", [1, 40, 1 << 20])
+def test_against_whole_matrices(count: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robust, "BLOCK_BYTES", block)
+    rows = np.random.default_rng(count).normal(size=(count, 10)).astype(np.float32)
+    assert mean_of(rows, "median") == pytest.approx(np.median(rows, axis=0))
+    if count % 5 == 0:  # scipy rounds the share down
+        assert mean_of(rows, "trimmed", 0.2) == pytest.approx(trim_mean(rows, 0.2, axis=0), abs=1e-6)
+    assert mean_of(rows, "trimmed", 0.0) == pytest.approx(rows.mean(axis=0), abs=1e-6)
+
+
+@given(st.integers(3, 12), st.integers(0, 2**32 - 1))
+def test_order_does_not_matter_and_bits_repeat(count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(count, 10)).astype(np.float32)
+    for mode in ("median", "trimmed"):
+        assert np.array_equal(mean_of(rows, mode), mean_of(rng.permutation(rows), mode))
+
+
+@pytest.mark.parametrize("mode", ["median", "trimmed"])
+def test_a_fifth_of_attackers_moves_it_no_further_than_honest_devices_are_apart(mode: Robust) -> None:
+    rng = np.random.default_rng(4)
+    honest = rng.normal(1.0, 0.1, size=(40, 10)).astype(np.float32)
+    for attack in (np.full((10, 10), 3e38, np.float32), -1e6 * honest[:10], np.zeros((10, 10), np.float32)):
+        found = mean_of(np.concatenate([honest, attack]), mode)
+        assert ((honest.min(axis=0) <= found) & (found <= honest.max(axis=0))).all()
+
+
+def test_nothing_is_left_on_disk(tmp_path: Path) -> None:
+    with spooled([delta_of(np.ones(10, np.float32))], SHAPES, tmp_path) as spool:
+        assert spool.reports == 1
+        assert [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_no_deltas_and_a_share_that_leaves_nothing() -> None:
+    assert not mean_of(np.zeros((0, 10), np.float32), "median").any()
+    with pytest.raises(ConfigurationError, match=r"trimmed: found 0\.5"):
+        mean_of(np.ones((2, 10), np.float32), "trimmed", 0.5)
+
+
+@given(st.floats(0.01, 100.0), st.integers(0, 2**32 - 1))
+def test_bounded_norm_scales_down_only(bound: float, seed: int) -> None:
+    rows = np.random.default_rng(seed).normal(size=10).astype(np.float32)
+    found = bounded_norm(delta_of(rows), bound)
+    flat = np.concatenate([found["a"].reshape(-1), found["b"]])
+    assert np.linalg.norm(flat) <= min(bound, np.linalg.norm(rows)) * (1 + 1e-6)
+    if np.linalg.norm(rows) <= bound:
+        assert np.array_equal(flat, rows)
