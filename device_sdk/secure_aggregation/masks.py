@@ -1,0 +1,82 @@
+"""Masks: uniform words modulo 2^k from AES-256 in counter mode, which cancel in the sum over all who added them.
+
+Every pair of devices agrees on a mask that the one with the smaller id adds and the other subtracts; every device adds
+one more of its own. Whoever misses a single one of them sees uniform words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from numpy.typing import NDArray
+
+from device_sdk.errors import PrivacyError, ProtocolError
+from device_sdk.secure_aggregation.keys import agreed_key, derived_key
+from device_sdk.wire.secure_aggregation import Roster
+
+__all__ = ["Words", "capacity", "keystream", "own_mask", "pair_mask", "read_words", "signed", "to_words"]
+
+Words = NDArray[np.unsignedinteger[Any]]
+"""[words], uint32 or uint64: arithmetic on them is arithmetic modulo 2^k."""
+
+
+def capacity(roster: Roster) -> int:
+    """Largest magnitude of one device's counts such that no sum over the roster leaves the signed k-bit numbers."""
+    return ((1 << (roster.word_bits - 1)) - 1) // len(roster.members)
+
+
+def to_words(vector: NDArray[np.int64], roster: Roster) -> Words:
+    """A device's vector modulo 2^k. ProtocolError: another length; PrivacyError: values that a sum cannot hold."""
+    if vector.shape != (roster.words,) or vector.dtype != np.int64:
+        raise ProtocolError(f"vector: found {vector.dtype} {list(vector.shape)}, expected int64 [{roster.words}]")
+    largest = max(int(vector.max()), -int(vector.min()))
+    if largest > capacity(roster):
+        raise PrivacyError(
+            f"vector: found a count of magnitude {largest}, expected at most {capacity(roster)} in words of "
+            f"{roster.word_bits} bits among {len(roster.members)} devices; use words of 64 bits"
+        )
+    return vector.astype(_dtype(roster.word_bits))  # two's complement: negative counts wrap around
+
+
+def signed(words: Words) -> NDArray[np.int64]:
+    """The signed numbers that words stand for, as int64."""
+    return words.view(np.dtype(f"i{words.itemsize}")).astype(np.int64)
+
+
+def read_words(content: bytes, roster: Roster) -> Words:
+    """A masked vector from its bytes. ProtocolError: another length than the roster's."""
+    expected = roster.words * roster.word_bits // 8
+    if len(content) != expected:
+        raise ProtocolError(f"masked: found {len(content)} bytes, expected {expected}: {roster.words} words")
+    return np.frombuffer(content, _dtype(roster.word_bits)).astype(_dtype(roster.word_bits), copy=False)
+
+
+def keystream(key: bytes, roster: Roster) -> Words:
+    """Uniform words under a key that is used for nothing else, so that the counter may start at zero."""
+    encryptor = Cipher(AES256(key), CTR(bytes(16))).encryptor()
+    return read_words(encryptor.update(bytes(roster.words * roster.word_bits // 8)), roster)
+
+
+def own_mask(seed: bytes, device_id: str, roster: Roster, digest: bytes) -> Words:
+    """The mask that a device adds besides those of its pairs, from its 32-byte seed. digest: the roster's."""
+    return keystream(derived_key(seed, digest, "own mask", roster.round_id, device_id), roster)
+
+
+def pair_mask(private: X25519PrivateKey, device_id: str, peer_id: str, roster: Roster, digest: bytes) -> Words:
+    """What a device adds for one peer, its own sign included: the peer's ``pair_mask`` is minus this.
+
+    private: the device's mask key. ProtocolError: the peer's key is not usable.
+    """
+    first, second = sorted((device_id, peer_id))
+    peer = roster.member(peer_id).masking_key
+    mask = keystream(agreed_key(private, peer, digest, "pair mask", roster.round_id, first, second), roster)
+    return mask if device_id == first else np.negative(mask)
+
+
+def _dtype(word_bits: int) -> np.dtype[np.unsignedinteger[Any]]:
+    return np.dtype(f"<u{word_bits // 8}")

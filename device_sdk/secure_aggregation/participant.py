@@ -1,0 +1,244 @@
+"""A device's part in one secure aggregation: what it keeps, and one pure function for each stage.
+
+    advertise -> share -> mask -> agree -> reveal
+
+Each function takes the participant and what the server sent, and returns the participant with its answer in it. The
+same call again changes nothing, so an answer that was lost is sent again as it was; a call that contradicts an earlier
+one is refused, so a device never masks two vectors with one mask, never signs two lists of survivors and never reveals
+both secrets of one device, whatever the server asks. Keep the participant before you send its answer.
+
+Refusals are ProtocolError for messages that no honest server would send, and PrivacyError for what would reveal more
+than the sum. After either, the device takes no further part in this round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from device_sdk.errors import PrivacyError, ProtocolError
+from device_sdk.secure_aggregation import keys, masks
+from device_sdk.secure_aggregation.shares import split
+from device_sdk.wire.secure_aggregation import (
+    SHARE_BYTES,
+    DealtShares,
+    KeyAdvertisement,
+    MaskedInput,
+    RevealedShares,
+    Roster,
+    Sealed,
+    Secret,
+    Share,
+    SurvivorSignature,
+)
+
+__all__ = ["Participant", "advertise", "agree", "mask", "reveal", "share"]
+
+
+class Participant(BaseModel):
+    """All that a device keeps of one round, from its keys on. Written to the encrypted state between stages.
+
+    sharing, masking: private X25519 keys; seed: of the device's own mask. minimum, words: what this device demands of a
+    roster. The rest is filled in stage by stage: roster, own_share of the seed and dealt; deliveries and masked;
+    survivors and agreed; revealed.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    sharing: Secret
+    masking: Secret
+    seed: Secret
+    minimum: int
+    words: int
+    advertised: KeyAdvertisement
+    roster: Roster | None = None
+    own_share: Share | None = None
+    dealt: DealtShares | None = None
+    deliveries: dict[str, Sealed] | None = None
+    masked: MaskedInput | None = None
+    survivors: tuple[str, ...] | None = None
+    agreed: SurvivorSignature | None = None
+    revealed: RevealedShares | None = None
+
+    @property
+    def device_id(self) -> str:
+        return self.advertised.device_id
+
+    @property
+    def round_id(self) -> str:
+        return self.advertised.round_id
+
+
+def advertise(identity: Ed25519PrivateKey, device_id: str, round_id: str, *, minimum: int, words: int) -> Participant:
+    """Stage 1: fresh keys, signed. minimum: the fewest devices whose sum this one lets be revealed."""
+    sharing, masking, seed = keys.new_secret(), keys.new_secret(), keys.new_secret()
+    unsigned = KeyAdvertisement(
+        device_id=device_id,
+        round_id=round_id,
+        identity_key=identity.public_key().public_bytes_raw(),
+        sharing_key=keys.public_key(sharing),
+        masking_key=keys.public_key(masking),
+        seed_commitment=keys.commitment(seed),
+        signature=bytes(64),
+    )
+    signature = identity.sign(keys.advertised_bytes(unsigned))
+    advertised = unsigned.model_copy(update={"signature": signature})
+    return Participant(sharing=sharing, masking=masking, seed=seed, minimum=minimum, words=words, advertised=advertised)
+
+
+def share(participant: Participant, roster: Roster) -> Participant:
+    """Stage 2: shares of the mask key and of the seed for every other device of the roster, sealed for it."""
+    if participant.roster is not None:
+        return participant if roster == participant.roster else _contradiction("roster")
+    _check_roster(participant, roster)
+    digest, count = keys.roster_digest(roster), len(roster.members)
+    of_mask_key = split(participant.masking, count, roster.threshold)
+    of_seed = split(participant.seed, count, roster.threshold)
+    private, own = keys.load_private_key(participant.sharing), participant.device_id
+    sealed = {
+        member.device_id: keys.seal(
+            _sharing_key(private, member, own, member.device_id, digest),
+            of_mask_key[index] + of_seed[index],
+            *(roster.round_id, own, member.device_id),
+        )
+        for index, member in enumerate(roster.members)
+        if member.device_id != own
+    }
+    return participant.model_copy(
+        update={
+            "roster": roster,
+            "own_share": of_seed[roster.point(own) - 1],
+            "dealt": DealtShares(device_id=own, round_id=roster.round_id, sealed=sealed),
+        }
+    )
+
+
+def mask(
+    participant: Participant, deliveries: Mapping[str, bytes], vector: NDArray[np.int64], report_id: str
+) -> Participant:
+    """Stage 3: the vector plus a mask for every device that dealt shares, plus the device's own.
+
+    deliveries: what the others dealt to this device, by sender; they are opened when they are needed, at the end.
+    vector: int64 [words]. The first call decides: later ones leave vector and report_id unread.
+    """
+    if participant.deliveries is not None:
+        return participant if dict(deliveries) == participant.deliveries else _contradiction("deliveries")
+    roster, own = _roster(participant), participant.device_id
+    _check_names("deliveries", deliveries, set(roster.device_ids) - {own})
+    if len(deliveries) + 1 < roster.threshold:
+        _too_few("deliveries", len(deliveries) + 1, roster)
+    digest = keys.roster_digest(roster)
+    total = masks.to_words(vector, roster) + masks.own_mask(participant.seed, own, roster, digest)
+    private = keys.load_private_key(participant.masking)
+    for peer in deliveries:
+        total += masks.pair_mask(private, own, peer, roster, digest)
+    masked = MaskedInput(device_id=own, round_id=roster.round_id, report_id=report_id, masked=total.tobytes())
+    return participant.model_copy(update={"deliveries": dict(deliveries), "masked": masked})
+
+
+def agree(participant: Participant, identity: Ed25519PrivateKey, survivors: tuple[str, ...]) -> Participant:
+    """Stage 4: signs the list of those whose masked inputs the server has. One list a round, and no second."""
+    if participant.survivors is not None:
+        return participant if survivors == participant.survivors else _contradiction("survivors")
+    roster, own = _roster(participant), participant.device_id
+    if participant.deliveries is None:
+        _out_of_turn("survivors")
+    _check_names("survivors", survivors, {own, *participant.deliveries})
+    if list(survivors) != sorted(set(survivors)) or own not in survivors:
+        raise ProtocolError("survivors: expected each once, sorted, and this device among them")
+    if len(survivors) < roster.threshold:
+        _too_few("survivors", len(survivors), roster)
+    content = keys.survivor_bytes(roster.round_id, keys.roster_digest(roster), survivors)
+    agreed = SurvivorSignature(device_id=own, round_id=roster.round_id, signature=identity.sign(content))
+    return participant.model_copy(update={"survivors": survivors, "agreed": agreed})
+
+
+def reveal(participant: Participant, signatures: Mapping[str, bytes]) -> Participant:
+    """Stage 5: shares of the survivors' seeds and of the others' mask keys, once enough survivors signed the same list
+    as this device did. A share that this device cannot read is left out: the others' may do."""
+    if participant.revealed is not None:
+        return participant
+    roster, own, survivors = _roster(participant), participant.device_id, participant.survivors
+    if survivors is None or participant.deliveries is None or participant.own_share is None:
+        _out_of_turn("signatures")
+    _check_names("signatures", signatures, set(survivors))
+    content = keys.survivor_bytes(roster.round_id, keys.roster_digest(roster), survivors)
+    for name, signature in signatures.items():
+        if not keys.signed_by(roster.member(name).identity_key, signature, content):
+            raise PrivacyError(
+                f"signatures: {name}: found none of the {len(survivors)} survivors that this device signed; devices "
+                "were shown different survivors, and nothing is revealed"
+            )
+    if len(signatures.keys() | {own}) < roster.threshold:
+        _too_few("signatures", len(signatures.keys() | {own}), roster)
+    seeds, mask_keys = {own: participant.own_share}, {}
+    for name, (of_mask_key, of_seed) in _opened(participant, roster).items():
+        if name in survivors:
+            seeds[name] = of_seed
+        else:
+            mask_keys[name] = of_mask_key
+    revealed = RevealedShares(device_id=own, round_id=roster.round_id, seeds=seeds, mask_keys=mask_keys)
+    return participant.model_copy(update={"revealed": revealed})
+
+
+def _opened(participant: Participant, roster: Roster) -> dict[str, tuple[bytes, bytes]]:
+    """(share of the mask key, share of the seed) by the device that dealt them, as far as they can be read."""
+    digest, private, own = keys.roster_digest(roster), keys.load_private_key(participant.sharing), participant.device_id
+    opened = {}
+    for name, sealed in (participant.deliveries or {}).items():
+        try:
+            key = _sharing_key(private, roster.member(name), name, own, digest)
+            content = keys.open_sealed(key, sealed, roster.round_id, name, own)
+        except ProtocolError:
+            continue
+        opened[name] = content[:SHARE_BYTES], content[SHARE_BYTES:]
+    return opened
+
+
+def _sharing_key(private: X25519PrivateKey, peer: KeyAdvertisement, sender: str, receiver: str, digest: bytes) -> bytes:
+    return keys.agreed_key(private, peer.sharing_key, digest, "share", peer.round_id, sender, receiver)
+
+
+def _check_roster(participant: Participant, roster: Roster) -> None:
+    if roster.round_id != participant.round_id:
+        raise ProtocolError(f"roster: round_id: found {roster.round_id}, expected {participant.round_id}")
+    if roster.words != participant.words:
+        raise ProtocolError(f"roster: words: found {roster.words}, expected {participant.words}")
+    if roster.minimum < participant.minimum:
+        raise PrivacyError(f"roster: minimum: found {roster.minimum}, expected at least {participant.minimum}")
+    if participant.advertised not in roster.members:
+        raise ProtocolError("roster: expected this device's own keys in it, as they were advertised")
+    for member in roster.members:
+        if not keys.signed_by(member.identity_key, member.signature, keys.advertised_bytes(member)):
+            raise ProtocolError(f"roster: {member.device_id}: signature: not that of its identity key over its keys")
+
+
+def _check_names(field: str, found: Mapping[str, bytes] | tuple[str, ...], expected: set[str]) -> None:
+    if unknown := set(found) - expected:
+        raise ProtocolError(f"{field}: found {min(unknown)[:64]}, expected devices that took part so far")
+
+
+def _roster(participant: Participant) -> Roster:
+    if participant.roster is None:
+        _out_of_turn("roster")
+    return participant.roster
+
+
+def _too_few(field: str, found: int, roster: Roster) -> NoReturn:
+    raise PrivacyError(
+        f"{field}: found {found} of {len(roster.members)} devices, expected at least {roster.threshold}: a sum over "
+        "fewer says too much about each"
+    )
+
+
+def _contradiction(field: str) -> NoReturn:
+    raise PrivacyError(f"{field}: differs from what this device answered before in this round; nothing is revealed")
+
+
+def _out_of_turn(field: str) -> NoReturn:
+    raise ProtocolError(f"{field}: the stage before it has not been reached by this device")

@@ -1,0 +1,246 @@
+"""One device's stages: repeated calls change nothing, and no call gets more out of it than the protocol allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from device_sdk.errors import PrivacyError, ProtocolError
+from device_sdk.secure_aggregation import keys
+from device_sdk.secure_aggregation.participant import Participant, agree, mask, reveal, share
+from device_sdk.wire.secure_aggregation import Roster
+from tests.device_sdk.secure_aggregation.parties import (
+    Party,
+    advertised,
+    deliveries,
+    masked,
+    resigned,
+    roster_of,
+    shared,
+)
+
+COUNT = 6  # threshold 4
+ME = "device-000"
+
+
+class Group:
+    """Six devices, all of which dealt shares and sent masked inputs."""
+
+    def __init__(self) -> None:
+        self.parties = advertised(COUNT)
+        self.names = tuple(self.parties)
+        self.roster = roster_of(self.parties)
+        self.shared = shared(self.parties, self.roster)
+        vectors = {name: np.arange(5, dtype=np.int64) for name in self.names}
+        self.masked = masked(self.shared, vectors)
+
+    def agreed(self, name: str, survivors: tuple[str, ...]) -> Participant:
+        return agree(self.masked[name], self.parties[name].identity, survivors)
+
+    def signatures(self, survivors: tuple[str, ...], *signers: str) -> dict[str, bytes]:
+        found = {}
+        for name in signers or survivors:
+            answer = self.agreed(name, survivors).agreed
+            assert answer is not None
+            found[name] = answer.signature
+        return found
+
+
+@pytest.fixture(scope="module")
+def group() -> Group:
+    return Group()
+
+
+def test_every_stage_again_is_the_same_answer(group: Group) -> None:
+    again = share(group.shared[ME], group.roster)
+    assert again == group.shared[ME]
+    dealt = deliveries(group.shared, ME)
+    repeated = mask(group.masked[ME], dealt, np.full(5, 99, np.int64), "another-report")
+    assert repeated == group.masked[ME], "another vector under the same masks would give away their difference"
+    signed = group.agreed(ME, group.names)
+    assert agree(signed, group.parties[ME].identity, group.names) == signed
+    done = reveal(signed, group.signatures(group.names))
+    assert reveal(done, {}) == done
+
+
+def test_what_is_kept_survives_the_disk(group: Group) -> None:
+    done = reveal(group.agreed(ME, group.names), group.signatures(group.names))
+    assert Participant.model_validate_json(done.model_dump_json()) == done
+
+
+def test_contradictions_are_refused(group: Group) -> None:
+    other = roster_of({name: party for name, party in group.parties.items() if name != "device-005"})
+    with pytest.raises(PrivacyError, match="roster: differs"):
+        share(group.shared[ME], other)
+    fewer = deliveries(group.shared, ME)
+    fewer.pop("device-005")
+    with pytest.raises(PrivacyError, match="deliveries: differs"):
+        mask(group.masked[ME], fewer, np.zeros(5, np.int64), "report")
+    with pytest.raises(PrivacyError, match="survivors: differs"):
+        agree(group.agreed(ME, group.names), group.parties[ME].identity, group.names[:-1])
+
+
+def test_never_both_secrets_of_one_device(group: Group) -> None:
+    """A server that first names a device a survivor and then a drop-out, or the other way round, gets one share."""
+    everyone, without = group.names, group.names[:-1]
+    for first, second in ((everyone, without), (without, everyone)):
+        signed = group.agreed(ME, first)
+        with pytest.raises(PrivacyError, match="survivors: differs"):
+            agree(signed, group.parties[ME].identity, second)
+        with pytest.raises((PrivacyError, ProtocolError)):  # the others' signatures over the other list
+            reveal(signed, group.signatures(second))
+        done = reveal(signed, group.signatures(first))
+        assert done.revealed is not None
+        assert not done.revealed.seeds.keys() & done.revealed.mask_keys.keys()
+        assert set(done.revealed.seeds) == set(first)
+        assert set(done.revealed.mask_keys) == set(everyone) - set(first)
+        assert reveal(done, group.signatures(second)) == done, "a second request gets the first answer"
+        with pytest.raises(PrivacyError, match="survivors: differs"):
+            agree(done, group.parties[ME].identity, second)
+
+
+def test_different_survivors_for_different_devices_reveal_nothing(group: Group) -> None:
+    everyone, without = group.names, group.names[:-1]
+    signed = group.agreed(ME, without)
+    mixed = group.signatures(everyone, *without)
+    with pytest.raises(PrivacyError, match="devices were shown different survivors"):
+        reveal(signed, mixed)
+
+
+def test_fewer_than_the_threshold_get_nothing(group: Group) -> None:
+    with pytest.raises(PrivacyError, match="deliveries: found 3 of 6 devices, expected at least 4"):
+        few = dict(list(deliveries(group.shared, ME).items())[:2])
+        mask(group.shared[ME], few, np.zeros(5, np.int64), "report")
+    with pytest.raises(PrivacyError, match="survivors: found 3"):
+        group.agreed(ME, group.names[:3])
+    with pytest.raises(PrivacyError, match="signatures: found 3"):
+        reveal(group.agreed(ME, group.names), group.signatures(group.names, *group.names[:3]))
+    # Its own signature is on the list as soon as it was given.
+    assert reveal(group.agreed(ME, group.names), group.signatures(group.names, *group.names[1:4])).revealed
+
+
+def test_the_devices_minimum_holds_beside_two_thirds() -> None:
+    parties = advertised(6, minimum=6)
+    roster = roster_of(parties)
+    assert roster.threshold == 6
+    with pytest.raises(PrivacyError, match="minimum: found 3, expected at least 6"):
+        share(parties[ME].participant, roster_of(parties, minimum=3))
+    participants = shared(parties, roster)
+    few = deliveries(participants, ME)
+    few.pop("device-005")
+    with pytest.raises(PrivacyError, match="found 5 of 6 devices, expected at least 6"):
+        mask(participants[ME], few, np.zeros(5, np.int64), "report")
+
+
+def _swapped(parties: dict[str, Party], roster: Roster, **changes: Any) -> tuple[Any, ...]:
+    """The roster's members with one, ``device-001``, as another would have it."""
+    return tuple(
+        member.model_copy(update=changes) if member.device_id == "device-001" else member for member in roster.members
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda p, r: r.model_copy(update={"round_id": "r2"}), ProtocolError, "round_id: found r2"),
+        (lambda p, r: r.model_copy(update={"words": 6}), ProtocolError, "words: found 6, expected 5"),
+        (lambda p, r: r.model_copy(update={"members": r.members[1:]}), ProtocolError, "own keys"),
+        (
+            lambda p, r: r.model_copy(update={"members": _swapped(p, r, masking_key=bytes([9] * 32))}),
+            ProtocolError,
+            "device-001: signature",
+        ),
+        (
+            lambda p, r: r.model_copy(update={"members": _swapped(p, r, identity_key=bytes(32))}),
+            ProtocolError,
+            "device-001: signature",
+        ),
+        (
+            lambda p, r: r.model_copy(update={"members": (resigned(p[ME], seed_commitment=bytes(32)), *r.members[1:])}),
+            ProtocolError,
+            "own keys",
+        ),
+    ],
+)
+def test_false_rosters_are_refused(
+    group: Group, change: Callable[[dict[str, Party], Roster], Roster], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        share(group.parties[ME].participant, change(group.parties, group.roster))
+
+
+def test_a_device_twice_under_two_names_is_no_roster(group: Group) -> None:
+    twin = resigned(group.parties["device-001"], device_id="device-009")
+    with pytest.raises(ValidationError, match="the same identity_key twice"):
+        roster_of(group.parties, members=(*group.roster.members, twin))
+    with pytest.raises(ValidationError, match="every device once, sorted"):
+        roster_of(group.parties, members=tuple(reversed(group.roster.members)))
+    with pytest.raises(ValidationError, match="keys for another round"):
+        roster_of(group.parties, round_id="r2")
+    with pytest.raises(ValidationError, match="expected at least minimum = 7"):
+        roster_of(group.parties, minimum=7)
+
+
+def test_a_key_of_small_order_ends_in_a_named_error(group: Group) -> None:
+    member = resigned(group.parties["device-001"], sharing_key=bytes(32))
+    roster = group.roster.model_copy(update={"members": (group.roster.members[0], member, *group.roster.members[2:])})
+    with pytest.raises(ProtocolError, match="small order"):
+        share(group.parties[ME].participant, roster)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda g: mask(g.shared[ME], deliveries(g.shared, ME) | {"stranger": bytes(156)}, np.zeros(5, np.int64), "r"),
+        lambda g: g.agreed(ME, (*g.names, "stranger")),
+        lambda g: g.agreed(ME, g.names[1:]),
+        lambda g: g.agreed(ME, tuple(reversed(g.names))),
+        lambda g: g.agreed(ME, (*g.names, g.names[-1])),
+        lambda g: reveal(g.agreed(ME, g.names[:-1]), {"device-005": bytes(64)}),
+        lambda g: mask(g.parties[ME].participant, {}, np.zeros(5, np.int64), "r"),
+        lambda g: agree(g.shared[ME], g.parties[ME].identity, g.names),
+        lambda g: agree(g.parties[ME].participant, g.parties[ME].identity, g.names),
+        lambda g: reveal(g.masked[ME], {}),
+    ],
+)
+def test_what_does_not_belong_or_comes_out_of_turn_is_refused(group: Group, act: Callable[[Group], object]) -> None:
+    with pytest.raises(ProtocolError):
+        act(group)
+
+
+def test_shares_that_cannot_be_read_are_left_out(group: Group) -> None:
+    """A damaged delivery, and one that was meant for another device: neither stops the others'."""
+    dealt = deliveries(group.shared, ME)
+    damaged = bytearray(dealt["device-001"])
+    damaged[20] ^= 1
+    dealt["device-001"] = bytes(damaged)
+    stolen = group.shared["device-002"].dealt
+    assert stolen is not None
+    dealt["device-002"] = stolen.sealed["device-003"]
+    mine = agree(mask(group.shared[ME], dealt, np.zeros(5, np.int64), "r"), group.parties[ME].identity, group.names)
+    done = reveal(mine, group.signatures(group.names))
+    assert done.revealed is not None
+    assert set(done.revealed.seeds) == set(group.names) - {"device-001", "device-002"}
+
+
+def test_a_signature_of_keys_is_of_all_of_them(group: Group) -> None:
+    message = group.parties[ME].participant.advertised
+    assert keys.signed_by(message.identity_key, message.signature, keys.advertised_bytes(message))
+    for field in ("sharing_key", "masking_key", "seed_commitment", "identity_key"):
+        other = message.model_copy(update={field: bytes([7] * 32)})
+        assert not keys.signed_by(message.identity_key, message.signature, keys.advertised_bytes(other))
+    for field in ("round_id", "device_id"):
+        other = message.model_copy(update={field: "other"})
+        assert not keys.signed_by(message.identity_key, message.signature, keys.advertised_bytes(other))
+    assert not keys.signed_by(bytes(32), message.signature, keys.advertised_bytes(message))
+    assert not keys.signed_by(message.identity_key, b"", keys.advertised_bytes(message))
+
+
+def test_two_devices_never_have_the_same_keys() -> None:
+    first, second = (advertised(1)[ME].participant.advertised for _ in range(2))
+    for field in ("sharing_key", "masking_key", "seed_commitment"):
+        assert getattr(first, field) != getattr(second, field)

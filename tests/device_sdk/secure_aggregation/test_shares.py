@@ -1,0 +1,110 @@
+"""Shamir's sharing: enough shares give the secret, fewer are independent of it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import ProtocolError
+from device_sdk.secure_aggregation import shares
+from device_sdk.secure_aggregation.shares import PRIME, evaluate, interpolate, recover, split
+
+
+@st.composite
+def _sharings(draw: st.DrawFn) -> tuple[bytes, int, int, list[int]]:
+    count = draw(st.integers(1, 60))
+    threshold = draw(st.integers(1, count))
+    secret = draw(st.binary(min_size=1, max_size=16)) * 2
+    points = draw(st.permutations(range(1, count + 1)))
+    return secret, count, threshold, points[:threshold]
+
+
+@given(_sharings())
+def test_any_threshold_of_the_shares_gives_the_secret(case: tuple[bytes, int, int, list[int]]) -> None:
+    secret, count, threshold, points = case
+    dealt = split(secret, count, threshold)
+    assert len(dealt) == count
+    assert recover({point: dealt[point - 1] for point in points}, threshold) == secret
+    assert recover({point + 1: share for point, share in enumerate(dealt)}, threshold) == secret
+
+
+@pytest.mark.parametrize(("prime", "threshold", "count"), [(5, 2, 3), (5, 3, 4), (7, 3, 3)])
+def test_fewer_shares_are_uniform_whatever_the_secret(prime: int, threshold: int, count: int) -> None:
+    """Over all polynomials of a small field: t - 1 shares take every value equally often, for every secret."""
+    for secret in range(prime):
+        rest = np.array(list(itertools.product(range(prime), repeat=threshold - 1)), np.int64).T
+        values = evaluate(np.concatenate([np.full((1, rest.shape[1]), secret), rest]), count, prime)
+        for seen in itertools.combinations(range(count), threshold - 1):
+            found = {tuple(column) for column in values[list(seen)].T.tolist()}
+            assert len(found) == prime ** (threshold - 1), "every combination of values, so each of them once"
+        for seen in itertools.combinations(range(count), threshold):
+            points = tuple(index + 1 for index in seen)
+            assert set(interpolate(points, values[list(seen)], prime).tolist()) == {secret}
+
+
+def test_coefficients_are_uniform_over_the_field() -> None:
+    """Chi-square of 20,000 drawn coefficients over five residues, and of the shares of two far secrets."""
+    drawn = shares._uniform((100, 200), 5)
+    assert _chi_square(drawn.ravel(), 5) < 30  # 4 degrees of freedom: p = 5e-6
+    for secret in (bytes(2000), b"\xff" * 2000):
+        one = np.frombuffer(split(secret, 3, 2)[0], "<u4").astype(np.int64)
+        assert one.max() < PRIME
+        assert _chi_square(one * 4 // PRIME, 4) < 27  # 3 degrees of freedom
+
+
+def _chi_square(values: np.ndarray, classes: int) -> float:
+    expected = values.size / classes
+    return float((np.square(np.bincount(values, minlength=classes) - expected) / expected).sum())
+
+
+def test_the_largest_element_is_read_and_written() -> None:
+    """65536 does not fit two bytes: shares have four for each element."""
+    coefficients = np.array([[1], [65535]], np.int64)
+    values = evaluate(coefficients, 1)
+    assert values.tolist() == [[65536]]
+    assert shares.read_share(values[0].astype("<u4").tobytes()).tolist() == [65536]
+
+
+def test_two_sharings_of_one_secret_differ() -> None:
+    assert split(bytes(32), 3, 2) != split(bytes(32), 3, 2)
+    assert split(bytes(32), 2, 1) == [bytes(64)] * 2, "threshold 1 hides nothing"
+
+
+def test_shares_of_another_sharing_give_another_secret() -> None:
+    first, second = split(b"a" * 32, 5, 3), split(b"b" * 32, 5, 3)
+    try:
+        assert recover({1: first[0], 2: first[1], 3: second[2]}, 3) != b"a" * 32
+    except ProtocolError as error:
+        assert "no secret" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("found", "threshold", "message"),
+    [
+        ({1: bytes(4)}, 2, "found 1, expected at least 2"),
+        ({0: bytes(4), 1: bytes(4)}, 2, r"points \(0, 1\)"),
+        ({1: bytes(4), 1 + PRIME: bytes(4)}, 2, "different ones from 1 to 65536"),
+        ({1: b"\x01\x00\x01\x00", 2: bytes(4)}, 2, "found the element 65537"),
+        ({1: b"\xff\xff\xff\xff"}, 1, "found the element 4294967295"),
+        ({1: b"\x00\x00\x01\x00"}, 1, "no secret"),
+        ({1: bytes(3)}, 1, "found 3 bytes"),
+    ],
+)
+def test_unusable_shares_are_refused(found: dict[int, bytes], threshold: int, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        recover(found, threshold)
+
+
+@pytest.mark.parametrize(("size", "count", "threshold"), [(3, 2, 2), (2, 1, 2), (2, 2, 0), (2, PRIME, 2)])
+def test_impossible_sharings_are_refused(size: int, count: int, threshold: int) -> None:
+    with pytest.raises(ProtocolError, match="expected 1 <= threshold"):
+        split(bytes(size), count, threshold)
+
+
+def test_interpolation_is_lagranges() -> None:
+    """By hand: 3 + 2 x + x^2 goes through (1, 6), (2, 11) and (4, 27)."""
+    assert interpolate((1, 2, 4), np.array([[6], [11], [27]], np.int64)).tolist() == [3]

@@ -1,0 +1,233 @@
+"""Messages that no honest device sends: refused by name of the field, or found out before a sum is made of them."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from device_sdk.errors import ProtocolError
+from device_sdk.secure_aggregation.shares import PRIME
+from device_sdk.wire import secure_aggregation as wire
+from device_sdk.wire.messages import Message
+from server.secure_aggregation import checks
+from server.secure_aggregation.coordinator import answered_by, finished, next_stage, start
+from server.secure_aggregation.unmasking import unmask
+from tests.device_sdk.secure_aggregation.parties import advertised, resigned, roster_of
+from tests.server.secure_aggregation.rounds import Tamper, added, names, simulate
+
+VECTORS = {name: np.arange(8, dtype=np.int64) * (index - 1) for index, name in enumerate(names(6))}
+HONEST = simulate(VECTORS, {"device-005": "masked"})
+
+
+def changed(**fields: Any) -> Tamper:
+    return lambda message: message.model_copy(
+        update={name: value(message) if callable(value) else value for name, value in fields.items()}
+    )
+
+
+def _false(shares: dict[str, bytes], name: str) -> dict[str, bytes]:
+    """With one element wrong. Not the first: X25519 does not read the lowest bits of a key."""
+    elements = np.frombuffer(shares[name], "<u4").copy()
+    elements[1] = (elements[1] + 1) % PRIME
+    return {**shares, name: elements.tobytes()}
+
+
+def test_the_honest_round_is_exact() -> None:
+    survivors = [name for name in VECTORS if name != "device-005"]
+    assert HONEST.sum is not None
+    np.testing.assert_array_equal(HONEST.sum, added(VECTORS, survivors))
+
+
+@pytest.mark.parametrize(
+    ("device", "stage", "tamper", "note"),
+    [
+        (
+            "device-001",
+            "shares",
+            changed(sealed=lambda m: dict(list(m.sealed.items())[1:])),
+            "sealed: device-000 is m",
+        ),
+        ("device-001", "shares", changed(sealed=lambda m: {**m.sealed, "x": bytes(156)}), "sealed: found x"),
+        ("device-001", "masked", changed(masked=bytes(31)), "masked: found 31 bytes, expected 32"),
+        ("device-001", "masked", changed(masked=bytes(36)), "masked: found 36 bytes"),
+        ("device-001", "consistency", changed(signature=bytes(64)), "signature: not this device's over the 5 surv"),
+        ("device-000", "unmasking", changed(seeds=lambda m: {**m.seeds, "x": bytes(64)}), "seeds: found x"),
+        (
+            "device-000",
+            "unmasking",
+            changed(seeds=lambda m: {**m.seeds, "device-005": bytes(64)}),
+            "seeds: found device-005",
+        ),
+        (
+            "device-000",
+            "unmasking",
+            changed(mask_keys=lambda m: {"device-001": m.seeds["device-001"]}),
+            "mask_keys: found device-001",
+        ),
+        (
+            "device-000",
+            "unmasking",
+            changed(seeds=lambda m: {**m.seeds, "device-001": b"\xff" * 64}),
+            "seeds.device-001: share: found the element 4294967295",
+        ),
+        (
+            "device-000",
+            "unmasking",
+            changed(seeds=lambda m: _false(m.seeds, "device-001")),
+            "device-001: shares: they",
+        ),
+        (
+            "device-000",
+            "unmasking",
+            changed(mask_keys=lambda m: _false(m.mask_keys, "device-005")),
+            "device-005: shares: they g",
+        ),
+    ],
+)
+def test_tampered_messages(device: str, stage: wire.Stage, tamper: Tamper, note: str) -> None:
+    outcome = simulate(VECTORS, {"device-005": "masked"}, tamper={(device, stage): tamper})
+    assert outcome.sum is None
+    assert outcome.note.startswith(note), outcome.note
+
+
+def test_a_few_unreadable_shares_are_made_up_for_by_the_others() -> None:
+    """Threshold 4 of 6: with five revealing, each secret stands one share that is missing."""
+    without = {
+        ("device-000", "unmasking"): changed(
+            seeds=lambda m: {name: share for name, share in m.seeds.items() if name != "device-003"}, mask_keys={}
+        )
+    }
+    outcome = simulate(VECTORS, {"device-005": "masked"}, tamper=without)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(outcome.sum, HONEST.sum)
+
+
+def test_a_false_vector_changes_the_sum_and_nothing_notices() -> None:
+    """What secure aggregation cannot do: nobody sees one device's counts, so nobody can check them."""
+    flipped = {("device-000", "masked"): changed(masked=lambda m: bytes([m.masked[0] ^ 1]) + m.masked[1:])}
+    outcome = simulate(VECTORS, {}, tamper=flipped)  # type: ignore[arg-type]
+    assert outcome.sum is not None
+    assert not np.array_equal(outcome.sum, added(VECTORS, VECTORS))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sharing_key": bytes(32)}, "sharing_key: found a point of small order"),
+        ({"masking_key": b"\x01" + bytes(31)}, "masking_key: found a point of small order"),
+        ({"masking_key": None}, "masking_key: found the sharing_key again"),
+    ],
+)
+def test_keys_that_are_of_no_use(changes: dict[str, Any], message: str) -> None:
+    party = advertised(1)["device-000"]
+    own = party.participant.advertised
+    changes = {name: own.sharing_key if value is None else value for name, value in changes.items()}
+    with pytest.raises(ProtocolError, match=message):
+        checks.check_advertisement(resigned(party, **changes), own.identity_key)
+
+
+def test_keys_of_another_device_or_unsigned() -> None:
+    one, other = (party.participant.advertised for party in advertised(2).values())
+    checks.check_advertisement(one, one.identity_key)
+    with pytest.raises(ProtocolError, match="identity_key: found another"):
+        checks.check_advertisement(one, other.identity_key)
+    with pytest.raises(ProtocolError, match="signature: not that of identity_key"):
+        checks.check_advertisement(one.model_copy(update={"signature": other.signature}), one.identity_key)
+
+
+MESSAGES: tuple[Message, ...] = (
+    HONEST.roster.members[0],
+    HONEST.roster,
+    *(HONEST.sent[stage]["device-000"] for stage in ("shares", "masked", "consistency", "unmasking")),  # type: ignore[union-attr]
+)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_messages_travel_and_come_back(message: Message) -> None:
+    text = message.model_dump_json()
+    assert type(message).model_validate_json(text) == message
+    assert b"\\x" not in text.encode()
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths to every leaf of a message."""
+    if isinstance(value, dict):
+        return [place for name, entry in value.items() for place in _places(entry, (*path, name))]
+    if isinstance(value, list):
+        return [place for index, entry in enumerate(value) for place in _places(entry, (*path, index))]
+    return [path]
+
+
+@given(data=st.data())
+@hypothesis_settings(max_examples=200, deadline=None)
+def test_damaged_messages_are_refused_or_differ(data: st.DataObject) -> None:
+    """Any leaf replaced by anything: a validation error, or a message that says something else; never another error."""
+    message = data.draw(st.sampled_from(MESSAGES))
+    content = json.loads(message.model_dump_json())
+    *path, last = data.draw(st.sampled_from(_places(content)))
+    holder = content
+    for step in path:
+        holder = holder[step]
+    before = holder[last]
+    holder[last] = data.draw(
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.text(),
+            st.binary(max_size=80).map(lambda raw: b64encode(raw).decode()),
+            st.lists(st.integers(), max_size=2),
+            st.just(str(before)[:-1]),
+            st.just(str(before) + "="),
+        )
+    )
+    try:
+        found = type(message).model_validate_json(json.dumps(content))
+    except ValidationError:
+        return
+    assert found != message or holder[last] == before
+
+
+def test_too_few_vectors_or_shares_make_no_sum() -> None:
+    masked = {name: message.masked for name, message in HONEST.sent["masked"].items()}  # type: ignore[attr-defined]
+    revealed: list[Any] = list(HONEST.sent["unmasking"].values())
+    dealers = HONEST.group.dealers
+    with pytest.raises(ProtocolError, match="masked: found 3 vectors, expected at least 4"):
+        unmask(HONEST.roster, dealers, dict(list(masked.items())[:3]), revealed)
+    with pytest.raises(ProtocolError, match="device-000: shares: found 3, expected at least 4"):
+        unmask(HONEST.roster, dealers, masked, revealed[:3])
+    with pytest.raises(ProtocolError, match="device-005: shares: found 0"):
+        unmask(HONEST.roster, dealers, masked, [each.model_copy(update={"mask_keys": {}}) for each in revealed])
+
+
+def test_the_stages_of_a_group() -> None:
+    group = start(roster_of(advertised(3)))
+    members = set(group.roster.device_ids)
+    assert (group.stage, group.expected, finished(group)) == ("shares", members, False)
+    with pytest.raises(ProtocolError, match="shares: found answers of 0 of 3 devices, expected at least 2"):
+        next_stage(group)
+    with pytest.raises(ProtocolError, match="stranger is not expected to answer at stage shares"):
+        answered_by(group, "stranger")
+    for name in ("device-000", "device-001", "device-001"):
+        group = answered_by(group, name)
+    group = next_stage(group)
+    assert (group.stage, group.expected) == ("masked", {"device-000", "device-001"})
+    with pytest.raises(ProtocolError, match="device-002 is not expected to answer at stage masked"):
+        answered_by(group, "device-002")
+    for stage in ("masked", "consistency", "unmasking"):
+        assert group.stage == stage
+        for name in group.expected:
+            group = answered_by(group, name)
+        assert finished(group)
+        group = next_stage(group)
+    assert (group.stage, group.survivors, finished(group)) == (None, ("device-000", "device-001"), True)
+    assert next_stage(group) == group
+    with pytest.raises(ProtocolError, match="stage None"):
+        answered_by(group, "device-000")
