@@ -102,7 +102,8 @@ def open_sealed(key: bytes, sealed: bytes, *names: str) -> bytes:
 def advertised_bytes(message: KeyAdvertisement) -> bytes:
     """What a device signs of its keys: everything but the signature."""
     keys = (message.identity_key, message.sharing_key, message.masking_key, message.seed_commitment)
-    return _statement("keys", message.round_id, message.device_id, *(key.hex() for key in keys)).encode()
+    names = (message.round_id, message.device_id, message.words_digest)
+    return _statement("keys", *names, *(key.hex() for key in keys)).encode()
 
 
 def survivor_bytes(round_id: str, digest: bytes, survivors: tuple[str, ...]) -> bytes:

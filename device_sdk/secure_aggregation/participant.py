@@ -74,12 +74,16 @@ class Participant(BaseModel):
         return self.advertised.round_id
 
 
-def advertise(identity: Ed25519PrivateKey, device_id: str, round_id: str, *, minimum: int, words: int) -> Participant:
-    """Stage 1: fresh keys, signed. minimum: the fewest devices whose sum this one lets be revealed."""
+def advertise(
+    identity: Ed25519PrivateKey, device_id: str, round_id: str, *, words_digest: str, words: int, minimum: int
+) -> Participant:
+    """Stage 1: fresh keys, signed. words: length of the vector, over the word list of that digest. minimum: the fewest
+    devices whose sum this one lets be revealed."""
     sharing, masking, seed = keys.new_secret(), keys.new_secret(), keys.new_secret()
     unsigned = KeyAdvertisement(
         device_id=device_id,
         round_id=round_id,
+        words_digest=words_digest,
         identity_key=identity.public_key().public_bytes_raw(),
         sharing_key=keys.public_key(sharing),
         masking_key=keys.public_key(masking),
@@ -118,13 +122,11 @@ def share(participant: Participant, roster: Roster) -> Participant:
     )
 
 
-def mask(
-    participant: Participant, deliveries: Mapping[str, bytes], vector: NDArray[np.int64], report_id: str
-) -> Participant:
+def mask(participant: Participant, deliveries: Mapping[str, bytes], vector: NDArray[np.int64]) -> Participant:
     """Stage 3: the vector plus a mask for every device that dealt shares, plus the device's own.
 
     deliveries: what the others dealt to this device, by sender; they are opened when they are needed, at the end.
-    vector: int64 [words]. The first call decides: later ones leave vector and report_id unread.
+    vector: int64 [words]. The first call decides: later ones leave the vector unread.
     """
     if participant.deliveries is not None:
         return participant if dict(deliveries) == participant.deliveries else _contradiction("deliveries")
@@ -137,7 +139,7 @@ def mask(
     private = keys.load_private_key(participant.masking)
     for peer in deliveries:
         total += masks.pair_mask(private, own, peer, roster, digest)
-    masked = MaskedInput(device_id=own, round_id=roster.round_id, report_id=report_id, masked=total.tobytes())
+    masked = MaskedInput(device_id=own, round_id=roster.round_id, masked=total.tobytes())
     return participant.model_copy(update={"deliveries": dict(deliveries), "masked": masked})
 
 

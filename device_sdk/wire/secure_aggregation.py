@@ -1,11 +1,11 @@
 """Messages of secure aggregation, version 1: devices add up their counts so that the server sees the sum alone.
 
     POST /v1/rounds/{round}/aggregation               signed  AggregationPoll -> AggregationTask
-    POST /v1/rounds/{round}/aggregation/keys          signed  KeyAdvertisement -> Receipt
-    POST /v1/rounds/{round}/aggregation/shares        signed  DealtShares -> Receipt
-    POST /v1/rounds/{round}/aggregation/masked        signed  MaskedInput -> Receipt
-    POST /v1/rounds/{round}/aggregation/consistency   signed  SurvivorSignature -> Receipt
-    POST /v1/rounds/{round}/aggregation/unmasking     signed  RevealedShares -> Receipt
+    POST /v1/rounds/{round}/aggregation/keys          signed  KeyAdvertisement -> StageReceipt
+    POST /v1/rounds/{round}/aggregation/shares        signed  DealtShares -> StageReceipt
+    POST /v1/rounds/{round}/aggregation/masked        signed  MaskedInput -> StageReceipt
+    POST /v1/rounds/{round}/aggregation/consistency   signed  SurvivorSignature -> StageReceipt
+    POST /v1/rounds/{round}/aggregation/unmasking     signed  RevealedShares -> StageReceipt
 
 A device polls, does what the task says, and polls again; every message may be sent again and counts once. Bytes travel
 as base64, and bytes of keys, seeds and shares have one length each: nothing longer or shorter is read.
@@ -36,6 +36,7 @@ __all__ = [
     "Secret",
     "Share",
     "Stage",
+    "StageReceipt",
     "SurvivorSignature",
 ]
 
@@ -80,12 +81,14 @@ Seconds = Annotated[float, Field(ge=0)]
 class KeyAdvertisement(Message):
     """Public keys of one device for one round.
 
-    identity_key: Ed25519, as the device enrolled with it. sharing_key, masking_key: X25519, one to encrypt shares and
-    one to agree on masks. seed_commitment: SHA-256 of the seed of the device's own mask. signature: of all of it.
+    words_digest: of the word list that its counts are over. identity_key: Ed25519, as the device enrolled with it.
+    sharing_key, masking_key: X25519, one to encrypt shares and one to agree on masks. seed_commitment: SHA-256 of the
+    seed of the device's own mask. signature: of all of it.
     """
 
     device_id: Identifier
     round_id: Identifier
+    words_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     identity_key: Secret
     sharing_key: Secret
     masking_key: Secret
@@ -118,6 +121,8 @@ class Roster(Message):
             raise ValueError(f"members: found {len(self.members)} devices, expected at least minimum = {self.minimum}")
         if any(member.round_id != self.round_id for member in self.members):
             raise ValueError(f"members: found keys for another round, expected {self.round_id}")
+        if len({member.words_digest for member in self.members}) > 1:
+            raise ValueError("members: found counts over different word lists, expected one words_digest")
         return self
 
     @property
@@ -155,7 +160,6 @@ class MaskedInput(Message):
 
     device_id: Identifier
     round_id: Identifier
-    report_id: Identifier
     masked: Masked
 
 
@@ -181,6 +185,13 @@ class RevealedShares(Message):
         if both := self.seeds.keys() & self.mask_keys.keys():
             raise ValueError(f"seeds, mask_keys: found both of {min(both)}, expected one of the two")
         return self
+
+
+class StageReceipt(Message):
+    """The server has a message. duplicate: it had it before."""
+
+    stage: Stage
+    duplicate: bool = False
 
 
 class AggregationPoll(Message):

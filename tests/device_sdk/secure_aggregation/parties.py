@@ -12,6 +12,7 @@ from device_sdk.secure_aggregation.participant import Participant, advertise, ma
 from device_sdk.wire.secure_aggregation import KeyAdvertisement, Roster
 
 ROUND = "r1-0123456789"
+DIGEST = "d" * 64
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ def advertised(count: int, *, words: int = 5, minimum: int = 2, round_id: str = 
     parties = {}
     for index in range(count):
         identity, name = Ed25519PrivateKey.generate(), f"device-{index:03d}"
-        parties[name] = Party(identity, advertise(identity, name, round_id, minimum=minimum, words=words))
+        parties[name] = Party(
+            identity, advertise(identity, name, round_id, words_digest=DIGEST, words=words, minimum=minimum)
+        )
     return parties
 
 
@@ -51,10 +54,7 @@ def deliveries(participants: dict[str, Participant], to: str) -> dict[str, bytes
 
 
 def masked(participants: dict[str, Participant], vectors: dict[str, NDArray[np.int64]]) -> dict[str, Participant]:
-    return {
-        name: mask(each, deliveries(participants, name), vectors[name], f"report-{name}")
-        for name, each in participants.items()
-    }
+    return {name: mask(each, deliveries(participants, name), vectors[name]) for name, each in participants.items()}
 
 
 def resigned(party: Party, **changes: object) -> KeyAdvertisement:

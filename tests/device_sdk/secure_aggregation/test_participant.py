@@ -59,7 +59,7 @@ def test_every_stage_again_is_the_same_answer(group: Group) -> None:
     again = share(group.shared[ME], group.roster)
     assert again == group.shared[ME]
     dealt = deliveries(group.shared, ME)
-    repeated = mask(group.masked[ME], dealt, np.full(5, 99, np.int64), "another-report")
+    repeated = mask(group.masked[ME], dealt, np.full(5, 99, np.int64))
     assert repeated == group.masked[ME], "another vector under the same masks would give away their difference"
     signed = group.agreed(ME, group.names)
     assert agree(signed, group.parties[ME].identity, group.names) == signed
@@ -79,7 +79,7 @@ def test_contradictions_are_refused(group: Group) -> None:
     fewer = deliveries(group.shared, ME)
     fewer.pop("device-005")
     with pytest.raises(PrivacyError, match="deliveries: differs"):
-        mask(group.masked[ME], fewer, np.zeros(5, np.int64), "report")
+        mask(group.masked[ME], fewer, np.zeros(5, np.int64))
     with pytest.raises(PrivacyError, match="survivors: differs"):
         agree(group.agreed(ME, group.names), group.parties[ME].identity, group.names[:-1])
 
@@ -114,7 +114,7 @@ def test_different_survivors_for_different_devices_reveal_nothing(group: Group) 
 def test_fewer_than_the_threshold_get_nothing(group: Group) -> None:
     with pytest.raises(PrivacyError, match="deliveries: found 3 of 6 devices, expected at least 4"):
         few = dict(list(deliveries(group.shared, ME).items())[:2])
-        mask(group.shared[ME], few, np.zeros(5, np.int64), "report")
+        mask(group.shared[ME], few, np.zeros(5, np.int64))
     with pytest.raises(PrivacyError, match="survivors: found 3"):
         group.agreed(ME, group.names[:3])
     with pytest.raises(PrivacyError, match="signatures: found 3"):
@@ -133,7 +133,7 @@ def test_the_devices_minimum_holds_beside_two_thirds() -> None:
     few = deliveries(participants, ME)
     few.pop("device-005")
     with pytest.raises(PrivacyError, match="found 5 of 6 devices, expected at least 6"):
-        mask(participants[ME], few, np.zeros(5, np.int64), "report")
+        mask(participants[ME], few, np.zeros(5, np.int64))
 
 
 def _swapped(parties: dict[str, Party], roster: Roster, **changes: Any) -> tuple[Any, ...]:
@@ -179,6 +179,9 @@ def test_a_device_twice_under_two_names_is_no_roster(group: Group) -> None:
         roster_of(group.parties, members=(*group.roster.members, twin))
     with pytest.raises(ValidationError, match="every device once, sorted"):
         roster_of(group.parties, members=tuple(reversed(group.roster.members)))
+    listed = resigned(group.parties["device-001"], words_digest="e" * 64)
+    with pytest.raises(ValidationError, match="different word lists"):
+        roster_of(group.parties, members=(group.roster.members[0], listed, *group.roster.members[2:]))
     with pytest.raises(ValidationError, match="keys for another round"):
         roster_of(group.parties, round_id="r2")
     with pytest.raises(ValidationError, match="expected at least minimum = 7"):
@@ -195,13 +198,13 @@ def test_a_key_of_small_order_ends_in_a_named_error(group: Group) -> None:
 @pytest.mark.parametrize(
     "act",
     [
-        lambda g: mask(g.shared[ME], deliveries(g.shared, ME) | {"stranger": bytes(156)}, np.zeros(5, np.int64), "r"),
+        lambda g: mask(g.shared[ME], deliveries(g.shared, ME) | {"stranger": bytes(156)}, np.zeros(5, np.int64)),
         lambda g: g.agreed(ME, (*g.names, "stranger")),
         lambda g: g.agreed(ME, g.names[1:]),
         lambda g: g.agreed(ME, tuple(reversed(g.names))),
         lambda g: g.agreed(ME, (*g.names, g.names[-1])),
         lambda g: reveal(g.agreed(ME, g.names[:-1]), {"device-005": bytes(64)}),
-        lambda g: mask(g.parties[ME].participant, {}, np.zeros(5, np.int64), "r"),
+        lambda g: mask(g.parties[ME].participant, {}, np.zeros(5, np.int64)),
         lambda g: agree(g.shared[ME], g.parties[ME].identity, g.names),
         lambda g: agree(g.parties[ME].participant, g.parties[ME].identity, g.names),
         lambda g: reveal(g.masked[ME], {}),
@@ -221,7 +224,7 @@ def test_shares_that_cannot_be_read_are_left_out(group: Group) -> None:
     stolen = group.shared["device-002"].dealt
     assert stolen is not None
     dealt["device-002"] = stolen.sealed["device-003"]
-    mine = agree(mask(group.shared[ME], dealt, np.zeros(5, np.int64), "r"), group.parties[ME].identity, group.names)
+    mine = agree(mask(group.shared[ME], dealt, np.zeros(5, np.int64)), group.parties[ME].identity, group.names)
     done = reveal(mine, group.signatures(group.names))
     assert done.revealed is not None
     assert set(done.revealed.seeds) == set(group.names) - {"device-001", "device-002"}
@@ -233,7 +236,7 @@ def test_a_signature_of_keys_is_of_all_of_them(group: Group) -> None:
     for field in ("sharing_key", "masking_key", "seed_commitment", "identity_key"):
         other = message.model_copy(update={field: bytes([7] * 32)})
         assert not keys.signed_by(message.identity_key, message.signature, keys.advertised_bytes(other))
-    for field in ("round_id", "device_id"):
+    for field in ("round_id", "device_id", "words_digest"):
         other = message.model_copy(update={field: "other"})
         assert not keys.signed_by(message.identity_key, message.signature, keys.advertised_bytes(other))
     assert not keys.signed_by(bytes(32), message.signature, keys.advertised_bytes(message))

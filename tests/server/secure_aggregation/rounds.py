@@ -92,7 +92,7 @@ def _act(party: Party, device: Participant, outcome: Outcome, vector: NDArray[np
         case "masked":
             dealt = outcome.sent["shares"]
             own = {name: each.sealed[party.id] for name, each in dealt.items() if name != party.id}  # type: ignore[attr-defined]
-            device = mask(device, own, vector, f"report-{party.id}")
+            device = mask(device, own, vector)
             answer = device.masked
         case "consistency":
             device = agree(device, party.identity, outcome.group.survivors)
