@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from export.graphs.builder import GraphBuilder, Value
+from export.graphs.recurrence import recurrent_product
 
 __all__ = ["LayerGradient", "Trace", "lstm", "lstm_cell", "lstm_gradients", "lstm_step", "stack", "traced_lstm"]
 
@@ -76,15 +77,15 @@ def traced_lstm(g: GraphBuilder, x: Value, weights: Sequence[Value], size: int) 
     """One layer from a zero state, of plain operators; x and weights: as in :func:`lstm`.
 
     Where weights are inputs of the graph, the fused operator transposes and packs R anew for every step, and it keeps
-    neither gates nor cells. Here R is transposed once.
+    neither gates nor cells. Here R is laid out once.
     """
     w, r, b = weights
     batch, width = g.size(x, 1), g.size(x, 2)
     inputs = g.reshape(g.op("Gemm", g.reshape(x, -1, width), w, b, transB=1), -1, batch, 4 * size)
-    transposed = g.transpose(r)
+    recurrent = recurrent_product(g, r, (size, 4 * size), transposed=True)
 
     def advance(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
-        gates = q.op("Gemm", states[0], transposed, now[0])
+        gates = recurrent(q, states[0], now[0])
         opening, candidate = q.ops("Split", 2, gates, q.integers(3 * size, size), axis=1)
         opening, candidate = q.op("Sigmoid", opening), q.op("Tanh", candidate)
         i, o, f = q.ops("Split", 3, opening, axis=1, num_outputs=3)
@@ -135,10 +136,12 @@ def lstm_gradients(g: GraphBuilder, trace: Trace, dy: Value, weights: Sequence[V
     )
     through_output = g.multiply(o, _tanh_slope(g, squashed))
 
+    recurrent = recurrent_product(g, r, (4 * size, size), transposed=False)
+
     def retreat(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
         d_gates, d_cell = states
         d_output, to_cell, slope, forget = now
-        d_hidden = q.op("Gemm", d_gates, r, d_output)
+        d_hidden = recurrent(q, d_gates, d_output)
         d_cell = q.add(q.multiply(d_hidden, to_cell), d_cell)
         d_gates = q.multiply(q.concat(d_cell, d_hidden, d_cell, d_cell, axis=1), slope)
         return [d_gates, q.multiply(d_cell, forget)], [d_gates]
