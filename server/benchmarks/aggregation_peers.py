@@ -1,7 +1,8 @@
 """The peers of ``idiolect bench aggregate`` on the same arrays: flwr's and pfl's own weighted averages.
 
 Their releases pin older versions of what this project uses, so they live in an environment of their own and this file
-is run there by path. It imports nothing of this project. Prints one JSON object: seconds of CPU for one update, by name.
+is run there by path. It imports nothing of this project. Prints one JSON object: seconds of CPU for one update, by
+name.
 
     PYTHON aggregation_peers.py VALUES LAYERS UPDATES DISTINCT
 """

@@ -6,12 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
+from server.commands import privacy_table
 from server.commands.operators import Answer, command, show
 from server.operator_client import OperatorClient
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Read the privacy ledger.", no_args_is_help=True)
+
+
+privacy_table.register(app)
 
 
 @app.callback()
