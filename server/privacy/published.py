@@ -79,7 +79,7 @@ def judge(row: PublishedRow, orders: Sequence[float] = ORDERS) -> Verdict:
     if not _printed_as(found, row.epsilon):
         fitting = [order for order, value in every.items() if _printed_as(value, row.epsilon)]
         if fitting:
-            likely = min(fitting, key=every.__getitem__)  # an accountant prints the order of the smallest epsilon
+            likely = min(fitting, key=lambda order: abs(every[order] - row.epsilon))
             misprint = f"order: printed {row.order:g}, but epsilon {row.epsilon:.2g} is that of order {likely:g}"
         else:
             misprint = f"epsilon: printed {row.epsilon:.2g}, but order {row.order:g} gives {found:.2g}"
