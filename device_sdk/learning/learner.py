@@ -13,7 +13,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle.subsets import trainable
 from device_sdk.decoding import DecodingSettings, beam
 from device_sdk.decoding.nbest import distinct
-from device_sdk.errors import LearningError
+from device_sdk.errors import AudioError, LearningError
 from device_sdk.feedback.signals import CostFunction
 from device_sdk.hypothesis import Hypothesis
 from device_sdk.learning import adapters
@@ -179,12 +179,17 @@ def rehearse_one(
     settings: LearningSettings,
     generator: np.random.Generator,
 ) -> Outcome:
-    """The student after one transcribed utterance, which does not count as its user's.
+    """The student after one transcribed utterance, which does not count as its user's. One that cannot be learned from
+    is skipped.
 
-    LearningError: a step diverged, or the utterance cannot be learned from (AudioError too); the student given is as it
-    was.
+    LearningError: a step diverged; the student given is as it was.
     """
-    features, loss = lesson(spoken, bundle, settings.rehearsal.weight)
+    try:
+        features, loss = lesson(spoken, bundle, settings.rehearsal.weight)
+    except (AudioError, LearningError) as error:
+        return Outcome(student, skipped=str(error))
+    if (reason := session.too_large(features, loss.hypotheses)) is not None:
+        return Outcome(student, skipped=f"rehearsal: {reason}")
     usual = student.momentum.loss  # of the user's utterances: a rehearsed one's loss is of another size
     student = replace(student, momentum=replace(student.momentum, loss=math.nan))
     student, losses, norms = _descended(student, features, loss, session, bundle, settings, generator)

@@ -18,7 +18,8 @@ __all__ = ["LearningReport", "learn", "not_started"]
 
 @dataclass(frozen=True, slots=True)
 class LearningReport:
-    """What ``learn`` did. utterances: taken from memory; steps: taken; skipped: reason -> utterances not learned from.
+    """What ``learn`` did. utterances: taken from memory; steps: taken; skipped: reason -> utterances not learned from,
+    transcribed ones that cannot be rehearsed too.
 
     loss: mean loss before each step, NaN without one. gradient_norm: mean, before clipping. cost: mean cost of what was
     served, over utterances with feedback, NaN without. stopped: why it ended, or did not begin. seconds: wall clock.
@@ -102,7 +103,9 @@ def learn(
         if outcome.skipped is not None:
             skipped[outcome.skipped] += 1
             continue
-        if again is not None:
+        if again is not None and again.skipped is not None:
+            skipped[again.skipped] += 1
+        elif again is not None:
             student = again.student
             rehearsed += 1
         shortened += outcome.shortened

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from device_sdk import Corrected, Device, DeviceSettings, GuardSettings
 from device_sdk.bundle import Bundle
 from device_sdk.errors import AudioError, ConfigurationError, LearningError
 from device_sdk.learning.learner import Student, rehearse_one
@@ -14,7 +16,9 @@ from device_sdk.learning.rehearsal import RehearsalSettings, Transcribed, is_due
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.step import StepSettings
 from device_sdk.runtimes.training import TrainingSession
+from tests.signals import noise
 
+KEY = bytes(range(32))
 NOISE = (np.random.default_rng(1).normal(size=9600) * 0.05).astype(np.float32)
 
 
@@ -41,17 +45,35 @@ def test_a_lesson_is_supervision(tiny_bundle: Bundle) -> None:
     assert (loss.weights.tolist(), loss.cost_scale) == ([0.5], 0.0)
 
 
-@pytest.mark.parametrize(
-    ("waveform", "text", "error", "words"),
-    [
-        (NOISE, " ", LearningError, "rehearsal.text"),
-        (NOISE[:100], "light", LearningError, "rehearsal.waveform: found"),
-        (np.full(9600, np.nan, np.float32), "light", AudioError, "rehearsal"),
-    ],
-)
+IMPOSSIBLE = [
+    (NOISE, " ", LearningError, "rehearsal.text"),
+    (NOISE[:100], "light", LearningError, "rehearsal.waveform: found"),
+    (np.full(9600, np.nan, np.float32), "light", AudioError, "rehearsal"),
+    ([0.0] * 9600, "light", AudioError, "rehearsal: found list"),
+]
+
+
+@pytest.mark.parametrize(("waveform", "text", "error", "words"), IMPOSSIBLE)
 def test_impossible_lessons(tiny_bundle: Bundle, waveform, text: str, error, words: str) -> None:
     with pytest.raises(error, match=words):
         lesson(Transcribed(waveform, text), tiny_bundle)
+
+
+@pytest.mark.parametrize(("waveform", "text", "words"), [(case[0], case[1], case[3]) for case in IMPOSSIBLE])
+def test_what_cannot_be_rehearsed_is_skipped_and_said(
+    tmp_path: Path, tiny_bundle: Bundle, waveform, text: str, words: str
+) -> None:
+    """The user's own steps stay, and learning goes on."""
+    learning = LearningSettings(passes=1, rehearsal=RehearsalSettings(every=1))
+    settings = DeviceSettings(learning=learning, guard=GuardSettings(watch=False))
+    with Device.open(tmp_path, KEY, tiny_bundle, settings, rehearsal=[Transcribed(waveform, text)]) as device:
+        for seed in range(2):
+            device.feedback(device.recognise(noise(9600, seed)), Corrected("turn on the light"))
+        report = device.learn()
+    assert (report.utterances, report.steps, report.rehearsed) == (2, 2, 0)
+    assert report.stopped == "nothing left to learn from"
+    ((reason, count),) = report.skipped.items()
+    assert count == 2 and reason.startswith(words)
 
 
 def test_rehearsing_lowers_the_loss_and_is_not_the_users(tiny_bundle: Bundle) -> None:
