@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +13,8 @@ from sqlalchemy import select
 from server.devices.enrolment import count_devices
 from server.metrics import Metrics
 from server.privacy import ledger
+from server.privacy.charges import charge_for
+from server.privacy.composition import Spent, compose
 from server.problems import Refusal
 from server.registry.initial import InitialModel, register_initial
 from server.registry.models import find_model, load, trainable
@@ -131,10 +134,17 @@ class Service:
                     remove_old(connection, self.blobs, self.settings.keep_models)
 
     def create_round(self, settings: RoundSettings, *, opened: bool) -> dict[str, Any]:
-        """Raises Refusal: 409 ``round_open``, 422 ``no_rehearsal`` for a rehearsal without speech to rehearse."""
+        """Raises Refusal: 409 ``round_open``, 422 ``no_rehearsal`` for a rehearsal without speech to rehearse,
+        ``privacy_cap`` for a round in which no device could report."""
         if settings.rehearsal is not None and self._rehearse is None:
             detail = "this server has no transcribed speech; start it with --rehearsal KIND:PATH"
             raise Refusal(422, "no_rehearsal", detail, "rehearsal")
+        for stream in settings.streams:
+            cap = self.settings.cap(stream)
+            first = Spent().plus(charge_for(stream, settings))
+            if not math.isinf(cap) and compose(first, self.settings.delta_probability)[0] > cap:
+                detail = f"{stream}: one report costs more than this server's cap {cap:g}; ask for more noise"
+                raise Refusal(422, "privacy_cap", detail, stream)
         with self.database.write() as connection:
             now = self.settings.clock()
             round_id = create_round(connection, settings, now)

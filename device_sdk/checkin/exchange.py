@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.checkin import history
 from device_sdk.checkin.client import UNKNOWN, Client, Refused
 from device_sdk.checkin.identity import Identity
 from device_sdk.checkin.outbox import Outgoing, keep, one_by_one, release
@@ -23,7 +24,7 @@ from device_sdk.learning.delta import bounded
 from device_sdk.learning.encoding import encode
 from device_sdk.learning.step import Arrays
 from device_sdk.personalization.cache import MarginalCache, reported
-from device_sdk.privacy.contributions import bounded_counts
+from device_sdk.privacy.contributions import bounded_counts, unbounded_counts
 from device_sdk.privacy.local import locally_noised
 from device_sdk.state import Store, records
 from device_sdk.wire.messages import (
@@ -121,14 +122,19 @@ def has_reported(store: Store, identity: Identity, round_id: str, kind: str) -> 
 def enqueue_marginals(
     store: Store, identity: Identity, offer: RoundOffer, plan: MarginalPlan, cache: MarginalCache
 ) -> MarginalCache:
-    """Puts the bounded counts of the utterances not reported yet into the outbox; returns the cache without them.
+    """Puts the bounded counts of the utterances not reported yet into the outbox, or in mode ``paper`` every count that
+    was ever due; returns the cache without what is reported.
 
     Call inside a transaction that also stores the cache returned. The round is marked as reported even where nothing
     is left to say. Under ``local`` trust noise is sent all the same, and no number of utterances: whether and how much
     was said is the user's, too.
     """
     _remember(store, identity, offer.round_id, "marginals")
-    counts, utterances = bounded_counts(cache.pending, plan), cache.pending_utterances
+    utterances = cache.pending_utterances
+    if plan.mode == "paper":
+        counts = unbounded_counts(history.add(store, cache.words_digest, cache.pending))
+    else:
+        counts = bounded_counts(cache.pending, plan)
     if plan.trust == "local":
         counts, utterances = locally_noised(counts, len(cache.pending), plan), 0
     elif not counts:
@@ -146,23 +152,27 @@ def enqueue_marginals(
         "words_digest": cache.words_digest,
         "utterances": cache.pending_utterances,
         "pending": {str(word): float(cache.pending[word]) for word in np.flatnonzero(cache.pending)},
+        "mode": plan.mode,
     }
     body = report.model_dump_json().encode()
     keep(store, Outgoing(report_id, identity.server, "marginals", offer.round_id, body, json.dumps(held).encode()))
     return reported(cache)
 
 
-def restored(cache: MarginalCache, outgoing: Outgoing) -> MarginalCache:
-    """The cache with the counts of a refused report pending again; unchanged where the word list is another one."""
+def restored(store: Store, cache: MarginalCache, outgoing: Outgoing) -> MarginalCache:
+    """The cache with the counts of a refused report pending again; unchanged where the word list is another one. Call
+    inside a transaction that also stores it."""
     held = json.loads(outgoing.restore)
     if held["words_digest"] != cache.words_digest:
         return cache
-    pending = cache.pending.copy()
+    refused = np.zeros_like(cache.pending)
     for word, weight in held["pending"].items():
-        pending[int(word)] += weight
+        refused[int(word)] = weight
+    if held.get("mode") == "paper":
+        history.add(store, cache.words_digest, -refused)
     return replace(
         cache,
-        pending=np.minimum(pending, cache.counts),
+        pending=np.minimum(cache.pending + refused, cache.counts),
         pending_utterances=cache.pending_utterances + int(held["utterances"]),
     )
 

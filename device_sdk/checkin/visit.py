@@ -92,6 +92,8 @@ def _enqueue(who: Identity, answer: CheckedIn, knowledge: Knowledge, recent: Rec
     with knowledge.together():
         plan = offer.marginals
         wanted = settings.share_marginals and knowledge.consent.marginals
+        # A share of the noise hides nothing in the clear: such a round is answered under secure aggregation only.
+        wanted = wanted and (plan is None or plan.trust != "distributed")
         if plan is not None and wanted and not exchange.has_reported(store, who, offer.round_id, "marginals"):
             knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
             recent.reported()

@@ -11,7 +11,7 @@ import math
 
 from device_sdk.errors import PrivacyError
 
-__all__ = ["gaussian_delta", "gaussian_epsilon"]
+__all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_ratio"]
 
 
 def gaussian_delta(ratio: float, epsilon: float) -> float:
@@ -44,6 +44,25 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
         else:
             high = middle
     return high
+
+
+def gaussian_ratio(epsilon: float, delta: float) -> float:
+    """The largest ratio of L2 sensitivity to noise whose Gaussian mechanism is (epsilon, delta), rounded downwards.
+
+    Raises PrivacyError for values outside their domain.
+    """
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise PrivacyError(f"epsilon {epsilon!r}, delta {delta!r}: expected epsilon > 0 and delta inside (0, 1)")
+    low, high = 0.0, 1.0
+    while high < 1e6 and gaussian_delta(high, epsilon) <= delta:
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        if gaussian_delta(middle, epsilon) <= delta:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _normal_cdf(value: float) -> float:

@@ -16,6 +16,7 @@ devices.
 
     1  weight differences in float32, clipped as a whole
     2  gradients, clipping by layer, float16 and int8; a teacher beside the model
+    3  marginals: discrete Gaussian noise, shares of noise under secure aggregation, the counts of paper 002
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    JsonValue,
     SerializationInfo,
     SerializerFunctionWrapHandler,
     model_serializer,
@@ -48,13 +50,15 @@ __all__ = [
     "MarginalPlan",
     "MarginalReport",
     "Marginals",
+    "NoiseMechanism",
     "Problem",
     "Receipt",
     "RoundOffer",
+    "Trust",
 ]
 
 VERSION = 1
-REVISION = 2
+REVISION = 3
 FIXED_POINT = 1 << 8
 """Marginal counts travel as integers in units of 1 / FIXED_POINT."""
 
@@ -62,10 +66,15 @@ Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 DeltaKind = Literal["difference", "gradient"]
 Clipping = Literal["global", "uniform", "dim"]
 Encoding = Literal["float32", "float16", "int8"]
+NoiseMechanism = Literal["discrete_laplace", "discrete_gaussian"]
+Trust = Literal["central", "distributed", "local"]
 
-_SECOND = {"revision": 2}
+_SECOND: dict[str, JsonValue] = {"revision": 2}
 """Marks a field of revision 2: it is left out where it has its default, so that a peer of revision 1 reads the rest.
 Its default is part of the protocol and never changes."""
+
+_THIRD: dict[str, JsonValue] = {"revision": 3}
+"""Marks a field of revision 3, in the same way."""
 
 WHOLE = {"whole": True}
 """Context of a dump that leaves nothing out: for what is stored or shown, not sent."""
@@ -83,7 +92,7 @@ class Message(BaseModel):
         if info.context == WHOLE:
             return fields
         for name, field in type(self).model_fields.items():
-            if field.json_schema_extra == _SECOND and getattr(self, name) == field.default:
+            if field.json_schema_extra in (_SECOND, _THIRD) and getattr(self, name) == field.default:
                 fields.pop(name, None)
         return fields
 
@@ -111,12 +120,46 @@ class CheckIn(Message):
 
 
 class MarginalPlan(Message):
-    """How a device bounds what it sends. max_words: distinct words a round; max_weight: largest count of one word."""
+    """What a device sends of its counts, how that is bounded, and where which noise is added.
+
+    mode: ``bounded`` sends the utterances since the last report, at most ``max_words`` distinct words, each with a
+    count of at most ``max_weight``. ``paper`` sends every count so far without a bound, for noise of scale
+    1 / epsilon words (paper 002, eq. 8 and 9): epsilon is then of one count in one release, and no epsilon holds for
+    an utterance or a user.
+    mechanism: of the noise; ``discrete_gaussian`` holds for (epsilon, delta), ``discrete_laplace`` needs no delta.
+    trust: who adds it. ``central``: the server, which sees every count. ``local``: the device, all of it.
+    ``distributed``: every device a share, such that ``minimum_survivors`` shares are all of it; only where the counts
+    are summed by secure aggregation, since a share alone hides nothing.
+    """
 
     max_words: Annotated[int, Field(ge=1, le=1000)] = 20
     max_weight: Annotated[float, Field(gt=0)] = 1.0
     epsilon: Annotated[float, Field(gt=0)] = 1.0
-    trust: Literal["central", "local"] = "central"
+    trust: Trust = "central"
+    mode: Annotated[Literal["bounded", "paper"], Field(json_schema_extra=_THIRD)] = "bounded"
+    mechanism: Annotated[NoiseMechanism, Field(json_schema_extra=_THIRD)] = "discrete_laplace"
+    delta: Annotated[float, Field(gt=0, lt=1, json_schema_extra=_THIRD)] = 1e-6
+    minimum_survivors: Annotated[int, Field(ge=1, le=1_000_000, json_schema_extra=_THIRD)] = 1
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.mode == "paper" and (self.trust, self.mechanism) != ("central", "discrete_laplace"):
+            raise ValueError(
+                f"trust, mechanism: found {self.trust}, {self.mechanism}; mode 'paper' has central discrete_laplace"
+            )
+        if self.trust == "distributed" and self.mechanism != "discrete_gaussian":
+            raise ValueError(
+                f"mechanism: found {self.mechanism}; expected discrete_gaussian, whose shares add up to one draw"
+            )
+        if self.trust != "distributed" and self.minimum_survivors != 1:
+            raise ValueError(f"minimum_survivors: found {self.minimum_survivors}; only trust 'distributed' has shares")
+        return self
+
+    @property
+    def revision(self) -> int:
+        """The first revision of the protocol that can follow this plan."""
+        plain = self.mode == "bounded" and self.mechanism == "discrete_laplace"
+        return 1 if plain else 3
 
 
 class DeltaPlan(Message):

@@ -31,18 +31,22 @@ their median by t with a chance of at most 2 exp(-t^2 / 4 r^2), here one in 3 * 
 def validate_counts(counts: Mapping[int, int], words: int, plan: MarginalPlan) -> None:
     """Check one marginal report. words: size of the public word list.
 
-    Under ``central`` trust the bounds are the plan's; under ``local`` trust the counts carry the device's own noise, so
-    any word may appear with either sign. Raises ProtocolError.
+    Under ``central`` trust the bounds are the plan's, of which mode ``paper`` has none; under ``local`` trust the
+    counts carry the device's own noise, so any word may appear with either sign. A share of ``distributed`` noise hides
+    nothing by itself, so a report that shows its counts is refused. Raises ProtocolError.
     """
+    if plan.trust == "distributed":
+        raise ProtocolError("counts: found counts in the clear; this round takes them under secure aggregation only")
+    largest = LOCAL_LIMIT if plan.mode == "paper" else weight_units(plan)
     for word, count in counts.items():
         if not 0 <= word < words:
             raise ProtocolError(f"counts: word id {word} is outside the word list; expected 0 to {words - 1}")
         if plan.trust == "local":
             if abs(count) > LOCAL_LIMIT:
                 raise ProtocolError(f"counts[{word}]: magnitude {count} is larger than any noised count can be")
-        elif not 0 < count <= weight_units(plan):
-            raise ProtocolError(f"counts[{word}]: found {count}, expected 1 to {weight_units(plan)} units")
-    if plan.trust == "central" and len(counts) > plan.max_words:
+        elif not 0 < count <= largest:
+            raise ProtocolError(f"counts[{word}]: found {count}, expected 1 to {largest} units")
+    if plan.trust == "central" and plan.mode == "bounded" and len(counts) > plan.max_words:
         raise ProtocolError(f"counts: found {len(counts)} words, expected at most {plan.max_words}")
 
 

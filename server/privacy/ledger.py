@@ -1,40 +1,47 @@
 """The privacy ledger: an append-only line per device, stream and accepted report.
 
-Every accepted report is charged in full, unamplified: no sampling assumption is made. Adjacency is the device's whole
-contribution to a round (user-round); lines of one device compose over rounds, so the figures bound what all releases
-together tell about one user. Pure epsilons add up; Gaussian mechanisms compose exactly (see
-:mod:`server.privacy.gaussian`); a contribution without noise makes the stream's epsilon infinite from then on.
+A line holds the mechanism and its parameters. Every accepted report is charged in full, unamplified: no sampling
+assumption is made. Lines of one device compose over rounds (see :mod:`server.privacy.composition`), so the figures
+bound what all releases together tell about one user, and about one utterance. A contribution without noise, or without
+a bound, makes the stream's epsilon infinite from then on.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, Row, func, insert, select
 
-from device_sdk.privacy.contributions import l1_sensitivity
-from device_sdk.wire.messages import DeltaPlan, MarginalPlan
-from server.privacy.gaussian import gaussian_epsilon
-from server.privacy.laplace import laplace_scale
-from server.rounds.settings import STREAMS, RoundSettings
+from server.privacy.charges import Charge
+from server.privacy.composition import Spent, compose, exchanged, quick_bound
+from server.rounds.settings import STREAMS
 from server.storage.schema import ledger
 
-__all__ = ["Charge", "Spent", "charge_for", "compose", "device_summary", "record", "spent", "summary"]
+__all__ = ["device_summary", "record", "spent", "summary", "within"]
 
 ADJACENCY = {
+    "marginals": "user: all that one device reports added or removed, composed over its rounds",
+    "deltas": "user: one device's deltas replaced by zero, their noise kept, composed over its rounds",
+}
+UTTERANCE_ADJACENCY = {
     "marginals": (
-        "user: one device's whole contribution to a round added or removed, composed over its rounds; an utterance "
-        "belongs to one round, so utterance-level loss is at most utterance_epsilon"
+        "utterance: one utterance added to what a device heard, or removed; it is reported in one round, where it may "
+        "take the place of every other word"
     ),
     "deltas": (
-        "user: one device's delta of a round replaced by zero, its noise kept, composed over its rounds; an utterance "
-        "that is learned from again in later rounds has no smaller bound than its user"
+        "utterance: one utterance added to what a device learns from, or removed; every delta from then on may be "
+        "another one"
     ),
 }
 TRUST = {
     "central": "the server sees every contribution before the round's noise is added; devices trust it with that",
+    "distributed": (
+        "every device adds a share of the noise, and the server sees the sum of all reports only; epsilon holds "
+        "against it as long as the smallest cohort's devices add what they should"
+    ),
     "local": "noise is added on the device; the server sees only noised counts",
     "share": (
         "the server sees every delta with the device's own share of the noise; epsilon holds for whoever sees the "
@@ -43,54 +50,6 @@ TRUST = {
     "none": "no noise is added anywhere; the server and everyone who gets the model may learn from it",
 }
 SAMPLING = "none: every accepted report is charged in full, without amplification"
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """What one report costs. epsilon: of a pure mechanism; squared_ratio: (sensitivity / noise)^2 of a Gaussian one."""
-
-    mechanism: str
-    trust: str
-    sensitivity: float
-    scale: float
-    epsilon: float = 0.0
-    squared_ratio: float = 0.0
-    unbounded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Composed cost of several charges."""
-
-    epsilon: float = 0.0
-    squared_ratio: float = 0.0
-    unbounded: bool = False
-    rounds: int = 0
-
-    def plus(self, charge: Charge) -> Spent:
-        return Spent(
-            self.epsilon + charge.epsilon,
-            self.squared_ratio + charge.squared_ratio,
-            self.unbounded or charge.unbounded,
-            self.rounds + 1,
-        )
-
-
-def charge_for(stream: str, settings: RoundSettings) -> Charge:
-    """The cost of one report in a round, known before the round opens."""
-    if stream == "marginals":
-        return _marginal_charge(settings.marginals or MarginalPlan())
-    return _delta_charge(settings.deltas or DeltaPlan(), settings.minimum)
-
-
-def compose(total: Spent, delta: float) -> tuple[float, float]:
-    """(epsilon, delta) of everything spent. Pure mechanisms alone need no delta: it is 0 for them."""
-    values = (total.epsilon, total.squared_ratio)
-    if total.unbounded or any(not math.isfinite(value) or value < 0 for value in values):
-        return math.inf, 0.0  # a line that makes no sense is the worst line: the ledger fails closed
-    if total.squared_ratio == 0:
-        return total.epsilon, 0.0
-    return total.epsilon + gaussian_epsilon(math.sqrt(total.squared_ratio), delta), delta
 
 
 def record(
@@ -103,76 +62,91 @@ def record(
 
 def spent(connection: Connection, device_id: str, stream: str) -> Spent:
     """What a device has spent in a stream so far."""
-    row = connection.execute(
-        _totals(ledger.c.device_id).where(ledger.c.device_id == device_id, ledger.c.stream == stream)
-    ).first()
-    return _spent(row) if row is not None else Spent()
+    query = _charges().where(ledger.c.device_id == device_id, ledger.c.stream == stream)
+    return Spent({_charge(row): row.times for row in connection.execute(query)})
+
+
+def within(connection: Connection, device_id: str, stream: str, charge: Charge, cap: float, delta: float) -> bool:
+    """Whether a device's epsilon in a stream stays within the cap with one more charge; what is unknown does not."""
+    if math.isinf(cap):
+        return True
+    total = spent(connection, device_id, stream).plus(charge)
+    return quick_bound(total, delta) <= cap or compose(total, delta)[0] <= cap
 
 
 def device_summary(connection: Connection, delta: float) -> list[dict[str, Any]]:
     """One line per device and stream, the dearest first."""
-    lines: list[dict[str, Any]] = []
-    for row in connection.execute(_totals(ledger.c.device_id, ledger.c.stream)):
-        epsilon, used = compose(_spent(row), delta)
-        lines.append(
-            {"device_id": row.device_id, "stream": row.stream, "epsilon": epsilon, "delta": used, "rounds": row.rounds}
-        )
+    lines = [
+        {"device_id": device_id, "stream": stream, **_levels(stream, total, delta), "rounds": total.rounds}
+        for (device_id, stream), total in _by_device(connection).items()
+    ]
     return sorted(lines, key=lambda line: (line["stream"], -line["epsilon"], line["device_id"]))
 
 
 def summary(connection: Connection, delta: float) -> dict[str, dict[str, Any]]:
-    """Per stream: the largest epsilon any device has spent, and what that number means.
+    """Per stream: the largest epsilons any device has spent, and what those numbers mean.
 
-    A stream that was never used has epsilon 0 and no rounds.
+    epsilon, delta: of a user; utterance_epsilon, utterance_delta: of an utterance; count_epsilon: of one count in all
+    releases of mode ``paper``, None without them. A stream that was never used has epsilon 0 and no rounds.
     """
-    lines = device_summary(connection, delta)
+    totals = _by_device(connection)
+    query = select(ledger.c.stream, ledger.c.trust, ledger.c.round_id).distinct()
+    used = [(row.stream, row.trust, row.round_id) for row in connection.execute(query)]
     streams: dict[str, dict[str, Any]] = {}
     for stream in STREAMS:
-        own = [line for line in lines if line["stream"] == stream]
-        worst = max(own, key=lambda line: float(line["epsilon"]), default=None)
-        facts = connection.execute(
-            select(
-                func.count(func.distinct(ledger.c.round_id)).label("rounds"),
-                func.max(ledger.c.epsilon).label("utterance"),
-            ).where(ledger.c.stream == stream)
-        ).one()
-        trusts = connection.execute(
-            select(ledger.c.trust).where(ledger.c.stream == stream).distinct().order_by(ledger.c.trust)
-        ).scalars()
-        labels = [str(label) for label in trusts]
+        # Thousands of devices share few histories.
+        own = [total for (_, name), total in totals.items() if name == stream]
+        levels = [_levels(stream, total, delta) for total in own]
+        labels = sorted({trust for name, trust, _ in used if name == stream})
+        counts = [line["count_epsilon"] for line in levels if line["count_epsilon"] is not None]
         streams[stream] = {
-            "epsilon": worst["epsilon"] if worst else 0.0,
-            "delta": worst["delta"] if worst else 0.0,
+            **_worst(levels, "epsilon", "delta"),
+            **_worst(levels, "utterance_epsilon", "utterance_delta"),
+            "count_epsilon": max(counts, default=None),
             "adjacency": ADJACENCY[stream],
+            "utterance_adjacency": UTTERANCE_ADJACENCY[stream],
             "sampling": SAMPLING,
             "trust_model": "; ".join(f"{label}: {TRUST[label]}" for label in labels) or "unused",
-            "rounds": facts.rounds,
+            "rounds": len({round_id for name, _, round_id in used if name == stream}),
             "devices": len(own),
-            "utterance_epsilon": facts.utterance or 0.0 if stream == "marginals" else None,
         }
     return streams
 
 
-def _marginal_charge(plan: MarginalPlan) -> Charge:
-    return Charge("discrete_laplace", plan.trust, l1_sensitivity(plan), laplace_scale(plan), epsilon=plan.epsilon)
+def _levels(stream: str, total: Spent, delta: float) -> dict[str, Any]:
+    """Epsilon and delta of a user and of an utterance. An utterance is in one report of counts, and in every delta."""
+    epsilon, used = compose(total, delta)
+    others = Spent(dict(zip(exchanged(total.charges), total.charges.values(), strict=True)))
+    parts = [Spent({charge: 1}) for charge in others.charges] if stream == "marginals" else [others]
+    utterance = max((compose(part, delta) for part in parts), default=(0.0, 0.0))
+    return {
+        "epsilon": epsilon,
+        "delta": used,
+        "utterance_epsilon": utterance[0],
+        "utterance_delta": utterance[1],
+        "count_epsilon": total.count_epsilon,
+    }
 
 
-def _delta_charge(plan: DeltaPlan, minimum: int) -> Charge:
-    total = plan.noise_stddev * math.sqrt(minimum)
-    if total == 0:
-        return Charge("none", "none", plan.clip_norm, 0.0, unbounded=True)
-    return Charge("gaussian", "share", plan.clip_norm, total, squared_ratio=(plan.clip_norm / total) ** 2)
+def _worst(levels: list[dict[str, Any]], epsilon: str, delta: str) -> dict[str, float]:
+    worst = max(levels, key=lambda line: float(line[epsilon]), default={epsilon: 0.0, delta: 0.0})
+    return {epsilon: worst[epsilon], delta: worst[delta]}
 
 
-def _totals(*keys: Any) -> Any:
-    return select(
-        *keys,
-        func.sum(ledger.c.epsilon).label("epsilon"),
-        func.sum(ledger.c.squared_ratio).label("squared_ratio"),
-        func.max(ledger.c.unbounded).label("unbounded"),
-        func.count().label("rounds"),
-    ).group_by(*keys)
+def _by_device(connection: Connection) -> dict[tuple[str, str], Spent]:
+    found: defaultdict[tuple[str, str], dict[Charge, int]] = defaultdict(dict)
+    for row in connection.execute(_charges(ledger.c.device_id, ledger.c.stream)):
+        found[row.device_id, row.stream][_charge(row)] = row.times
+    return {key: Spent(charges) for key, charges in found.items()}
 
 
-def _spent(row: Any) -> Spent:
-    return Spent(float(row.epsilon), float(row.squared_ratio), bool(row.unbounded), int(row.rounds))
+_PARAMETERS = tuple(field.name for field in fields(Charge))
+
+
+def _charges(*keys: Any) -> Any:
+    columns = [*keys, *(ledger.c[name] for name in _PARAMETERS)]
+    return select(*columns, func.count().label("times")).group_by(*columns)
+
+
+def _charge(row: Row[Any]) -> Charge:
+    return Charge(**{name: getattr(row, name) for name in _PARAMETERS})

@@ -58,7 +58,7 @@ def _offer(
             stream
             for stream in plans.streams
             if stream not in done
-            and (stream != "deltas" or plans.deltas is None or plans.deltas.revision <= message.revision)
+            and getattr(plans, stream).revision <= message.revision
             and (plans.goal is None or getattr(row, f"{stream}_reports") < plans.goal)
             and affordable(
                 connection, message.device_id, stream, plans, settings.cap(stream), settings.delta_probability

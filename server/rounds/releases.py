@@ -13,21 +13,28 @@ from sqlalchemy import Connection, Row, insert, update
 
 from device_sdk.errors import LearningError, StateError
 from device_sdk.learning.encoding import decode
-from device_sdk.privacy.local import local_scale
 from device_sdk.wire.messages import FIXED_POINT
 from server.aggregation import deltas, optimizers
 from server.aggregation import marginals as counting
 from server.aggregation.optimizers import update_norm
 from server.aggregation.teachers import follow
 from server.aggregation.weights_file import dump_weights, parse_tensors, parse_weights, read_metadata
-from server.privacy.laplace import laplace_scale, noise_variance, noised
+from server.privacy.noise import noised, plan_noise, released_variance
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.rounds.settings import RoundSettings
 from server.storage.blobs import BlobStore
 from server.storage.schema import releases, rounds
 
-__all__ = ["Lineage", "Rehearse", "Release", "release_deltas", "release_marginals", "store_release"]
+__all__ = [
+    "Lineage",
+    "Rehearse",
+    "Release",
+    "release_counts",
+    "release_deltas",
+    "release_marginals",
+    "store_release",
+]
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -68,33 +75,48 @@ def release_marginals(
     settings: RoundSettings, contributions: Sequence[Row[Any]], previous: Row[Any], background: Row[Any]
 ) -> Release:
     """The noised sum of the reports' counts, and the distribution that it makes of the ``previous`` one."""
-    plan = settings.marginals
-    assert plan is not None
     total = counting.init(marginal_registry.read_counts(previous).size)
     for contribution in contributions:
         total = counting.add(total, {int(word): count for word, count in (contribution.counts or {}).items()})
-    if plan.trust == "central":
-        drawn, draws, scale = noised(total.total, plan), 1, laplace_scale(plan)
-    else:  # every report carries its own noise
-        drawn, draws, scale = total.total, total.reports, float(local_scale(plan))
-    variance = draws * noise_variance(scale) / FIXED_POINT**2
-    released = marginal_registry.read_counts(previous) + drawn
-    cumulative = previous.variance + variance
+    return release_counts(settings, total, _inputs_sha256(contributions), previous, background)
+
+
+def release_counts(
+    settings: RoundSettings,
+    total: counting.CountSum,
+    inputs_sha256: str,
+    previous: Row[Any],
+    background: Row[Any],
+) -> Release:
+    """What a sum of reports releases: with the server's noise under trust ``central``, as it is where the devices have
+    added theirs. Mode ``paper`` takes the place of what was released before; bounded counts are added to it."""
+    plan = settings.marginals
+    assert plan is not None
+    drawn = noised(total.total, plan) if plan.trust == "central" else total.total
+    variance = released_variance(plan, total.reports)
+    if plan.mode == "paper":  # counts so far, without suppression (paper 002, eq. 8)
+        released, cumulative, suppression = drawn, variance, 0.0
+    else:
+        released = marginal_registry.read_counts(previous) + drawn
+        cumulative, suppression = previous.variance + variance, settings.suppression
     probabilities = counting.global_marginal(
-        released, cumulative, marginal_registry.read_probabilities(background), settings.smoothing, settings.suppression
+        released, cumulative, marginal_registry.read_probabilities(background), settings.smoothing, suppression
     )
-    kept = counting.surviving_counts(released, cumulative, settings.suppression)
+    kept = counting.surviving_counts(released, cumulative, suppression)
     return Release(
         stream="marginals",
-        inputs_sha256=_inputs_sha256(contributions),
-        reports=len(contributions),
+        inputs_sha256=inputs_sha256,
+        reports=total.reports,
         mechanism={
-            "name": "discrete_laplace",
+            "name": plan.mechanism,
+            "mode": plan.mode,
             "trust": plan.trust,
-            "scale": scale / FIXED_POINT,
+            "scale": plan_noise(plan).scale / FIXED_POINT,
             "epsilon": plan.epsilon,
+            "delta": plan.delta if plan.mechanism == "discrete_gaussian" else 0.0,
             "max_words": plan.max_words,
             "max_weight": plan.max_weight,
+            "minimum_survivors": plan.minimum_survivors,
         },
         variance=variance,
         counts=drawn,

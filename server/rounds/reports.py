@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,7 +11,8 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from device_sdk.wire.messages import Receipt
 from server.devices.authentication import Sender, spend_nonce
-from server.privacy.ledger import charge_for, compose, record, spent
+from server.privacy.charges import charge_for
+from server.privacy.ledger import record, within
 from server.problems import Refusal
 from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState
@@ -64,7 +64,7 @@ def accept(
         raise Refusal(409, "round_closed", f"round {row.id} was not open when the report arrived", "round_id")
     _check_single(connection, sender.device_id, contribution)
     charge = charge_for(contribution.stream, settings)
-    if not _within(connection, sender.device_id, contribution.stream, settings, cap, delta):
+    if not within(connection, sender.device_id, contribution.stream, charge, cap, delta):
         raise Refusal(403, "privacy_cap", f"{contribution.stream}: this device's epsilon would pass the cap {cap:g}")
     if contribution.utterances > UTTERANCES_LIMIT:
         raise Refusal(422, "utterances", f"utterances: expected at most {UTTERANCES_LIMIT}", "utterances")
@@ -101,7 +101,7 @@ def affordable(
     connection: Connection, device_id: str, stream: str, settings: RoundSettings, cap: float, delta: float
 ) -> bool:
     """Whether a device may still report in a stream of a round with these settings."""
-    return _within(connection, device_id, stream, settings, cap, delta)
+    return within(connection, device_id, stream, charge_for(stream, settings), cap, delta)
 
 
 def reported_streams(connection: Connection, device_id: str, round_id: str) -> set[str]:
@@ -123,15 +123,6 @@ def _check_single(connection: Connection, device_id: str, contribution: Contribu
     if contribution.stream in reported_streams(connection, device_id, contribution.round_id):
         detail = f"this device already sent its one {contribution.stream} report of round {contribution.round_id}"
         raise Refusal(409, "already_reported", detail, "device_id")
-
-
-def _within(
-    connection: Connection, device_id: str, stream: str, settings: RoundSettings, cap: float, delta: float
-) -> bool:
-    if math.isinf(cap):
-        return True
-    total = spent(connection, device_id, stream).plus(charge_for(stream, settings))
-    return compose(total, delta)[0] <= cap
 
 
 def _close_if_full(connection: Connection, round_id: str, settings: RoundSettings, now: float) -> bool:

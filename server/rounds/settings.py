@@ -76,6 +76,11 @@ class RoundSettings(BaseModel):
             raise ValueError("marginals, deltas: found neither; expected a plan for at least one stream")
         if self.goal is not None and self.goal < self.minimum:
             raise ValueError(f"goal: found {self.goal}, expected at least minimum = {self.minimum}")
+        if self.marginals is not None and self.minimum < self.marginals.minimum_survivors:
+            raise ValueError(
+                f"minimum: found {self.minimum}, expected at least minimum_survivors = "
+                f"{self.marginals.minimum_survivors}: the noise of fewer devices is too little"
+            )
         for plan in (self.marginals, self.deltas):
             for name, value in plan.model_dump().items() if plan is not None else ():
                 if isinstance(value, float) and not value < 1e9:

@@ -157,6 +157,9 @@ ledger = Table(
     Column("trust", String(16), nullable=False),
     Column("sensitivity", Float, nullable=False),
     Column("scale", Float, nullable=False),
+    # How many coordinates of that sensitivity one user moves, and the mechanism's own delta.
+    Column("coordinates", Integer, nullable=False, server_default="1"),
+    Column("delta", Float, nullable=False, server_default="0"),
     # What the charge adds to its stream: pure epsilons and squared Gaussian ratios add up; unbounded: no noise.
     Column("epsilon", Float, nullable=False),
     Column("squared_ratio", Float, nullable=False),

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from safetensors.numpy import load
 
-from device_sdk.checkin import Client, Refused, identity
+from device_sdk.checkin import Client, Refused, history, identity
 from device_sdk.checkin.exchange import (
     decode_marginals,
     enqueue_delta,
@@ -209,11 +209,32 @@ def test_marginals_are_taken_off_the_books_and_put_back_on_refusal(store: Store)
     assert message.counts == {1: 256, 2: 128}
     assert message.utterances == 3
     assert b"secret" not in report.body + report.restore
-    back = restored(after, report)
+    back = restored(store, after, report)
     np.testing.assert_array_equal(back.pending, before.pending)
     assert back.pending_utterances == 3
     other = MarginalCache("another list", after.counts, after.pending, {})
-    assert restored(other, report) is other
+    assert restored(store, other, report) is other
+
+
+def test_mode_paper_sends_every_count_so_far(store: Store) -> None:
+    """Without a bound, and again in every round; what a server refuses is counted once all the same."""
+    who, plan = enrolled(store), MarginalPlan(mode="paper")
+
+    def counts(round_id: str, pending: list[float]) -> tuple[dict[int, int], MarginalCache]:
+        offer = OFFER.model_copy(update={"round_id": round_id})
+        after = enqueue_marginals(store, who, offer, plan, cache(pending))
+        return MarginalReport.model_validate_json(waiting(store, URL)[-1].body).counts, after
+
+    assert counts("round-1", [0.0, 3.0, 0.5])[0] == {1: 768, 2: 128}
+    second, after = counts("round-2", [30.0, 1.0, 0.0])
+    assert second == {0: 7680, 1: 1024, 2: 128}
+    assert after.pending.sum() == 0
+    back = restored(store, after, waiting(store, URL)[-1])
+    np.testing.assert_array_equal(back.pending, [30.0, 1.0, 0.0])
+    assert counts("round-3", back.pending.tolist())[0] == second
+    assert history.read(store, "another list", 3).sum() == 0
+    history.clear(store)
+    assert counts("round-4", [1.0, 0.0, 0.0])[0] == {0: 256}
 
 
 def test_nothing_to_say_sends_nothing(store: Store) -> None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy.exc import DatabaseError
 
+from device_sdk.privacy.gaussian import gaussian_epsilon
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.app import create_app
-from server.privacy.gaussian import gaussian_epsilon
-from server.privacy.ledger import Charge, Spent, charge_for, compose
+from server.privacy.charges import PAPER, Charge, charge_for
+from server.privacy.composition import Spent, compose
 from server.rounds.settings import RoundSettings
 from server.service import Service
-from tests.server.parties import Operator, Party, initial, settings
+from tests.server.parties import HEADERS, Operator, Party, initial, settings
 
 DELTA = 1e-6
+LAPLACE = Charge("discrete_laplace", "central", 256, 5120.0, 20, epsilon=1.0)
 
 
 def test_charges() -> None:
@@ -31,31 +34,41 @@ def test_charges() -> None:
     )
     counts, delta = charge_for("marginals", plans), charge_for("deltas", plans)
     assert (counts.epsilon, counts.mechanism, counts.trust) == (2.0, "discrete_laplace", "central")
-    assert counts.sensitivity / counts.scale == pytest.approx(2.0)
+    assert (counts.sensitivity, counts.coordinates, counts.scale) == (256, 20, 20 * 256 / 2.0)
     # The smallest cohort that may be released carries 4 shares of noise: 0.5 * sqrt(4).
     assert (delta.scale, delta.squared_ratio, delta.unbounded) == (1.0, 9.0, False)
     assert charge_for("deltas", RoundSettings(deltas=DeltaPlan())).unbounded
 
 
 @pytest.mark.parametrize(
-    ("total", "expected"),
+    ("plan", "epsilon"),
     [
-        (Spent(), (0.0, 0.0)),
-        (Spent(epsilon=3.0), (3.0, 0.0)),
-        (Spent(squared_ratio=4.0), (gaussian_epsilon(2.0, DELTA), DELTA)),
-        (Spent(epsilon=1.0, squared_ratio=4.0), (1.0 + gaussian_epsilon(2.0, DELTA), DELTA)),
-        (Spent(epsilon=1.0, unbounded=True), (math.inf, 0.0)),
-        (Spent(epsilon=math.nan), (math.inf, 0.0)),
-        (Spent(squared_ratio=-1.0), (math.inf, 0.0)),
+        ({"mechanism": "discrete_gaussian"}, 1.0),
+        ({"mechanism": "discrete_gaussian", "epsilon": 4.0, "delta": 1e-8}, 4.0),
+        ({"mechanism": "discrete_gaussian", "trust": "local"}, 1.0),
+        ({"mechanism": "discrete_gaussian", "trust": "distributed", "minimum_survivors": 4}, 1.0),
+        ({"trust": "local", "epsilon": 8.0}, 8.0),
+        ({"max_words": 1, "max_weight": 2.0, "epsilon": 0.5}, 0.5),
     ],
 )
-def test_composition(total: Spent, expected: tuple[float, float]) -> None:
-    assert compose(total, DELTA) == pytest.approx(expected)
+def test_a_report_costs_what_its_plan_says(plan: dict[str, Any], epsilon: float) -> None:
+    whole = MarginalPlan(**plan)
+    total = Spent().plus(charge_for("marginals", RoundSettings(marginals=whole, minimum=4)))
+    found, _ = compose(total, whole.delta)
+    if whole.mechanism == "discrete_gaussian":
+        assert found == pytest.approx(epsilon, rel=2e-3)
+    else:
+        assert found <= epsilon * (1 + 1e-9)
+        assert compose(total, 1e-300)[0] == pytest.approx(epsilon, rel=1e-3), "pure: without a delta it costs all of it"
 
 
-def test_plus_adds_one_round() -> None:
-    total = Spent().plus(Charge("x", "central", 1, 1, epsilon=0.5)).plus(Charge("none", "none", 1, 0, unbounded=True))
-    assert total == Spent(0.5, 0.0, True, 2)
+def test_mode_paper_promises_one_count_and_no_more() -> None:
+    charge = charge_for("marginals", RoundSettings(marginals=MarginalPlan(mode="paper", epsilon=0.5)))
+    total = Spent().plus(charge).plus(charge)
+    assert (charge.mechanism, charge.unbounded, charge.count_epsilon) == (PAPER, True, 0.5)
+    assert total.count_epsilon == 1.0, "a count said in the first round is in the second release too"
+    assert compose(total, DELTA) == (math.inf, 0.0)
+    assert Spent().plus(LAPLACE).count_epsilon is None
 
 
 def test_summary_over_rounds(operator: Operator, devices: Callable[[int], list[Party]]) -> None:
@@ -70,13 +83,23 @@ def test_summary_over_rounds(operator: Operator, devices: Callable[[int], list[P
         operator.close(round_id)
     found = operator.get("privacy")
     marginals, deltas = found["streams"]["marginals"], found["streams"]["deltas"]
-    assert (marginals["epsilon"], marginals["delta"], marginals["rounds"], marginals["devices"]) == (1.0, 0.0, 2, 2)
-    assert marginals["utterance_epsilon"] == 0.5
+    once = charge_for("marginals", RoundSettings(marginals=MarginalPlan(epsilon=0.5)))
+    first_spent, second_spent = (compose(Spent({once: rounds}), DELTA)[0] for rounds in (2, 1))
+    assert second_spent < first_spent < 1.0, "less than 0.5 a round"
+    assert (marginals["epsilon"], marginals["delta"]) == (first_spent, DELTA)
+    assert (marginals["rounds"], marginals["devices"]) == (2, 2)
+    # An utterance is in one round, where all 20 words may give way to 20 others.
+    assert marginals["utterance_epsilon"] == compose(Spent({replace(once, coordinates=40, epsilon=1.0): 1}), DELTA)[0]
+    assert marginals["count_epsilon"] is None
     assert marginals["trust_model"].startswith("central")
     assert deltas["epsilon"] == pytest.approx(gaussian_epsilon(math.sqrt(2) / 2, DELTA))
     assert (deltas["delta"], deltas["devices"]) == (DELTA, 1)
-    assert {"adjacency", "sampling", "trust_model"} <= deltas.keys()
-    assert [line["epsilon"] for line in found["devices"] if line["stream"] == "marginals"] == [1.0, 0.5]
+    assert deltas["utterance_epsilon"] == pytest.approx(gaussian_epsilon(math.sqrt(2), DELTA))
+    assert {"adjacency", "utterance_adjacency", "sampling", "trust_model"} <= deltas.keys()
+    assert [line["epsilon"] for line in found["devices"] if line["stream"] == "marginals"] == [
+        first_spent,
+        second_spent,
+    ]
 
 
 def test_no_noise_is_infinite(operator: Operator, device: Party) -> None:
@@ -88,7 +111,9 @@ def test_no_noise_is_infinite(operator: Operator, device: Party) -> None:
 def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
     from fastapi.testclient import TestClient
 
-    app = create_app(settings(tmp_path, marginals_cap=1.0, deltas_cap=50.0), initial())
+    charge = charge_for("marginals", RoundSettings(marginals=MarginalPlan(epsilon=0.5)))
+    two, three = (compose(Spent({charge: rounds}), DELTA)[0] for rounds in (2, 3))
+    app = create_app(settings(tmp_path, marginals_cap=(two + three) / 2, deltas_cap=50.0), initial())
     with TestClient(app) as http:
         operator, device = Operator(http), Party(http).enrol()
         for number in range(3):
@@ -98,10 +123,14 @@ def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
             operator.close(round_id)
             assert (offer is not None, answer.status_code) == ((True, 200) if number < 2 else (False, 403))
         assert answer.json()["code"] == "privacy_cap"
-        round_id = operator.open(marginals=None, deltas={})
-        refused = device.send_delta(round_id, model_version=operator.get("status")["model_version"])
-        assert (refused.status_code, refused.json()["code"]) == (403, "privacy_cap")
-        assert operator.get("privacy")["streams"]["marginals"]["epsilon"] == 1.0
+        assert operator.get("privacy")["streams"]["marginals"]["epsilon"] == two
+        for stream, plan in (
+            ("deltas", {"marginals": None, "deltas": {}}),
+            ("marginals", {"marginals": {"mode": "paper"}}),
+        ):
+            refused = http.post("/v1/operator/rounds", json={"settings": plan}, headers=HEADERS)
+            assert (refused.status_code, refused.json()["code"]) == (422, "privacy_cap")
+            assert refused.json()["field"] == stream
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM ledger", "UPDATE ledger SET epsilon = 0"])

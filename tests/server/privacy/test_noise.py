@@ -10,21 +10,60 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import PrivacyError
-from device_sdk.privacy.contributions import l1_sensitivity
+from device_sdk.privacy.contributions import l1_sensitivity, l2_sensitivity
+from device_sdk.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_ratio
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
-from server.privacy import laplace
-from server.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from server.privacy.laplace import laplace_scale, noise_variance, noised
+from server.privacy import noise
+from server.privacy.noise import Noise, laplace_variance, noised, plan_noise, released_variance
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.3, 20.0])
 def test_spread_of_the_draws(epsilon: float) -> None:
     plan = MarginalPlan(epsilon=epsilon)
     draws = noised(np.zeros(20_000, np.int64), plan).astype(np.float64)
-    expected = noise_variance(laplace_scale(plan))
+    expected = plan_noise(plan).variance
     # The kurtosis of a Laplace draw is 6: five standard errors of the variance of 20,000 draws are 18 %.
     assert draws.var() == pytest.approx(expected, rel=0.18)
     assert abs(draws.mean()) < 5 * math.sqrt(expected / draws.size)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (4.0, 1e-9)])
+def test_gaussian_noise_has_the_deviation_that_the_plan_asks_for(epsilon: float, delta: float) -> None:
+    plan = MarginalPlan(mechanism="discrete_gaussian", epsilon=epsilon, delta=delta)
+    deviation = plan_noise(plan).scale
+    assert gaussian_epsilon(l2_sensitivity(plan) / deviation, delta) == pytest.approx(epsilon, rel=1e-4)
+    assert gaussian_epsilon(l2_sensitivity(plan) / deviation, delta) <= epsilon
+    draws = noised(np.zeros(5_000, np.int64), plan)
+    assert draws.std() == pytest.approx(deviation, rel=5 / math.sqrt(2 * draws.size))
+    assert np.abs(draws).max() < 6 * deviation
+
+
+def test_papers_noise_is_one_over_epsilon_words() -> None:
+    plan = MarginalPlan(mode="paper", epsilon=0.5)
+    assert plan_noise(plan).scale == 2.0 * FIXED_POINT
+    assert released_variance(plan, 9) == pytest.approx(2 * 2.0**2, rel=1e-4)
+
+
+def test_variance_of_a_release_counts_the_draws_in_it() -> None:
+    central = MarginalPlan(mechanism="discrete_gaussian")
+    shares = MarginalPlan(mechanism="discrete_gaussian", trust="distributed", minimum_survivors=10)
+    assert released_variance(shares, 10) == pytest.approx(released_variance(central, 10), rel=1e-5)
+    assert released_variance(shares, 20) == pytest.approx(2 * released_variance(central, 1), rel=1e-5)
+    with pytest.raises(PrivacyError, match="devices add the noise"):
+        noised(np.zeros(3, np.int64), shares)
+
+
+@given(st.floats(1e-3, 50), st.floats(1e-12, 0.3))
+def test_the_calibrated_ratio_is_the_largest_that_holds(epsilon: float, delta: float) -> None:
+    ratio = gaussian_ratio(epsilon, delta)
+    assert gaussian_delta(ratio, epsilon) <= delta
+    assert gaussian_delta(ratio * (1 + 1e-6), epsilon) >= delta * (1 - 1e-3)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.1), (math.inf, 0.1), (1.0, 0.0), (1.0, 1.0)])
+def test_calibration_domain(epsilon: float, delta: float) -> None:
+    with pytest.raises(PrivacyError, match="expected epsilon"):
+        gaussian_ratio(epsilon, delta)
 
 
 def test_noise_is_fresh_and_added_to_the_counts() -> None:
@@ -45,7 +84,7 @@ def test_sensitivity_is_the_bound_that_devices_keep(max_words: int, max_weight: 
 
 
 def test_a_scale_that_costs_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laplace, "laplace_scale", lambda plan: 10.0)
+    monkeypatch.setattr(noise, "plan_noise", lambda plan: Noise("discrete_laplace", 10.0))
     with pytest.raises(PrivacyError, match="noise scale"):
         noised(np.zeros(3, np.int64), MarginalPlan(epsilon=1.0))
 
@@ -54,8 +93,8 @@ def test_variance_against_the_sum_of_the_distribution() -> None:
     scale = 2.5
     values = np.arange(-400, 401)
     weights = np.exp(-np.abs(values) / scale)
-    assert noise_variance(scale) == pytest.approx((values**2 * weights).sum() / weights.sum(), rel=1e-9)
-    assert noise_variance(0.0) == noise_variance(1e-6) == 0.0
+    assert laplace_variance(scale) == pytest.approx((values**2 * weights).sum() / weights.sum(), rel=1e-9)
+    assert laplace_variance(0.0) == laplace_variance(1e-6) == 0.0
 
 
 @pytest.mark.parametrize(("ratio", "rounds"), [(0.05, 1), (0.3, 4), (1.0, 1), (1.0, 9)])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import IdiolectError, LearningError, StateError
-from server.privacy import laplace
+from server.privacy import noise
 from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts
 from server.rounds import advance as advancing
@@ -307,7 +307,7 @@ def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.Monkey
         device.send_counts(round_id, {7: 256})
         own: Service = operator.http.app.state.service
         both = threading.Barrier(2)
-        draw = laplace.noised
+        draw = noise.noised
 
         def together(*arguments: Any) -> Any:
             both.wait(20)
@@ -333,7 +333,7 @@ def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_failing_step_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.service.PAUSE_AFTER_FAILURE", 0.01)
     calls: list[str] = []
-    whole = laplace.noised
+    whole = noise.noised
 
     def once(*arguments: Any) -> Any:
         calls.append("")

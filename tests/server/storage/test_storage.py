@@ -12,6 +12,7 @@ from sqlalchemy import insert, inspect
 from sqlalchemy.exc import IntegrityError
 
 from device_sdk.errors import StateError
+from server.privacy.ledger import spent, summary
 from server.storage.blobs import TEMPORARY, BlobStore, FolderLock
 from server.storage.database import Database
 from server.storage.schema import devices, metadata
@@ -59,6 +60,40 @@ def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) ->
             connection.exec_driver_sql("DELETE FROM publications")
     with pytest.raises(IntegrityError), database.write() as connection:
         connection.exec_driver_sql("UPDATE models SET teacher = 'nobody'")
+    database.close()
+
+
+def test_lines_of_an_older_ledger_keep_what_they_cost(tmp_path: Path) -> None:
+    from alembic import command
+
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    old = Database(url)
+    with old.write() as connection:
+        command.downgrade(old.alembic_config(connection), "0002")
+        assert "coordinates" not in {column["name"] for column in inspect(connection).get_columns("ledger")}
+        connection.exec_driver_sql("INSERT INTO devices (id, public_key, enrolled_at) VALUES ('d1', 'key', 0)")
+        connection.exec_driver_sql(
+            "INSERT INTO rounds (id, number, state, settings, created_at, marginals_reports, deltas_reports, note) "
+            "VALUES ('r1', 1, 'published', '{}', 0, 1, 0, '')"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO reports (id, device_id, round_id, stream, body_sha256, size, utterances, accepted_at) "
+            "VALUES ('p1', 'd1', 'r1', 'marginals', '', 0, 1, 0)"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO ledger (device_id, stream, round_id, report_id, mechanism, trust, sensitivity, scale, "
+            "epsilon, squared_ratio, unbounded, charged_at) "
+            "VALUES ('d1', 'marginals', 'r1', 'p1', 'discrete_laplace', 'central', 5120, 5120, 1, 0, 0, 0)"
+        )
+    old.close()
+    database = Database(url)
+    with database.write() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+        (charge,) = spent(connection, "d1", "marginals").charges
+        assert (charge.coordinates, charge.delta, charge.epsilon) == (1, 0.0, 1.0)
+        assert summary(connection, 1e-6)["marginals"]["epsilon"] == pytest.approx(1.0, rel=1e-4)
+        with pytest.raises(IntegrityError, match="append-only"):
+            connection.exec_driver_sql("DELETE FROM ledger")
     database.close()
 
 

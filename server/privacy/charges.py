@@ -1,0 +1,70 @@
+"""What one accepted report costs: a line of the ledger, known before the round opens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from device_sdk.privacy.contributions import l1_sensitivity, l2_sensitivity, weight_units
+from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan
+from server.privacy.noise import plan_noise
+from server.rounds.settings import RoundSettings
+
+__all__ = ["PAPER", "Charge", "charge_for"]
+
+PAPER = "paper_laplace"
+"""Mechanism of rounds in mode ``paper``: an epsilon of one count, none of an utterance or a user."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Charge:
+    """A mechanism with its parameters.
+
+    sensitivity: the most by which one user changes one coordinate (a word's count; for deltas, the whole in its L2
+    norm). coordinates: how many one user changes at most, each with its own draw. scale: of the noise that hides it,
+    the Laplace scale or a standard deviation. delta: a chance of failure besides what composition asks for.
+    epsilon, squared_ratio: the same as a bound that just adds up: epsilon of a pure mechanism, and (L2 sensitivity /
+    deviation)^2 of a Gaussian one. unbounded: no epsilon holds for a user.
+    """
+
+    mechanism: str
+    trust: str
+    sensitivity: float
+    scale: float
+    coordinates: int = 1
+    delta: float = 0.0
+    epsilon: float = 0.0
+    squared_ratio: float = 0.0
+    unbounded: bool = False
+
+    @property
+    def count_epsilon(self) -> float | None:
+        """What paper 002 states: epsilon of one count in one release; None where more is promised than that."""
+        return self.sensitivity / self.scale if self.mechanism == PAPER else None
+
+
+def charge_for(stream: str, settings: RoundSettings) -> Charge:
+    """The cost of one report in a round."""
+    if stream == "marginals":
+        return _marginal_charge(settings.marginals or MarginalPlan())
+    return _delta_charge(settings.deltas or DeltaPlan(), settings.minimum)
+
+
+def _marginal_charge(plan: MarginalPlan) -> Charge:
+    scale = plan_noise(plan).scale
+    if plan.mode == "paper":
+        return Charge(PAPER, plan.trust, FIXED_POINT, scale, unbounded=True)
+    if plan.mechanism == "discrete_gaussian":
+        # What the smallest cohort's shares add up to: more survivors, more noise.
+        total = scale * math.sqrt(plan.minimum_survivors)
+        ratio = (l2_sensitivity(plan) / total) ** 2
+        return Charge("discrete_gaussian", plan.trust, weight_units(plan), total, plan.max_words, squared_ratio=ratio)
+    epsilon = l1_sensitivity(plan) / scale
+    return Charge("discrete_laplace", plan.trust, weight_units(plan), scale, plan.max_words, epsilon=epsilon)
+
+
+def _delta_charge(plan: DeltaPlan, minimum: int) -> Charge:
+    total = plan.noise_stddev * math.sqrt(minimum)
+    if total == 0:
+        return Charge("none", "none", plan.clip_norm, 0.0, unbounded=True)
+    return Charge("gaussian", "share", plan.clip_norm, total, squared_ratio=(plan.clip_norm / total) ** 2)

@@ -1,0 +1,77 @@
+"""The noise of a marginals round: which, how much, and who adds it. Counts and scales are in fixed-point units."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.errors import PrivacyError
+from device_sdk.privacy.contributions import l1_sensitivity
+from device_sdk.privacy.local import gaussian_variance, local_scale, share_variance
+from device_sdk.wire.messages import FIXED_POINT, MarginalPlan, NoiseMechanism
+from server.privacy import samplers
+
+__all__ = ["Noise", "laplace_variance", "noised", "plan_noise", "released_variance"]
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What is drawn for every word. scale: of the Laplace distribution, or the standard deviation of the Gaussian."""
+
+    mechanism: NoiseMechanism
+    scale: float
+
+    @property
+    def variance(self) -> float:
+        """Of one draw, in squared units."""
+        return laplace_variance(self.scale) if self.mechanism == "discrete_laplace" else self.scale**2
+
+
+def plan_noise(plan: MarginalPlan) -> Noise:
+    """One party's noise: the server's under trust ``central``, each device's otherwise.
+
+    Central: such that one release costs at most ``plan.epsilon`` (and ``plan.delta``, where it is Gaussian). Mode
+    ``paper``: scale 1 / epsilon words (paper 002, eq. 9).
+    """
+    if plan.mechanism == "discrete_gaussian":
+        variance = gaussian_variance(plan) if plan.trust == "central" else share_variance(plan)
+        return Noise("discrete_gaussian", math.sqrt(variance))
+    if plan.trust == "local":
+        return Noise("discrete_laplace", float(local_scale(plan)))
+    sensitivity = FIXED_POINT if plan.mode == "paper" else l1_sensitivity(plan)
+    return Noise("discrete_laplace", sensitivity / plan.epsilon)
+
+
+def released_variance(plan: MarginalPlan, reports: int) -> float:
+    """Variance of one word's noise in a release of so many reports, in squared words: one draw of the server's, or one
+    of every device's."""
+    return (1 if plan.trust == "central" else reports) * plan_noise(plan).variance / FIXED_POINT**2
+
+
+def laplace_variance(scale: float) -> float:
+    """Variance of a discrete Laplace draw of the given scale: 2 p / (1 - p)^2 with p = exp(-1 / scale)."""
+    if scale <= 0:
+        return 0.0
+    decay = math.exp(-1.0 / scale)
+    return 2.0 * decay / math.expm1(-1.0 / scale) ** 2
+
+
+def noised(counts: NDArray[np.int64], plan: MarginalPlan) -> NDArray[np.int64]:
+    """``counts`` [words], each plus an independent draw of the server's noise. Secret randomness: no seed, ever.
+
+    Raises PrivacyError if the sampler itself says that a release would cost more than plan.epsilon, and for a plan
+    whose noise the devices add.
+    """
+    if plan.trust != "central":
+        raise PrivacyError(f"trust: found {plan.trust}, where devices add the noise; expected central")
+    noise = plan_noise(plan)
+    if noise.mechanism == "discrete_gaussian":
+        return samplers.gaussian_draws(counts, noise.scale)
+    cost = samplers.laplace_loss(noise.scale, FIXED_POINT if plan.mode == "paper" else l1_sensitivity(plan))
+    # The sampler rounds upwards: one part in 10^12 is its rounding, anything more is a wrong scale.
+    if cost > plan.epsilon * (1 + 1e-12):
+        raise PrivacyError(f"noise scale {noise.scale}: costs {cost}, expected at most {plan.epsilon}")
+    return samplers.laplace_draws(counts, noise.scale)
