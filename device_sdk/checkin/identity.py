@@ -16,7 +16,7 @@ from device_sdk.errors import StateError
 from device_sdk.state import Store
 from device_sdk.wire import signing
 
-__all__ = ["Identity", "enrolled", "load", "new", "signed_headers"]
+__all__ = ["Identity", "enrolled", "load", "new", "server_name", "signed_headers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ def enrolled(store: Store, identity: Identity, device_id: str) -> Identity:
 
 def load(store: Store, server: str) -> Identity | None:
     """The identity at ``server``, None where there is none. Every server knows the device by another key."""
-    content = store.get("identity", _name(server))
+    content = store.get("identity", server_name(server))
     if content is None:
         return None
     try:
         fields = json.loads(content)
         return Identity(base64.b64decode(fields["private_key"]), server, fields["device_id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"identity/{_name(server)}: found an unreadable value ({error})") from error
+        raise StateError(f"identity/{server_name(server)}: found an unreadable value ({error})") from error
 
 
 def signed_headers(
@@ -81,8 +81,9 @@ def _keep(store: Store, identity: Identity) -> None:
         "private_key": base64.b64encode(identity.private_key).decode(),
         "device_id": identity.device_id,
     }
-    store.put("identity", _name(identity.server), json.dumps(fields).encode())
+    store.put("identity", server_name(identity.server), json.dumps(fields).encode())
 
 
-def _name(server: str) -> str:
+def server_name(server: str) -> str:
+    """How the state names a server: by a hash of its URL."""
     return sha256(server.encode()).hexdigest()[:16]

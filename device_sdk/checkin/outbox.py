@@ -54,8 +54,12 @@ def release(store: Store, report_id: str) -> None:
 
 
 def discard(store: Store, kind: Literal["marginals", "deltas"]) -> int:
-    """Takes out every report of a stream, for whatever server; returns how many. Their content is not restored."""
+    """Takes out every report of a stream, for whatever server; returns how many. Their content is not restored. A part
+    in secure aggregation ends with those of the counts: what was sent of it stays masked."""
     with store.transaction():
+        if kind == "marginals":
+            for name in store.names("aggregation"):
+                store.delete("aggregation", name)
         found = [name for name in store.names("outbox") if _read(name, store.get("outbox", name) or b"").kind == kind]
         for name in found:
             release(store, name)

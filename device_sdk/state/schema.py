@@ -43,6 +43,7 @@ TABLES: Mapping[str, Table] = {
     "marginals": Table("the global distribution last pulled from the server"),
     "weights": Table("the published base where it is newer than the bundle, the local weights and the teacher's", True),
     "outbox": Table("exact bytes of reports until the server acknowledges them", True),
+    "aggregation": Table("the device's part in a secure aggregation that is not over", True),
     "identity": Table("the device's signing key and id at a server"),
     "settings": Table("versions, counters and the ledger of what was sent"),
 }
@@ -61,6 +62,9 @@ RECORDS: tuple[Record, ...] = (
     Record("weights", "teacher", "weights", "safetensors: the parameters of the teacher that are not the base's"),
     Record(
         "outbox", "[0-9a-f]{32}", "outbox", "a report's head and body, and the counts that go back if it is refused"
+    ),
+    Record(
+        "aggregation", "[0-9a-f]{16}", "outbox", "JSON: keys of one round, exact messages, and the counts that go back"
     ),
     Record("identity", "[0-9a-f]{16}", "identity", "JSON: Ed25519 key and device id at the server of that URL's hash"),
     Record("settings", "bundle", "settings", "name and version of the app's bundle"),

@@ -18,7 +18,7 @@ from device_sdk.state.schema import META, TABLES
 
 __all__ = ["FILED_BYTES", "SCHEMA_VERSION", "Store"]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 FILED_BYTES = 1 << 14
 """A value of at least this size lies in a file of its own, in tables declared so."""
 
@@ -169,17 +169,12 @@ class Store:
         if version == 0:
             with self.transaction():
                 self._run("CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL)")
-                for table in TABLES:
-                    self._run(
-                        f"CREATE TABLE {table} (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE NOT NULL, "
-                        "value BLOB NOT NULL, file TEXT)"
-                    )
+                self._add_tables()
                 self._write_meta()
                 self._run(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        elif version in (1, SCHEMA_VERSION):
+        elif 1 <= version <= SCHEMA_VERSION:
             self._read_meta()
-            if version == 1:
-                self._add_files()
+            self._upgrade(version)
         else:
             raise StateError(
                 f"{self.folder / 'state.sqlite'}: schema version: found {version}, expected {SCHEMA_VERSION}; "
@@ -202,12 +197,25 @@ class Store:
         self._run("PRAGMA wal_checkpoint(TRUNCATE)")
         self._run("DELETE FROM meta WHERE name = 'erasing'")
 
-    def _add_files(self) -> None:
-        """Version 1 had every value in its row; they stay there until they are written again."""
+    def _upgrade(self, version: int) -> None:
+        """Version 1 had every value in its row; they stay there until they are written again. Version 2 had fewer
+        tables."""
+        if version == SCHEMA_VERSION:
+            return
         with self.transaction():
-            for table in TABLES:
-                self._run(f"ALTER TABLE {table} ADD COLUMN file TEXT")
+            if version == 1:
+                for (table,) in self._rows("SELECT name FROM sqlite_schema WHERE type = 'table'"):
+                    if table in TABLES:
+                        self._run(f"ALTER TABLE {table} ADD COLUMN file TEXT")
+            self._add_tables()
             self._run(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _add_tables(self) -> None:
+        for table in TABLES:
+            self._run(
+                f"CREATE TABLE IF NOT EXISTS {table} (id INTEGER PRIMARY KEY AUTOINCREMENT, "
+                "name TEXT UNIQUE NOT NULL, value BLOB NOT NULL, file TEXT)"
+            )
 
     def _filed(self, table: str) -> list[Any]:
         return [row[0] for row in self._rows(f"SELECT file FROM {table} WHERE file IS NOT NULL")]
