@@ -75,7 +75,8 @@ class Knowledge:
             student = Student(parameters, parameters)
         else:
             _check_local(local, base)
-            student = Student(local.weights, local.teacher, Momentum(), local.steps, local.utterances, local.start)
+            teacher = local.weights if local.teacher is None else local.teacher
+            student = Student(local.weights, teacher, Momentum(), local.steps, local.utterances, local.start)
         if not replaced:
             student = _with_gradients(
                 _with_teacher(student, records.read_published_teacher(store), bundle), store, base
@@ -115,15 +116,13 @@ class Knowledge:
 
     def commit(self, student: Student, watch: Watch | None = None) -> None:
         """Makes these the local weights, and this what the guard remembers of them; None leaves that."""
-        teacher = student.teacher if student.teacher_version is None else student.weights  # the server's is stored once
-        local = records.Local(self.base.version, student.weights, teacher, student.steps, student.utterances)
         with self._guard:
             if not self.consent.deltas:  # withdrawn while the student learned
                 student = replace(student, gradients=None)
             with self.store.transaction():
                 if student.start is None and self.student.start is not None:
                     records.drop_local(self.store)
-                records.write_local(self.store, local, self.base.weights)
+                records.write_local(self.store, _local(student, self.base), self.base.weights)
                 if student.gradients is not None:
                     self._write_gradients(student.gradients)
                 if watch is not None:
@@ -175,8 +174,7 @@ class Knowledge:
                 records.drop_local(self.store)
                 if student.start is not None:
                     records.write_start(self.store, student.start, base.weights)
-                    local = records.Local(base.version, student.weights, student.teacher, 0, 0)
-                    records.write_local(self.store, local, base.weights)
+                    records.write_local(self.store, _local(student, base), base.weights)
                 if student.gradients is not None:
                     records.write_gradients(self.store, _collected(student.gradients, base.version))
                 watch = replace(self.watch, served=1.0, drift=1.0)
@@ -310,6 +308,11 @@ def _with_gradients(student: Student, store: Store, base: Bundle) -> Student:
 def _collected(gradients: GradientSum, base: str) -> records.Collected:
     assert gradients.limit is not None
     return records.Collected(base, gradients.sum, gradients.utterances, gradients.limit)
+
+
+def _local(student: Student, base: Bundle) -> records.Local:
+    teacher = student.teacher if student.teacher_version is None else None  # the server's is stored as published
+    return records.Local(base.version, student.weights, teacher, student.steps, student.utterances)
 
 
 def _check_local(local: records.Local, base: Bundle) -> None:

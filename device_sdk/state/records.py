@@ -55,11 +55,11 @@ class Published:
 @dataclass(frozen=True, slots=True)
 class Local:
     """What steps made of the base. base: version it started from; steps, utterances: since then. start: the weights
-    then, None for the base's own."""
+    then, None for the base's own. teacher: None where the server's labels, which is stored as it was published."""
 
     base: str
     weights: Arrays
-    teacher: Arrays
+    teacher: Arrays | None
     steps: int
     utterances: int
     start: Arrays | None = None
@@ -161,14 +161,14 @@ def read_local(store: Store, base: Arrays) -> Local | None:
     """
     head = store.get("settings", "local")
     weights, teacher, start = (store.get("weights", name) for name in ("local", "teacher", "start"))
-    if head is None or weights is None or teacher is None:
+    if head is None or weights is None:
         return None
     try:
         fields = json.loads(head)
         return Local(
             fields["base"],
             {**base, **load(weights)},
-            {**base, **load(teacher)},
+            None if teacher is None else {**base, **load(teacher)},
             int(fields["steps"]),
             int(fields["utterances"]),
             None if start is None else {**base, **load(start)},
@@ -183,11 +183,14 @@ def write_local(store: Store, local: Local, base: Arrays) -> None:
     base: the parameters of the base; only arrays that differ from them, in any bit, are written.
     """
     head = {"base": local.base, "steps": local.steps, "utterances": local.utterances}
-    weights, teacher = _bytes(local.weights, base), _bytes(local.teacher, base)
+    weights = _bytes(local.weights, base)
     with store.transaction():
         store.put("settings", "local", json.dumps(head).encode())
         store.put("weights", "local", weights)
-        store.put("weights", "teacher", teacher)
+        if local.teacher is None:
+            store.delete("weights", "teacher")
+        else:
+            store.put("weights", "teacher", _bytes(local.teacher, base))
 
 
 def write_start(store: Store, weights: Arrays, base: Arrays) -> None:

@@ -369,9 +369,11 @@ def test_the_servers_teacher_labels_where_the_app_wants_it(
         taught(one, 2)
         assert one.student.steps == 1
         assert all(np.array_equal(one.student.teacher[name], array) for name, array in before.items())
+        assert {"local", "published_teacher"} <= set(one._store.names("weights"))
+        assert one._store.get("weights", "teacher") is None, "what the server has published is not stored again"
         assert other.check_in(server.url, TOKEN).teacher_version is None, "another app keeps its own"
     with opened(tmp_path / "one", tiny_bundle, follows) as one:
-        assert one.student.teacher_version == report.teacher_version
+        assert (one.student.teacher_version, one.student.steps) == (report.teacher_version, 1)
         assert all(np.array_equal(one.student.teacher[name], array) for name, array in before.items())
         second = server.open_round(deltas=plan["deltas"])
         one.check_in(server.url)

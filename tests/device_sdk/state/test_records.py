@@ -43,6 +43,19 @@ def test_local_weights_come_back_bit_for_bit(store, base, own, teacher, moved, s
         assert all(one[name].tobytes() == other[name].tobytes() for name in other)
 
 
+def test_weights_under_the_servers_teacher_are_stored_once(tmp_path: Path) -> None:
+    base = {name: np.zeros((2, 3), np.float32) for name in NAMES}
+    student = {name: np.full((2, 3), 7.0, np.float32) for name in NAMES}
+    store = Store(tmp_path, KEY)
+    for teacher in (student, None):  # the device's own, then the server's
+        records.write_local(store, records.Local("base-1", student, teacher, 1, 1), base)
+    assert store.names("weights") == ["local"]
+    found = records.read_local(store, base)
+    store.close()
+    assert found is not None and found.teacher is None
+    assert all(np.array_equal(found.weights[name], student[name]) for name in NAMES)
+
+
 def test_only_what_differs_in_a_bit_is_stored(tmp_path: Path) -> None:
     base = {name: np.zeros((2, 3), np.float32) for name in NAMES}
     student = {**base, "joiner.output.bias": np.full((2, 3), -0.0, np.float32)}
