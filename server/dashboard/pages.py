@@ -1,0 +1,308 @@
+"""What each page shows, read from the server's state in one transaction a page; :mod:`rendering` makes HTML of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, func, select
+
+from device_sdk.wire.messages import FIXED_POINT
+from server.dashboard.charts import bars_of_words, lines_of
+from server.devices.enrolment import count_devices
+from server.registry import marginals as marginal_registry
+from server.registry import models as model_registry
+from server.registry.publications import current_version
+from server.rounds.settings import STREAMS
+from server.rounds.states import RoundState
+from server.rounds.store import count_by_state, find_round, list_rounds, view
+from server.service import Service
+from server.storage.schema import devices, publications, releases, reports, rounds, transitions
+
+__all__ = ["audit", "marginals", "models", "overview", "privacy", "round_page", "rounds_page"]
+
+RECENT = 40
+UNDERWAY = frozenset({"planned", "open", "closing", "aggregated", "evaluated"})
+Page = dict[str, Any]
+
+
+def overview(own: Service) -> Page:
+    """The first page: what is current, which rounds are under way, how errors, drift and epsilon went."""
+    with own.database.read() as connection:
+        newest = [view(connection, row) for row in list_rounds(connection, RECENT)]
+        counts = count_by_state(connection)
+        lineage = _lineage(connection)
+        page: Page = {
+            "model": current_version(connection, "model"),
+            "marginals": current_version(connection, "marginals"),
+            "devices": count_devices(connection),
+            "published": counts.get(RoundState.PUBLISHED, 0),
+            "abandoned": counts.get(RoundState.ABANDONED, 0),
+            "underway": [_live(entry, own.settings.clock()) for entry in newest if entry["state"] in UNDERWAY],
+            "events": _events(connection, 8),
+        }
+    page["privacy"] = _streams(own)
+    page["charts"] = _round_charts(newest) + _model_charts(lineage)
+    return page
+
+
+def rounds_page(own: Service) -> Page:
+    """Rounds, the newest first."""
+    with own.database.read() as connection:
+        newest = [view(connection, row) for row in list_rounds(connection, 200)]
+    now = own.settings.clock()
+    return {"rounds": [_live(entry, now) for entry in newest], "charts": _round_charts(newest[:RECENT])}
+
+
+def round_page(own: Service, round_id: str) -> Page:
+    """One round with its settings, reports, releases and moves. Raises Refusal (404)."""
+    with own.database.read() as connection:
+        found = view(connection, find_round(connection, round_id))
+        arrived = connection.execute(
+            select(reports.c.accepted_at, reports.c.stream)
+            .where(reports.c.round_id == round_id)
+            .order_by(reports.c.accepted_at)
+        ).all()
+    by_stream = {
+        stream: [row.accepted_at for row in arrived if row.stream == stream]
+        for stream in STREAMS
+        if found["settings"].get(stream) is not None
+    }
+    return {
+        "round": _live(found, own.settings.clock()),
+        "settings": _flat(found["settings"]),
+        "arrivals": {stream: times for stream, times in by_stream.items() if times},
+        "releases": {
+            stream: {"facts": _flat(release["mechanism"])} | release for stream, release in found["releases"].items()
+        },
+        "evaluation": found["evaluation"],
+    }
+
+
+def models(own: Service) -> Page:
+    """Every model with its parent, its figures and where it stands."""
+    with own.database.read() as connection:
+        current = current_version(connection, "model")
+        teacher = model_registry.find_model(connection, current).teacher
+        lineage = _lineage(connection)
+    children = {entry["parent"] for entry in lineage if entry["parent"]}
+    for entry in lineage:
+        entry["role"] = (
+            "current"
+            if entry["version"] == current
+            else "teacher"
+            if entry["version"] == teacher
+            else "ancestor"
+            if entry["version"] in children
+            else ""
+        )
+    return {"models": lineage[::-1], "current": current, "charts": _model_charts(lineage)}
+
+
+def marginals(own: Service, version: int | None, top: int = 15) -> Page:
+    """The versions of the global marginal, and what moved from one's parent to it. Raises Refusal (404)."""
+    with own.database.read() as connection:
+        current = int(current_version(connection, "marginals"))
+        row = marginal_registry.find_marginals(connection, current if version is None else version)
+        parent = marginal_registry.find_marginals(connection, 0 if row.parent is None else row.parent)
+        versions = [
+            {
+                "version": each.version,
+                "parent": each.parent,
+                "round_id": each.round_id,
+                "created_at": each.created_at,
+                "noise": math.sqrt(each.variance),
+                "surviving": each.figures.get("surviving_words"),
+                "note": each.note,
+            }
+            for each in marginal_registry.list_marginals(connection)
+        ]
+    after, before = (marginal_registry.read_probabilities(each) for each in (row, parent))
+    counts = marginal_registry.read_counts(row)
+    moved = np.log(after) - np.log(before)
+    weight = after - before  # a rare word's ratio is mostly noise, so words are chosen by the weight that moved
+    chosen = [*np.argsort(-weight, kind="stable")[:top], *np.argsort(weight, kind="stable")[:top]]
+    words = [
+        {
+            "word": own.words[index] if index < len(own.words) else f"word {index}",
+            "before": float(before[index]),
+            "after": float(after[index]),
+            "ratio": float(np.exp(moved[index])),
+            "released": int(counts[index]) / FIXED_POINT,
+        }
+        for index in dict.fromkeys(int(place) for place in chosen)
+        if weight[index] != 0
+    ]
+    words.sort(key=lambda word: word["before"] - word["after"])
+    return {
+        "current": current,
+        "version": row.version,
+        "parent": parent.version,
+        "noise": math.sqrt(row.variance),
+        "words": words,
+        "versions": versions,
+        "charts": [bars_of_words(words)] if words else [],
+    }
+
+
+def privacy(own: Service) -> Page:
+    """Epsilon a stream against its cap, and what each number means."""
+    with own.database.read() as connection:
+        drawn = connection.execute(select(releases).order_by(releases.c.drawn_at.desc()).limit(RECENT)).all()
+        numbers = _numbers(connection)
+    return {
+        "streams": _streams(own),
+        "releases": [
+            {
+                "round": numbers.get(row.round_id, ""),
+                "round_id": row.round_id,
+                "stream": row.stream,
+                "reports": row.reports,
+                "at": row.drawn_at,
+                "mechanism": row.mechanism.get("name", ""),
+                "facts": _flat(row.mechanism),
+            }
+            for row in drawn
+        ],
+    }
+
+
+def audit(own: Service) -> Page:
+    """Everything that changed, the newest first."""
+    with own.database.read() as connection:
+        return {"events": _events(connection, 300)}
+
+
+def _lineage(connection: Connection) -> list[Page]:
+    """Models, the oldest first, each with its own figures and those of its round's evaluation."""
+    verdicts = {
+        row.model_version: row.evaluation
+        for row in connection.execute(select(rounds.c.model_version, rounds.c.evaluation))
+        if row.model_version is not None and row.evaluation is not None
+    }
+    return [
+        {
+            "version": row.version,
+            "parent": row.parent,
+            "teacher": row.teacher,
+            "round_id": row.round_id,
+            "created_at": row.created_at,
+            "size": row.size,
+            "sha256": row.sha256,
+            "figures": {**row.figures, **verdicts.get(row.version, {}).get("figures", {})},
+            "note": row.note,
+        }
+        for row in reversed(model_registry.list_models(connection))
+    ]
+
+
+def _live(entry: Page, now: float) -> Page:
+    """A round's view with what a reader wants to know of it at a glance."""
+    settings = entry["settings"]
+    goal, minimum = settings.get("goal"), settings.get("minimum", 1)
+    streams = []
+    for stream in STREAMS:
+        if settings.get(stream) is None:
+            continue
+        count = entry["reports"][stream]
+        streams.append(
+            {
+                "name": stream,
+                "reports": count,
+                "goal": goal,
+                "minimum": minimum,
+                "missing": max(0, (goal or minimum) - count),
+                "enough": count >= minimum,
+            }
+        )
+    left = None
+    if entry["state"] == RoundState.OPEN and entry["deadline"] is not None:
+        left = max(0.0, entry["deadline"] - now)
+    return entry | {"streams": streams, "left": left, "settings": settings}
+
+
+def _streams(own: Service) -> list[Page]:
+    streams = []
+    for name, line in own.privacy().items():
+        cap = own.settings.cap(name)
+        epsilon = float(line["epsilon"])
+        share = min(1.0, epsilon / cap) if math.isfinite(cap) and math.isfinite(epsilon) else None
+        streams.append(line | {"name": name, "cap": cap, "share": share, "epsilon": epsilon})
+    return streams
+
+
+def _round_charts(newest: list[Page]) -> list[Page]:
+    ended = [entry for entry in reversed(newest) if entry["state"] not in UNDERWAY]
+    if len(ended) < 2:
+        return []
+    series = {
+        stream: [float(entry["reports"][stream]) if entry["settings"].get(stream) else None for entry in ended]
+        for stream in STREAMS
+    }
+    labels = [str(entry["number"]) for entry in ended]
+    return [lines_of("Reports that came, by round", series, labels, "reports")]
+
+
+def _model_charts(lineage: list[Page]) -> list[Page]:
+    own = [entry for entry in lineage if not entry["note"].startswith("teacher")][-RECENT:]
+    if len(own) < 2:
+        return []
+    labels = [str(place + 1) for place in range(len(own))]
+    charts = []
+    for title, name, percent in (
+        ("Word error on held-out speech, by model", "word_error", True),
+        ("How far each model moved from its parent (L2)", "update_norm", False),
+    ):
+        values = [entry["figures"].get(name) for entry in own]
+        if sum(value is not None for value in values) > 1:
+            charts.append(lines_of(title, {title.partition(",")[0]: values}, labels, "", percent=percent, legend=False))
+    return charts
+
+
+def _events(connection: Connection, limit: int) -> list[Page]:
+    numbers = _numbers(connection)
+    events = [
+        {
+            "at": row.at,
+            "what": f"round {numbers.get(row.round_id, '?')}: {row.source} → {row.target}",
+            "note": row.note,
+            "round_id": row.round_id,
+        }
+        for row in connection.execute(select(transitions).order_by(transitions.c.id.desc()).limit(limit))
+    ]
+    events += [
+        {"at": row.at, "what": f"{row.kind} {row.version} published", "note": row.note, "round_id": None}
+        for row in connection.execute(select(publications).order_by(publications.c.id.desc()).limit(limit))
+    ]
+    events += [
+        {
+            "at": row.drawn_at,
+            "what": f"round {numbers.get(row.round_id, '?')}: {row.stream} of {row.reports} reports released",
+            "note": f"{row.mechanism.get('name', '')}; inputs {row.inputs_sha256[:12]}",
+            "round_id": row.round_id,
+        }
+        for row in connection.execute(select(releases).order_by(releases.c.id.desc()).limit(limit))
+    ]
+    enrolled = connection.execute(
+        select(func.count().label("count"), func.max(devices.c.enrolled_at).label("last"))
+    ).one()
+    if enrolled.count:
+        events.append({"at": enrolled.last, "what": f"{enrolled.count} devices enrolled", "note": "", "round_id": None})
+    return sorted(events, key=lambda event: -event["at"])[:limit]
+
+
+def _numbers(connection: Connection) -> dict[str, int]:
+    """Of every round, by its id."""
+    return {row.id: row.number for row in connection.execute(select(rounds.c.id, rounds.c.number))}
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one list of dotted names; what is off is left out."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            found[prefix + name] = value
+    return found

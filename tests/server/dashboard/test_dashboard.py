@@ -1,0 +1,154 @@
+"""The dashboard over a real server's state: who may look, what every page shows, and that nothing in it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from server.dashboard import access
+from tests.server.parties import OPERATOR, Operator, Party
+
+PAGES = ["", "/rounds", "/models", "/marginals", "/marginals/0", "/privacy", "/audit"]
+VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"}
+
+
+class Outline(HTMLParser):
+    """Tags must close in order; collects what accessibility needs."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.headings: list[str] = []
+        self.unnamed: list[str] = []
+        self.labelled: set[str] = set()
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        assert tag not in {"script", "style", "iframe"}
+        assert not any(name.startswith("on") or name == "style" for name in found)
+        if tag in {"h1", "h2", "h3"}:
+            self.headings.append(tag)
+        if (tag == "svg" and found.get("role") == "img") or tag in {"progress", "nav"}:
+            self.unnamed += [tag] if not found.get("aria-label") else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture
+def signed_in(http: Any) -> Any:
+    answer = http.post("/dashboard/sign-in", data={"token": OPERATOR}, follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/dashboard"
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    return http
+
+
+def outline(answer: Any) -> Outline:
+    assert answer.status_code == 200, answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+    found = Outline(answer.text)
+    assert found.headings[:1] == ["h1"]
+    assert found.headings.count("h1") == 1
+    assert found.unnamed == []
+    return found
+
+
+@pytest.mark.parametrize("page", [*PAGES, "/rounds/any"])
+def test_without_a_ticket_every_page_leads_to_the_sign_in(http: Any, page: str) -> None:
+    answer = http.get(f"/dashboard{page}", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/dashboard/sign-in")
+    http.cookies.set(access.COOKIE, access.ticket("another token", 2e9), path="/dashboard")
+    assert http.get(f"/dashboard{page}", follow_redirects=False).status_code == 303
+
+
+def test_a_wrong_token_is_told_so_and_signing_out_ends_it(http: Any) -> None:
+    refused = http.post("/dashboard/sign-in", data={"token": "wrong"})
+    assert refused.status_code == 401
+    assert "not the operator token" in refused.text
+    assert access.COOKIE not in http.cookies
+    http.post("/dashboard/sign-in", data={"token": OPERATOR})
+    assert outline(http.get("/dashboard"))
+    http.post("/dashboard/sign-out")
+    assert http.get("/dashboard", follow_redirects=False).status_code == 303
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_of_a_new_server(signed_in: Any, page: str) -> None:
+    outline(signed_in.get(f"/dashboard{page}"))
+
+
+def test_pages_after_rounds(signed_in: Any, operator: Operator, devices: Callable[[int], list[Party]]) -> None:
+    parties = devices(3)
+    for number in range(2):
+        opened = operator.open(minimum=2, goal=3)
+        for party in parties[: 2 + number]:
+            assert party.send_counts(opened, {3: 200, 5: 100}).status_code == 200
+        operator.close(opened)
+    waiting = operator.open(minimum=2, goal=3)
+    parties[0].send_counts(waiting, {3: 10})
+    pages = {page: signed_in.get(f"/dashboard{page}") for page in [*PAGES, f"/rounds/{opened}", f"/rounds/{waiting}"]}
+    for answer in pages.values():
+        outline(answer)
+    assert "Reports that came, by round" in pages[""].text
+    assert re.search(r'<progress aria-label="marginals reports of round 3" value="1" max="3">', pages[""].text)
+    assert "1 of 3" in pages["/rounds"].text
+    assert "word3" in pages["/marginals"].text
+    assert "discrete_laplace" in pages[f"/rounds/{opened}"].text
+    assert "round 2: closing → aggregated" in pages["/audit"].text
+    assert signed_in.get("/dashboard/marginals/99").status_code == 404
+    assert signed_in.get("/dashboard/rounds/none").status_code == 404
+
+
+def test_live_pages_are_read_again_until_that_is_stopped(signed_in: Any) -> None:
+    assert 'http-equiv="refresh"' in signed_in.get("/dashboard").text
+    assert 'http-equiv="refresh"' not in signed_in.get("/dashboard?live=0").text
+
+
+def test_what_operators_write_is_shown_as_text(signed_in: Any, operator: Operator) -> None:
+    nasty = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
+    answer = operator.http.post(
+        "/v1/operator/marginals/0/publish", params={"note": nasty}, headers={"Authorization": f"Bearer {OPERATOR}"}
+    )
+    assert answer.status_code == 200
+    found = signed_in.get("/dashboard/audit")
+    outline(found)
+    assert "&lt;script&gt;alert(1)" in found.text
+
+
+def test_the_root_and_the_style(http: Any) -> None:
+    assert http.get("/", follow_redirects=False).headers["location"] == "/dashboard"
+    style = http.get("/dashboard/style.css")
+    assert style.headers["content-type"].startswith("text/css")
+    assert "prefers-color-scheme: dark" in style.text
+
+
+@pytest.mark.parametrize(
+    ("found", "now", "good"),
+    [
+        (access.ticket("token", 1000.0), 1000.0, True),
+        (access.ticket("token", 1000.0), 1000.0 + access.SECONDS - 1, True),
+        (access.ticket("token", 1000.0), 1000.0 + access.SECONDS + 1, False),
+        (access.ticket("other", 1000.0), 1000.0, False),
+        (access.ticket("token", 1000.0).replace("44200", "44201"), 1000.0, False),
+        ("", 0.0, False),
+        ("١٢.x", 0.0, False),
+        ("99999999999999999999." + "0" * 64, 0.0, False),
+    ],
+)
+def test_tickets(found: str, now: float, good: bool) -> None:
+    assert access.valid(found, "token", now) is good
