@@ -38,6 +38,7 @@ from device_sdk.runtimes.trial import try_transducer
 from device_sdk.session import DeviceSession
 from device_sdk.settings import DeviceSettings
 from device_sdk.state import Store, records
+from device_sdk.turns import Turns
 
 if TYPE_CHECKING:  # what check-ins need is loaded by the first one: recognition starts without it
     from device_sdk.checkin.client import Client
@@ -69,7 +70,7 @@ class Device:
         self._policy, self._conditions = policy, conditions
         self._rehearsal = tuple(rehearsal)
         self._guard = store.guard  # short: state and what memory mirrors of it, under one lock
-        self._working = threading.Lock()  # long: one learn, check-in or forget at a time
+        self._working = Turns()  # long: one learn, check-in or forget at a time
         self._generator = np.random.default_rng()
         self._turns = rotation(len(self._rehearsal), self._generator)
         self._recent = Recent(settings.memory_utterances, settings.memory_seconds)
@@ -185,7 +186,9 @@ class Device:
         it is no good time any more: between utterances only. budget_bytes: what a step may take of memory beyond the
         open sessions; an utterance that would take more is learned from with fewer hypotheses, or not at all. A step
         that diverges is undone, and what the guard finds to do harm is rolled back. The report says all of it. Raises
-        LearningError where the settings do not allow learning.
+        LearningError where the settings do not allow learning. What it asks (``stop``, policy, conditions, costs) may
+        call :meth:`withdraw`; another learn, a check-in, :meth:`agree` or :meth:`forget` would wait for this one, and
+        is refused there with LearningError.
         """
         if not self.settings.learn:
             raise LearningError("device.learn: found False, expected True in the device's settings to learn")

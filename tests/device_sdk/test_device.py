@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,6 +127,30 @@ def test_learning_stops_when_asked(device: Device) -> None:
     assert device.learn(stop=lambda: True).stopped == "asked to stop"
     assert device.learn(budget_seconds=0.0).stopped == "time is up"
     assert device.learn().utterances == 3
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda device: device.agree("deltas"),
+        lambda device: device.learn(),
+        lambda device: device.forget(),
+        lambda device: device.check_in("http://127.0.0.1:9"),
+        lambda device: device.close(),
+    ],
+    ids=["agree", "learn", "forget", "check in", "close"],
+)
+def test_what_learning_asks_cannot_make_it_wait_for_itself(device: Device, call: Callable[[Device], object]) -> None:
+    device.feedback(device.recognise(speech(1)), Accepted())
+
+    def stop() -> bool:
+        with pytest.raises(LearningError, match=r"called by what learning itself asks \(stop,"):
+            call(device)
+        device.withdraw("deltas")
+        return False
+
+    assert device.learn(stop=stop).steps == 1
+    assert device.learn().stopped == "nothing left to learn from", "the turn was given back"
 
 
 def test_divergence_is_undone_and_said(tmp_path: Path, tiny_bundle: Bundle) -> None:
