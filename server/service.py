@@ -25,6 +25,7 @@ from server.rounds.releases import Rehearse
 from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState, check
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, view
+from server.secure_aggregation.progress import advance_groups
 from server.settings import ServerSettings
 from server.storage.blobs import BlobStore, FolderLock
 from server.storage.database import Database
@@ -115,6 +116,7 @@ class Service:
     def tick(self) -> None:
         """Close what is overdue and move every round that can move."""
         close_overdue(self.database, self.settings.clock())
+        advance_groups(self.database, self.settings.clock())
         with self.database.read() as connection:
             ready = rounds_in(connection, RoundState.CLOSING, RoundState.AGGREGATED, RoundState.EVALUATED)
         failures: list[Exception] = []
@@ -158,7 +160,8 @@ class Service:
             return view(connection, find_round(connection, round_id))
 
     def close_round(self, round_id: str) -> dict[str, Any]:
-        """Close an open round and wait until it is published or abandoned. Closing it again returns its result."""
+        """Close an open round and wait until it is published or abandoned; one whose devices are adding up their counts
+        takes no more of them and stays closing until they have. Closing it again returns its result."""
         with self.database.write() as connection:
             row = find_round(connection, round_id)
             if row.state == RoundState.PLANNED:

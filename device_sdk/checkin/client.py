@@ -16,6 +16,7 @@ from device_sdk.checkin.identity import Identity, signed_headers
 from device_sdk.checkin.outbox import Outgoing
 from device_sdk.errors import CheckInError
 from device_sdk.wire.messages import CheckedIn, CheckIn, Enrol, Enrolled, Marginals, Message, Problem, Receipt
+from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask, Stage, StageReceipt
 
 if TYPE_CHECKING:
     import httpx
@@ -112,6 +113,17 @@ class Client:
 
     def marginals(self, version: int) -> Marginals:
         return self._message(Marginals, "GET", f"/v1/marginals/{version}", b"")
+
+    def aggregation_task(self, identity: Identity, round_id: str) -> AggregationTask:
+        """What a round's secure aggregation waits for from this device."""
+        body = AggregationPoll(device_id=identity.device_id or "", round_id=round_id).model_dump_json().encode()
+        path = f"/v1/rounds/{round_id}/aggregation"
+        return self._message(AggregationTask, "POST", path, body, signer=identity, round_id=round_id)
+
+    def send_stage(self, identity: Identity, round_id: str, stage: Stage, body: bytes) -> StageReceipt:
+        """Sends one message of secure aggregation, exact bytes."""
+        path = f"/v1/rounds/{round_id}/aggregation/{stage}"
+        return self._message(StageReceipt, "POST", path, body, signer=identity, round_id=round_id)
 
     def close(self) -> None:
         self._http.close()

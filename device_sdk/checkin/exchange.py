@@ -45,6 +45,9 @@ __all__ = [
     "enqueue_marginals",
     "flush",
     "has_reported",
+    "held",
+    "is_final",
+    "remember",
     "restored",
 ]
 
@@ -101,7 +104,7 @@ def flush(client: Client, store: Store, identity: Identity, take_back: Callable[
         try:
             receipt = client.report(identity, outgoing)
         except Refused as error:
-            if error.status not in _GONE or error.code in _NOT_FINAL:
+            if not is_final(error):
                 raise
             take_back(outgoing)
             sent.append(Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, size, refused=str(error)))
@@ -112,6 +115,11 @@ def flush(client: Client, store: Store, identity: Identity, take_back: Callable[
             records.write_number(store, counter, records.read_number(store, counter) + 1)
         sent.append(Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, size, receipt.duplicate))
     return tuple(sent)
+
+
+def is_final(error: Refused) -> bool:
+    """Whether the server itself said that it will never take what was sent."""
+    return error.status in _GONE and error.code not in _NOT_FINAL
 
 
 def has_reported(store: Store, identity: Identity, round_id: str, kind: str) -> bool:
@@ -129,7 +137,7 @@ def enqueue_marginals(
     is left to say. Under ``local`` trust noise is sent all the same, and no number of utterances: whether and how much
     was said is the user's, too.
     """
-    _remember(store, identity, offer.round_id, "marginals")
+    remember(store, identity, offer.round_id, "marginals")
     utterances = cache.pending_utterances
     if plan.mode == "paper":
         counts = unbounded_counts(history.add(store, cache.words_digest, cache.pending))
@@ -148,32 +156,37 @@ def enqueue_marginals(
         utterances=utterances,
         counts=counts,
     )
-    held = {
+    body = report.model_dump_json().encode()
+    keep(store, Outgoing(report_id, identity.server, "marginals", offer.round_id, body, held(cache, plan)))
+    return reported(cache)
+
+
+def held(cache: MarginalCache, plan: MarginalPlan) -> bytes:
+    """What a report takes off the books, for :func:`restored`."""
+    content = {
         "words_digest": cache.words_digest,
         "utterances": cache.pending_utterances,
         "pending": {str(word): float(cache.pending[word]) for word in np.flatnonzero(cache.pending)},
         "mode": plan.mode,
     }
-    body = report.model_dump_json().encode()
-    keep(store, Outgoing(report_id, identity.server, "marginals", offer.round_id, body, json.dumps(held).encode()))
-    return reported(cache)
+    return json.dumps(content).encode()
 
 
 def restored(store: Store, cache: MarginalCache, outgoing: Outgoing) -> MarginalCache:
     """The cache with the counts of a refused report pending again; unchanged where the word list is another one. Call
     inside a transaction that also stores it."""
-    held = json.loads(outgoing.restore)
-    if held["words_digest"] != cache.words_digest:
+    taken = json.loads(outgoing.restore)
+    if taken["words_digest"] != cache.words_digest:
         return cache
     refused = np.zeros_like(cache.pending)
-    for word, weight in held["pending"].items():
+    for word, weight in taken["pending"].items():
         refused[int(word)] = weight
-    if held.get("mode") == "paper":
+    if taken.get("mode") == "paper":
         history.add(store, cache.words_digest, -refused)
     return replace(
         cache,
         pending=np.minimum(cache.pending + refused, cache.counts),
-        pending_utterances=cache.pending_utterances + int(held["utterances"]),
+        pending_utterances=cache.pending_utterances + int(taken["utterances"]),
     )
 
 
@@ -195,7 +208,7 @@ def enqueue_delta(
     )
     body = delta_report(header, plan, delta)
     keep(store, Outgoing(report_id, identity.server, "deltas", offer.round_id, body))
-    _remember(store, identity, offer.round_id, "deltas")
+    remember(store, identity, offer.round_id, "deltas")
 
 
 def delta_report(header: DeltaHeader, plan: DeltaPlan, delta: Arrays) -> bytes:
@@ -232,6 +245,7 @@ def _ledger(store: Store) -> list[list[str]]:
         raise StateError(f"settings/reported: found an unreadable list ({error})") from error
 
 
-def _remember(store: Store, identity: Identity, round_id: str, kind: str) -> None:
+def remember(store: Store, identity: Identity, round_id: str, kind: str) -> None:
+    """Marks a stream of a round as reported: this device answers once."""
     entries = [*_ledger(store), [identity.server, round_id, kind]][-_ROUNDS_REMEMBERED:]
     store.put("settings", "reported", json.dumps(entries).encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from device_sdk.checkin import exchange, identity
+from device_sdk.checkin import aggregation, exchange, identity
 from device_sdk.errors import CheckInError
 from device_sdk.learning.delta import difference
 from device_sdk.learning.gradients import mean
@@ -47,6 +47,9 @@ def visit(
     )
     _enqueue(who, answer, knowledge, recent, settings)
     sent += exchange.flush(client, store, who, knowledge.take_back)
+    willing = settings.share_marginals and knowledge.consent.marginals
+    aggregated = aggregation.take_part(client, who, knowledge, recent, answer.round, willing=willing)
+    sent += aggregated.sent
     new_model = answer.model_version != knowledge.base.version
     if new_model:
         content = client.model(answer.model_version, answer.model_sha256)
@@ -68,7 +71,7 @@ def visit(
         sent=sent,
         bytes_up=client.bytes_up,
         bytes_down=client.bytes_down,
-        due_in_seconds=answer.retry_after_seconds,
+        due_in_seconds=min(answer.retry_after_seconds, aggregated.due_in_seconds or answer.retry_after_seconds),
         teacher_version=knowledge.student.teacher_version,
     )
 

@@ -22,6 +22,8 @@ from server.registry.publications import current_version, publish
 from server.rounds.releases import Lineage, Rehearse, Release, release_deltas, release_marginals, store_release
 from server.rounds.states import RoundState
 from server.rounds.store import find_round, follow_up, read_settings, rounds_in, transition
+from server.secure_aggregation.progress import abandon_groups, settle
+from server.secure_aggregation.store import clear, summed
 from server.storage.blobs import BlobStore
 from server.storage.database import Database
 from server.storage.schema import reports, rounds
@@ -59,6 +61,8 @@ def advance(
             row = find_round(connection, round_id)
         match RoundState(row.state):
             case RoundState.CLOSING:
+                if not settle(database, row, clock()):
+                    return  # groups are still adding up their counts
                 _aggregate(database, blobs, row, clock(), rehearse)
             case RoundState.AGGREGATED:
                 _evaluate(database, blobs, row, clock(), evaluate)
@@ -100,6 +104,8 @@ def _aggregate(
         lineage = _lineage(connection, row.base_model)
         previous = marginal_registry.find_marginals(connection, row.base_marginals)
         background = marginal_registry.find_marginals(connection, 0)
+        words = marginal_registry.read_counts(previous).size
+        counts = summed(connection, row.id, words) if settings.aggregated else None
     made: list[Release] = []
     missing: list[str] = []
     diverged = False
@@ -107,7 +113,7 @@ def _aggregate(
         if len(contributions) < settings.minimum:
             missing.append(f"{stream}: {len(contributions)} reports, fewer than the minimum {settings.minimum}")
         elif stream == "marginals":
-            made.append(release_marginals(settings, contributions, previous, background))
+            made.append(release_marginals(settings, contributions, previous, background, counts))
         else:
             try:
                 made.append(release_deltas(blobs, settings, contributions, lineage, row.number, rehearse))
@@ -142,6 +148,7 @@ def abandon(database: Database, blobs: BlobStore, round_id: str, now: float, not
     """
     with database.write() as connection:
         transition(connection, find_round(connection, round_id), RoundState.ABANDONED, now, note)
+        abandon_groups(connection, round_id, note)
         unused = _clear(connection, round_id)
     for name in unused:
         blobs.delete(name)
@@ -153,6 +160,7 @@ def _clear(connection: Connection, round_id: str) -> list[str]:
     own = reports.c.round_id == round_id
     names = list(connection.execute(select(reports.c.blob).where(own, reports.c.blob.is_not(None))).scalars())
     connection.execute(update(reports).where(own).values(counts=None, blob=None))
+    clear(connection, round_id)
     return names
 
 

@@ -15,6 +15,7 @@ from server.registry.publications import current_version
 from server.rounds.reports import affordable, reported_streams
 from server.rounds.states import RoundState
 from server.rounds.store import read_settings, rounds_in
+from server.secure_aggregation.store import find_message
 from server.settings import ServerSettings
 
 __all__ = ["check_in"]
@@ -54,6 +55,8 @@ def _offer(
     for row in rounds_in(connection, RoundState.OPEN):
         plans = read_settings(row)
         done = reported_streams(connection, message.device_id, row.id)
+        if plans.aggregated and find_message(connection, row.id, message.device_id, "keys") is not None:
+            done = done | {"marginals"}  # it has joined a group
         wanted = {
             stream
             for stream in plans.streams

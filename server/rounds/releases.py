@@ -72,9 +72,17 @@ class Release:
 
 
 def release_marginals(
-    settings: RoundSettings, contributions: Sequence[Row[Any]], previous: Row[Any], background: Row[Any]
+    settings: RoundSettings,
+    contributions: Sequence[Row[Any]],
+    previous: Row[Any],
+    background: Row[Any],
+    summed: NDArray[np.int64] | None = None,
 ) -> Release:
-    """The noised sum of the reports' counts, and the distribution that it makes of the ``previous`` one."""
+    """The noised sum of the reports' counts, and the distribution that it makes of the ``previous`` one. summed: int64
+    [words], where secure aggregation took the sum and the reports show no counts."""
+    if summed is not None:
+        total = counting.CountSum(summed, len(contributions))
+        return release_counts(settings, total, _inputs_sha256(contributions), previous, background)
     total = counting.init(marginal_registry.read_counts(previous).size)
     for contribution in contributions:
         total = counting.add(total, {int(word): count for word, count in (contribution.counts or {}).items()})

@@ -19,7 +19,7 @@ from server.rounds.states import RoundState
 from server.rounds.store import find_round, read_settings, transition
 from server.storage.schema import reports, rounds
 
-__all__ = ["Contribution", "accept", "affordable", "reported_streams"]
+__all__ = ["Contribution", "accept", "affordable", "check_open", "close_if_full", "reported_streams"]
 
 UTTERANCES_LIMIT = 1_000_000
 
@@ -58,7 +58,7 @@ def accept(
         raise Refusal(409, "report_conflict", "this report id was used for another report", "report_id")
     row = find_round(connection, contribution.round_id)
     settings = read_settings(row)
-    _check_open(row, settings, contribution.stream)
+    check_open(row, settings, contribution.stream)
     if contribution.counts is None and contribution.blob is None:
         # The round opened after the body was looked at, so nobody checked its values.
         raise Refusal(409, "round_closed", f"round {row.id} was not open when the report arrived", "round_id")
@@ -94,7 +94,7 @@ def accept(
     )
     column = _counter(contribution.stream)
     connection.execute(update(rounds).where(rounds.c.id == row.id).values({column: rounds.c[column] + 1}))
-    return Receipt(report_id=contribution.report_id), _close_if_full(connection, row.id, settings, now)
+    return Receipt(report_id=contribution.report_id), close_if_full(connection, row.id, settings, now)
 
 
 def affordable(
@@ -110,7 +110,8 @@ def reported_streams(connection: Connection, device_id: str, round_id: str) -> s
     return set(connection.execute(query).scalars())
 
 
-def _check_open(row: Row[Any], settings: RoundSettings, stream: str) -> None:
+def check_open(row: Row[Any], settings: RoundSettings, stream: str) -> None:
+    """Raises Refusal: 409 ``round_closed``, ``not_collected``."""
     if row.state != RoundState.OPEN:
         raise Refusal(409, "round_closed", f"round {row.id} is {row.state}; it takes no more reports", "round_id")
     if stream not in settings.streams:
@@ -125,7 +126,8 @@ def _check_single(connection: Connection, device_id: str, contribution: Contribu
         raise Refusal(409, "already_reported", detail, "device_id")
 
 
-def _close_if_full(connection: Connection, round_id: str, settings: RoundSettings, now: float) -> bool:
+def close_if_full(connection: Connection, round_id: str, settings: RoundSettings, now: float) -> bool:
+    """Close a round that has all the reports it wants, in every stream. Returns whether it did."""
     row = find_round(connection, round_id)
     if settings.goal is None:
         return False

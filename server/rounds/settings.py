@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.aggregation.optimizers import OptimizerSettings
+from server.secure_aggregation.settings import GroupPlan, check_groups
 
 __all__ = ["PRESETS", "STREAMS", "RehearsalPlan", "RoundSettings", "TeacherPlan"]
 
@@ -52,7 +53,8 @@ class RoundSettings(BaseModel):
     number of utterances that counts. suppression: released counts below this many standard deviations are dropped.
     teacher, rehearsal: what the server adds to rounds that collect deltas; None leaves it out. rounds: how many rounds
     like this one there are, with it; the next opens when this one ends, unless an operator abandons it, its model is
-    refused, or another round is open.
+    refused, or another round is open. groups: of devices that add up their counts by secure aggregation, where the
+    trust of ``marginals`` is ``distributed``; ``goal`` is then of devices that joined and have not dropped out.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -69,6 +71,7 @@ class RoundSettings(BaseModel):
     teacher: TeacherPlan | None = None
     rehearsal: RehearsalPlan | None = None
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    groups: GroupPlan = GroupPlan()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -81,6 +84,8 @@ class RoundSettings(BaseModel):
                 f"minimum: found {self.minimum}, expected at least minimum_survivors = "
                 f"{self.marginals.minimum_survivors}: the noise of fewer devices is too little"
             )
+        if self.marginals is not None and self.aggregated:
+            check_groups(self.groups, self.marginals)
         for plan in (self.marginals, self.deltas):
             for name, value in plan.model_dump().items() if plan is not None else ():
                 if isinstance(value, float) and not value < 1e9:
@@ -94,6 +99,11 @@ class RoundSettings(BaseModel):
             if self.goal is None:
                 raise ValueError("goal: with noise the denominator must be fixed before the round; give a goal")
         return self
+
+    @property
+    def aggregated(self) -> bool:
+        """Whether counts are summed by secure aggregation, and taken in no other way."""
+        return self.marginals is not None and self.marginals.trust == "distributed"
 
     @property
     def rehearsal_weight(self) -> float:

@@ -12,7 +12,7 @@ from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import CheckIn, DeltaHeader, Enrol, Enrolled, MarginalReport
 from server.aggregation.validation import read_delta, validate_counts
 from server.aggregation.weights_file import read_metadata
-from server.devices.authentication import Sender, authenticate
+from server.devices.authentication import Sender
 from server.devices.enrolment import enrol, read_public_key, same_secret
 from server.problems import Refusal
 from server.registry import marginals as marginal_registry
@@ -22,6 +22,7 @@ from server.rounds import check_in as checking
 from server.rounds.reports import Contribution, accept
 from server.rounds.store import find_round, read_settings
 from server.routes.bodies import answer, body_reader, parse, refused, service
+from server.routes.senders import check_addressed, sender_of
 from server.service import Service
 from server.storage.schema import reports
 
@@ -50,7 +51,7 @@ def post_enrol(request: Request, body: Small) -> Response:
 def post_check_in(request: Request, body: Small) -> Response:
     """CheckIn, signed -> CheckedIn."""
     own = service(request)
-    sender = _sender(own, request, body, None)
+    sender = sender_of(own, request, body, None)
     message = parse(CheckIn, body)
     with own.database.write() as connection:
         return answer(checking.check_in(connection, own.settings, sender, message))
@@ -60,9 +61,9 @@ def post_check_in(request: Request, body: Small) -> Response:
 def post_marginals(request: Request, round_id: str, body: Medium) -> Response:
     """MarginalReport, signed -> Receipt."""
     own = service(request)
-    sender = _sender(own, request, body, round_id)
+    sender = sender_of(own, request, body, round_id)
     report = parse(MarginalReport, body)
-    _check_addressed(sender, round_id, report.device_id, report.round_id)
+    check_addressed(sender, round_id, report.device_id, report.round_id)
     with own.database.read() as connection:
         row = find_round(connection, round_id)
         plan = read_settings(row).marginals
@@ -85,13 +86,13 @@ def post_marginals(request: Request, round_id: str, body: Medium) -> Response:
 def post_deltas(request: Request, round_id: str, body: Large) -> Response:
     """safetensors bytes with a DeltaHeader in their metadata, signed -> Receipt."""
     own = service(request)
-    sender = _sender(own, request, body, round_id)
+    sender = sender_of(own, request, body, round_id)
     try:
         metadata = read_metadata(body)
     except ProtocolError as error:
         raise refused(error, "bad_delta") from error
     header = parse(DeltaHeader, metadata.get("header", ""))
-    _check_addressed(sender, round_id, header.device_id, header.round_id)
+    check_addressed(sender, round_id, header.device_id, header.round_id)
     with own.database.read() as connection:
         row = find_round(connection, round_id)
         known = connection.execute(reports.select().where(reports.c.id == header.report_id)).first()
@@ -147,28 +148,6 @@ def get_marginals(request: Request, version: int) -> Response:
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers={"ETag": etag})
     return answer(marginal_registry.message(row), headers={"ETag": etag})
-
-
-def _sender(own: Service, request: Request, body: bytes, round_id: str | None) -> Sender:
-    with own.database.read() as connection:
-        return authenticate(
-            connection,
-            request.headers,
-            method=request.method,
-            path=request.scope["path"],
-            round_id=round_id,
-            body=body,
-            now=own.settings.clock(),
-            window=own.settings.window_seconds,
-        )
-
-
-def _check_addressed(sender: Sender, round_id: str, device_found: str, round_found: str) -> None:
-    if device_found != sender.device_id:
-        raise Refusal(403, "other_device", "device_id: differs from the device that signed", "device_id")
-    if round_found != round_id:
-        detail = f"round_id: found {round_found}, the address says {round_id[:64]}"
-        raise Refusal(422, "other_round", detail, "round_id")
 
 
 def _accept(own: Service, sender: Sender, contribution: Contribution) -> Response:

@@ -18,7 +18,7 @@ from device_sdk.wire.secure_aggregation import (
     SurvivorSignature,
 )
 
-__all__ = ["check_advertisement", "check_dealt", "check_masked", "check_revealed", "check_signature"]
+__all__ = ["check_advertisement", "check_dealt", "check_distinct", "check_masked", "check_revealed", "check_signature"]
 
 
 def check_advertisement(message: KeyAdvertisement, identity_key: bytes) -> None:
@@ -32,6 +32,15 @@ def check_advertisement(message: KeyAdvertisement, identity_key: bytes) -> None:
         raise ProtocolError("masking_key: found the sharing_key again, expected two keys")
     if not keys.signed_by(identity_key, message.signature, keys.advertised_bytes(message)):
         raise ProtocolError("signature: not that of identity_key over these keys and this round")
+
+
+def check_distinct(message: KeyAdvertisement, others: Iterable[bytes]) -> None:
+    """others: advertisements, as they came, of devices that may be in one roster with this one."""
+    for body in others:
+        other = KeyAdvertisement.model_validate_json(body)
+        for field in ("sharing_key", "masking_key", "seed_commitment"):
+            if getattr(message, field) == getattr(other, field):
+                raise ProtocolError(f"{field}: another device of this round has the same")
 
 
 def check_dealt(message: DealtShares, roster: Roster) -> None:

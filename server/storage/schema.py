@@ -19,6 +19,8 @@ from sqlalchemy import (
 )
 
 __all__ = [
+    "aggregation_groups",
+    "aggregation_messages",
     "devices",
     "ledger",
     "marginals",
@@ -193,4 +195,33 @@ publications = Table(
     Column("version", String(64), nullable=False),
     Column("at", Float, nullable=False),
     Column("note", String, nullable=False),
+)
+
+aggregation_groups = Table(
+    "aggregation_groups",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("round_id", ForeignKey("rounds.id"), nullable=False, index=True),
+    Column("stage", String(16), nullable=False, index=True),
+    Column("deadline", Float, nullable=False),
+    Column("roster", String, nullable=False),
+    # The sum of the survivors' vectors, int64 little-endian in fixed-point units, until the round's release has it.
+    Column("total", LargeBinary),
+    Column("note", String, nullable=False),
+    CheckConstraint("stage IN ('shares', 'masked', 'consistency', 'unmasking', 'done', 'abandoned')", name="stage"),
+)
+
+aggregation_messages = Table(
+    "aggregation_messages",
+    metadata,
+    Column("round_id", ForeignKey("rounds.id"), primary_key=True),
+    Column("device_id", ForeignKey("devices.id"), primary_key=True),
+    Column("stage", String(16), primary_key=True),
+    Column("group_id", ForeignKey("aggregation_groups.id"), index=True),
+    Column("body_sha256", String(64), nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("received_at", Float, nullable=False),
+    # Exact bytes, until the group has ended.
+    Column("body", LargeBinary),
+    CheckConstraint("stage IN ('keys', 'shares', 'masked', 'consistency', 'unmasking')", name="stage"),
 )

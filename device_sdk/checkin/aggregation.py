@@ -1,0 +1,221 @@
+"""A device's part in secure aggregation, over as many check-ins as it takes.
+
+Every visit asks the server what it waits for and answers until there is nothing to answer. What the device keeps of the
+round is written down before its answer is sent, and the counts leave the device's books with the masked input: they
+come back where the sum is taken without this device, or not at all. Where the device itself stops, because the server
+showed it something that no honest server would, its counts stay off the books: they may be in a sum.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from device_sdk.checkin import exchange
+from device_sdk.checkin.client import Refused
+from device_sdk.checkin.exchange import Sent
+from device_sdk.checkin.identity import server_name
+from device_sdk.checkin.outbox import Outgoing
+from device_sdk.errors import PrivacyError, ProtocolError, StateError
+from device_sdk.personalization.cache import reported
+from device_sdk.privacy.contributions import bounded_counts
+from device_sdk.privacy.local import locally_noised
+from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
+from device_sdk.state import records
+from device_sdk.wire.messages import MarginalPlan, Message
+from device_sdk.wire.secure_aggregation import AggregationTask, Stage
+
+if TYPE_CHECKING:
+    from device_sdk.checkin.client import Client
+    from device_sdk.checkin.identity import Identity
+    from device_sdk.knowledge import Knowledge
+    from device_sdk.learning.memory import Recent
+    from device_sdk.state import Store
+    from device_sdk.wire.messages import RoundOffer
+
+__all__ = ["Progress", "take_part"]
+
+_STEPS = 12
+"""Requests of one visit: twice the stages, and a few where a group moved on meanwhile."""
+
+
+class Participation(BaseModel):
+    """What the state holds of one round. restore: base64 of what goes back to the books, as of a report in the outbox;
+    empty until the counts leave them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    participant: Participant
+    plan: MarginalPlan
+    restore: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a visit did. sent: the report, once its outcome is known. due_in_seconds: when the server wants the next
+    answer, None where it waits for none."""
+
+    sent: tuple[Sent, ...] = ()
+    due_in_seconds: float | None = None
+
+
+def take_part(
+    client: Client, who: Identity, knowledge: Knowledge, recent: Recent, offer: RoundOffer | None, *, willing: bool
+) -> Progress:
+    """Joins the offered round where it takes counts in this way, and goes on with the one joined before.
+
+    willing: the user and the app agree to share counts. CheckInError: the server cannot be reached; everything is kept.
+    """
+    kept = _read(knowledge.store, who)
+    if kept is None:
+        plan = offer.marginals if offer is not None and willing else None
+        if offer is None or plan is None or plan.trust != "distributed":
+            return Progress()
+        if exchange.has_reported(knowledge.store, who, offer.round_id, "marginals"):
+            return Progress()
+        kept = _join(who, knowledge, offer.round_id, plan)
+    due = None
+    for _ in range(_STEPS):
+        try:
+            task = client.aggregation_task(who, kept.participant.round_id)
+        except Refused as error:
+            if error.code != "not_joined":
+                return _refused(error, who, knowledge, kept)
+            try:
+                _send(client, who, kept, "keys", kept.participant.advertised)
+            except Refused as refusal:
+                return _refused(refusal, who, knowledge, kept)
+            continue
+        due = task.retry_after_seconds
+        if task.stage == "waiting":
+            break
+        if task.stage == "done":
+            return _leave(who, knowledge, kept, None)
+        if task.stage == "dropped":
+            return _leave(who, knowledge, kept, "this device came too late for a stage; its counts are in no sum")
+        if task.stage == "abandoned":
+            return _leave(who, knowledge, kept, "too few devices were left; their counts are in no sum")
+        try:
+            kept, message = _answer(who, knowledge, recent, kept, task)
+        except (PrivacyError, ProtocolError) as error:
+            return _leave(who, knowledge, kept, str(error), restore=False)
+        try:
+            _send(client, who, kept, task.stage, message)
+        except Refused as error:
+            if error.code != "other_stage":  # else the group has moved on: the next task says where to
+                return _refused(error, who, knowledge, kept)
+    return Progress(due_in_seconds=due)
+
+
+def _join(who: Identity, knowledge: Knowledge, round_id: str, plan: MarginalPlan) -> Participation:
+    cache = knowledge.cache
+    participant = advertise(
+        _signing_key(who),
+        who.device_id or "",
+        round_id,
+        words_digest=cache.words_digest,
+        words=len(cache.pending),
+        minimum=max(2, plan.minimum_survivors),
+    )
+    kept = Participation(participant=participant, plan=plan)
+    with knowledge.together():
+        exchange.remember(knowledge.store, who, round_id, "marginals")
+        _write(knowledge.store, who, kept)
+    return kept
+
+
+def _answer(
+    who: Identity, knowledge: Knowledge, recent: Recent, kept: Participation, task: AggregationTask
+) -> tuple[Participation, Message]:
+    """The answer to a task, kept before it is sent; the one that was kept, where there is one."""
+    participant, restore = kept.participant, kept.restore
+    with knowledge.together():
+        message: Message | None = None
+        if task.roster is not None:
+            participant = share(participant, task.roster)
+            message = participant.dealt
+        elif task.deliveries is not None:
+            if participant.masked is None:
+                participant, restore = _masked(knowledge, recent, kept, task.deliveries)
+            else:
+                participant = mask(participant, task.deliveries, np.zeros(participant.words, np.int64))
+            message = participant.masked
+        elif task.survivors is not None:
+            participant = agree(participant, _signing_key(who), task.survivors)
+            message = participant.agreed
+        elif task.signatures is not None:
+            participant = reveal(participant, task.signatures)
+            message = participant.revealed
+        if message is None:
+            raise ProtocolError(f"task: found stage {task.stage} without what it needs")
+        kept = kept.model_copy(update={"participant": participant, "restore": restore})
+        _write(knowledge.store, who, kept)
+    return kept, message
+
+
+def _masked(
+    knowledge: Knowledge, recent: Recent, kept: Participation, deliveries: dict[str, bytes]
+) -> tuple[Participant, str]:
+    """Takes the bounded counts off the books, adds this device's share of the noise and the masks."""
+    cache, plan = knowledge.cache, kept.plan
+    if cache.words_digest != kept.participant.advertised.words_digest:
+        raise ProtocolError("words_digest: the word list has changed since this device joined")
+    counts = locally_noised(bounded_counts(cache.pending, plan), len(cache.pending), plan)
+    vector = np.zeros(len(cache.pending), np.int64)
+    vector[list(counts.keys())] = list(counts.values())
+    participant = mask(kept.participant, deliveries, vector)
+    knowledge.keep_cache(reported(cache))
+    recent.reported()
+    return participant, base64.b64encode(exchange.held(cache, plan)).decode()
+
+
+def _send(client: Client, who: Identity, kept: Participation, stage: Stage, message: Message) -> None:
+    client.send_stage(who, kept.participant.round_id, stage, message.model_dump_json().encode())
+
+
+def _refused(error: Refused, who: Identity, knowledge: Knowledge, kept: Participation) -> Progress:
+    if not exchange.is_final(error):
+        raise error
+    return _leave(who, knowledge, kept, str(error))
+
+
+def _leave(
+    who: Identity, knowledge: Knowledge, kept: Participation, refused: str | None, *, restore: bool = True
+) -> Progress:
+    """The end of this device's part. refused: why its counts are not in a sum, None where they are."""
+    participant, store = kept.participant, knowledge.store
+    report_id = participant.advertised.signature.hex()[:32]
+    with knowledge.together():
+        store.delete("aggregation", server_name(who.server))
+        if refused is None:
+            records.write_number(store, "marginals_sent", records.read_number(store, "marginals_sent") + 1)
+        elif kept.restore and restore:
+            held = base64.b64decode(kept.restore)
+            knowledge.take_back(Outgoing(report_id, who.server, "marginals", participant.round_id, b"", held))
+    size = len(participant.masked.model_dump_json()) if participant.masked is not None else 0
+    return Progress((Sent(report_id, participant.round_id, "marginals", size, refused=refused),))
+
+
+def _signing_key(who: Identity) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(who.private_key)
+
+
+def _read(store: Store, who: Identity) -> Participation | None:
+    name = server_name(who.server)
+    content = store.get("aggregation", name)
+    if content is None:
+        return None
+    try:
+        return Participation.model_validate_json(content)
+    except ValidationError as error:
+        raise StateError(
+            f"aggregation/{name}: {error.error_count()} fields cannot be read; delete the state folder to start afresh"
+        ) from None
+
+
+def _write(store: Store, who: Identity, kept: Participation) -> None:
+    store.put("aggregation", server_name(who.server), kept.model_dump_json().encode())

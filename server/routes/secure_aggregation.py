@@ -1,0 +1,53 @@
+"""The routes of secure aggregation: :mod:`device_sdk.wire.secure_aggregation` lists them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from device_sdk.wire.secure_aggregation import AggregationPoll, Stage
+from server.devices.authentication import spend_nonce
+from server.routes.bodies import answer, parse, service
+from server.routes.devices import Medium, Small
+from server.routes.senders import check_addressed, sender_of
+from server.secure_aggregation import answers
+from server.secure_aggregation.tasks import next_task
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/rounds/{round_id}/aggregation")
+
+
+@router.post("")
+def post_poll(request: Request, round_id: str, body: Small) -> Response:
+    """AggregationPoll, signed -> AggregationTask."""
+    own = service(request)
+    sender = sender_of(own, request, body, round_id)
+    message = parse(AggregationPoll, body)
+    check_addressed(sender, round_id, message.device_id, message.round_id)
+    with own.database.write() as connection:
+        spend_nonce(connection, sender, own.settings.clock())
+        return answer(next_task(connection, sender.device_id, round_id, own.settings.retry_after_seconds))
+
+
+@router.post("/{stage}")
+def post_stage(request: Request, round_id: str, stage: Stage, body: Medium) -> Response:
+    """KeyAdvertisement, DealtShares, MaskedInput, SurvivorSignature or RevealedShares, signed -> StageReceipt."""
+    own = service(request)
+    sender = sender_of(own, request, body, round_id)
+    message: Any = parse(answers.MESSAGES[stage], body)
+    check_addressed(sender, round_id, message.device_id, message.round_id)
+    envelope, settings = answers.Envelope(round_id, stage, message, body), own.settings
+    with own.database.write() as connection:
+        now = settings.clock()
+        if stage == "keys":
+            cap, delta = settings.cap("marginals"), settings.delta_probability
+            receipt, wake = answers.join(connection, sender, envelope, cap=cap, delta=delta, now=now)
+        else:
+            receipt, wake = answers.answer(connection, sender, envelope, now=now)
+    own.metrics.received.labels("marginals").inc(len(body))
+    if wake:
+        own.wake()
+    return answer(receipt)

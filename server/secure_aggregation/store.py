@@ -1,0 +1,176 @@
+"""Groups and their messages in the database. Every function runs in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Row, insert, or_, select, update
+
+from device_sdk.wire.messages import Message
+from device_sdk.wire.secure_aggregation import Roster, Stage
+from server.secure_aggregation.coordinator import Group
+from server.storage.schema import aggregation_groups as groups
+from server.storage.schema import aggregation_messages as messages
+from server.storage.schema import rounds
+
+__all__ = [
+    "StoredGroup",
+    "add_group",
+    "bodies",
+    "clear",
+    "decline",
+    "end",
+    "find_group",
+    "find_message",
+    "is_busy",
+    "keep",
+    "open_groups",
+    "set_stage",
+    "summed",
+    "waiting",
+]
+
+ENDED = ("done", "abandoned")
+
+_Message = TypeVar("_Message", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A group as it is stored. ended: ``done`` or ``abandoned``, None while it goes on. deadline: of its stage."""
+
+    id: int
+    round_id: str
+    group: Group
+    deadline: float
+    ended: str | None
+
+
+def keep(
+    connection: Connection, round_id: str, device_id: str, stage: Stage, body: bytes, group_id: int | None, now: float
+) -> None:
+    """Store one message as it came."""
+    connection.execute(
+        insert(messages).values(
+            round_id=round_id,
+            device_id=device_id,
+            stage=stage,
+            group_id=group_id,
+            body_sha256=sha256(body).hexdigest(),
+            size=len(body),
+            received_at=now,
+            body=body,
+        )
+    )
+
+
+def find_message(connection: Connection, round_id: str, device_id: str, stage: Stage) -> Row[Any] | None:
+    own = (messages.c.round_id == round_id, messages.c.device_id == device_id, messages.c.stage == stage)
+    return connection.execute(select(messages).where(*own)).first()
+
+
+def is_busy(connection: Connection, device_id: str) -> bool:
+    """Whether a device waits for a group or is in one that goes on: what it will be charged is not known yet."""
+    query = (
+        select(messages.c.round_id)
+        .join(rounds, rounds.c.id == messages.c.round_id)
+        .outerjoin(groups, groups.c.id == messages.c.group_id)
+        .where(messages.c.device_id == device_id, messages.c.stage == "keys", messages.c.body.is_not(None))
+        .where(rounds.c.state.in_(("open", "closing")))
+        .where(or_(groups.c.id.is_(None), groups.c.stage.not_in(ENDED)))
+    )
+    return connection.execute(query).first() is not None
+
+
+def decline(connection: Connection, round_id: str) -> None:
+    """Tell those who wait for a group that there is none for them."""
+    unplaced = (messages.c.round_id == round_id, messages.c.stage == "keys", messages.c.group_id.is_(None))
+    connection.execute(update(messages).where(*unplaced).values(body=None))
+
+
+def waiting(connection: Connection, round_id: str) -> list[Row[Any]]:
+    """Keys of devices that are in no group yet, the oldest first."""
+    unplaced = (messages.c.round_id == round_id, messages.c.stage == "keys", messages.c.group_id.is_(None))
+    query = select(messages).where(*unplaced, messages.c.body.is_not(None))
+    return list(connection.execute(query.order_by(messages.c.received_at, messages.c.device_id)))
+
+
+def add_group(connection: Connection, roster: Roster, deadline: float) -> int:
+    """A new group of devices that were waiting. Returns its id."""
+    found = connection.execute(
+        insert(groups).values(
+            round_id=roster.round_id, stage="shares", deadline=deadline, roster=roster.model_dump_json(), note=""
+        )
+    )
+    assert found.inserted_primary_key is not None
+    group_id = int(found.inserted_primary_key[0])
+    members = messages.c.device_id.in_(roster.device_ids)
+    connection.execute(
+        update(messages).where(messages.c.round_id == roster.round_id, members).values(group_id=group_id)
+    )
+    return group_id
+
+
+def find_group(connection: Connection, group_id: int) -> StoredGroup:
+    row = connection.execute(select(groups).where(groups.c.id == group_id)).one()
+    answers: defaultdict[str, set[str]] = defaultdict(set)
+    for answer in connection.execute(select(messages.c.stage, messages.c.device_id).where(_in(group_id))):
+        answers[answer.stage].add(answer.device_id)
+    ended = row.stage if row.stage in ENDED else None
+    group = Group(
+        Roster.model_validate_json(row.roster),
+        None if ended else row.stage,
+        {stage: frozenset(answers[stage]) for stage in get_args(Stage) if stage in answers},
+    )
+    return StoredGroup(row.id, row.round_id, group, row.deadline, ended)
+
+
+def open_groups(connection: Connection, round_id: str | None = None) -> list[int]:
+    """Ids of the groups that go on, of one round or of all."""
+    query = select(groups.c.id).where(groups.c.stage.not_in(ENDED)).order_by(groups.c.id)
+    if round_id is not None:
+        query = query.where(groups.c.round_id == round_id)
+    return list(connection.execute(query).scalars())
+
+
+def bodies(connection: Connection, group_id: int, stage: Stage, message: type[_Message]) -> dict[str, _Message]:
+    """The messages of one stage, by device in the order of their ids."""
+    query = select(messages.c.device_id, messages.c.body).where(_in(group_id), messages.c.stage == stage)
+    rows = connection.execute(query.order_by(messages.c.device_id))
+    return {row.device_id: message.model_validate_json(row.body) for row in rows}
+
+
+def set_stage(connection: Connection, group_id: int, stage: Stage, deadline: float) -> None:
+    connection.execute(update(groups).where(groups.c.id == group_id).values(stage=stage, deadline=deadline))
+
+
+def end(connection: Connection, group_id: int, *, total: NDArray[np.int64] | None = None, note: str = "") -> None:
+    """End a group: done with its sum, or abandoned without. Its messages' contents are deleted; hashes stay."""
+    stage = "abandoned" if total is None else "done"
+    content = None if total is None else total.astype("<i8").tobytes()
+    connection.execute(update(groups).where(groups.c.id == group_id).values(stage=stage, total=content, note=note))
+    connection.execute(update(messages).where(_in(group_id)).values(body=None))
+
+
+def summed(connection: Connection, round_id: str, words: int) -> NDArray[np.int64]:
+    """The sum over the groups that are done: int64 [words]."""
+    query = select(groups.c.total).where(groups.c.round_id == round_id, groups.c.stage == "done")
+    total = np.zeros(words, np.int64)
+    for content in connection.execute(query).scalars():
+        total += np.frombuffer(content, "<i8")
+    return total
+
+
+def clear(connection: Connection, round_id: str) -> None:
+    """Delete the contents of all messages of a round, and the groups' sums: the release has them, or nobody shall."""
+    connection.execute(update(messages).where(messages.c.round_id == round_id).values(body=None))
+    connection.execute(update(groups).where(groups.c.round_id == round_id).values(total=None))
+
+
+def _in(group_id: int) -> Any:
+    return messages.c.group_id == group_id
