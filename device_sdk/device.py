@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from device_sdk.decoding.hotwords import hotwords_of
 from device_sdk.errors import LearningError, Postponed, StateError
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence
 from device_sdk.feedback.signals import CostFunction, Repeated, Signal, check_signal, combined
+from device_sdk.host import Host
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.knowledge import Knowledge
 from device_sdk.learned import Learned
@@ -95,24 +96,19 @@ class Device:
         key: bytes,
         bundle: Bundle | None = None,
         settings: DeviceSettings | None = None,
-        *,
-        cost_function: CostFunction | None = None,
-        policy: Policy = CarefulPolicy(),
-        conditions: Callable[[], Conditions] = Conditions,
-        rehearsal: Sequence[Transcribed] = (),
+        **host: Unpack[Host],
     ) -> Self:
         """A device over a state folder (made if absent), with the app's key.
 
         bundle: the app's; None is the one packaged with idiolect. A published model that a check-in brought is used
-        instead, until the app ships another bundle. cost_function: the app's own costs of hypotheses. conditions: tells
-        how the host is just now; policy: whether that is a good time to learn or to check in, asked before and between.
-        rehearsal: transcribed utterances that learning goes over between the user's own.
+        instead, until the app ships another bundle. host: ``cost_function``, ``policy``, ``conditions`` and
+        ``rehearsal``, see :class:`~device_sdk.host.Host`.
         Raises StateError (folder in use, wrong key, damage) and BundleError.
         """
         bundle = Bundle.open() if bundle is None else bundle
         store = Store(state_folder, key)
         try:
-            return cls(store, bundle, settings or DeviceSettings(), cost_function, policy, conditions, rehearsal)
+            return cls(store, bundle, settings or DeviceSettings(), **host)
         except BaseException:
             store.close()
             raise

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -17,9 +16,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from device_sdk.bundle import Bundle
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError
-from device_sdk.feedback.signals import CostFunction
+from device_sdk.host import Host
 from device_sdk.personalization.rescorer import Rescorer
-from device_sdk.policy import CarefulPolicy, Conditions, Policy
 from device_sdk.settings import DeviceSettings
 from device_sdk.state import Store, records
 from device_sdk.state.cipher import checked_key
@@ -53,18 +51,17 @@ class Profiles:
         key: bytes,
         bundle: Bundle | None = None,
         settings: DeviceSettings | None = None,
-        *,
-        cost_function: CostFunction | None = None,
-        policy: Policy = CarefulPolicy(),
-        conditions: Callable[[], Conditions] = Conditions,
+        **host: Unpack[Host],
     ) -> None:
         """The arguments are those of :meth:`Device.open`. Raises StateError (no usable key) and BundleError."""
+        if unknown := sorted(host.keys() - Host.__optional_keys__):  # before the first user, not with it
+            raise TypeError(f"Profiles: found argument {unknown[0]!r}, expected {sorted(Host.__optional_keys__)}")
         self._folder = Path(state_folder) / _FOLDER
         self._key = checked_key(key)
         self._bundle = Bundle.open() if bundle is None else bundle
         self._settings = settings or DeviceSettings()
         self._rescorer = Rescorer(self._bundle, threads=self._settings.threads)
-        self._cost_function, self._policy, self._conditions = cost_function, policy, conditions
+        self._host = host
         self._devices: dict[str, Device] = {}
 
     def __getitem__(self, name: str) -> Device:
@@ -75,15 +72,7 @@ class Profiles:
             store = Store(place.folder, place.key)
             try:
                 records.write_text(store, "profile", name)
-                device = Device(
-                    store,
-                    self._bundle,
-                    self._settings,
-                    self._cost_function,
-                    self._policy,
-                    self._conditions,
-                    rescorer=self._rescorer,
-                )
+                device = Device(store, self._bundle, self._settings, rescorer=self._rescorer, **self._host)
             except BaseException:
                 store.close()
                 raise

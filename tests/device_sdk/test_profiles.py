@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from device_sdk import Bundle, ConfigurationError, Corrected, DeviceSettings, LearningSettings, Profiles, StateError
+from device_sdk import (
+    Bundle,
+    Conditions,
+    ConfigurationError,
+    Corrected,
+    DeviceSettings,
+    LearningSettings,
+    Profiles,
+    Rating,
+    StateError,
+)
+from device_sdk.feedback.signals import Signal
+from device_sdk.learning.rehearsal import RehearsalSettings, Transcribed
 from tests.signals import noise
 
 KEY = bytes(range(32))
@@ -72,6 +86,42 @@ def test_one_user_is_forgotten_and_the_others_stay(tmp_path: Path, tiny_bundle: 
         assert profiles["ben"].learned().utterances == 1
         folders = list((tmp_path / "profiles").iterdir())
         assert len(folders) == 1
+
+
+def test_what_the_app_brings_is_every_users(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """Costs, conditions, policy and rehearsal reach each device."""
+    learning = replace(SETTINGS.learning, cost_weight=1.0, rehearsal=RehearsalSettings(every=1))
+    asked: list[str] = []
+
+    def costs(signal: Signal, texts: Sequence[str], served: str) -> list[float]:
+        asked.append("costs")
+        return [float(text == served) for text in texts]
+
+    def conditions() -> Conditions:
+        asked.append("conditions")
+        return Conditions(battery=0.5)
+
+    def policy(work: str, found: Conditions) -> str | None:
+        asked.append(f"{work} at {found.battery}")
+        return None
+
+    with Profiles(
+        tmp_path,
+        KEY,
+        tiny_bundle,
+        replace(SETTINGS, learning=learning),
+        cost_function=costs,
+        conditions=conditions,
+        policy=policy,
+        rehearsal=[Transcribed(noise(9600, 7), "turn on the light")],
+    ) as profiles:
+        for name in ("ana", "ben"):
+            asked.clear()
+            profiles[name].feedback(profiles[name].recognise(noise(9600, 1)), Rating(0.5))
+            assert profiles[name].learn().rehearsed == 1
+            assert {"costs", "conditions", "learn at 0.5"} == set(asked)
+    with pytest.raises(TypeError, match=r"found argument 'rehearsals', expected \['conditions',"):
+        Profiles(tmp_path, KEY, tiny_bundle, rehearsals=[])  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", ["", "  ", "n" * 201, None])
