@@ -24,6 +24,7 @@ from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.teacher import TeacherSettings
 from export.networks.rnnt import RNNT
 from server.simulation.cohorts.domains import QUIET, Domain, Stage, general, people, read_requests, requests
+from server.simulation.cohorts.labels import TextModel, general_text
 from server.simulation.cohorts.measures import errors, newly_frequent, says_any
 from server.simulation.cohorts.methods import CohortSettings, Method
 from server.simulation.cohorts.rounds import learn, transcribe
@@ -39,6 +40,7 @@ INITIAL = "initial"
 Tell = Callable[[str, int, int], None]
 """(what is being done, done, all)."""
 
+_LONGEST, _TURNS = 20, 4000  # words of a sentence and turns of meetings of the second pass
 _KEPT = 100_000  # clips of a seed up to which they stay on the disk, about 3 GB
 
 
@@ -150,6 +152,13 @@ class Experiment:
         return SlotLexicon.from_labels(s.slots for stage in self.requests.sentences.values() for s in stage)
 
     @cached_property
+    def text(self) -> TextModel:
+        """What the second pass knows: every general sentence of the stage that learns, short or long."""
+        unsaid = read_requests(self.data / "slurp" / "devel.jsonl")
+        sentences = general(self.data, _LONGEST, _TURNS, least=1, unsaid=unsaid).sentences["learn"]
+        return general_text([sentence.text for sentence in sentences])
+
+    @cached_property
     def delta(self) -> list[bool]:
         """Which test clips of the new domain say what has become five times as frequent."""
         before = (sentence.text for sentence in self.general.sentences["learn"])
@@ -252,6 +261,7 @@ class Experiment:
                     remembered,
                     self.words,
                     self.lexicon,
+                    self.text,
                     seed,
                     watch,
                 )

@@ -9,6 +9,7 @@ from device_sdk.errors import ConfigurationError
 from device_sdk.learning.specaugment import MaskSettings
 from device_sdk.learning.teacher import TeacherSettings
 from server.aggregation.optimizers import OptimizerSettings
+from server.simulation.cohorts.labels import LabelSettings
 
 __all__ = ["CohortSettings", "Label", "Method", "Weak"]
 
@@ -45,11 +46,10 @@ class CohortSettings:
     rounds: gradients that the server takes a step by. devices: of a round. batch: utterances of a device in a round.
     optimizer: the server's; its rate falls linearly to ``floor`` of what it is at first. beam: length of the n-best
     lists that feedback is about. baseline: of REINFORCE. weight: of the feedback beside the label. masks: SpecAugment
-    of what the student sees. sure: nats a piece; a label to which the teacher itself gives less is not learned from
-    (sections 1 and 2.2: low confidence is filtered). alternate_errors: word errors of the other recogniser. trained:
-    prefixes of the parameters that learn, by default the encoder's: in few rounds, what a model labels itself teaches
-    how the new domain sounds, and wears out what the rest knows of words. evaluate_every: rounds between points of the
-    curve, on development speech.
+    of what the student sees. labels: how a teacher finds them. alternate_errors: word errors of the other recogniser.
+    trained: prefixes of the parameters that learn, by default the encoder's: in few rounds, what a model labels itself
+    teaches how the new domain sounds, and wears out what the rest knows of words. evaluate_every: rounds between points
+    of the curve, on development speech.
     """
 
     rounds: int = 60
@@ -63,7 +63,7 @@ class CohortSettings:
     baseline: float = 0.5
     weight: float = 1.0
     masks: MaskSettings = field(default_factory=MaskSettings)
-    sure: float = -0.15
+    labels: LabelSettings = field(default_factory=LabelSettings)
     alternate_errors: float = 0.1
     trained: tuple[str, ...] = ("encoder.", "joiner.encoder.")
     evaluate_every: int = 20

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
@@ -24,11 +23,11 @@ from device_sdk.learning.teacher import updated
 from export.networks.rnnt import RNNT
 from server.aggregation import optimizers
 from server.simulation.cohorts.feedback import weak_losses
-from server.simulation.cohorts.gradients import gradient, likelihoods
+from server.simulation.cohorts.gradients import gradient
+from server.simulation.cohorts.labels import TextModel, teacher_labels
 from server.simulation.cohorts.lists import NBest, nbest
 from server.simulation.cohorts.methods import CohortSettings, Method
 from server.simulation.cohorts.speech import Clip
-from server.training.greedy import greedy
 
 __all__ = ["Learned", "learn", "transcribe"]
 
@@ -58,6 +57,7 @@ def learn(
     remembered: Sequence[Clip],
     words: Sequence[str],
     lexicon: SlotLexicon,
+    text: TextModel,
     seed: int,
     watch: Callable[[int, RNNT], float | None] = lambda *_: None,
 ) -> Learned:
@@ -65,8 +65,8 @@ def learn(
 
     base: parameters and constants to begin with. said: the devices' clips in the order of time, used once each.
     remembered: transcribed clips of the old domain, used once each by rehearsal. words: what an
-    alternate recogniser mistakes words for. lexicon: the slots' values. watch: called after every
-    ``evaluate_every`` rounds with the round and the student; what it returns makes the curve.
+    alternate recogniser mistakes words for. lexicon: the slots' values. text: the second pass over a teacher's n-best.
+    watch: called after every ``evaluate_every`` rounds with the round and the student; what it returns makes the curve.
     ConfigurationError: fewer clips than the rounds need.
     """
     each, extra = settings.devices * settings.batch, method.rehearsal * settings.batch
@@ -85,7 +85,7 @@ def learn(
         clips = said[number * each : (number + 1) * each]
         features = [clip.features.astype(np.float32) for clip in clips]
         lists = _lists(student, features, method, settings)
-        labels = _labels(teacher, features, clips, tokenizer, method, settings)
+        labels = _labels(teacher, features, clips, tokenizer, method, settings, text)
         objectives: list[Objective] = []
         seen: list[NDArray[np.float32]] = []
         for clip, clean, hypotheses, chosen in zip(clips, features, lists, labels, strict=True):
@@ -120,14 +120,16 @@ def learn(
     return Learned(weights, tuple(losses), tuple(curve))
 
 
-def transcribe(network: RNNT, tokenizer: Tokenizer, clips: Sequence[Clip], at_once: int = 64) -> list[str]:
-    """The first hypothesis of each clip, by greedy search, in batches of like length."""
+def transcribe(
+    network: RNNT, tokenizer: Tokenizer, clips: Sequence[Clip], beam: int = 4, at_once: int = 48
+) -> list[str]:
+    """The first hypothesis of each clip, by the devices' search, in batches of like length."""
     order = sorted(range(len(clips)), key=lambda index: clips[index].features.shape[0])
     texts = [""] * len(clips)
     for start in range(0, len(order), at_once):
         chosen = order[start : start + at_once]
-        for index, tokens in zip(chosen, greedy(network, [clips[i].features for i in chosen]), strict=True):
-            texts[index] = tokenizer.decode(tokens)
+        for index, entries in zip(chosen, nbest(network, [clips[i].features for i in chosen], beam), strict=True):
+            texts[index] = tokenizer.decode(entries[0][0])
     return texts
 
 
@@ -146,19 +148,14 @@ def _labels(
     tokenizer: Tokenizer,
     method: Method,
     settings: CohortSettings,
+    text: TextModel,
 ) -> list[tuple[int, ...] | None]:
     """The tokens to teach, None for none: the teacher is not sure, heard nothing, or pieces cannot write it."""
-    found: list[tuple[int, ...]]
     if method.label == "none":
         return [None] * len(clips)
+    found: Sequence[tuple[int, ...] | None]
     if method.label == "transcript":
         found = [tuple(tokenizer.encode(clip.sentence.text)) for clip in clips]
     else:
-        found = [tuple(tokens) for tokens in greedy(teacher, features)]
-        with torch.no_grad():
-            scores = -likelihoods(teacher, features, [(tokens,) for tokens in found])
-        found = [
-            tokens if score >= settings.sure * len(tokens) else ()
-            for tokens, score in zip(found, scores.tolist(), strict=True)
-        ]
+        found = teacher_labels(teacher, features, tokenizer.decode, text, settings.labels)
     return [tokens if tokens and _BLANK not in tokens else None for tokens in found]

@@ -34,14 +34,15 @@ class OneStep:
         return self.network.join(torch.from_numpy(encoded), torch.from_numpy(predicted)).numpy()
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_all_hypotheses_of_short_speech_are_found_with_exact_scores(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "most"), [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2), (5, 2)])
+def test_all_hypotheses_of_short_speech_are_found_with_exact_scores(seed: int, most: int) -> None:
     """With a beam wider than there are token sequences, nothing is dropped and both searches sum all alignments."""
     generator = np.random.default_rng(seed)
     network = RNNT(SHAPE).eval().from_parameters(tiny_weights(SHAPE, seed))
-    features = [generator.normal(0, 1, (3 * frames, 4)).astype(np.float32) for frames in (1, 3, 2)]
-    found = nbest(network, features, beam=128, threshold=1e9)
-    settings = DecodingSettings(beam=128, nbest=128, symbols_per_frame=1, threshold=1e9)
+    features = [generator.normal(0, 1, (3 * frames, 4)).astype(np.float32) for frames in (1, 4 - most, 1)]
+    beam = {1: 128, 2: 350}[most]
+    found = nbest(network, features, beam, threshold=1e9, most_per_frame=most)
+    settings = DecodingSettings(beam=beam, nbest=beam, symbols_per_frame=most, threshold=1e9)
     for clip, entries in zip(features, found, strict=True):
         with torch.no_grad():
             encoded = network.encode(torch.from_numpy(clip)[None])[0].numpy()

@@ -16,9 +16,12 @@ from device_sdk.learning.teacher import TeacherSettings
 from export.networks.rnnt import RNNT
 from server.aggregation.optimizers import OptimizerSettings
 from server.simulation.cohorts.domains import Sentence
+from server.simulation.cohorts.labels import LabelSettings
+from server.simulation.cohorts.lists import nbest
 from server.simulation.cohorts.methods import CohortSettings, Label, Method, Weak
 from server.simulation.cohorts.rounds import Learned, learn, transcribe
 from server.simulation.cohorts.speech import Clip
+from server.training.greedy import greedy
 from tests.tiny import SENTENCES, tiny_weights
 
 SETTINGS = CohortSettings(
@@ -29,7 +32,7 @@ SETTINGS = CohortSettings(
     evaluate_every=3,
     floor=1.0,
     trained=("",),
-    sure=-1e9,
+    labels=LabelSettings(text_weight=0.0, sure=-1e9),
     bfloat16=False,
     pruning=0.0,
 )
@@ -64,6 +67,7 @@ def run(
         remembered,
         ["lamp", "door"],
         LEXICON,
+        lambda text: 0.0,
         seed=1,
         **given,  # type: ignore[arg-type]
     )
@@ -75,7 +79,15 @@ def test_transcripts_are_learned(tiny_bundle: Bundle) -> None:
     assert found.losses[-1] < 0.4 * found.losses[0]
     network = RNNT(tiny_bundle.architecture).eval().from_parameters(found.weights)
     clips = said(tiny_bundle.architecture, 2, seed=5)
-    assert transcribe(network, tiny_bundle.tokenizer, clips) == list(SENTENCES[:2])
+    heard = greedy(network, [clip.features for clip in clips])
+    assert [tiny_bundle.tokenizer.decode(tokens) for tokens in heard] == list(SENTENCES[:2])
+
+
+def test_a_transcription_is_the_first_of_the_list_whatever_is_beside_it(tiny_bundle: Bundle) -> None:
+    network = RNNT(tiny_bundle.architecture).eval().from_parameters(tiny_weights(tiny_bundle.architecture))
+    clips = said(tiny_bundle.architecture, 3)
+    first = [nbest(network, [clip.features])[0][0][0] for clip in clips]
+    assert transcribe(network, tiny_bundle.tokenizer, clips) == [tiny_bundle.tokenizer.decode(t) for t in first]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +114,7 @@ def test_a_teacher_that_is_updated_changes_what_is_learned(tiny_bundle: Bundle) 
 
 
 def test_a_teacher_that_is_not_sure_gives_no_label(tiny_bundle: Bundle) -> None:
-    found = run(tiny_bundle, Method("m"), replace(SETTINGS, sure=0.0))
+    found = run(tiny_bundle, Method("m"), replace(SETTINGS, labels=LabelSettings(sure=0.0)))
     assert set(found.losses) == {0.0}
     for name, value in tiny_weights(tiny_bundle.architecture).items():
         np.testing.assert_array_equal(found.weights[name], value)
