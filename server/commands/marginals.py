@@ -1,10 +1,13 @@
-"""``idiolect marginals``: push, show and list the global word distributions."""
+"""``idiolect marginals``: push, pull, show, compare and take back the global word distributions, by version."""
 
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64encode
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,22 +21,42 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["app", "counts_to_probabilities"]
+__all__ = ["Pulled", "app", "counts_to_probabilities", "moved"]
 
-app = typer.Typer(help="Push, show and list global marginals.", no_args_is_help=True)
+app = typer.Typer(help="Push, pull, show and compare global marginals.", no_args_is_help=True)
+
+FORMAT = "idiolect marginals, version 1"
+_ALL = 1 << 24
+_STILL = 1e-9
+"""Log ratios up to this are rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A distribution as ``pull`` wrote it. words_digest: of the list; probabilities: float64 [n]."""
+
+    words_digest: str
+    probabilities: NDArray[np.float64]
 
 
 @command(app, "push")
 def push(
     client: OperatorClient,
-    source: Annotated[Path, typer.Argument(help="JSON object of word -> count, or text to count words in.")],
+    source: Annotated[
+        Path, typer.Argument(help="What pull wrote, a JSON object of word -> count, or text to count words in.")
+    ],
     bundle: Annotated[Path | None, typer.Option(help="Bundle that holds the word list.  [default: packaged]")] = None,
     smoothing: Annotated[float, typer.Option(help="Weight of the background, in words.")] = 100.0,
     note: Annotated[str, typer.Option(help="Kept with the version.")] = "",
     publish: Annotated[bool, typer.Option(help="Make it current at once.")] = True,
 ) -> Answer:
-    """Publish a distribution made from counts or text that need no protection: they are sent without noise."""
-    probabilities = counts_to_probabilities(_read_counts(source), bundle, smoothing)
+    """Publish a distribution that was pulled, or one made from counts or text that need no protection: they are sent
+    without noise."""
+    counts = _read(source)
+    if isinstance(counts, Pulled):
+        probabilities = _fitting(client, counts, source)
+    else:
+        probabilities = counts_to_probabilities(counts, bundle, smoothing)
     content = {"probabilities": b64encode(probabilities.astype("<f8").tobytes()).decode(), "note": note}
     found = client.post("marginals", json=content | {"publish": publish})
     text = f"marginals {found['version']} registered" + (" and published" if publish else "")
@@ -62,6 +85,58 @@ def show_marginals(
         ]
         title = f"Marginals {found['version']} (noise of a count: {found['noise_deviation']:.2f})"
         show(title, ("word", "probability", "times background", "released count"), rows)
+
+    return found, present
+
+
+@command(app, "pull")
+def pull(
+    client: OperatorClient,
+    file: Annotated[Path, typer.Argument(help="JSON file to write: every word and its probability; push reads it.")],
+    version: Annotated[int | None, typer.Argument(help="[default: the current version]")] = None,
+) -> Answer:
+    """Write a version to a file."""
+    number = client.get("status")["marginals_version"] if version is None else version
+    found = client.get(f"marginals/{number}", top=_ALL)
+    told = ("version", "parent", "round_id", "created_at", "noise_deviation", "note", "words_digest")
+    entries = sorted(found["top"], key=lambda entry: entry["word_id"])
+    content = {
+        "format": FORMAT,
+        **{name: found[name] for name in told},
+        "words": [entry["word"] for entry in entries],
+        "probabilities": [entry["probability"] for entry in entries],
+        "released_counts": [entry["released_count"] for entry in entries],
+    }
+    try:
+        file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{file}: cannot be written ({error.strerror})") from error
+    summary = {name: found[name] for name in told} | {"words": len(entries), "file": str(file)}
+    return summary, lambda: typer.echo(f"marginals {number}: {len(entries)} words written to {file}")
+
+
+@command(app, "diff")
+def diff(
+    client: OperatorClient,
+    before: Annotated[int, typer.Argument(help="Version to compare with.")],
+    after: Annotated[int, typer.Argument(help="Version that is compared.")],
+    top: Annotated[int, typer.Option(help="How many words each way.", min=1, max=10000)] = 20,
+) -> Answer:
+    """Show which words one version makes likelier than another, and which less likely."""
+    versions = [client.get(f"marginals/{number}", top=_ALL)["top"] for number in (before, after)]
+    first, second = ({entry["word_id"]: entry for entry in entries} for entries in versions)
+    names = {word: entry["word"] if entry["word"] is not None else str(word) for word, entry in first.items()}
+    chances = {word: (first[word]["probability"], second[word]["probability"]) for word in first.keys() & second.keys()}
+    found = {"before": before, "after": after, **moved(names, chances, top)}
+
+    def present() -> None:
+        typer.echo(f"marginals {before} -> {after}: {found['changed']} words moved, {found['divergence']:.4f} nats")
+        for direction in ("up", "down"):
+            rows = [
+                (entry["word"], f"{entry['before']:.3g}", f"{entry['after']:.3g}", f"{entry['log_ratio']:+.3f}")
+                for entry in found[direction]
+            ]
+            show(direction.capitalize(), ("word", f"in {before}", f"in {after}", "log ratio"), rows)
 
     return found, present
 
@@ -101,6 +176,36 @@ def rollback(
     return found, lambda: typer.echo(f"marginals {found['version']} are current")
 
 
+def moved(names: Mapping[int, str], chances: Mapping[int, tuple[float, float]], top: int) -> dict[str, Any]:
+    """What moved between two distributions, the largest log ratios (nats) first in each direction.
+
+    names: word id -> word. chances: word id -> (probability before, after), positive. "divergence" is how much the
+    later one differs from the earlier, sum of after * log(after / before).
+    """
+    ratios = {word: math.log(after / before) for word, (before, after) in chances.items()}
+    order = sorted(ratios, key=lambda word: (-ratios[word], word))
+
+    def told(words: Iterable[int]) -> list[dict[str, Any]]:
+        return [
+            {
+                "word": names[word],
+                "word_id": word,
+                "before": chances[word][0],
+                "after": chances[word][1],
+                "log_ratio": ratios[word],
+            }
+            for word in words
+        ]
+
+    up, down = [word for word in order if ratios[word] > _STILL], [word for word in order if ratios[word] < -_STILL]
+    return {
+        "changed": len(up) + len(down),
+        "divergence": sum(after * ratios[word] for word, (_, after) in chances.items()),
+        "up": told(up[:top]),
+        "down": told(down[::-1][:top]),
+    }
+
+
 def counts_to_probabilities(counts: dict[str, float], bundle: Path | None, smoothing: float) -> NDArray[np.float64]:
     """Equation 6 over given counts: words outside the bundle's list go to its one bucket."""
     import numpy as np
@@ -115,7 +220,7 @@ def counts_to_probabilities(counts: dict[str, float], bundle: Path | None, smoot
     return np.asarray(total / total.sum(), np.float64)
 
 
-def _read_counts(source: Path) -> dict[str, float]:
+def _read(source: Path) -> dict[str, float] | Pulled:
     try:
         text = source.read_text(encoding="utf-8")
         found: Any = json.loads(text) if source.suffix == ".json" else Counter(text.lower().split())
@@ -123,7 +228,35 @@ def _read_counts(source: Path) -> dict[str, float]:
         raise DataError(f"{source}: cannot be read ({error}); expected UTF-8 text or JSON") from error
     if not isinstance(found, dict):
         raise DataError(f"{source}: found {type(found).__name__}, expected a JSON object of word -> count")
+    if "format" in found and isinstance(found["format"], str):
+        return _pulled(source, found)
     for word, count in found.items():
         if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count < 1e12:
             raise DataError(f"{source}: {word}: found {count!r}, expected a count of 0 or more")
     return found
+
+
+def _pulled(source: Path, found: dict[str, Any]) -> Pulled:
+    import numpy as np
+
+    if found["format"] != FORMAT:
+        raise DataError(f"{source}: format: found {found['format']!r}, expected {FORMAT!r}; pull it again")
+    try:
+        probabilities = np.array(found["probabilities"], np.float64)
+        digest = str(found["words_digest"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{source}: probabilities, words_digest: cannot be read ({error}); pull it again") from error
+    if probabilities.ndim != 1 or not (np.isfinite(probabilities) & (probabilities > 0)).all():
+        raise DataError(f"{source}: probabilities: found a value that is no positive number; pull it again")
+    return Pulled(digest, probabilities)
+
+
+def _fitting(client: OperatorClient, pulled: Pulled, source: Path) -> NDArray[np.float64]:
+    """The probabilities, if they are over the server's word list."""
+    expected = client.get("marginals/0", top=0)["words_digest"]
+    if pulled.words_digest != expected:
+        raise DataError(
+            f"{source}: words_digest: found {pulled.words_digest[:12]}, expected {expected[:12]} as the server's word "
+            "list has; pull from a server with the same list"
+        )
+    return pulled.probabilities

@@ -182,8 +182,8 @@ def get_all_marginals(request: Request) -> Response:
 
 
 @router.get("/marginals/{version}")
-def get_marginal(request: Request, version: int, top: Annotated[int, Query(ge=0, le=10000)] = 20) -> Response:
-    """One version and the words it lifts most over the background."""
+def get_marginal(request: Request, version: int, top: Annotated[int, Query(ge=0, le=1 << 24)] = 20) -> Response:
+    """One version and the words it lifts most over the background; every word where ``top`` is that many."""
     own = service(request)
     with own.database.read() as connection:
         row = marginal_registry.find_marginals(connection, version)

@@ -1,0 +1,157 @@
+"""``idiolect marginals`` from push to a device that uses what was pushed."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from device_sdk.bundle import Bundle
+from device_sdk.device import Device
+from device_sdk.errors import CheckInError, DataError
+from server.commands import marginals
+from server.commands.marginals import moved
+from tests.live import LiveServer
+from tests.server.commands.test_operator_commands import Run, run  # noqa: F401  (a fixture)
+from tests.server.parties import ENROLMENT, OPERATOR, initial
+
+KEY = bytes(range(32))
+
+
+@pytest.fixture
+def lifted(run: Run, tmp_path: Path) -> tuple[int, np.ndarray[Any, Any]]:  # noqa: F811
+    """A version with word 3 five times as likely as the background has it, pushed and current."""
+    background = initial().background
+    probabilities = background.copy()
+    probabilities[3] *= 5
+    probabilities /= probabilities.sum()
+    file = tmp_path / "lifted.json"
+    run(marginals.app, "pull", str(file), "0")
+    content = json.loads(file.read_text()) | {"probabilities": probabilities.tolist()}
+    file.write_text(json.dumps(content))
+    found = json.loads(run(marginals.app, "push", str(file), "--note", "lifted", "--json"))
+    return found["version"], probabilities
+
+
+def test_what_is_pulled_is_pushed_bit_for_bit(
+    run: Run,  # noqa: F811
+    lifted: tuple[int, np.ndarray[Any, Any]],
+    tmp_path: Path,
+) -> None:
+    version, probabilities = lifted
+    file = tmp_path / "current.json"
+    said = run(marginals.app, "pull", str(file))
+    assert f"marginals {version}: {len(probabilities)} words" in said
+    content = json.loads(file.read_text())
+    assert content["probabilities"] == probabilities.tolist()
+    assert (content["version"], content["note"]) == (version, "lifted")
+    assert content["words"] == list(initial().words)
+    again = json.loads(run(marginals.app, "push", str(file), "--json"))["version"]
+    assert json.loads(run(marginals.app, "diff", str(version), str(again), "--json")) == {
+        "before": version,
+        "after": again,
+        "changed": 0,
+        "divergence": 0.0,
+        "up": [],
+        "down": [],
+    }
+
+
+def test_what_moved(run: Run, lifted: tuple[int, np.ndarray[Any, Any]]) -> None:  # noqa: F811
+    version, probabilities = lifted
+    background = initial().background
+    found = json.loads(run(marginals.app, "diff", "0", str(version), "--top", "4", "--json"))
+    assert found["changed"] == len(background)
+    (up,), down = found["up"], found["down"]
+    assert (up["word_id"], up["word"], up["after"]) == (3, initial().words[3], probabilities[3])
+    assert up["log_ratio"] == pytest.approx(math.log(probabilities[3] / background[3]))
+    assert len(down) == 4
+    assert found["divergence"] == pytest.approx(float(probabilities @ np.log(probabilities / background)))
+    table = run(marginals.app, "diff", str(version), "0", "--top", "1")
+    assert "Down" in table
+    assert initial().words[3] in table.split("Down")[1]
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 1), st.floats(1e-6, 1)), min_size=1, max_size=20), st.integers(1, 30))
+def test_both_directions_are_one_another_reversed(pairs: list[tuple[float, float]], top: int) -> None:
+    names = {word: f"w{word}" for word in range(len(pairs))}
+    forward = moved(names, dict(enumerate(pairs)), top)
+    backward = moved(names, {word: (after, before) for word, (before, after) in enumerate(pairs)}, top)
+    assert forward["changed"] == backward["changed"]
+    assert len(forward["up"]) <= top
+    ups, downs = ([entry["log_ratio"] for entry in each] for each in (forward["up"], backward["down"]))
+    assert ups == pytest.approx([-ratio for ratio in downs])
+    assert ups == sorted(ups, reverse=True)
+    assert all(ratio > 0 for ratio in ups)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "idiolect marginals, version 9"}, "format"),
+        ({"words_digest": "0" * 64}, "words_digest"),
+        ({"probabilities": None}, "probabilities"),
+        ({"probabilities": [0.5, -0.5]}, "probabilities"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+    change: dict[str, Any],
+    message: str,
+) -> None:
+    file = tmp_path / "pulled.json"
+    run(marginals.app, "pull", str(file), "0")
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(DataError, match=message):
+        run(marginals.app, "push", str(file))
+
+
+def test_too_few_words_and_no_such_version(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    file = tmp_path / "pulled.json"
+    run(marginals.app, "pull", str(file), "0")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"probabilities": [1.0]}))
+    with pytest.raises(CheckInError, match="expected 40"):
+        run(marginals.app, "push", str(file))
+    with pytest.raises(CheckInError, match="not in the registry"):
+        run(marginals.app, "diff", "0", "7")
+    with pytest.raises(DataError, match="cannot be written"):
+        run(marginals.app, "pull", str(tmp_path / "no" / "folder.json"))
+
+
+def test_devices_have_a_new_version_at_their_next_check_in(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    pytest.importorskip("uvicorn")
+    news, coffee = tmp_path / "news.txt", tiny_bundle.words.id("coffee")
+    news.write_text("coffee coffee coffee milk")
+    with (
+        LiveServer(tmp_path / "server", tiny_bundle.path) as server,
+        Device.open(tmp_path / "state", KEY, tiny_bundle) as device,
+    ):
+
+        def operate(*words: str) -> str:
+            result = CliRunner().invoke(marginals.app, [*words, "--server", server.url, "--token", OPERATOR])
+            assert result.exit_code == 0, (result.output, result.exception)
+            return result.stdout
+
+        def used() -> tuple[int, float]:
+            """The version on the device, and what rescoring adapts the word to."""
+            device.check_in(server.url, ENROLMENT)
+            return device.learned().marginals_version, float(device._adapted()[coffee])
+
+        assert used() == (0, pytest.approx(tiny_bundle.background[coffee]))
+        options = ("--bundle", str(tiny_bundle.path), "--smoothing", "10")
+        version = json.loads(operate("push", str(news), *options, "--json"))["version"]
+        pushed = (10 * tiny_bundle.background[coffee] + 3) / 14
+        weights = tiny_bundle.combination
+        expected = (1 - weights.alpha) * tiny_bundle.background[coffee] + weights.alpha * pushed
+        assert used() == (version, pytest.approx(expected))
+        assert "coffee" in operate("diff", "0", str(version)).split("Down")[0]
+        operate("rollback", "0", "--note", "too much coffee")
+        assert used() == (0, pytest.approx(tiny_bundle.background[coffee]))
