@@ -1,0 +1,86 @@
+"""Devices in a round of secure aggregation over HTTP, with counts that the test decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
+from device_sdk.wire.messages import Message
+from device_sdk.wire.secure_aggregation import AggregationTask, Stage
+from tests.server.parties import DIGEST, WORDS, Party
+
+PLAN: dict[str, Any] = {
+    "trust": "distributed",
+    "mechanism": "discrete_gaussian",
+    "epsilon": 8.0,
+    "delta": 1e-6,
+    "minimum_survivors": 2,
+}
+
+
+class Member:
+    """A device that takes part. vector: what it adds, int64 [words]. sent: every body that it sent."""
+
+    def __init__(self, party: Party, round_id: str, vector: NDArray[np.int64], *, minimum: int = 2) -> None:
+        self.party, self.round_id, self.vector = party, round_id, vector
+        self.participant: Participant = advertise(
+            party.key, party.id, round_id, words_digest=DIGEST, words=WORDS, minimum=minimum
+        )
+        self.sent: list[bytes] = []
+
+    def post(self, stage: str, message: Message | dict[str, Any]) -> Any:
+        body = message.model_dump_json().encode() if isinstance(message, Message) else str(message).encode()
+        self.sent.append(body)
+        path = f"/v1/rounds/{self.round_id}/aggregation{'/' * bool(stage)}{stage}"
+        return self.party.post(path, body, self.round_id)
+
+    def join(self) -> Any:
+        return self.post("keys", self.participant.advertised)
+
+    def task(self) -> AggregationTask:
+        from device_sdk.wire.secure_aggregation import AggregationPoll
+
+        answer = self.post("", AggregationPoll(device_id=self.party.id, round_id=self.round_id))
+        assert answer.status_code == 200, answer.text
+        return AggregationTask.model_validate_json(answer.content)
+
+    def step(self) -> str:
+        """Does what the server asks for, if anything. Returns what it asked for."""
+        task = self.task()
+        message = self.answer(task)
+        if message is not None:
+            answer = self.post(task.stage, message)
+            assert answer.status_code == 200, answer.text
+        return task.stage
+
+    def answer(self, task: AggregationTask) -> Message | None:
+        before = self.participant
+        if task.roster is not None:
+            self.participant = share(before, task.roster)
+            return self.participant.dealt
+        if task.deliveries is not None:
+            self.participant = mask(before, task.deliveries, self.vector)
+            return self.participant.masked
+        if task.survivors is not None:
+            self.participant = agree(before, self.party.key, task.survivors)
+            return self.participant.agreed
+        if task.signatures is not None:
+            self.participant = reveal(before, task.signatures)
+            return self.participant.revealed
+        return None
+
+
+def vectors(count: int, seed: int = 0) -> list[NDArray[np.int64]]:
+    """Noised counts, with values that occur nowhere by chance: six digits and both signs."""
+    rng = np.random.default_rng(seed)
+    return list(rng.integers(100_000, 999_999, (count, WORDS)) * rng.choice([-1, 1], (count, WORDS)))
+
+
+def through(members: list[Member], last: Stage) -> None:
+    """All of them up to and with a stage."""
+    stages: tuple[Stage, ...] = ("shares", "masked", "consistency", "unmasking")
+    for stage in stages[: stages.index(last) + 1]:
+        assert {member.step() for member in members} == {stage}

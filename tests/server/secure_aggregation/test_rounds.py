@@ -1,0 +1,395 @@
+"""Rounds of secure aggregation over the server's routes: exact sums, drop-outs, repeats, charges, and what is kept."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sqlalchemy import select
+
+from device_sdk.secure_aggregation.keys import advertised_bytes
+from device_sdk.wire.messages import Problem
+from device_sdk.wire.secure_aggregation import Stage, StageReceipt, SurvivorSignature
+from server.storage.schema import aggregation_groups, aggregation_messages, ledger, releases, reports
+from tests.server.parties import HEADERS, WORDS, Operator, Party, initial, settings
+from tests.server.secure_aggregation.members import PLAN, Member, through, vectors
+
+
+class Server:
+    """A server whose clock can be moved forward, and whose rounds move on when they are told."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.folder, self.changes, self.late = folder, changes, 0.0
+        self.open()
+
+    def open(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from fastapi.testclient import TestClient
+
+        from server.app import create_app
+
+        clock = lambda: time.time() + self.late  # noqa: E731
+        own = settings(self.folder, clock=clock, window_seconds=1e9, tick_seconds=1e9, **self.changes)
+        self.http = TestClient(create_app(own, initial()), raise_server_exceptions=False)
+        self.http.__enter__()
+        self.own: Any = self.http.app.state.service  # type: ignore[attr-defined]
+        self.operator = Operator(self.http)
+
+    def close(self) -> None:
+        self.http.__exit__(None, None, None)
+
+    def tick(self, seconds: float = 0.0) -> None:
+        self.late += seconds
+        self.own.tick()
+
+    def members(
+        self, count: int, *, size: int = 50, minimum: int = 2, seed: int = 0, **round_settings: Any
+    ) -> list[Member]:
+        """Devices that joined a new round."""
+        plan = PLAN | {"minimum_survivors": minimum}
+        groups = {"size": size, "stage_seconds": 600}
+        round_id = self.operator.open(marginals=plan, minimum=minimum, groups=groups, **round_settings)
+        parties = [Party(self.http).enrol() for _ in range(count)]
+        found = [
+            Member(party, round_id, vector, minimum=minimum)
+            for party, vector in zip(parties, vectors(count, seed), strict=True)
+        ]
+        for member in found:
+            assert member.join().status_code == 200
+        return found
+
+    def rows(self, query: Any) -> list[Any]:
+        with self.own.database.read() as connection:
+            return list(connection.execute(query))
+
+    def released(self, round_id: str) -> NDArray[np.int64]:
+        (row,) = self.rows(select(releases).where(releases.c.round_id == round_id))
+        return np.frombuffer(row.counts, "<i8")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    found = Server(tmp_path)
+    yield found
+    found.close()
+
+
+def refusal(answer: Any) -> tuple[int, str]:
+    return answer.status_code, Problem.model_validate_json(answer.content).code
+
+
+def added(members: list[Member]) -> NDArray[np.int64]:
+    return np.sum([member.vector for member in members], axis=0)
+
+
+def test_a_round_from_its_opening_to_new_marginals(server: Server) -> None:
+    members = server.members(6)
+    round_id = members[0].round_id
+    assert {member.task().stage for member in members} == {"waiting"}, "the group may still grow"
+    assert members[0].party.check_in(revision=3).json()["round"] is None, "it has joined"
+    closing = server.operator.close(round_id)
+    assert (closing["state"], closing["reports"]["marginals"]) == ("closing", 6)
+    through(members, "unmasking")
+    assert members[0].task().stage in ("waiting", "done"), "the server takes the sum in its own time"
+    server.tick()
+    assert {member.task().stage for member in members} == {"done"}
+    found = server.operator.get(f"rounds/{round_id}")
+    assert found["state"] == "published"
+    assert (found["reports"]["marginals"], found["releases"]["marginals"]["reports"]) == (6, 6)
+    assert found["releases"]["marginals"]["mechanism"]["trust"] == "distributed"
+    np.testing.assert_array_equal(server.released(round_id), added(members))
+    charges = server.rows(select(ledger))
+    assert {charge.device_id for charge in charges} == {member.party.id for member in members}
+    assert {(charge.trust, charge.mechanism) for charge in charges} == {("distributed", "discrete_gaussian")}
+    assert {row.body for row in server.rows(select(aggregation_messages))} == {None}
+    assert {row.total for row in server.rows(select(aggregation_groups))} == {None}
+
+
+@pytest.mark.parametrize(
+    ("stage", "lost"),
+    [("shares", 2), ("masked", 2), ("masked", 3), ("consistency", 2), ("unmasking", 2), ("unmasking", 3)],
+)
+def test_drop_outs_at_a_stage(server: Server, stage: Stage, lost: int) -> None:
+    """Of six devices four must be left: two may go at any stage, and a third ends the round without a sum."""
+    members = server.members(6)
+    round_id = members[0].round_id
+    server.operator.close(round_id)
+    stages: tuple[Stage, ...] = ("shares", "masked", "consistency", "unmasking")
+    gone, left = members[:lost], members[lost:]
+    for each in stages:
+        answering = members if stages.index(each) < stages.index(stage) else left
+        found = {member.step() for member in answering}
+        assert found == {each} or (lost == 3 and stages.index(each) > stages.index(stage) and found == {"abandoned"})
+        server.tick(601 if each == stage else 0)
+    found_round = server.operator.get(f"rounds/{round_id}")
+    if lost == 3:
+        assert found_round["state"] == "abandoned"
+        assert {member.task().stage for member in members} == {"abandoned"}
+        assert server.rows(select(ledger)) == server.rows(select(reports)) == []
+        (group,) = server.rows(select(aggregation_groups))
+        assert group.note.startswith(f"{stage}: found answers of 3 of 6 devices")
+        return
+    survivors = members if stage in ("consistency", "unmasking") else left
+    assert found_round["state"] == "published"
+    np.testing.assert_array_equal(server.released(round_id), added(survivors))
+    assert {charge.device_id for charge in server.rows(select(ledger))} == {member.party.id for member in survivors}
+    assert found_round["reports"]["marginals"] == len(survivors)
+    assert {member.task().stage for member in left} == {"done"}
+    assert {member.task().stage for member in gone} == {"done" if survivors == members else "dropped"}
+
+
+def test_groups_fill_and_the_rest_is_shared_out(server: Server) -> None:
+    members = server.members(7, size=3)
+    assert [member.task().stage for member in members] == ["shares"] * 6 + ["waiting"]
+    round_id = members[0].round_id
+    through(members[:6], "unmasking")
+    server.tick()
+    assert server.operator.get(f"rounds/{round_id}")["state"] == "open"
+    assert members[6].task().stage == "waiting"
+    found = server.operator.close(round_id)
+    assert found["state"] == "published", "one device alone is no group"
+    assert members[6].task().stage == "abandoned"
+    np.testing.assert_array_equal(server.released(round_id), added(members[:6]))
+    assert found["reports"]["marginals"] == 6
+    assert len(server.rows(select(ledger))) == 6
+
+
+def test_the_goal_closes_a_round(server: Server) -> None:
+    members = server.members(4, goal=4)
+    round_id = members[0].round_id
+    assert server.operator.get(f"rounds/{round_id}")["state"] == "closing"
+    assert refusal(Member(Party(server.http).enrol(), round_id, vectors(1)[0]).join()) == (409, "round_closed")
+    server.tick()
+    through(members, "unmasking")
+    server.tick()
+    np.testing.assert_array_equal(server.released(round_id), added(members))
+
+
+def test_every_message_counts_once(server: Server) -> None:
+    members = server.members(3, size=3)
+    for stage in ("shares", "masked", "consistency", "unmasking"):
+        task = members[0].task()
+        message = members[0].answer(task)
+        assert message is not None
+        first, again = (members[0].post(stage, message) for _ in range(2))
+        assert StageReceipt.model_validate_json(first.content) == StageReceipt(stage=stage)
+        assert StageReceipt.model_validate_json(again.content) == StageReceipt(stage=stage, duplicate=True)
+        assert members[0].task().stage == "waiting"
+        for member in members[1:]:
+            assert member.step() == stage
+        late = members[0].post(stage, message)
+        assert StageReceipt.model_validate_json(late.content).duplicate
+    assert members[0].join().json()["duplicate"]
+    other = Member(members[0].party, members[0].round_id, members[0].vector)
+    assert refusal(other.join()) == (409, "message_conflict")
+    server.tick()
+    server.operator.close(members[0].round_id)
+    np.testing.assert_array_equal(server.released(members[0].round_id), added(members))
+
+
+def test_a_killed_server_goes_on_where_it_was(server: Server) -> None:
+    members = server.members(3, size=3)
+    for stage in ("shares", "masked", "consistency", "unmasking"):
+        server.close()
+        server.open()
+        for member in members:
+            member.party.http = server.http
+            assert member.step() == stage
+    server.close()
+    server.open()
+    server.tick()
+    server.operator.close(members[0].round_id)
+    np.testing.assert_array_equal(server.released(members[0].round_id), added(members))
+
+
+def test_out_of_turn(server: Server) -> None:
+    members = server.members(3, size=3)
+    stranger = Member(Party(server.http).enrol(), members[0].round_id, vectors(1)[0])
+    ids = {"device_id": stranger.party.id, "round_id": stranger.round_id}
+    signature = SurvivorSignature(signature=bytes(64), **ids)
+    assert refusal(stranger.post("consistency", signature)) == (409, "not_joined")
+    own = signature.model_copy(update={"device_id": members[0].party.id})
+    assert refusal(members[0].post("consistency", own)) == (409, "other_stage")
+    assert refusal(members[0].post("consistency", signature)) == (403, "other_device")
+    assert refusal(members[0].post("nonsense", own))[0] == 422
+    elsewhere = own.model_copy(update={"round_id": "r9"})
+    assert refusal(members[0].post("consistency", elsewhere)) == (422, "other_round")
+    through(members, "shares")
+    message = members[0].answer(members[0].task())
+    assert message is not None
+    server.tick(601)  # nobody was in time
+    assert refusal(members[0].post("masked", message)) == (409, "other_stage")
+    assert members[0].task().stage == "abandoned"
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes", "field"),
+    [
+        ("shares", {"sealed": {}}, "sealed"),
+        ("shares", {"sealed": {"x": b64encode(bytes(156)).decode()}}, "sealed"),
+        ("masked", {"masked": b64encode(bytes(4)).decode()}, "masked"),
+        ("masked", {"masked": "?"}, "masked"),
+        ("consistency", {"signature": b64encode(bytes(64)).decode()}, "signature"),
+        ("unmasking", {"seeds": {"x": b64encode(bytes(64)).decode()}}, "seeds"),
+        ("unmasking", {"seeds": {}, "mask_keys": {"x": b64encode(bytes(64)).decode()}}, "mask_keys"),
+    ],
+)
+def test_malformed_messages_are_refused_and_the_device_may_try_again(
+    server: Server, stage: Stage, changes: dict[str, Any], field: str
+) -> None:
+    members = server.members(3, size=3)
+    stages: tuple[Stage, ...] = ("shares", "masked", "consistency", "unmasking")
+    if stage != "shares":
+        through(members, stages[stages.index(stage) - 1])
+    message = members[0].answer(members[0].task())
+    assert message is not None
+    body = json.dumps(json.loads(message.model_dump_json()) | changes).encode()
+    path = f"/v1/rounds/{members[0].round_id}/aggregation/{stage}"
+    answer = members[0].party.post(path, body, members[0].round_id)
+    assert refusal(answer) == (422, "bad_message")
+    assert (answer.json()["field"] or "").startswith(field)
+    assert members[0].post(stage, message).status_code == 200
+
+
+def test_keys_are_checked_when_they_come(server: Server) -> None:
+    members = server.members(2)
+    round_id = members[0].round_id
+    thief = Member(Party(server.http).enrol(), round_id, vectors(1)[0])
+    own = thief.participant.advertised
+    for changes, field in (
+        ({"sharing_key": members[0].participant.advertised.sharing_key}, "sharing_key"),
+        ({"identity_key": members[0].participant.advertised.identity_key}, "identity_key"),
+        ({"masking_key": bytes(32)}, "masking_key"),
+    ):
+        changed = own.model_copy(update=changes)
+        changed = changed.model_copy(update={"signature": thief.party.key.sign(advertised_bytes(changed))})
+        answer = thief.post("keys", changed)
+        assert refusal(answer) == (422, "bad_message")
+        assert answer.json()["field"] == field
+    listed = own.model_copy(update={"words_digest": "e" * 64})
+    assert refusal(thief.post("keys", listed)) == (409, "other_words")
+    assert thief.join().status_code == 200
+
+
+def test_counts_in_the_clear_are_refused_and_masks_elsewhere(server: Server) -> None:
+    """Two modes that exclude each other: either the server checks every report, or it sees none."""
+    (member,) = server.members(1)
+    assert refusal(member.party.send_counts(member.round_id, {1: 1})) == (422, "bad_counts")
+    server.operator.post(f"rounds/{member.round_id}/abandon")
+    assert member.task().stage == "abandoned"
+    plain = server.operator.open()
+    assert refusal(Member(member.party, plain, member.vector).join()) == (409, "not_collected")
+
+
+def test_a_device_is_in_one_group_at_a_time_and_within_its_cap(tmp_path: Path) -> None:
+    server = Server(tmp_path, marginals_cap=12.0)
+    members = server.members(2)
+    server.operator.close(members[0].round_id)
+    groups = {"size": 2, "stage_seconds": 600}
+    second = server.operator.open(marginals=PLAN, minimum=2, groups=groups)
+    again = [Member(member.party, second, member.vector) for member in members]
+    assert refusal(again[0].join()) == (409, "busy"), "its charge in the first round is not known yet"
+    through(members, "unmasking")
+    server.tick()
+    assert refusal(again[0].join()) == (403, "privacy_cap")
+    assert members[0].party.check_in(revision=3).json()["round"] is None
+    server.close()
+
+
+def test_devices_of_older_revisions_are_not_asked(server: Server) -> None:
+    (member,) = server.members(1)
+    party = Party(server.http).enrol()
+    assert party.check_in(revision=2).json()["round"] is None
+    offer = party.check_in(revision=3).json()["round"]
+    assert (offer["round_id"], offer["marginals"]["minimum_survivors"]) == (member.round_id, 2)
+
+
+def test_a_false_share_abandons_the_group_by_name(server: Server) -> None:
+    members = sorted(server.members(3, size=3), key=lambda member: member.party.id)
+    through(members, "consistency")
+    victim = members[1].party.id
+    for member in members:
+        message: Any = member.answer(member.task())
+        if member is members[0]:  # two shares are enough, and its own is among the first two
+            false = np.frombuffer(message.seeds[victim], "<u4").copy()
+            false[1] = (false[1] + 1) % 65537
+            message = message.model_copy(update={"seeds": {**message.seeds, victim: false.tobytes()}})
+        assert member.post("unmasking", message).status_code == 200
+    server.tick()
+    (group,) = server.rows(select(aggregation_groups))
+    assert group.stage == "abandoned"
+    assert group.note.startswith(f"{victim}: shares: they give another secret than it announced")
+    assert server.rows(select(ledger)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"groups": {"size": 2}, "minimum": 3, "marginals": PLAN | {"minimum_survivors": 3}}, "groups.size: found 2"),
+        ({"groups": {"size": 1}}, "greater than or equal to 2"),
+        ({"marginals": PLAN | {"epsilon": 1e6}}, "a share of variance"),
+    ],
+)
+def test_plans_that_no_group_can_follow(server: Server, changes: dict[str, Any], message: str) -> None:
+    plan = {"marginals": PLAN, "minimum": 2} | changes
+    answer = server.http.post("/v1/operator/rounds", headers=HEADERS, json={"settings": plan})
+    assert answer.status_code == 422
+    assert message in answer.json()["detail"]
+
+
+def needles(vector: NDArray[np.int64]) -> list[bytes]:
+    """Neighbouring words of a vector as bytes, as base64 at any alignment, and as text."""
+    found = []
+    for first, second in vector[: WORDS // 8 * 8].reshape(-1, 8)[:, :2].tolist():
+        for kind in ("<i4", "<i8"):
+            raw = np.array([first, second], kind).tobytes()
+            found.append(raw)
+            found += [b64encode(bytes(shift) + raw)[4 : -(len(raw) % 3 and 4) or None] for shift in range(3)]
+        found.append(f"{first}".encode())
+    return found
+
+
+def kept(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def test_the_server_never_holds_a_vector(server: Server) -> None:
+    """The files of the database and everything that was sent, at every stage: no device's counts, in any form."""
+    members = server.members(4, size=4)
+    through(members, "masked")
+    _search(server, members)
+    for stage in ("consistency", "unmasking"):
+        assert {member.step() for member in members} == {stage}
+    _search(server, members)
+    server.tick()
+    server.operator.close(members[0].round_id)
+    _search(server, members)
+    np.testing.assert_array_equal(server.released(members[0].round_id), added(members))
+    total = added(members).astype("<i8").tobytes()[:64]
+    assert total in kept(server.folder), "what is kept is found"
+
+
+def _search(server: Server, members: list[Member]) -> None:
+    everything = kept(server.folder) + b"".join(body for member in members for body in member.sent)
+    for member in members:
+        assert not [needle for needle in needles(member.vector) if needle in everything]
+
+
+def test_the_search_finds_vectors() -> None:
+    vector = vectors(1)[0]
+    for form in (
+        vector.astype("<i4").tobytes(),
+        vector.tobytes(),
+        json.dumps(vector.tolist()).encode(),
+        *(b64encode(b"x" * shift + vector.astype("<i4").tobytes()) for shift in range(3)),
+    ):
+        assert any(needle in form for needle in needles(vector))
