@@ -23,8 +23,8 @@ help: ## List the targets
 
 demo: $(DEMO_VENV)/.ready ## Devices learn against a live server: prints a table and the path of report.html (no torch; SEED=n)
 	@echo "==> simulating devices against a live server (seed $(SEED); a few minutes on 2 cores)"
-	@mkdir -p runs/demo
-	@$(DEMO_VENV)/bin/idiolect simulate --seed $(SEED) --report runs/demo/report.html --output runs/demo/figures.json
+	@mkdir -p runs/demo && rm -rf runs/demo/server
+	@$(DEMO_VENV)/bin/idiolect simulate --seed $(SEED) --keep runs/demo/server --report runs/demo/report.html --output runs/demo/figures.json
 
 test: $(VENV)/.ready ## Every quick test, in parallel, with branch coverage
 	@echo "==> tests ($(JOBS) processes)"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from server.simulation import Watch
+    from server.simulation.process import Address
 
 __all__ = ["command"]
 
@@ -32,6 +33,9 @@ def command(
     seed: Annotated[int, typer.Option(help="Decides voices, sentences and their order.")] = 1,
     seeds: Annotated[int, typer.Option(help="How many seeds to run, from --seed upwards.")] = 1,
     workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
+    keep: Annotated[
+        Path | None, typer.Option(help="A new folder for the state of one server, to look at in its dashboard.")
+    ] = None,
     report: Annotated[Path, typer.Option(help="Where the page with plots goes.")] = Path("report.html"),
     json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output instead of the table.")] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
@@ -47,10 +51,11 @@ def command(
         seeds=tuple(range(seed, seed + seeds)),
         shape=Shape(rounds, devices, each, heldout, heldout_each),
         workers=workers,
+        keep=str(keep) if keep is not None else None,
     )
     started = time.monotonic()
     with _progress() as watch:
-        document, runs = simulate(settings, watch)
+        document, runs = simulate(settings, watch, _announce)
     document["settings"]["seconds"] = round(time.monotonic() - started)
     text = json.dumps(document, indent=2)
     if output is not None:
@@ -66,6 +71,13 @@ def command(
     for line in _remarks(document):
         console.print(line)
     console.print(f"Report: {report.resolve()}", soft_wrap=True)
+    if keep is not None:
+        again = f"idiolect serve --database {keep / 'server.db'}"
+        console.print(f"Dashboard of these rounds: {again}, then http://127.0.0.1:8470/dashboard", soft_wrap=True)
+
+
+def _announce(address: Address) -> None:
+    typer.echo(f"dashboard, while the devices learn: {address.url} (operator token {address.operator_token})", err=True)
 
 
 def table(document: dict[str, Any]) -> Table:

@@ -42,13 +42,15 @@ __all__ = ["Task", "run_task", "saw", "start_worker"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One condition under one seed. folder: where its server and devices keep their state."""
+    """One condition under one seed. folder: where its devices keep their state; keep: where its server does, in
+    ``folder`` too where it is None."""
 
     condition: Condition
     seed: int
     settings: SimulationSettings
     population: Population
     folder: str
+    keep: str | None = None
 
 
 _tell: Callable[[Any], None] = lambda message: None  # noqa: E731
@@ -76,7 +78,10 @@ def run_task(task: Task) -> Run:
     with ExitStack() as stack:
         server = operator = None
         if condition.reports:
-            server = stack.enter_context(ServerProcess(folder / "server", task.settings.bundle))
+            place = folder / "server" if task.keep is None else Path(task.keep)
+            server = stack.enter_context(ServerProcess(place, task.settings.bundle))
+            if task.keep is not None:
+                _tell(server.keep_tokens())
             operator = stack.enter_context(server.operator())
         for number in range(task.settings.shape.rounds):
             bytes_moved = [[0, 0] for _ in fleet]

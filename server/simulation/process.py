@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,10 +17,18 @@ from typing import Any, Self
 from device_sdk.errors import StateError
 from server.operator_client import OperatorClient
 
-__all__ = ["Operator", "ServerProcess"]
+__all__ = ["Address", "Operator", "ServerProcess"]
 
 START_SECONDS = 180.0
 STOP_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a running server's dashboard is, and what opens it."""
+
+    url: str
+    operator_token: str
 
 
 class ServerProcess:
@@ -74,6 +83,13 @@ class ServerProcess:
             self._process.kill()
             self._process.wait()
         self._process = None
+
+    def keep_tokens(self) -> Address:
+        """Writes both tokens beside the database, where ``idiolect serve`` looks for them; returns the address."""
+        path = self._folder / "server.tokens.json"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps({"enrolment_token": self.token, "operator_token": self._operator_token}) + "\n")
+        return Address(f"{self.url}/dashboard", self._operator_token)
 
     def operator(self) -> Operator:
         return Operator(self.url, self._operator_token)

@@ -17,17 +17,22 @@ from device_sdk.bundle import Bundle
 from server.simulation.fleet import Task, run_task, start_worker
 from server.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, counts, figures
 from server.simulation.population import Population, gather
+from server.simulation.process import Address
 from server.simulation.settings import SimulationSettings
 from server.statistics import paired_bootstrap
 
-__all__ = ["Watch", "simulate"]
+__all__ = ["Announce", "Watch", "simulate"]
 
 Watch = Callable[[str, int, int], None]
 """(what is being done, done, all)."""
+Announce = Callable[[Address], None]
+"""Called when the server whose state is kept has come up."""
 
 
 def simulate(
-    settings: SimulationSettings, watch: Watch = lambda what, done, total: None
+    settings: SimulationSettings,
+    watch: Watch = lambda what, done, total: None,
+    announce: Announce = lambda address: None,
 ) -> tuple[dict[str, Any], list[Run]]:
     """Runs everything and returns (document, runs): the JSON document and what it was computed from.
 
@@ -48,22 +53,35 @@ def simulate(
             )
             for seed in settings.seeds
         }
-        runs = _run_all(settings, populations, folder, watch)
+        runs = _run_all(settings, populations, folder, watch, announce)
     document = describe(settings, bundle, populations, runs)
     return document, runs
 
 
-def _run_all(settings: SimulationSettings, populations: dict[int, Population], folder: Path, watch: Watch) -> list[Run]:
+def _run_all(
+    settings: SimulationSettings,
+    populations: dict[int, Population],
+    folder: Path,
+    watch: Watch,
+    announce: Announce,
+) -> list[Run]:
     # The longest conditions first, so that no worker ends long after the others.
     tasks = [
-        Task(condition, seed, settings, population, str(folder / f"{condition.name}-{seed}"))
+        Task(
+            condition,
+            seed,
+            settings,
+            population,
+            str(folder / f"{condition.name}-{seed}"),
+            settings.keep if condition.name == "both" and seed == settings.seeds[0] else None,
+        )
         for seed, population in populations.items()
         for condition in reversed(CONDITIONS)
     ]
     total = sum(_size(task.population) for task in tasks)
     context = get_context("spawn")
     queue = context.SimpleQueue()
-    listener = threading.Thread(target=_listen, args=(queue, total, watch), daemon=True)
+    listener = threading.Thread(target=_listen, args=(queue, total, watch, announce), daemon=True)
     listener.start()
     runs: list[Run] = []
     # A process for each condition, so that the memory it reports is its own.
@@ -87,9 +105,12 @@ def _size(population: Population) -> int:
     return sum(len(said) for voice in (*population.devices, *population.heldout) for said in voice.rounds)
 
 
-def _listen(queue: Any, total: int, watch: Watch) -> None:
+def _listen(queue: Any, total: int, watch: Watch, announce: Announce) -> None:
     done = 0
-    while queue.get() is not None:
+    while (message := queue.get()) is not None:
+        if isinstance(message, Address):
+            announce(message)
+            continue
         done += 1
         watch("devices", done, total)
 

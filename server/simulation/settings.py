@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from device_sdk.errors import ConfigurationError
@@ -40,6 +41,8 @@ class SimulationSettings:
     """source: ``made``, ``barista:PATH``, ``fsdd:PATH`` or ``folder:PATH``. bundle: path; None for the packaged one.
 
     seeds: each is one whole simulation with its own voices, sentences and order. workers: processes, one thread each.
+    keep: a new or empty folder for the server's state of the condition with both streams, under the first seed; it can
+    be served again afterwards. None keeps nothing.
     """
 
     source: str = "made"
@@ -48,12 +51,15 @@ class SimulationSettings:
     shape: Shape = field(default_factory=Shape)
     fleet: FleetSettings = field(default_factory=FleetSettings)
     workers: int = 2
+    keep: str | None = None
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigurationError(f"seeds: found {self.seeds}, expected one or more different numbers")
         if self.workers < 1:
             raise ConfigurationError(f"workers: found {self.workers}, expected at least 1")
+        if self.keep is not None and Path(self.keep).exists() and any(Path(self.keep).iterdir()):
+            raise ConfigurationError(f"keep: {self.keep} is not empty; give a new folder, or remove what is in it")
         for name in ("rounds", "devices", "each", "heldout", "heldout_each"):
             value = getattr(self.shape, name)
             if value is not None and value < 1:

@@ -10,12 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 
 from device_sdk.bundle import Bundle
 from device_sdk.cli import main
 from device_sdk.errors import CheckInError, ConfigurationError, StateError
 from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result, Scores
+from server.app import create_app
+from server.commands.serve import read_tokens
+from server.settings import ServerSettings
 from server.simulation.fleet import Task, device_settings, round_settings, run_task, saw
 from server.simulation.outcomes import CONDITIONS, Condition, Outcome, Run
 from server.simulation.population import Participant, Population, Recording, Shape, gather
@@ -33,6 +37,11 @@ def population(tmp_path_factory: pytest.TempPathFactory) -> Population:
     return gather("made", 1, SHAPE, {}, tmp_path_factory.mktemp("speech"))
 
 
+def _kept(folder: Path) -> ServerSettings:
+    tokens = read_tokens(folder / "server.tokens.json", None, None)
+    return ServerSettings(str(folder / "server.db"), folder / "server.blobs", *tokens)
+
+
 @pytest.fixture(scope="module")
 def document(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     """What `idiolect simulate` writes: the JSON and the page."""
@@ -40,7 +49,13 @@ def document(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> t
     words = ["simulate", "--bundle", str(tiny_bundle.path), "--devices", "1", "--each", "1", "--rounds", "2"]
     words += ["--heldout", "1", "--heldout-each", "1", "--seed", "3"]
     words += ["--report", str(folder / "report.html"), "--output", str(folder / "figures.json")]
+    words += ["--keep", str(folder / "server")]
     assert main(words) == 0
+    with TestClient(create_app(_kept(folder / "server"))) as client:
+        client.post("/dashboard/sign-in", data={"token": _kept(folder / "server").operator_token})
+        page = client.get("/dashboard/rounds").text
+        assert page.count('class="state published"') == 2
+    assert main(words) == 1  # nothing is written over
     return json.loads((folder / "figures.json").read_text("utf-8")), (folder / "report.html").read_text("utf-8")
 
 
