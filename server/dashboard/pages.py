@@ -123,7 +123,7 @@ def marginals(own: Service, version: int | None, top: int = 15) -> Page:
     moved = np.log(after) - np.log(before)
     weight = after - before  # a rare word's ratio is mostly noise, so words are chosen by the weight that moved
     chosen = [*np.argsort(-weight, kind="stable")[:top], *np.argsort(weight, kind="stable")[:top]]
-    words = [
+    words: list[Page] = [
         {
             "word": own.words[index] if index < len(own.words) else f"word {index}",
             "before": float(before[index]),
@@ -285,10 +285,10 @@ def _events(connection: Connection, limit: int) -> list[Page]:
         for row in connection.execute(select(releases).order_by(releases.c.id.desc()).limit(limit))
     ]
     enrolled = connection.execute(
-        select(func.count().label("count"), func.max(devices.c.enrolled_at).label("last"))
+        select(func.count().label("number"), func.max(devices.c.enrolled_at).label("last"))
     ).one()
-    if enrolled.count:
-        events.append({"at": enrolled.last, "what": f"{enrolled.count} devices enrolled", "note": "", "round_id": None})
+    if enrolled.number:
+        events.append({"at": enrolled.last, "what": f"{enrolled.number} devices enrolled", "note": "", "round_id": None})
     return sorted(events, key=lambda event: -event["at"])[:limit]
 
 
