@@ -73,9 +73,8 @@ def test_the_json_has_the_form_that_others_read(document: tuple[dict[str, Any], 
     for entry in found["epsilon"].values():
         assert {"epsilon", "adjacency", "sampling", "trust_model"} <= set(entry)
         assert len(entry["per_round"]) == 2
-    assert found["epsilon"]["marginals"]["per_round"][1] == pytest.approx(
-        2 * found["epsilon"]["marginals"]["per_round"][0]
-    )
+    first, both = found["epsilon"]["marginals"]["per_round"]
+    assert first < both <= 2 * first * (1 + 1e-6)
     assert found["bytes"]["frozen"] == {"up": 0.0, "down": 0.0}
     assert found["bytes"]["both"]["up"] > found["bytes"]["marginals"]["up"] > 0
     voices = [set(found["voices"][name]) for name in ("base", "devices", "heldout")]
