@@ -1,0 +1,246 @@
+"""Devices in a round of secure aggregation against the real server on a real port."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from device_sdk.bundle import Bundle
+from device_sdk.checkin import Client, aggregation
+from device_sdk.checkin.exchange import CheckInReport
+from device_sdk.device import Device
+from device_sdk.errors import CheckInError, StateError
+from device_sdk.privacy.local import share_variance
+from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
+from tests.device_sdk.checkin.test_check_in import TOKEN, Running, heard, opened, server
+from tests.live import Tap
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("fastapi")
+__all__ = ["server"]
+
+PLAN = MarginalPlan(
+    trust="distributed", mechanism="discrete_gaussian", epsilon=8.0, delta=1e-6, minimum_survivors=2, max_words=5
+)
+STAGES = 10
+"""Check-ins within which a round of three ends: each goes as far as it can without the others."""
+
+
+def open_round(server: Running, size: int = 3, seconds: float = 600.0) -> str:
+    return server.open_round(
+        marginals=PLAN.model_dump(), minimum=2, groups={"size": size, "stage_seconds": seconds}, smoothing=1.0
+    )
+
+
+@pytest.fixture
+def three(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[list[Device]]:
+    with ExitStack() as stack:
+        devices = [stack.enter_context(opened(tmp_path / str(number), tiny_bundle)) for number in range(3)]
+        for number, device in enumerate(devices):
+            heard(device, number + 1)
+        yield devices
+
+
+def until_sent(devices: list[Device], url: str) -> list[CheckInReport]:
+    """Check-ins in turn until every device knows how the round ended for it."""
+    ends: dict[int, CheckInReport] = {}
+    for _ in range(STAGES):
+        for number, device in enumerate(devices):
+            if number not in ends:
+                report = device.check_in(url, TOKEN)
+                if report.sent:
+                    ends[number] = report
+    assert len(ends) == len(devices)
+    return [ends[number] for number in range(len(devices))]
+
+
+def pending(device: Device) -> float:
+    return float(device._knowledge.cache.pending.sum())
+
+
+def test_three_devices_add_up_their_counts(
+    three: list[Device], server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release is the sum of what the devices masked, and neither traffic nor the server's files hold a summand."""
+    vectors: list[NDArray[np.int64]] = []
+    true_mask = aggregation.mask
+
+    def noting(participant: Any, deliveries: Any, vector: NDArray[np.int64]) -> Any:
+        if participant.masked is None:
+            vectors.append(vector)
+        return true_mask(participant, deliveries, vector)
+
+    monkeypatch.setattr(aggregation, "mask", noting)
+    heard_of = [pending(device) for device in three]
+    assert all(heard_of)
+    round_id = open_round(server)
+    with Tap(server.url, tmp_path / "tap") as tap:
+        reports = until_sent(three, tap.url)
+        for device, report in zip(three, reports, strict=True):
+            (sent,) = report.sent
+            assert (sent.round_id, sent.kind, sent.refused) == (round_id, "marginals", None)
+            assert pending(device) == 0
+            assert device._knowledge.store.names("aggregation") == []
+            assert device.learned().marginal_reports == 1
+            assert device.check_in(tap.url).round_id is None, "one report a round"
+    closed: Any = server.close_round(round_id)
+    assert (closed["state"], closed["releases"]["marginals"]["reports"]) == ("published", 3)
+    deviation = float(np.sqrt(3 * share_variance(PLAN)))
+    assert len(vectors) == 3
+    total = np.sum(vectors, axis=0)
+    words = three[0].base.words
+    assert abs(total[words.id("light")] - 3 * FIXED_POINT) < 6 * deviation
+    assert _released(tmp_path, round_id).tolist() == total.tolist()
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parts[-2] not in ("0", "1", "2")]
+    content = b"".join(path.read_bytes() for path in files)
+    assert b"sharing_key" in content, "the traffic was kept"
+    for vector in vectors:
+        start = int(np.argmax(np.abs(vector[:-3]).astype(float)))
+        for kind in ("<i4", "<i8"):
+            raw = vector[start : start + 4].astype(kind).tobytes()
+            assert raw not in content
+            for shift in range(3):
+                assert b64encode(bytes(shift) + raw)[4:-4] not in content
+
+
+def _released(folder: Path, round_id: str) -> NDArray[np.int64]:
+    import sqlite3
+
+    with sqlite3.connect(folder / "server.sqlite") as connection:
+        ((counts,),) = connection.execute("SELECT counts FROM releases WHERE round_id = ?", (round_id,))
+    return np.frombuffer(counts, "<i8")
+
+
+def test_a_restart_between_any_two_check_ins_changes_nothing(
+    tmp_path: Path, tiny_bundle: Bundle, server: Running
+) -> None:
+    round_id = open_round(server, size=2)
+    ended: set[int] = set()
+    for _ in range(STAGES):
+        for number in {0, 1} - ended:
+            with opened(tmp_path / str(number), tiny_bundle) as device:
+                if not device._knowledge.store.names("aggregation"):
+                    heard(device, number)
+                if device.check_in(server.url, TOKEN).sent:
+                    ended.add(number)
+    assert ended == {0, 1}
+    closed: Any = server.close_round(round_id)
+    assert closed["releases"]["marginals"]["reports"] == 2
+
+
+def test_counts_come_back_where_the_round_is_abandoned(three: list[Device], server: Running) -> None:
+    round_id = open_round(server)
+    before = [device._knowledge.cache.pending.copy() for device in three]
+    utterances = [device._knowledge.cache.pending_utterances for device in three]
+    for _ in range(2):
+        for device in three:
+            device.check_in(server.url, TOKEN)
+    assert any(pending(device) == 0 for device in three), "counts are off the books once they are masked"
+    server.operator.post(f"/v1/operator/rounds/{round_id}/abandon")
+    for device, counts, number in zip(three, before, utterances, strict=True):
+        (sent,) = device.check_in(server.url).sent
+        assert sent.refused == "too few devices were left; their counts are in no sum"
+        np.testing.assert_allclose(device._knowledge.cache.pending, counts)
+        assert device._knowledge.cache.pending_utterances == number
+        assert device.learned().marginal_reports == 0
+        assert device.check_in(server.url).sent == (), "and it does not join again"
+
+
+def test_a_user_who_withdraws_drops_out(three: list[Device], server: Running) -> None:
+    open_round(server)
+    for device in three:
+        device.check_in(server.url, TOKEN)
+    three[0].check_in(server.url)
+    assert three[0]._knowledge.store.names("aggregation") != []
+    three[0].withdraw("marginals")
+    assert three[0]._knowledge.store.names("aggregation") == []
+    for _ in range(3):
+        assert three[0].check_in(server.url).sent == ()
+    assert pending(three[0]) == 0
+
+
+def test_who_does_not_agree_does_not_join(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
+    open_round(server)
+    with opened(tmp_path / "device", tiny_bundle) as device:
+        device.withdraw("marginals")
+        report = device.check_in(server.url, TOKEN)
+        assert report.round_id is not None
+        assert (report.sent, device._knowledge.store.names("aggregation")) == ((), [])
+
+
+def test_when_to_come_back(three: list[Device], server: Running) -> None:
+    """As long as a group goes on, in time for its stages."""
+    assert three[0].check_in(server.url, TOKEN).due_in_seconds > 50
+    open_round(server, seconds=8.0)
+    assert three[0].check_in(server.url).due_in_seconds == 2.0
+
+
+class Lying(httpx.BaseTransport):
+    """A line to the real server on which one field of every task is changed."""
+
+    def __init__(self, change: Any) -> None:
+        self._line, self._change = httpx.HTTPTransport(), change
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = self._line.handle_request(request)
+        content = answer.read()
+        if request.url.path.endswith("/aggregation") and answer.status_code == 200:
+            content = self._change(content)
+        return httpx.Response(answer.status_code, content=content)
+
+
+def test_a_device_stops_where_the_server_lies(three: list[Device], server: Running) -> None:
+    """Survivors that leave another device out, for one device only: it reveals nothing, and its counts stay off the
+    books, since the others may have given the server the sum."""
+    import json
+
+    open_round(server)
+    knowledge = three[0]._knowledge
+
+    def fewer(content: bytes) -> bytes:
+        task = json.loads(content)
+        own = json.loads(knowledge.store.get("aggregation", knowledge.store.names("aggregation")[0]) or b"{}")
+        if task["survivors"]:
+            task["survivors"] = [own["participant"]["advertised"]["device_id"]]
+        return json.dumps(task).encode()
+
+    with Client(server.url, transport=Lying(fewer)) as client:
+        for _ in range(STAGES):
+            refused = [sent.refused for sent in three[0].check_in(client, TOKEN).sent]
+            if refused:
+                break
+            for device in three[1:]:
+                device.check_in(server.url, TOKEN)
+    assert len(refused) == 1
+    assert "survivors: found 1 of 3 devices, expected at least 2" in (refused[0] or "")
+    assert pending(three[0]) == 0
+    assert knowledge.store.names("aggregation") == []
+
+
+def test_an_unreadable_part_is_named(three: list[Device], server: Running) -> None:
+    open_round(server)
+    three[0].check_in(server.url, TOKEN)
+    (name,) = three[0]._knowledge.store.names("aggregation")
+    three[0]._knowledge.store.put("aggregation", name, b"{}")
+    with pytest.raises(StateError, match=f"aggregation/{name}: 2 fields cannot be read"):
+        three[0].check_in(server.url)
+
+
+def test_a_server_that_cannot_be_reached_loses_nothing(three: list[Device], server: Running) -> None:
+    open_round(server)
+    three[0].check_in(server.url, TOKEN)
+    failing = httpx.MockTransport(lambda request: httpx.Response(503))
+    with (
+        Client(server.url, transport=failing, attempts=1, pause=lambda seconds: None) as client,
+        pytest.raises(CheckInError, match="no usable answer"),
+    ):
+        three[0].check_in(client)
+    until_sent(three, server.url)
