@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 
+import numpy as np
+
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.contributions import l1_sensitivity, l2_sensitivity
 from device_sdk.privacy.gaussian import gaussian_ratio
-from device_sdk.privacy.samplers import discrete_gaussian, discrete_laplace
+from device_sdk.privacy.samplers import discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import MarginalPlan
 
 __all__ = ["SMALLEST_SHARE", "gaussian_variance", "local_scale", "locally_noised", "share_variance"]
@@ -29,12 +31,12 @@ def locally_noised(counts: Mapping[int, int], words: int, plan: MarginalPlan) ->
     if plan.trust == "central":
         raise PrivacyError("trust: found central, where the server adds the noise; expected local or distributed")
     if plan.mechanism == "discrete_gaussian":
-        variance = share_variance(plan)
-        noisy = {word: counts.get(word, 0) + discrete_gaussian(variance) for word in range(words)}
+        noise = discrete_gaussians(words, share_variance(plan))
     else:
-        scale = local_scale(plan)
-        noisy = {word: counts.get(word, 0) + discrete_laplace(scale) for word in range(words)}
-    return {word: count for word, count in noisy.items() if count}
+        noise = discrete_laplaces(words, local_scale(plan))
+    for word, count in counts.items():
+        noise[word] += count
+    return {int(word): int(noise[word]) for word in np.flatnonzero(noise)}
 
 
 def local_scale(plan: MarginalPlan) -> int:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,17 +11,44 @@ import pytest
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.contributions import l1_sensitivity
 from device_sdk.privacy.local import gaussian_variance, local_scale, locally_noised, share_variance
-from device_sdk.privacy.samplers import discrete_gaussian, discrete_laplace
+from device_sdk.privacy.samplers import discrete_gaussian, discrete_gaussians, discrete_laplace, discrete_laplaces
 from device_sdk.wire.messages import MarginalPlan
 
+Draw = Callable[[int], Iterable[int]]
 
-def test_the_draws_follow_the_discrete_laplace_distribution() -> None:
-    scale, draws = 3, 30_000
-    found = Counter(discrete_laplace(scale) for _ in range(draws))
-    decay = math.exp(-1 / scale)
-    for value in range(-6, 7):
-        expected = draws * (1 - decay) / (1 + decay) * decay ** abs(value)
-        assert abs(found[value] - expected) < 5 * math.sqrt(expected), value
+
+@pytest.mark.parametrize(
+    ("draw", "draws"),
+    [
+        (lambda size: discrete_laplaces(size, 3), 100_000),
+        (lambda size: [discrete_laplace(3) for _ in range(size)], 4000),
+    ],
+)
+def test_the_draws_follow_the_discrete_laplace_distribution(draw: Draw, draws: int) -> None:
+    values = np.arange(-60, 61)
+    _follows(draw(draws), values, np.exp(-np.abs(values) / 3), draws)
+
+
+@pytest.mark.parametrize("variance", [1, 5, 400])
+def test_the_draws_follow_the_discrete_gaussian_distribution(variance: int) -> None:
+    values = np.arange(-200, 201)
+    weights = np.exp(-(values**2) / (2 * variance))
+    _follows(discrete_gaussians(60_000, variance), values, weights, 60_000)
+    _follows([discrete_gaussian(variance) for _ in range(2000)], values, weights, 2000)
+
+
+def _follows(draws: Iterable[int], values: Any, weights: Any, number: int) -> None:
+    found = Counter(int(draw) for draw in draws)
+    for value, expected in zip(values.tolist(), (number * weights / weights.sum()).tolist(), strict=True):
+        assert abs(found[value] - expected) < 5 * math.sqrt(expected) + 5, value
+
+
+@pytest.mark.parametrize("size", [0, 1, 7])
+def test_of_any_size_and_any_spread(size: int) -> None:
+    """Where fractions need more than 63 bits, too."""
+    for spread in (1, 2, 4837**2, 10**14, 1 << 61):
+        for draws in (discrete_laplaces(size, spread), discrete_gaussians(size, spread)):
+            assert (draws.shape, draws.dtype) == ((size,), np.int64)
 
 
 def test_every_word_gets_noise_of_the_plan() -> None:
@@ -31,15 +60,6 @@ def test_every_word_gets_noise_of_the_plan() -> None:
     assert len(noisy) > 3900, "words without counts are noised too"
     deviation = math.sqrt(sum(count * count for word, count in noisy.items() if word != 3) / 4000)
     assert abs(deviation / (math.sqrt(2) * scale) - 1) < 0.15
-
-
-@pytest.mark.parametrize("variance", [1, 5])
-def test_the_draws_follow_the_discrete_gaussian_distribution(variance: int) -> None:
-    draws, values = 20_000, np.arange(-30, 31)
-    weights = np.exp(-(values**2) / (2 * variance))
-    found = Counter(discrete_gaussian(variance) for _ in range(draws))
-    for value, expected in zip(values.tolist(), (draws * weights / weights.sum()).tolist(), strict=True):
-        assert abs(found[value] - expected) < 5 * math.sqrt(expected) + 5, value
 
 
 @pytest.mark.parametrize("survivors", [1, 10])
@@ -64,7 +84,9 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         )
     with pytest.raises(PrivacyError, match="trust: found central"):
         locally_noised({}, 3, MarginalPlan())
-    with pytest.raises(PrivacyError, match="scale"):
-        discrete_laplace(0)
-    with pytest.raises(PrivacyError, match="variance"):
-        discrete_gaussian(0)
+    for refused in (discrete_laplace, lambda scale: discrete_laplaces(3, scale)):
+        with pytest.raises(PrivacyError, match="scale: found 0"):
+            refused(0)
+    for refused in (discrete_gaussian, lambda variance: discrete_gaussians(3, variance)):
+        with pytest.raises(PrivacyError, match="variance: found 0"):
+            refused(0)

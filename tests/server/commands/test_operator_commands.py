@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from device_sdk.bundle import Bundle
-from device_sdk.errors import CheckInError, ConfigurationError, DataError
+from device_sdk.errors import CheckInError, ConfigurationError, DataError, PrivacyError
 from server.aggregation.weights_file import dump_weights
 from server.commands import marginals, models, operators, privacy, rounds
 from server.operator_client import OperatorClient
@@ -179,6 +179,49 @@ def test_privacy(run: Run, operator: Operator, device: Party) -> None:
     assert "infinite" in shown
     assert device.id in shown
     assert json.loads(run(privacy.app, "ledger", "--json"))["streams"]["deltas"]["epsilon"] == "Infinity"
+    operator.close(round_id)
+    round_id = operator.open(marginals={"epsilon": 2.0})
+    device.send_counts(round_id, {1: 256})
+    found = json.loads(run(privacy.app, "ledger", "--json"))["streams"]["marginals"]
+    assert 0 < found["epsilon"] <= 2.0 < found["utterance_epsilon"] <= 4.0
+    shown = run(privacy.app, "ledger")
+    for words in (
+        "epsilon of a user",
+        "epsilon of an utterance",
+        "added or removed",
+        "without amplification",
+        "central:",
+    ):
+        assert words in shown
+
+
+def test_privacy_plan(run: Run, tmp_path: Path) -> None:
+    def plan(*words: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(run(privacy.app, "plan", *words, "--json"))
+        return found
+
+    one, ten = plan(), plan("--rounds", "10")
+    assert one["scale_words"] == ten["scale_words"] == 20.0
+    assert one["user_epsilon"] < 1.0 < ten["user_epsilon"] < 10.0
+    assert ten["deviation_words"] == pytest.approx(10**0.5 * one["deviation_words"])
+    paper = plan("--mode", "paper", "--epsilon", "0.5", "--rounds", "10")
+    assert (paper["user_epsilon"], paper["count_epsilon"], paper["scale_words"]) == ("Infinity", 5.0, 2.0)
+    for mechanism in ("discrete_laplace", "discrete_gaussian"):
+        words = ("--mechanism", mechanism, "--rounds", "10", "--user-epsilon", "2")
+        assert plan(*words)["user_epsilon"] == pytest.approx(2.0, rel=5e-3)
+    assert "stands out" in run(privacy.app, "plan", "--output", str(tmp_path / "plan.json"))
+    assert json.loads((tmp_path / "plan.json").read_text())["rounds"] == 1
+    with pytest.raises(ConfigurationError, match=r"^mechanism: found discrete_laplace"):
+        run(privacy.app, "plan", "--trust", "distributed")
+    with pytest.raises(PrivacyError, match="mode"):
+        run(privacy.app, "plan", "--mode", "paper", "--user-epsilon", "1")
+
+
+def test_privacy_audit(run: Run) -> None:
+    found = json.loads(run(privacy.app, "audit", "--runs", "8000", "--confidence", "0.999", "--json"))
+    assert len(found["samplers"]) == 7
+    assert all(line["lower_bound"] >= 0 for line in found["samplers"])
+    assert found["as_expected"]
 
 
 def test_errors_name_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

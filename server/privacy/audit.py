@@ -1,0 +1,180 @@
+"""A canary attack on the samplers that ship: how much does a release tell about one contribution, at least?
+
+Half of the runs hold the canary, one word said as often as a report may say it; half do not. The attacker sees the
+noised count and bets on events fixed beforehand. An event whose chances under the two differ by more than e^epsilon
+disproves epsilon; confidence bounds on the two chances make that a lower bound on epsilon (Clopper and Pearson, shared
+out among the bets). One of the events looks at the bits of a float that no count with a canary in it can have.
+
+Counts are in words, such that the canary is 1. n: runs of one kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.errors import PrivacyError
+from device_sdk.privacy.contributions import weight_units
+from device_sdk.privacy.gaussian import gaussian_epsilon
+from device_sdk.privacy.local import locally_noised
+from device_sdk.wire.messages import MarginalPlan
+from server.privacy import samplers
+from server.privacy.noise import noised, plan_noise
+
+__all__ = ["BROKEN", "SHIPPED", "Finding", "audit", "clopper_pearson"]
+
+Draws = NDArray[np.float64]
+Sampler = Callable[[bool, int, MarginalPlan], Draws]
+"""(whether the canary is there, n, plan) -> n noised counts of one word."""
+
+EVENTS: Mapping[str, Callable[[Draws], NDArray[np.bool_]]] = {
+    "at least the canary": lambda counts: counts >= 1.0,
+    "at most nothing": lambda counts: counts <= 0.0,
+    # 1 + noise, rounded, is a multiple of 2^-53 wherever it is; noise around 0 has finer bits.
+    "bits below the canary's": lambda counts: np.ldexp(counts, 53) != np.floor(np.ldexp(counts, 53)),
+}
+"""What the attacker bets on, fixed before anything is drawn."""
+
+CHUNK = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the attack found. runs: of both kinds together. epsilon, delta: as claimed; lower_bound: on epsilon at that
+    delta, which holds with ``confidence``; event: the bet that gave it, with or without the canary being likelier."""
+
+    sampler: str
+    runs: int
+    epsilon: float
+    delta: float
+    lower_bound: float
+    event: str
+    confidence: float
+
+    @property
+    def flagged(self) -> bool:
+        """The claim does not hold."""
+        return self.lower_bound > self.epsilon
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"flagged": self.flagged}
+
+
+def audit(
+    name: str, runs: int, epsilon: float = 1.0, confidence: float = 0.95, progress: Callable[[int], None] | None = None
+) -> Finding:
+    """Attack a sampler of ``SHIPPED`` or ``BROKEN`` by name. progress: told of runs as they are done.
+
+    Raises PrivacyError for an unknown name or too few runs.
+    """
+    known = {**SHIPPED, **BROKEN}
+    if name not in known:
+        raise PrivacyError(f"sampler: found {name!r}, expected one of {', '.join(known)}")
+    if runs < 2:
+        raise PrivacyError(f"runs: found {runs}, expected at least 2, one with the canary and one without")
+    plan, draw = known[name]
+    plan = plan.model_copy(update={"epsilon": epsilon})
+    each = runs // 2
+    hits = {canary: dict.fromkeys(EVENTS, 0) for canary in (False, True)}
+    for size in _chunks(each):
+        for canary in (False, True):
+            counts = draw(canary, size, plan)
+            for event, found in EVENTS.items():
+                hits[canary][event] += int(np.count_nonzero(found(counts)))
+            if progress is not None:
+                progress(size)
+    delta = plan.delta if plan.mechanism == "discrete_gaussian" else 0.0
+    bets = 2 * len(EVENTS)
+    risk = (1 - confidence) / bets / 2  # either of the two chances of either bet may be missed
+    best, best_event = 0.0, ""
+    for event in EVENTS:
+        for canary in (False, True):
+            likelier = clopper_pearson(hits[canary][event], each, risk)[0]
+            rarer = clopper_pearson(hits[not canary][event], each, risk)[1]
+            bound = _epsilon(likelier, rarer, delta)
+            if bound > best:
+                best, best_event = bound, f"{event}, {'with' if canary else 'without'} the canary"
+    return Finding(name, 2 * each, epsilon, delta, best, best_event, confidence)
+
+
+def clopper_pearson(hits: int, runs: int, risk: float) -> tuple[float, float]:
+    """(lower, upper) bound on a chance seen ``hits`` times in ``runs``; each is wrong with a chance of ``risk``."""
+    from scipy.special import betaincinv
+
+    lower = float(betaincinv(hits, runs - hits + 1, risk)) if hits else 0.0
+    upper = float(betaincinv(hits + 1, runs - hits, 1 - risk)) if hits < runs else 1.0
+    return lower, upper
+
+
+def _epsilon(likelier: float, rarer: float, delta: float) -> float:
+    """The least epsilon that allows an event of chance ``likelier`` with, and ``rarer`` without.
+
+    With a delta the noise is Gaussian: two chances give its ratio of shift to deviation, which gives epsilon.
+    """
+    if likelier <= rarer:
+        return 0.0
+    if delta == 0:
+        return math.log(likelier / rarer)
+    normal = NormalDist()
+    if likelier >= 1:
+        return math.inf
+    return gaussian_epsilon(normal.inv_cdf(likelier) - normal.inv_cdf(rarer), delta)
+
+
+def _chunks(total: int) -> Iterator[int]:
+    for start in range(0, total, CHUNK):
+        yield min(CHUNK, total - start)
+
+
+def _central(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
+    unit = weight_units(plan)
+    return noised(np.full(runs, unit * canary, np.int64), plan) / unit
+
+
+def _on_devices(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
+    """The sum of the smallest cohort's reports, one of which may hold the canary."""
+    unit, total = weight_units(plan), np.zeros(runs)
+    for device in range(plan.minimum_survivors):
+        counts = dict.fromkeys(range(runs), unit) if canary and device == 0 else {}
+        report = locally_noised(counts, runs, plan)
+        total[list(report)] += list(report.values())
+    return total / unit
+
+
+def _half_the_scale(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
+    unit, noise = weight_units(plan), plan_noise(plan)
+    draw = samplers.laplace_draws if noise.mechanism == "discrete_laplace" else samplers.gaussian_draws
+    return draw(np.full(runs, unit * canary, np.int64), noise.scale / 2) / unit
+
+
+def _floats(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
+    # Fresh randomness and the right scale: what is wrong with it is that it is a float.
+    return np.float64(canary) + np.random.default_rng().laplace(scale=1 / plan.epsilon, size=runs)
+
+
+_LAPLACE = MarginalPlan(max_words=1)
+_GAUSSIAN = MarginalPlan(max_words=1, mechanism="discrete_gaussian")
+
+SHIPPED: Mapping[str, tuple[MarginalPlan, Sampler]] = {
+    "server, discrete Laplace": (_LAPLACE, _central),
+    "server, discrete Gaussian": (_GAUSSIAN, _central),
+    "device, discrete Laplace": (MarginalPlan(max_words=1, trust="local"), _on_devices),
+    "devices' shares, discrete Gaussian": (
+        MarginalPlan(max_words=1, mechanism="discrete_gaussian", trust="distributed", minimum_survivors=2),
+        _on_devices,
+    ),
+}
+"""The samplers of the rounds, by name, with plans in which the canary is all that a report may hold."""
+
+BROKEN: Mapping[str, tuple[MarginalPlan, Sampler]] = {
+    "half the scale, discrete Laplace": (_LAPLACE, _half_the_scale),
+    "half the scale, discrete Gaussian": (_GAUSSIAN, _half_the_scale),
+    "numpy's Laplace, in floats": (_LAPLACE, _floats),
+}
+"""Samplers that do not keep what they claim: the attack must find them, else its silence means nothing."""
