@@ -27,7 +27,8 @@ DEFAULT_BUDGET = Budget(steps=2000)
 @dataclass(frozen=True, slots=True)
 class LanguageModelSettings:
     """batch_words: words of a batch, padding included. unlisted: share of words replaced by ``<unk>`` in training, so
-    that what follows an unlisted word is learned even from text that the list covers."""
+    that what follows an unlisted word is learned even from text that the list covers. bfloat16: multiply matrices in
+    bfloat16 where that is faster; weights and losses stay float32."""
 
     budget: Budget = DEFAULT_BUDGET
     batch_words: int = 2048
@@ -37,6 +38,7 @@ class LanguageModelSettings:
     clip: float = 1.0
     average: float = 0.995
     unlisted: float = 0.01
+    bfloat16: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -84,8 +86,9 @@ def train_language_model(
         for words, targets, mask in _batches(windows, shape.words, settings, generator):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(share, step, settings.peak_rate, settings.warmup)
-            log_probs = model(words.to(device), targets.to(device))
             kept = mask.to(device)
+            with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=settings.bfloat16):
+                log_probs = model(words.to(device), targets.to(device)).float()
             loss = -(log_probs * kept).sum() / kept.sum()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
