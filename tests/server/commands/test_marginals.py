@@ -145,13 +145,13 @@ def test_devices_have_a_new_version_at_their_next_check_in(tmp_path: Path, tiny_
             device.check_in(server.url, ENROLMENT)
             return device.learned().marginals_version, float(device._adapted()[coffee])
 
-        assert used() == (0, pytest.approx(tiny_bundle.background[coffee]))
+        assert used() == pytest.approx((0, tiny_bundle.background[coffee]))
         options = ("--bundle", str(tiny_bundle.path), "--smoothing", "10")
         version = json.loads(operate("push", str(news), *options, "--json"))["version"]
         pushed = (10 * tiny_bundle.background[coffee] + 3) / 14
         weights = tiny_bundle.combination
         expected = (1 - weights.alpha) * tiny_bundle.background[coffee] + weights.alpha * pushed
-        assert used() == (version, pytest.approx(expected))
+        assert used() == pytest.approx((version, expected))
         assert "coffee" in operate("diff", "0", str(version)).split("Down")[0]
         operate("rollback", "0", "--note", "too much coffee")
-        assert used() == (0, pytest.approx(tiny_bundle.background[coffee]))
+        assert used() == pytest.approx((0, tiny_bundle.background[coffee]))
