@@ -27,6 +27,28 @@ def _settings(
     deltas: Annotated[bool, typer.Option(help="Collect model deltas.")] = False,
     epsilon: Annotated[float, typer.Option(help="Epsilon of the marginals' release.")] = 1.0,
     max_words: Annotated[int, typer.Option(help="Distinct words a device may report.")] = 20,
+    mode: Annotated[
+        str, typer.Option(help="Of counts: bounded, or paper for all counts so far without a bound (paper 002).")
+    ] = "bounded",
+    mechanism: Annotated[
+        str | None,
+        typer.Option(
+            help="Of their noise: discrete_laplace or discrete_gaussian.  [default: discrete_laplace; with "
+            "distributed, discrete_gaussian]"
+        ),
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Of Gaussian noise.")] = 1e-6,
+    trust: Annotated[
+        str,
+        typer.Option(
+            help="Who adds the marginals' noise: central, the server; local, every device all of it; distributed, "
+            "every device a share, and the server sees sums over groups only (secure aggregation)."
+        ),
+    ] = "central",
+    group_size: Annotated[int, typer.Option(help="With distributed: devices that add up their counts together.")] = 50,
+    stage_minutes: Annotated[
+        float, typer.Option(help="With distributed: how long a group waits at a stage for its devices.")
+    ] = 60.0,
     clip_norm: Annotated[float, typer.Option(help="L2 bound of a delta.")] = 1.0,
     clipping: Annotated[
         str, typer.Option(help="Of the delta as a whole: global; of every parameter on its own: uniform or dim.")
@@ -51,7 +73,9 @@ def _settings(
     rehearsal_batch: Annotated[int, typer.Option(help="Utterances of a pseudo-device.")] = 16,
     rehearsal_weight: Annotated[float, typer.Option(help="Of a pseudo-device, in devices.")] = 1.0,
     goal: Annotated[int | None, typer.Option(help="Reports per stream at which the round closes by itself.")] = None,
-    minimum: Annotated[int, typer.Option(help="Fewest reports a stream may release.")] = 1,
+    minimum: Annotated[
+        int, typer.Option(help="Fewest reports a stream may release; with distributed, fewest devices of every sum.")
+    ] = 1,
     hours: Annotated[float, typer.Option(help="Until the deadline.")] = 24.0,
     smoothing: Annotated[float, typer.Option(help="Weight of the background in the marginals, in words.")] = 100.0,
     rounds: Annotated[int, typer.Option(help="Rounds like this, one after another.")] = 1,
@@ -64,8 +88,13 @@ def _settings(
         return _read_settings(settings)
     if preset is not None:
         return _preset(preset)
+    counts: dict[str, Any] = {"epsilon": epsilon, "max_words": max_words, "mode": mode, "trust": trust, "delta": delta}
+    counts["mechanism"] = mechanism or ("discrete_gaussian" if trust == "distributed" else "discrete_laplace")
+    if trust == "distributed":
+        counts["minimum_survivors"] = minimum
     return {
-        "marginals": {"epsilon": epsilon, "max_words": max_words} if marginals else None,
+        "marginals": counts if marginals else None,
+        "groups": {"size": group_size, "stage_seconds": stage_minutes * 60},
         "deltas": {
             "clip_norm": clip_norm,
             "clipping": clipping,
@@ -187,6 +216,10 @@ def _show(found: dict[str, Any]) -> None:
         ("its teacher", found["teacher_version"]),
         ("new marginals", found["marginals_version"]),
         ("note", found["note"]),
+    ]
+    facts += [
+        (f"group {number + 1}", f"{group['stage']}, {group['devices']} devices. {group['note']}".strip())
+        for number, group in enumerate(found["groups"])
     ]
     facts += [
         (f"release of {stream}", f"{release['reports']} reports, {_mechanism(release['mechanism'])}")

@@ -12,6 +12,7 @@ from server.problems import Refusal
 from server.registry.publications import current_version
 from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState, check
+from server.secure_aggregation.store import list_groups
 from server.storage.schema import models, releases, rounds, transitions
 
 __all__ = [
@@ -130,6 +131,7 @@ def view(connection: Connection, row: Row[Any]) -> dict[str, Any]:
         if row.model_version is None
         else connection.execute(select(models.c.teacher).where(models.c.version == row.model_version)).scalar(),
         "marginals_version": row.marginals_version,
+        "groups": list_groups(connection, row.id),
         "evaluation": row.evaluation,
         "note": row.note,
         "transitions": [

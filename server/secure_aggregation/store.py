@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, insert, or_, select, update
+from sqlalchemy import Connection, Row, func, insert, or_, select, update
 
 from device_sdk.wire.messages import Message
 from device_sdk.wire.secure_aggregation import Roster, Stage
@@ -29,6 +29,7 @@ __all__ = [
     "find_message",
     "is_busy",
     "keep",
+    "list_groups",
     "open_groups",
     "set_stage",
     "summed",
@@ -136,6 +137,15 @@ def open_groups(connection: Connection, round_id: str | None = None) -> list[int
     if round_id is not None:
         query = query.where(groups.c.round_id == round_id)
     return list(connection.execute(query).scalars())
+
+
+def list_groups(connection: Connection, round_id: str) -> list[dict[str, Any]]:
+    """A round's groups as operators see them, in the order in which they formed."""
+    devices = func.count(messages.c.device_id).label("devices")
+    query = select(groups.c.stage, groups.c.deadline, groups.c.note, devices)
+    query = query.join(messages, (messages.c.group_id == groups.c.id) & (messages.c.stage == "keys"))
+    rows = connection.execute(query.where(groups.c.round_id == round_id).group_by(groups.c.id).order_by(groups.c.id))
+    return [row._asdict() for row in rows]
 
 
 def bodies(connection: Connection, group_id: int, stage: Stage, message: type[_Message]) -> dict[str, _Message]:

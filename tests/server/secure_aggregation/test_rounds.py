@@ -15,9 +15,12 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
+from device_sdk.privacy.local import share_variance
 from device_sdk.secure_aggregation.keys import advertised_bytes
-from device_sdk.wire.messages import Problem
+from device_sdk.wire.messages import FIXED_POINT, MarginalPlan, Problem
 from device_sdk.wire.secure_aggregation import Stage, StageReceipt, SurvivorSignature
+from server.rounds.settings import RoundSettings
+from server.secure_aggregation.settings import GroupPlan, group_minimum, word_bits
 from server.storage.schema import aggregation_groups, aggregation_messages, ledger, releases, reports
 from tests.server.parties import HEADERS, WORDS, Operator, Party, initial, settings
 from tests.server.secure_aggregation.members import PLAN, Member, through, vectors
@@ -105,6 +108,7 @@ def test_a_round_from_its_opening_to_new_marginals(server: Server) -> None:
     found = server.operator.get(f"rounds/{round_id}")
     assert found["state"] == "published"
     assert (found["reports"]["marginals"], found["releases"]["marginals"]["reports"]) == (6, 6)
+    assert [(group["stage"], group["devices"], group["note"]) for group in found["groups"]] == [("done", 6, "")]
     assert found["releases"]["marginals"]["mechanism"]["trust"] == "distributed"
     np.testing.assert_array_equal(server.released(round_id), added(members))
     charges = server.rows(select(ledger))
@@ -344,6 +348,26 @@ def test_plans_that_no_group_can_follow(server: Server, changes: dict[str, Any],
     answer = server.http.post("/v1/operator/rounds", headers=HEADERS, json={"settings": plan})
     assert answer.status_code == 422
     assert message in answer.json()["detail"]
+
+
+def test_the_command_line_switches_it_on() -> None:
+    from server.commands.rounds import _settings
+
+    found = RoundSettings.model_validate(_settings(trust="distributed", minimum=34, group_size=50, stage_minutes=30))
+    assert found.aggregated
+    assert found.marginals is not None
+    assert (found.marginals.minimum_survivors, found.groups) == (34, GroupPlan(size=50, stage_seconds=1800))
+    assert (word_bits(found.marginals, 50), group_minimum(found.marginals)) == (32, 34)
+    assert not RoundSettings.model_validate(_settings()).aggregated
+
+
+def test_words_are_wide_enough_for_the_noise() -> None:
+    """Sixteen deviations of every device's noise, and its counts, fit the sum."""
+    for epsilon, bits in ((1.0, 32), (1e-3, 32), (1e-6, 64)):
+        plan = MarginalPlan.model_validate(PLAN | {"epsilon": epsilon})
+        most = (2 ** (word_bits(plan, 50) - 1) - 1) // 50
+        assert word_bits(plan, 50) == bits
+        assert FIXED_POINT + 16 * share_variance(plan) ** 0.5 <= most
 
 
 def needles(vector: NDArray[np.int64]) -> list[bytes]:
