@@ -97,7 +97,9 @@ def release_counts(
     background: Row[Any],
 ) -> Release:
     """What a sum of reports releases: with the server's noise under trust ``central``, as it is where the devices have
-    added theirs. Mode ``paper`` takes the place of what was released before; bounded counts are added to it."""
+    added theirs. Bounded counts are added to what was released before. Those of mode ``paper`` are all counts so
+    far and take its place; what noise made negative is set to 0, nothing is suppressed, and the rest is divided by its
+    sum (paper 002, eq. 8, which leaves negative entries open)."""
     plan = settings.marginals
     assert plan is not None
     drawn = noised(total.total, plan) if plan.trust == "central" else total.total
