@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from safetensors.numpy import load
 
 from device_sdk.bundle import Bundle
+from device_sdk.checkin.aggregation import Participation
 from device_sdk.state.schema import COLUMNS, FILES, META, TABLES, record_of
 from device_sdk.wire.messages import MarginalReport
 
@@ -173,18 +174,27 @@ def _identity(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
 
 
 def _outbox(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
+    if table == "aggregation":
+        kept = Participation.model_validate_json(plain)  # nothing but keys, bytes of fixed length and ids
+        return (kept.restore == "" and kept.participant.masked is None) or _held(b64decode(kept.restore), bundle)
     start = 4 + int.from_bytes(plain[:4], "big")
     head = json.loads(plain[4:start])
     body, restore = plain[start : start + head["body"]], plain[start + head["body"] :]
     if head["kind"] == "deltas":
         return restore == b"" and set(json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])) > {"__metadata__"}
-    held = json.loads(restore)
-    numbers = [*held.pop("pending").items(), ("0", held.pop("utterances"))]
     return (
         set(head) == {"server", "kind", "round_id", "body"}
         and MarginalReport.model_validate_json(body).report_id == name
-        and held == {"words_digest": bundle.words.digest}
-        and all(word.isdigit() and isinstance(weight, int | float) for word, weight in numbers)
+        and _held(restore, bundle)
+    )
+
+
+def _held(restore: bytes, bundle: Bundle) -> bool:
+    """The counts that go back to the books."""
+    held = json.loads(restore)
+    numbers = [*held.pop("pending").items(), ("0", held.pop("utterances"))]
+    return held == {"words_digest": bundle.words.digest, "mode": "bounded"} and all(
+        word.isdigit() and isinstance(weight, int | float) for word, weight in numbers
     )
 
 

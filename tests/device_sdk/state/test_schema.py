@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings
-from device_sdk.checkin import exchange, identity
+from device_sdk.checkin import aggregation, exchange, identity
 from device_sdk.state import Store, records
 from device_sdk.state.schema import RECORDS, TABLES, record_of
 from device_sdk.wire.messages import MarginalPlan, RoundOffer
@@ -47,6 +47,8 @@ def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
         offer = RoundOffer(round_id="r1", model_version=bundle.version, marginals=plan, closes_in_seconds=60.0)
         with store.transaction():
             knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
+        shares = MarginalPlan(trust="distributed", mechanism="discrete_gaussian", minimum_survivors=2)
+        aggregation._join(who, knowledge, "r2", shares)
         knowledge.keep_marginals(3, bundle.words.digest, np.asarray(bundle.background, np.float64))
         device.recognise(noise(9_600, 9))
         look()
