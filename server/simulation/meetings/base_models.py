@@ -47,12 +47,15 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class BaseSettings:
-    """recogniser_steps, language_model_steps: of training. size, feed_forward, blocks, heads: of the Transformer, as in
-    paper 002. order, cutoffs: of the n-gram."""
+    """recogniser_steps, language_model_steps: of training. shard: utterances made at a time. watched: of each
+    development meeting, whose word error is logged. size, feed_forward, blocks, heads: of the Transformer, as in paper
+    002. order, cutoffs: of the n-gram."""
 
     lengths: Lengths = field(default_factory=Lengths)
     recogniser_steps: int = 900
     language_model_steps: int = 600
+    shard: int = 3000
+    watched: int = 8
     size: int = 256
     feed_forward: int = 1024
     blocks: int = 3
@@ -98,7 +101,7 @@ def train_recogniser(data: Path, meetings: Sequence[Meeting], settings: BaseSett
         made_augmented=0.1,
         dropout=0.05,
         average=0.998,
-        shard=3000,
+        shard=settings.shard,
         window=6,
         batch=40,
         frames=12_000,
@@ -107,7 +110,7 @@ def train_recogniser(data: Path, meetings: Sequence[Meeting], settings: BaseSett
     )
     mixture = base_mixture(base_sentences(data, meetings, settings.lengths))
     pieces = start.file("tokenizer.model").read_bytes()
-    train_rnnt(recipe, mixture, pieces, out, watched(meetings, settings.lengths, 8), begin=start.weights)
+    train_rnnt(recipe, mixture, pieces, out, watched(meetings, settings.lengths, settings.watched), begin=start.weights)
 
 
 def train_language_models(
