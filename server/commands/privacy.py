@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from server.commands import privacy_audit, privacy_table
+from server.commands import privacy_audit, privacy_table, privacy_words
 from server.commands.operators import Answer, command, show
 from server.operator_client import OperatorClient
 
@@ -17,6 +17,7 @@ app = typer.Typer(help="Read the privacy ledger, plan its cost, audit the sample
 
 privacy_table.register(app)
 privacy_audit.register(app)
+privacy_words.register(app)
 
 
 @app.callback()

@@ -217,6 +217,22 @@ def test_privacy_plan(run: Run, tmp_path: Path) -> None:
         run(privacy.app, "plan", "--mode", "paper", "--user-epsilon", "1")
 
 
+def test_privacy_words(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "words.jsonl"
+    source.write_text("\n".join(json.dumps(["zyxwort", f"canary{'x' * number}"]) for number in range(40)))
+    options = (str(source), "--max-words", "2", "--epsilon", "8", "--delta", "1e-9")
+    found = json.loads(run(privacy.app, "words", *options, "--json"))
+    assert list(found["words"]) == ["zyxwort"]
+    assert found["threshold"] < 10
+    shown = run(privacy.app, "words", *options, "--output", str(tmp_path / "out.json"))
+    assert "zyxwort" in shown
+    assert "canary" not in shown + (tmp_path / "out.json").read_text()
+    source.write_text('["one"]\n{"secret": 1}')
+    with pytest.raises(DataError, match="line 2: expected a JSON list") as raised:
+        run(privacy.app, "words", str(source))
+    assert "secret" not in str(raised.value)
+
+
 def test_privacy_audit(run: Run) -> None:
     found = json.loads(run(privacy.app, "audit", "--runs", "8000", "--confidence", "0.999", "--json"))
     assert len(found["samplers"]) == 7

@@ -1,0 +1,80 @@
+"""``idiolect privacy words``: which words devices may have on their next public list."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from device_sdk.errors import DataError
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``idiolect privacy``."""
+    app.command("words")(words)
+
+
+def words(
+    contributions: Annotated[
+        Path, typer.Argument(help="JSON lines: a list of words outside the public list, one line for each device.")
+    ],
+    max_words: Annotated[int, typer.Option(help="Words that a device may name.")] = 5,
+    epsilon: Annotated[float, typer.Option(help="Of the release, for one device.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Of the release, for one device.")] = 1e-7,
+    bundle: Annotated[Path | None, typer.Option(help="Bundle that holds the public list.  [default: packaged]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the JSON to a file.")] = None,
+) -> None:
+    """Release new words that enough devices named, with (epsilon, delta) for each device; the rest is never shown.
+
+    Every call is a release of its own, and costs that much again: keep what it says.
+    """
+    from server.commands.operators import show
+    from server.privacy.new_words import NewWordsPlan, released_words, threshold
+    from server.registry.initial import initial_from_bundle
+
+    plan = NewWordsPlan(max_words, epsilon, delta)
+    found = released_words(_read(contributions), frozenset(initial_from_bundle(bundle).words), plan)
+    document = {
+        "words": found,
+        "threshold": threshold(plan),
+        "epsilon": epsilon,
+        "delta": delta,
+        "adjacency": "user: all words that one device names added or removed",
+        "trust_model": "central: whoever runs this sees the words of every device before the release",
+    }
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    if output is not None:
+        try:
+            output.write_text(text + "\n", "utf-8")
+        except OSError as error:
+            raise DataError(f"{output}: cannot be written ({error.strerror})") from error
+    if as_json:
+        typer.echo(text)
+        return
+    show("New words", ("word", "devices, noised"), list(found.items()))
+    typer.echo(f"named by about {threshold(plan)} devices or more; epsilon {epsilon:g}, delta {delta:g}")
+    for key in ("adjacency", "trust_model"):
+        typer.echo(f"{key.replace('_', ' ')}: {document[key]}")
+
+
+def _read(source: Path) -> list[frozenset[str]]:
+    """One set of words for each line. Raises DataError naming the line, never what is in it."""
+    try:
+        lines = source.read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{source}: cannot be read ({type(error).__name__}); expected JSON lines in UTF-8") from None
+    sets = []
+    for number, line in enumerate(lines, 1):
+        try:
+            named: Any = json.loads(line)
+        except ValueError:
+            named = None
+        if not isinstance(named, list) or not all(isinstance(word, str) for word in named):
+            raise DataError(f"{source}: line {number}: expected a JSON list of words")
+        sets.append(frozenset(named))
+    return sets

@@ -1,0 +1,121 @@
+"""New words: the threshold against exact probabilities, what is released, what it costs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import PrivacyError
+from server.privacy.composition import Spent, compose
+from server.privacy.definition import smallest_delta
+from server.privacy.new_words import (
+    NewWordsPlan,
+    failure_chance,
+    new_words_charge,
+    released_words,
+    threshold,
+)
+
+
+def released_distribution(count: int, plan: NewWordsPlan, least: int, reach: int = 400) -> np.ndarray:
+    """Exact: chance of nothing, then of every noised count from the threshold on."""
+    values = np.arange(count - reach, count + reach + 1)
+    decay = math.exp(-1 / plan.scale)
+    chances = (1 - decay) / (1 + decay) * decay ** np.abs(values - count)
+    passed = chances[values >= least] if count else np.zeros(0)
+    whole = np.zeros(2 * reach)
+    whole[1 : 1 + passed.size] = passed[: whole.size - 1]
+    whole[0] = 1 - passed.sum()
+    # Aligned on the threshold, so that the same place is the same outcome for every count.
+    return np.clip(whole, 0, None)
+
+
+@pytest.mark.parametrize(("words", "epsilon", "delta"), [(1, 1.0, 1e-3), (2, 2.0, 1e-2), (2, 0.7, 1e-4)])
+def test_one_device_against_equation_7(words: int, epsilon: float, delta: float) -> None:
+    """A device that names words of its own, words that others named, or one of each: every outcome, both ways."""
+    plan = NewWordsPlan(words, epsilon, delta)
+    least = threshold(plan)
+    for others in ([0] * words, [least] * words, [0, least][:words], [least - 1] * words):
+        without, with_device = (
+            [released_distribution(count + more, plan, least) for count in others] for more in (0, 1)
+        )
+        joint = [parts[0] if words == 1 else np.outer(*parts).ravel() for parts in (without, with_device)]
+        for pair in (joint, joint[::-1]):
+            assert smallest_delta(*pair, epsilon) <= delta * (1 + 1e-9), others
+
+
+@given(st.integers(1, 50), st.floats(0.05, 10), st.floats(1e-12, 0.1))
+def test_the_threshold_is_the_least_that_holds(words: int, epsilon: float, delta: float) -> None:
+    plan = NewWordsPlan(words, epsilon, delta)
+    least = threshold(plan)
+    assert failure_chance(plan, least) <= delta
+    assert least == 2 or failure_chance(plan, least - 1) > delta * (1 - 1e-9)
+    about = 1 + plan.scale * math.log(words / (2 * delta))
+    assert least - about < 2 + plan.scale * math.log(2)
+
+
+def test_against_opendp() -> None:
+    """Its own mechanism for unknown keys, which releases what is above its threshold, states the same."""
+    dp = pytest.importorskip("opendp.prelude")
+    dp.enable_features("contrib")
+    plan = NewWordsPlan(4, 1.0, 1e-6)
+    space = (
+        dp.map_domain(dp.atom_domain(T=str), dp.atom_domain(T="u32")),
+        dp.l01inf_distance(dp.absolute_distance(T="u32")),
+    )
+    measurement = dp.m.make_laplace_threshold(*space, scale=plan.scale, threshold=threshold(plan) - 1)
+    epsilon, delta = measurement.map((plan.max_words, plan.max_words, 1))
+    assert epsilon == pytest.approx(plan.epsilon)
+    assert delta == pytest.approx(failure_chance(plan, threshold(plan)), rel=1e-6)
+
+
+def test_what_many_say_is_released_and_what_one_says_is_not() -> None:
+    plan = NewWordsPlan(max_words=3, epsilon=1.0, delta=1e-9)
+    devices = [{"flatwhite", "cortado", f"secret{'a' * (number % 40 + 1)}"} for number in range(400)]
+    devices[0] = {"canary"}
+    found = released_words(devices, {"cortado"}, plan)
+    assert list(found) == ["flatwhite"]
+    assert abs(found["flatwhite"] - 399) < 60
+    assert released_words([], set(), plan) == {}
+
+
+def test_words_of_one_device_pass_as_often_as_delta_allows() -> None:
+    plan = NewWordsPlan(max_words=1, epsilon=1.0, delta=0.05)
+    alone = [{"".join(chr(97 + int(digit)) for digit in f"{number:05d}")} for number in range(20_000)]
+    passed = len(released_words(alone, set(), plan)) / len(alone)
+    expected = failure_chance(plan, threshold(plan))
+    assert passed == pytest.approx(expected, abs=5 * math.sqrt(expected / len(alone)))
+    assert expected <= plan.delta
+
+
+def test_the_charge_fails_closed_when_deltas_are_spent() -> None:
+    charge = new_words_charge(NewWordsPlan(5, 1.0, 1e-7))
+    epsilon, delta = compose(Spent({charge: 4}), 1e-6)
+    assert 1.0 < epsilon < 4.0
+    assert delta == 1e-6
+    assert compose(Spent({charge: 10}), 1e-6)[0] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"a", "b"}, "found 2 of one device"),
+        ({"two words"}, "has a space"),
+        ({"a" * 64}, "over 63"),
+        ({"1st"}, "letter"),
+    ],
+)
+def test_contributions_outside_their_bounds_are_refused_without_being_quoted(named: set[str], words: str) -> None:
+    with pytest.raises(PrivacyError, match=words) as raised:
+        released_words([named], set(), NewWordsPlan(max_words=1))
+    assert not any(word in str(raised.value) for word in named if len(word) > 2)
+
+
+@pytest.mark.parametrize("plan", [{"max_words": 0}, {"epsilon": 0.0}, {"delta": 1.0}, {"epsilon": math.nan}])
+def test_impossible_plans_are_named(plan: dict[str, float]) -> None:
+    with pytest.raises(PrivacyError, match=next(iter(plan))):
+        NewWordsPlan(**plan)  # type: ignore[arg-type]
