@@ -34,7 +34,7 @@ def main(
     seeds: Annotated[int, typer.Option(help="How many seeds: other devices, speech, order and noise.")] = 3,
     base: Annotated[Path | None, typer.Option(help="weights.safetensors to begin with, instead of training.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Training time of the base model.")] = None,
-    rows: Annotated[str | None, typer.Option(help="Only rows whose name holds this.")] = None,
+    rows: Annotated[list[str] | None, typer.Option(help="Only rows so named, or whose name holds this.")] = None,
     full: Annotated[
         bool, typer.Option("--full", help="The paper's setting: 400 devices, 3,000 rounds (days).")
     ] = False,
@@ -50,7 +50,7 @@ def main(
     if minutes is not None:
         scale = replace(scale, base_minutes=minutes)
     experiment = Experiment(folder, work, scale, threads=threads, base=base)
-    results = run_rows(experiment, range(1, seeds + 1), rows, CONSOLE)
+    results = run_rows(experiment, range(1, seeds + 1), rows or (), CONSOLE)
     document: dict[str, Any] = summary(experiment, results)
     if real:
         document["real"] = real_voices(folder / "barista", seeds)

@@ -34,13 +34,13 @@ def experiment(data: Path, work: Path, bundle: Bundle) -> Experiment:
 
 
 def test_rows_are_run_kept_and_summed_up(data: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
-    rows = run_rows(experiment(data, tmp_path, tiny_bundle), [1, 2], "slots")
+    rows = run_rows(experiment(data, tmp_path, tiny_bundle), [1, 2], ["slots"])
     assert [(row.name, row.seed) for row in rows] == [
-        (name, seed) for seed in (1, 2) for name in (INITIAL, "EMA + transcript + slots", "EMA + slots")
+        (name, seed) for name in (INITIAL, "EMA + transcript + slots", "EMA + slots") for seed in (1, 2)
     ]
     learned = [row for row in rows if row.name != INITIAL]
     assert all(len(row.losses) == 2 and [number for number, _ in row.curve] == [2] for row in learned)
-    again = run_rows(experiment(data, tmp_path, tiny_bundle), [1, 2], "slots")
+    again = run_rows(experiment(data, tmp_path, tiny_bundle), [1, 2], ["slots"])
     assert again == rows, "finished rows are read, not run again"
 
     document: dict[str, Any] = summary(experiment(data, tmp_path, tiny_bundle), rows)
@@ -56,7 +56,7 @@ def test_a_name_that_no_row_has_is_answered_with_those_there_are(
     data: Path, tmp_path: Path, tiny_bundle: Bundle
 ) -> None:
     with pytest.raises(DataError, match="teacher EMA"):
-        run_rows(experiment(data, tmp_path, tiny_bundle), [1], "nonsense")
+        run_rows(experiment(data, tmp_path, tiny_bundle), [1], ["EMA", "nonsense"])
 
 
 def test_a_damaged_row_is_named(data: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:

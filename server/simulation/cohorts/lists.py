@@ -34,7 +34,7 @@ def nbest(
     network: RNNT,
     features: Sequence[NDArray[np.floating]],
     beam: int = 4,
-    threshold: float = 6.0,
+    threshold: float = 4.0,
     most_per_frame: int = 2,
 ) -> list[NBest]:
     """The lists of B utterances [F, M] raw log-mel.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from server.simulation.cohorts.experiment import INITIAL, Experiment, Row
+from server.simulation.cohorts.experiment import INITIAL, Experiment, Row, teacher_name
 from server.simulation.cohorts.measures import Errors, errors
 from server.simulation.plots import Bar, bars
 from server.statistics import paired_bootstrap
@@ -80,6 +80,11 @@ def judged(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         if weak:
             best = min(weak, key=lambda name: weak[name])
             bar(f"best of slots and scores ({best}) minus EMA", weak[best], "below 0", weak[best] < 0)
+        at_once = document.get("scale", {}).get("at_once")
+        if at_once in rows:
+            interval = rows[at_once]["requests"]["against"][_EMA]["absolute"]
+            worse = bool(rows[at_once]["diverged"]) or interval["low"] > 0
+            bar(f"{at_once}, the student itself, minus EMA", interval["mean"], "diverged, or interval above 0", worse)
         if "EMA + rehearsal" in rate:
             lost, kept = old[_EMA] - old[INITIAL], old["EMA + rehearsal"] - old[INITIAL]
             share = kept / lost if lost > 0 else float("nan")
@@ -204,6 +209,7 @@ def _plain(experiment: Experiment) -> dict[str, Any]:
         "test_people": scale.tested,
         "delta_clips": sum(experiment.delta),
         "base_minutes": scale.base_minutes,
+        "at_once": teacher_name(*scale.at_once),
     }
 
 

@@ -16,7 +16,7 @@ TEXTS = {(1,): "play jazz", (2,): "play rock", (3,): "play"}
 LIST = (((2,), -1.0), ((1,), -1.5), ((3,), -4.0))
 SENTENCE = Sentence("play jazz", {"genre": "jazz"})
 LEXICON = SlotLexicon({"genre": ("jazz", "rock")})
-EXACT = CohortSettings(alternate_errors=0.0)
+EXACT = CohortSettings(alternate_errors=0.0, weight=1.0)
 
 
 def losses(method: Method, taught: tuple[int, ...] | None = None, settings: CohortSettings = EXACT, seed: int = 0):
