@@ -10,7 +10,7 @@ from pathlib import Path
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["Limits", "ServerSettings"]
+__all__ = ["Limits", "ServerSettings", "database_url", "default_blobs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,17 @@ class ServerSettings:
 
     @property
     def database_url(self) -> str:
-        return self.database if "://" in self.database else f"sqlite:///{Path(self.database).absolute()}"
+        return database_url(self.database)
 
     def cap(self, stream: str) -> float:
         return self.marginals_cap if stream == "marginals" else self.deltas_cap
+
+
+def database_url(place: str) -> str:
+    """An SQLAlchemy URL of a database given by one, or by the path of an SQLite file."""
+    return place if "://" in place else f"sqlite:///{Path(place).absolute()}"
+
+
+def default_blobs(place: str) -> Path:
+    """Where the blobs of a database lie if nobody said where: beside an SQLite file, else in the working folder."""
+    return (Path(place) if "://" not in place else Path("idiolect-server")).with_suffix(".blobs")

@@ -70,7 +70,7 @@ def command(
 ) -> None:
     """Serve devices and operators until stopped. Stop it with Ctrl-C, or kill it: nothing accepted is lost."""
     from server.registry.initial import initial_from_bundle
-    from server.settings import ServerSettings
+    from server.settings import ServerSettings, default_blobs
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for chatty in ("alembic", "httpx"):
@@ -79,7 +79,7 @@ def command(
     tokens = read_tokens(token_file or stem.with_suffix(".tokens.json"), enrolment_token, operator_token)
     settings = ServerSettings(
         database=database,
-        blobs=blobs or stem.with_suffix(".blobs"),
+        blobs=blobs or default_blobs(database),
         enrolment_token=tokens[0],
         operator_token=tokens[1],
         marginals_cap=marginals_cap,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from server.privacy.renyi import epsilon_at
 
@@ -60,10 +61,11 @@ def published_rows() -> tuple[PublishedRow, ...]:
     """Every row of tables 2, 16 and 17, in the order of the tables."""
     text = files("server.privacy").joinpath("paper_004.csv").read_text("utf-8")
     whole = {"table", "cohort", "population", "rounds"}
-    return tuple(
-        PublishedRow(**{name: int(value) if name in whole else float(value) for name, value in row.items()})
+    rows: list[dict[str, Any]] = [
+        {name: int(value) if name in whole else float(value) for name, value in row.items()}
         for row in csv.DictReader(text.splitlines())
-    )
+    ]
+    return tuple(PublishedRow(**row) for row in rows)
 
 
 def judge(row: PublishedRow, orders: Sequence[float] = ORDERS) -> Verdict:

@@ -20,11 +20,13 @@ TEMPORARY = ".partial-"
 class BlobStore:
     """A folder of immutable files, named by paths such as ``models/<sha256>``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tidy: bool = True) -> None:
+        """tidy: remove what a killed process left half-written; False beside a process that may be writing."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.rglob(f"{TEMPORARY}*"):
-            leftover.unlink(missing_ok=True)
+        if tidy:
+            for leftover in folder.rglob(f"{TEMPORARY}*"):
+                leftover.unlink(missing_ok=True)
 
     def put(self, name: str, content: bytes) -> None:
         """Write ``content`` and return when it would survive a loss of power."""

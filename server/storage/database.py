@@ -12,17 +12,20 @@ from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from device_sdk.errors import StateError
+from device_sdk.errors import MissingExtraError, StateError
 
 __all__ = ["Database"]
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+WRITER = 0x1D10
+"""PostgreSQL's number of the lock that writers of this schema take."""
 
 
 class Database:
     """Owns the connection pool. Opening it brings the schema up to date.
 
-    SQLite runs with write-ahead logging and a full fsync at each commit, so what was acknowledged is on disk.
+    SQLite runs with write-ahead logging and a full fsync at each commit, so what was acknowledged is on disk. Whichever
+    the database is, one transaction writes at a time: what it read when it began is still true when it commits.
     """
 
     def __init__(self, url: str) -> None:
@@ -30,18 +33,26 @@ class Database:
             parsed = make_url(url)
         except SQLAlchemyError as error:
             raise StateError(
-                f"database: cannot read its URL ({error}); expected one like sqlite:///server.db"
+                f"database: cannot read its URL ({error}); expected one like sqlite:///server.db or "
+                "postgresql://user@host/name"
             ) from error
+        if parsed.drivername in ("postgres", "postgresql"):
+            parsed = parsed.set(drivername="postgresql+psycopg")
         self.sqlite = parsed.get_backend_name() == "sqlite"
         if self.sqlite and parsed.database not in (None, "", ":memory:"):
             Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
-        self.engine = create_engine(
-            parsed,
-            pool_size=16,
-            max_overflow=32,
-            pool_pre_ping=not self.sqlite,
-            hide_parameters=True,  # errors are logged, and parameters hold what devices sent
-        )
+        try:
+            self.engine = create_engine(
+                parsed,
+                pool_size=16,
+                max_overflow=32,
+                pool_pre_ping=not self.sqlite,
+                hide_parameters=True,  # errors are logged, and parameters hold what devices sent
+            )
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"database {parsed.drivername}: {error}; run: pip install 'idiolect-server[postgres]'"
+            ) from error
         # SQLite has one writer: threads of this process queue here instead of polling its lock.
         self._writer = threading.Lock()
         if self.sqlite:
@@ -61,6 +72,8 @@ class Database:
         """A transaction that holds the write lock from its start; committed when the block ends without an error."""
         if not self.sqlite:
             with self.engine.begin() as connection:
+                # Held until the transaction ends: servers that share the database queue here.
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITER})")
                 yield connection
             return
         with self._writer, self.engine.connect() as connection:
@@ -72,6 +85,8 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one snapshot and changes nothing."""
         with self.engine.connect() as connection:
+            if not self.sqlite:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
 
     def migrate(self) -> None:

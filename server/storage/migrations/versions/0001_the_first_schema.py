@@ -15,11 +15,12 @@ APPEND_ONLY = ("ledger", "publications", "releases", "transitions")
 
 def _refuse(table: str, change: str) -> None:
     """Have the database itself keep a table append-only."""
-    if op.get_bind().dialect.name == "sqlite":
-        op.execute(
-            f"CREATE TRIGGER {table}_no_{change.lower()} BEFORE {change} ON {table} "
-            f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
-        )
+    trigger = f"CREATE TRIGGER {table}_no_{change.lower()} BEFORE {change} ON {table} "
+    match op.get_bind().dialect.name:
+        case "sqlite":
+            op.execute(f"{trigger} BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END")
+        case "postgresql":
+            op.execute(f"{trigger} FOR EACH ROW EXECUTE FUNCTION refuse_change()")
 
 
 def upgrade() -> None:
@@ -186,6 +187,11 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_ledger_device_id_stream"), "ledger", ["device_id", "stream"])
 
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute(
+            "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION "
+            "'% is append-only', TG_TABLE_NAME USING ERRCODE = 'integrity_constraint_violation'; END $$"
+        )
     for table in APPEND_ONLY:
         for change in ("UPDATE", "DELETE"):
             _refuse(table, change)
@@ -214,3 +220,5 @@ def downgrade() -> None:
     op.drop_table("models")
     op.drop_table("marginals")
     op.drop_table("devices")
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("DROP FUNCTION refuse_change()")

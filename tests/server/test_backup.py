@@ -1,0 +1,163 @@
+"""A backup taken in the middle of rounds, brought back on either database, and what damage is told."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from device_sdk import cli
+from device_sdk.errors import StateError
+from server.app import create_app
+from server.backup import restore, save
+from server.storage.blobs import BlobStore
+from server.storage.database import Database
+from server.storage.schema import metadata
+from tests.server.parties import Operator, Party, initial, settings
+from tests.server.postgres import postgres_server
+
+DELTAS = {"deltas": {"clip_norm": 10.0}, "marginals": {"epsilon": 1e8}}
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
+
+
+def lived(folder: Path, database: str) -> tuple[str, dict[str, Any]]:
+    """A server with one round behind it and one under way: the id of the latter, and its operator's status."""
+    with TestClient(create_app(settings(folder, database=database), initial())) as http:
+        operator = Operator(http)
+        parties = [Party(http).enrol() for _ in range(3)]
+        done = operator.open(**DELTAS, goal=2)
+        for party in parties[:2]:
+            party.send_counts(done, {3: 200})
+            assert party.send_delta(done, value=0.5).status_code == 200
+        operator.close(done)
+        waiting = operator.open(**DELTAS, goal=2)
+        status = operator.get("status")
+        assert parties[0].send_counts(waiting, {5: 100}).status_code == 200
+        sent = parties[0].send_delta(waiting, value=0.25, model_version=status["model_version"])
+        assert sent.status_code == 200
+        return waiting, operator.get("status")
+
+
+def content(database: Database) -> dict[str, list[tuple[Any, ...]]]:
+    with database.read() as connection:
+        return {
+            table.name: [tuple(row) for row in connection.execute(select(table).order_by(*table.primary_key))]
+            for table in metadata.sorted_tables
+        }
+
+
+@pytest.mark.parametrize("target", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+@pytest.mark.parametrize("source", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def test_what_is_brought_back_goes_on(tmp_path: Path, source: str, target: str, request: Any) -> None:
+    places = {"sqlite": str(tmp_path / "old.db"), "sqlite2": str(tmp_path / "new.db")}
+    if "postgresql" in (source, target):
+        base = request.getfixturevalue("postgres")
+        places |= {f"postgresql{end}": fresh(base, f"{source}_{target}_{end or 1}") for end in ("", "2")}
+    before, after = places[source], places[f"{target}2"]
+    waiting, status = lived(tmp_path, before)
+    old = Database(before if "://" in before else f"sqlite:///{before}")
+    archive = tmp_path / "server.tar"
+    saved = save(old, BlobStore(tmp_path / "blobs", tidy=False), archive)
+    assert saved.rows["reports"] == 6 and saved.blobs == 3 and saved.missing == ()
+    new = Database(after if "://" in after else f"sqlite:///{after}")
+    blobs = BlobStore(tmp_path / "restored")
+    assert restore(archive, new, blobs) == saved
+    assert content(new) == content(old)
+    for database in (old, new):
+        database.close()
+    restored = settings(tmp_path, database=after, blobs=tmp_path / "restored")
+    with TestClient(create_app(restored)) as http:
+        operator = Operator(http)
+        assert operator.get("status") == status
+        ended = operator.close(waiting)
+        assert ended["state"] == "published"
+        assert ended["releases"]["deltas"]["reports"] == 1
+        assert operator.post("rounds", json={"settings": DELTAS})["number"] == 3
+
+
+def fresh(url: str, name: str) -> str:
+    """A new database of the same server."""
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.engine import make_url
+
+    parsed = make_url(url).set(drivername="postgresql+psycopg")
+    engine = create_engine(parsed, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f'CREATE DATABASE "{name}"'))
+    engine.dispose()
+    return parsed.set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    lived(tmp_path, str(tmp_path / "old.db"))
+    database = Database(f"sqlite:///{tmp_path / 'old.db'}")
+    save(database, BlobStore(tmp_path / "blobs", tidy=False), tmp_path / "server.tar")
+    database.close()
+    return tmp_path / "server.tar"
+
+
+def changed(archive: Path, change: Any) -> None:
+    """The archive with every member's bytes passed through ``change(name, content)``; None leaves a member out."""
+    import io
+
+    with tarfile.open(archive) as old:
+        members = [(member.name, old.extractfile(member).read()) for member in old.getmembers()]  # type: ignore[union-attr]
+    with tarfile.open(archive, "w") as new:
+        for name, bytes_ in members:
+            found = change(name, bytes_)
+            if found is not None:
+                member = tarfile.TarInfo(name)
+                member.size = len(found)
+                new.addfile(member, io.BytesIO(found))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda name, old: None if name == "manifest.json" else old, "manifest.json"),
+        (lambda name, old: old[:-40] if name == "tables/reports.jsonl" else old, "reports"),
+        (lambda name, old: None if name == "tables/rounds.jsonl" else old, "rounds.jsonl is missing"),
+        (lambda name, old: old[:-1] + b"x" if name.startswith("blobs/models") else old, "the backup is damaged"),
+        (lambda name, old: old[:-1] + b"x" if name.startswith("blobs/deltas") else old, "the backup is damaged"),
+        (lambda name, old: old.replace(b'"format": 1', b'"format": 9') if name == "manifest.json" else old, "format 9"),
+    ],
+)
+def test_a_damaged_archive_is_told_and_leaves_the_database_empty(
+    archive: Path, tmp_path: Path, change: Any, message: str
+) -> None:
+    changed(archive, change)
+    database = Database(f"sqlite:///{tmp_path / 'new.db'}")
+    with pytest.raises(StateError, match=message):
+        restore(archive, database, BlobStore(tmp_path / "restored"))
+    assert all(not rows for rows in content(database).values())
+    database.close()
+
+
+def test_no_archive_and_a_database_in_use(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    used = ["--database", str(tmp_path / "old.db"), "--blobs", str(tmp_path / "blobs")]
+    assert cli.main(["restore", str(archive), *used]) == 1
+    assert "into an empty one only" in capsys.readouterr().err
+    (tmp_path / "no.tar").write_bytes(b"nothing")
+    assert cli.main(["restore", str(tmp_path / "no.tar"), "--database", str(tmp_path / "new.db")]) == 1
+    assert "cannot be read as a backup" in capsys.readouterr().err
+
+
+def test_the_commands(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    used = ["--database", str(tmp_path / "old.db"), "--blobs", str(tmp_path / "blobs")]
+    assert cli.main(["backup", str(tmp_path / "again.tar"), *used, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]["devices"] == 3
+    assert cli.main(["restore", str(tmp_path / "again.tar"), "--database", str(tmp_path / "new.db")]) == 0
+    assert "restored from" in capsys.readouterr().out
+    assert (tmp_path / "new.blobs" / "models").is_dir()
