@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -60,7 +61,8 @@ def server(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Running]:
     from server.registry.initial import InitialModel
     from server.settings import ServerSettings
 
-    settings = ServerSettings(str(tmp_path / "server.sqlite"), tmp_path / "blobs", TOKEN, OPERATOR)
+    files = str(tmp_path / "server.sqlite"), tmp_path / "blobs"
+    settings = ServerSettings(*files, TOKEN, OPERATOR, marginals_cap=math.inf)
     initial = InitialModel(
         dict(tiny_bundle.weights), tiny_bundle.version, tiny_bundle.words.digest, np.asarray(tiny_bundle.background)
     )
@@ -224,6 +226,34 @@ def test_local_trust_sends_noise_only(tmp_path: Path, tiny_bundle: Bundle, serve
         taught(device)
         (sent,) = device.check_in(server.url, TOKEN).sent
         assert sent.refused is None
+
+
+def test_mode_paper_sends_all_counts_so_far_in_every_round(
+    tmp_path: Path, tiny_bundle: Bundle, server: Running
+) -> None:
+    """Released counts grow from round to round as the device's own do; what the user takes back is not sent again."""
+    plan = MarginalPlan(mode="paper", epsilon=1e6).model_dump()
+    words = [tiny_bundle.words.id(word) for word in ("turn", "on", "the", "light")]
+
+    def released() -> float:
+        current = server.operator.get("/v1/operator/marginals").json()["current"]
+        found = server.operator.get(f"/v1/operator/marginals/{current}", params={"top": 10000}).json()["top"]
+        return float(sum(entry["released_count"] for entry in found if entry["word_id"] in words))
+
+    with opened(tmp_path / "device", tiny_bundle) as device:
+        for seed, expected in ((1, 4.0), (2, 8.0)):
+            round_id = server.open_round(marginals=plan)
+            heard(device, seed)
+            assert [sent.refused for sent in device.check_in(server.url, TOKEN).sent] == [None]
+            server.close_round(round_id)
+            assert released() == pytest.approx(expected, abs=0.1)
+        device.withdraw("marginals")
+        device.agree("marginals")
+        round_id = server.open_round(marginals=plan)
+        heard(device, 3)
+        device.check_in(server.url, TOKEN)
+        server.close_round(round_id)
+        assert released() == pytest.approx(4.0, abs=0.1)
 
 
 def test_a_model_that_does_not_fit_is_refused_and_the_old_one_kept(
