@@ -7,6 +7,8 @@
     GET  /v1/models/{version}                   safetensors bytes (weights only), sha256 in the ETag; teachers too
     GET  /v1/marginals/{version}                Marginals
 
+Secure aggregation has messages of its own: :mod:`device_sdk.wire.secure_aggregation`.
+
 Errors are answered as Problem with a 4xx or 5xx status. A report id seen before with the same body is answered with
 ``duplicate`` true and counted once; with another body it is refused (409).
 
