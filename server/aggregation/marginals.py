@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.wire.messages import FIXED_POINT
+from server.aggregation.federated_average import nearest_distribution, noised_average
 
-__all__ = ["CountSum", "add", "global_marginal", "init", "merge", "surviving_counts"]
+__all__ = ["CountSum", "add", "global_marginal", "init", "merge", "nearest_counts", "smoothed", "surviving_counts"]
 
 Counts = NDArray[np.int64]
 
@@ -71,8 +72,25 @@ def global_marginal(
     q(w) = (c(w) + s u(w)) / (sum c + s): equation 6 on the surviving counts c, mixed with the background u, whose share
     s / (sum c + s) shrinks as evidence grows. smoothing: s > 0, in words. Returns float64 [words] that sums to 1.
     """
+    return smoothed(surviving_counts(released, variance, deviations), background, smoothing)
+
+
+def nearest_counts(released: Counts) -> NDArray[np.float64]:
+    """The counts nearest to ``released`` that are not negative and add up to the same: equation 8 of paper 002, which
+    leaves negative entries open, and the distribution nearest to it. All zero where noise outweighs every count.
+
+    released: int64 [words], noised counts in fixed-point units. Returns float64 [words], in words.
+    """
+    total = float(released.sum())
+    if total <= 0:
+        return np.zeros(released.size)
+    average = noised_average(released, np.zeros(released.size))
+    return np.asarray(nearest_distribution(average) * (total / FIXED_POINT), dtype=np.float64)
+
+
+def smoothed(counts: NDArray[np.float64], background: NDArray[np.float64], smoothing: float) -> NDArray[np.float64]:
+    """q(w) = (c(w) + s u(w)) / (sum c + s), float64 [words]. Raises ConfigurationError for s that is not positive."""
     if not smoothing > 0:
         raise ConfigurationError(f"smoothing: found {smoothing!r}, expected a positive number of words")
-    counts = surviving_counts(released, variance, deviations)
     mixed = counts + smoothing * background
     return np.asarray(mixed / mixed.sum(), dtype=np.float64)

@@ -97,22 +97,20 @@ def release_counts(
     background: Row[Any],
 ) -> Release:
     """What a sum of reports releases: with the server's noise under trust ``central``, as it is where the devices have
-    added theirs. Bounded counts are added to what was released before. Those of mode ``paper`` are all counts so
-    far and take its place; what noise made negative is set to 0, nothing is suppressed, and the rest is divided by its
-    sum (paper 002, eq. 8, which leaves negative entries open)."""
+    added theirs. Bounded counts are added to what was released before, and what does not stand out of the noise is
+    dropped. Those of mode ``paper`` are all counts so far and take its place (paper 002, eq. 8)."""
     plan = settings.marginals
     assert plan is not None
     drawn = noised(total.total, plan) if plan.trust == "central" else total.total
     variance = released_variance(plan, total.reports)
-    if plan.mode == "paper":  # counts so far, without suppression (paper 002, eq. 8)
-        released, cumulative, suppression = drawn, variance, 0.0
+    if plan.mode == "paper":
+        released, cumulative = drawn, variance
+        kept = counting.nearest_counts(released)
     else:
         released = marginal_registry.read_counts(previous) + drawn
-        cumulative, suppression = previous.variance + variance, settings.suppression
-    probabilities = counting.global_marginal(
-        released, cumulative, marginal_registry.read_probabilities(background), settings.smoothing, suppression
-    )
-    kept = counting.surviving_counts(released, cumulative, suppression)
+        cumulative = previous.variance + variance
+        kept = counting.surviving_counts(released, cumulative, settings.suppression)
+    probabilities = counting.smoothed(kept, marginal_registry.read_probabilities(background), settings.smoothing)
     return Release(
         stream="marginals",
         inputs_sha256=inputs_sha256,

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.wire.messages import FIXED_POINT
-from server.aggregation.marginals import CountSum, add, global_marginal, init, merge, surviving_counts
+from server.aggregation.marginals import (
+    CountSum,
+    add,
+    global_marginal,
+    init,
+    merge,
+    nearest_counts,
+    surviving_counts,
+)
 
 WORDS = 12
 REPORTS = st.lists(st.dictionaries(st.integers(0, WORDS - 1), st.integers(1, FIXED_POINT), max_size=6), max_size=8)
@@ -72,6 +80,20 @@ def test_is_a_positive_distribution_whatever_the_noise(released: list[int], vari
 def test_suppression_below_three_deviations(count: float, deviation: float, kept: float) -> None:
     released = np.array([int(count * FIXED_POINT)])
     assert surviving_counts(released, deviation**2)[0] == pytest.approx(kept, abs=1 / FIXED_POINT)
+
+
+@given(st.lists(st.integers(-(10**6), 10**6), min_size=WORDS, max_size=WORDS))
+def test_nearest_counts_keep_the_sum(released: list[int]) -> None:
+    counts = nearest_counts(np.array(released))
+    assert counts.min() >= 0
+    assert counts.sum() == pytest.approx(max(0, sum(released)) / FIXED_POINT, abs=1e-6)
+
+
+def test_nearest_counts_by_hand() -> None:
+    """What noise took from one word, it is taken back from those that stand out."""
+    assert nearest_counts(FIXED_POINT * np.array([5, 0, -1])) == pytest.approx([4, 0, 0])
+    assert nearest_counts(FIXED_POINT * np.array([5, 3, 0])) == pytest.approx([5, 3, 0])
+    assert not nearest_counts(FIXED_POINT * np.array([1, -3])).any()
 
 
 def test_no_evidence_gives_the_background() -> None:
