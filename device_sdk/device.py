@@ -81,6 +81,8 @@ class Device:
         )
         if settings.learning.teacher.schedule == "local":
             self._knowledge.adopt_teacher(None)
+        if settings.learning.subset == "adapters" and self._knowledge.student.gradients is not None:
+            self._knowledge.collect(None)  # those of factors are none of the published weights
         # What is made of the knowledge is kept beside what it was made of, and made again when that is another.
         self._recognizer: tuple[Student, Recognizer] | None = None
         self._marginal: tuple[caches.MarginalCache, NDArray[np.float64] | None, NDArray[np.float64]] | None = None

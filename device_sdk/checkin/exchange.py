@@ -77,7 +77,8 @@ class CheckInReport:
     """What a check-in did. round_id: the open round, if any. model_version, marginals_version: now on the device;
     new_model, new_marginals: whether this check-in brought them. bytes_up, bytes_down: bodies, without headers.
     due_in_seconds: when the server wants the device back. teacher_version: of the server's teacher that labels here,
-    None where the teacher is the device's own."""
+    None where the teacher is the device's own. left_out: why streams that the user shares and the round asks for are
+    not part of it."""
 
     round_id: str | None
     model_version: str
@@ -89,6 +90,7 @@ class CheckInReport:
     bytes_down: int
     due_in_seconds: float
     teacher_version: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def flush(client: Client, store: Store, identity: Identity, take_back: Callable[[Outgoing], None]) -> tuple[Sent, ...]:

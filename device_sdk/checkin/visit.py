@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["visit"]
 
+_NO_GRADIENTS = (
+    "deltas: found a round that collects gradients of the published weights, and learning.subset 'adapters', which has "
+    "gradients of its factors only; use another subset, or collect differences"
+)
+
 
 def visit(
     client: Client, token: str | None, knowledge: Knowledge, recent: Recent, settings: DeviceSettings
@@ -45,7 +50,7 @@ def visit(
             revision=REVISION,
         ),
     )
-    _enqueue(who, answer, knowledge, recent, settings)
+    left_out = _enqueue(who, answer, knowledge, recent, settings)
     sent += exchange.flush(client, store, who, knowledge.take_back)
     willing = settings.share_marginals and knowledge.consent.marginals
     aggregated = aggregation.take_part(client, who, knowledge, recent, answer.round, willing=willing)
@@ -73,6 +78,7 @@ def visit(
         bytes_down=client.bytes_down,
         due_in_seconds=min(answer.retry_after_seconds, aggregated.due_in_seconds or answer.retry_after_seconds),
         teacher_version=knowledge.student.teacher_version,
+        left_out=left_out,
     )
 
 
@@ -87,11 +93,14 @@ def _enrolled(client: Client, token: str | None, knowledge: Knowledge) -> Identi
     return who
 
 
-def _enqueue(who: Identity, answer: CheckedIn, knowledge: Knowledge, recent: Recent, settings: DeviceSettings) -> None:
-    """Puts this round's reports into the outbox, each stream once a round, where the user has agreed to it."""
+def _enqueue(
+    who: Identity, answer: CheckedIn, knowledge: Knowledge, recent: Recent, settings: DeviceSettings
+) -> tuple[str, ...]:
+    """Puts this round's reports into the outbox, each stream once a round, where the user has agreed to it. Returns why
+    a stream that could be sent is left out."""
     offer, store = answer.round, knowledge.store
     if offer is None:
-        return
+        return ()
     with knowledge.together():
         plan = offer.marginals
         wanted = settings.share_marginals and knowledge.consent.marginals
@@ -101,9 +110,11 @@ def _enqueue(who: Identity, answer: CheckedIn, knowledge: Knowledge, recent: Rec
             knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
             recent.reported()
         deltas = offer.deltas if settings.share_deltas and knowledge.consent.deltas else None
-        # Adapters have gradients of their factors, and none of the published weights.
-        if deltas is not None and (deltas.kind == "difference" or settings.learning.subset != "adapters"):
+        if deltas is not None and deltas.kind == "gradient" and settings.learning.subset == "adapters":
+            return (_NO_GRADIENTS,)
+        if deltas is not None:
             _enqueue_delta(who, offer, deltas, knowledge)
+    return ()
 
 
 def _enqueue_delta(who: Identity, offer: RoundOffer, plan: DeltaPlan, knowledge: Knowledge) -> None:

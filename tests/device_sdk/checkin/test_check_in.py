@@ -374,6 +374,30 @@ def test_deltas_as_the_plan_encodes_them(
         assert off < 0.03**2 * sum(float(np.square(array).sum()) for array in wanted.values())
 
 
+def test_adapters_take_no_part_in_rounds_of_gradients_and_say_so(
+    tmp_path: Path, tiny_bundle: Bundle, server: Running
+) -> None:
+    """Their gradients are of factors; they go on with steps of their own, also where another subset had collected."""
+    asked = DeltaPlan(kind="gradient", batch_size=2, clip_norm=1e6).model_dump()
+    round_id = server.open_round(deltas=asked)
+    with opened(tmp_path / "device", tiny_bundle) as device:
+        assert device.check_in(server.url, TOKEN).left_out == ()
+        assert device.student.gradients is not None
+    adapters = replace(SETTINGS, learning=replace(SETTINGS.learning, subset="adapters"))
+    with opened(tmp_path / "device", tiny_bundle, adapters) as device:
+        assert device.student.gradients is None
+        taught(device)
+        assert device.student.steps == 1
+        report = device.check_in(server.url)
+        (why,) = report.left_out
+        assert why.startswith("deltas: found a round that collects gradients") and "'adapters'" in why
+        assert "deltas" not in [sent.kind for sent in report.sent]
+        server.close_round(round_id)
+        server.open_round(deltas=DeltaPlan(clip_norm=10.0).model_dump())
+        report = device.check_in(server.url)
+        assert report.left_out == () and "deltas" in [sent.kind for sent in report.sent]
+
+
 def test_the_servers_teacher_labels_where_the_app_wants_it(
     tmp_path: Path, tiny_bundle: Bundle, server: Running
 ) -> None:
