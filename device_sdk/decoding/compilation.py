@@ -12,7 +12,7 @@ from pathlib import Path
 
 __all__ = ["FOLDER", "GROUP", "MODULES", "STAMP", "SWITCH", "compiled_folder", "digest"]
 
-MODULES = ("alignments", "block", "confidence", "nbest", "prefixes")
+MODULES = ("alignments", "block", "confidence", "guides", "nbest", "prefixes", "stability", "tracker")
 GROUP = "search"
 FOLDER, STAMP, SWITCH = "compiled", "sources.sha256", "IDIOLECT_COMPILED"
 

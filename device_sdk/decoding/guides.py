@@ -65,7 +65,8 @@ class Guide:
         """
         self._tracker = None if hotwords is None or not hotwords.phrases else hotwords.tracker(tokenizer)
         self._ngram, self._weight = (ngram, ngram_weight) if ngram_weight else (None, 0.0)
-        self._pieces = [tokenizer.piece(token) for token in range(tokenizer.size)]
+        read = range(tokenizer.size if self._ngram is not None else 0)  # hotwords have what they need of them
+        self._pieces = [tokenizer.piece(token) for token in read]
         self._starts = [piece.startswith(WORD_START) for piece in self._pieces]
 
     def start(self) -> Guided:

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.tokenizer import WORD_START, Tokenizer
+from device_sdk.decoding.tracker import HotwordTracker
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["DEFAULT_BOOST", "Hotword", "HotwordTracker", "Hotwords", "hotwords_of"]
+__all__ = ["DEFAULT_BOOST", "Hotword", "Hotwords", "hotwords_of"]
 
 DEFAULT_BOOST = 2.0
 
@@ -87,22 +88,28 @@ class Hotwords:
 
         Raises :class:`ConfigurationError` for a phrase that it has no pieces for.
         """
-        known = {character for token in range(1, tokenizer.size) for character in tokenizer.piece(token)}
-        if not known.issuperset(self.automaton.codes):
-            # By number, not by name: phrases may be a user's contacts, and messages end up in logs.
-            for number, hotword in enumerate(self.phrases):
-                for text in (hotword.phrase, *hotword.spellings):
-                    missing = sorted(set(_characters(text)) - known)
-                    if missing:
-                        raise ConfigurationError(
-                            f"hotwords[{number}]: cannot be spelled in this model's pieces, which lack "
-                            f"{', '.join(map(repr, missing))}; give it as it is said, in the letters "
-                            f"{''.join(sorted(known - {WORD_START}))}"
-                        )
         tracker = self.trackers.get(tokenizer)
         if tracker is None:
-            tracker = self.trackers[tokenizer] = HotwordTracker(self.automaton, tokenizer)
+            self._check_spelling(tokenizer)
+            found = self.automaton
+            tracker = HotwordTracker(found.next, found.whole, found.advance, found.codes, found.begun, tokenizer)
+            self.trackers[tokenizer] = tracker
         return tracker
+
+    def _check_spelling(self, tokenizer: Tokenizer) -> None:
+        known = {character for token in range(1, tokenizer.size) for character in tokenizer.piece(token)}
+        if known.issuperset(self.automaton.codes):
+            return
+        # By number, not by name: phrases may be a user's contacts, and messages end up in logs.
+        for number, hotword in enumerate(self.phrases):
+            for text in (hotword.phrase, *hotword.spellings):
+                missing = sorted(set(_characters(text)) - known)
+                if missing:
+                    raise ConfigurationError(
+                        f"hotwords[{number}]: cannot be spelled in this model's pieces, which lack "
+                        f"{', '.join(map(repr, missing))}; give it as it is said, in the letters "
+                        f"{''.join(sorted(known - {WORD_START}))}"
+                    )
 
     def __reduce__(self) -> tuple[object, ...]:
         return Hotwords.build, (self.phrases,)
@@ -111,69 +118,6 @@ class Hotwords:
 def hotwords_of(hotwords: Hotwords | Iterable[str | Hotword] | None) -> Hotwords | None:
     """What an app passes for hotwords, built where it is not yet."""
     return hotwords if hotwords is None or isinstance(hotwords, Hotwords) else Hotwords.build(hotwords)
-
-
-class HotwordTracker:
-    """The automaton read piece by piece; immutable, threads may share it.
-
-    start: the state of the empty text, which begins a word.
-    """
-
-    __slots__ = ("_advance", "_boundary", "_gain", "_next", "_pieces", "_whole", "_width", "start")
-
-    def __init__(self, automaton: _Automaton, tokenizer: Tokenizer) -> None:
-        codes = automaton.codes
-        self._boundary, self._width = codes[WORD_START], len(codes)
-        pieces = [tokenizer.piece(token) for token in range(tokenizer.size)]
-        # -1: a character of no phrase
-        self._pieces = [tuple([codes.get(character, -1) for character in piece]) for piece in pieces]
-        # Plain numbers come out of a memoryview several times quicker than out of an array.
-        self._next = automaton.next.reshape(-1).data
-        self._whole, self._advance = automaton.whole.data, automaton.advance.data
-        self.start = automaton.begun
-        self._gain = self._gains(automaton, pieces).data
-
-    def step(self, state: int, token: int) -> tuple[int, float]:
-        """(the state after one more piece, the boosts that it completed in nats)"""
-        earned = 0.0
-        for code in self._pieces[token]:
-            if code == self._boundary:
-                earned += self._whole[state]
-            state = self._next[state * self._width + code] if code >= 0 else 0
-        return state, earned
-
-    def _gains(self, automaton: _Automaton, pieces: Sequence[str]) -> NDArray[np.float64]:
-        """Bounds of what one piece changes, for each state: [N]. Of pieces inside a word the letters are left open, and
-        of those that go on with a phrase at a word start; the others, most of all, are read."""
-        start, advance, whole = self._boundary, automaton.advance, automaton.whole
-        if any(WORD_START in piece[1:] for piece in pieces[1:]):
-            return np.full(len(advance), advance.max() + whole.max())
-        inside = max((len(piece) for piece in pieces[1:] if piece[0] != WORD_START), default=0)
-        begins = max((len(piece) - 1 for piece in pieces[1:] if piece[0] == WORD_START), default=0)
-        letters = [code for code in range(self._width) if code != start]
-        reached, within, after = advance, advance, advance
-        for length in range(1, max(inside, begins) + 1):
-            for best in [reached[automaton.next[:, code]] for code in letters]:
-                reached = np.maximum(reached, best)
-            within = reached if length <= inside else within
-            after = reached if length <= begins else after
-        begun = max(self._advance[self.step(self.start, token)[0]] for token in range(1, len(pieces)))
-        following = automaton.next[:, start]
-        bounds = np.where(following == self.start, begun, after[following]) + whole
-        return np.maximum(np.maximum(bounds, within) - advance, 0.0)
-
-    def gain(self, state: int) -> float:
-        """At least the most that one more piece adds to boosts and what is on account together (nats)."""
-        return self._gain[state]
-
-    def advance(self, state: int) -> float:
-        """What a text that goes on gets on account (nats): of the phrases it is inside of, the largest boost by the
-        share of its letters that were read."""
-        return self._advance[state]
-
-    def whole(self, state: int) -> float:
-        """What a text that ends here earns last (nats)."""
-        return self._whole[state]
 
 
 def _characters(text: str) -> str:

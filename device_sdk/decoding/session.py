@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from device_sdk.decoding.endpoint import Endpointing, endpoint
 from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.decoding.nbest import distinct
 from device_sdk.decoding.prefixes import Prefix
+from device_sdk.decoding.stability import descends, shared_prefix
 from device_sdk.decoding.stream import Stream
 from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result
@@ -68,7 +68,7 @@ class RecognitionSession:
         self._resampler = Resampler(sample_rate, recognizer.features.sample_rate)
         self._block = round(recognizer.settings.block_seconds * self._resampler.source)
         self._longest = int(recognizer.settings.max_seconds * self._resampler.source + 1e-6)
-        self._running = threading.Lock()
+        self._alone = _Alone()
         self._start = self._consumed = 0
         self._stream: Stream
         self._partial: Partial
@@ -77,7 +77,7 @@ class RecognitionSession:
 
     def reset(self) -> None:
         """Forget the utterance, finished or not, and begin another. The clock of :attr:`offset` runs on."""
-        with self._alone():
+        with self._alone:
             self._begin()
 
     @property
@@ -116,7 +116,7 @@ class RecognitionSession:
         Raises :class:`AudioError`, and leaves the utterance as it was, for samples that are no waveform (see
         :func:`~device_sdk.audio.check_waveform`), beyond the longest utterance, or after :meth:`finish`.
         """
-        with self._alone():
+        with self._alone:
             waveform = self._checked(samples)
             if self._consumed + waveform.size > self._longest:
                 seconds = (self._consumed + waveform.size) / self._resampler.source
@@ -135,7 +135,7 @@ class RecognitionSession:
         Where an utterance ends depends on the audio alone, not on the chunks that it came in.
         Raises :class:`AudioError` as :meth:`feed` does, and where the endpoint was reached before.
         """
-        with self._alone():
+        with self._alone:
             waveform = self._checked(samples)
             if self._partial.endpoint:
                 raise AudioError("audio: this utterance has reached its endpoint; call finish() or reset() there")
@@ -160,7 +160,7 @@ class RecognitionSession:
         The list is ordered by the second pass, which partials do not see: its first text need not start with what they
         called stable. Raises :class:`AudioError` where it was finished before.
         """
-        with self._alone():
+        with self._alone:
             result = self._result()
             self._ended(result)
             return result
@@ -170,7 +170,7 @@ class RecognitionSession:
 
         Raises :class:`AudioError` where it was finished before.
         """
-        with self._alone():
+        with self._alone:
             result = self._result()
             if result.text:
                 self._ended(result)
@@ -245,24 +245,13 @@ class RecognitionSession:
     def skip(self) -> None:
         """At an endpoint before which nothing was said: begin another utterance with the last moment of this one, where
         a word may have begun that is not recognised yet."""
-        with self._alone():
+        with self._alone:
             kept = np.concatenate(self._recent) if self._recent else self._held[:0]
             self._consumed -= kept.size
             self._begin()
             self._consume(kept, to_endpoint=False)
             if self._rule is not None:  # the rule is shorter than what is kept
                 self._begin()
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if not self._running.acquire(blocking=False):
-            raise SessionError(
-                "session: found two calls at once, expected one thread at a time; open a session for each thread"
-            )
-        try:
-            yield
-        finally:
-            self._running.release()
 
     def _checked(self, samples: NDArray[np.generic]) -> Float:
         self._check_open()
@@ -316,13 +305,13 @@ class RecognitionSession:
         hypothesis that begins with it, and only the result tells.
         """
         beam = self._stream.beam
-        best = next((prefix for prefix in beam.prefixes if _descends(prefix, self._stable)), None)
+        best = next((prefix for prefix in beam.prefixes if descends(prefix, self._stable)), None)
         if best is None:
             return
         before = self._stable
         if best is beam.prefixes[0]:
-            shared = _shared_prefix(beam, self._recognizer.settings.threshold)
-            if shared is not before and _descends(shared, before):
+            shared = shared_prefix(beam.prefixes, beam.alignments, self._recognizer.settings.threshold)
+            if shared is not before and descends(shared, before):
                 self._stable_text, self._stable = self._extended(shared), shared
         if best is not self._best or self._stable is not before:
             self._text, self._best = self._extended(best), best
@@ -367,24 +356,19 @@ class RecognitionSession:
         return hypotheses
 
 
-def _descends(prefix: Prefix, ancestor: Prefix) -> bool:
-    node: Prefix | None = prefix
-    while node is not None and node.depth > ancestor.depth:
-        node = node.parent
-    return node is ancestor
+class _Alone:
+    """Lets one call in at a time, and refuses others rather than keep them waiting."""
 
+    __slots__ = ("_running",)
 
-def _shared_prefix(beam: Beam, threshold: float) -> Prefix:
-    """The longest prefix of all hypotheses that may still be extended."""
-    shared = beam.prefixes[0]
-    least = beam.alignments[0].score + shared.bonus - threshold
-    for prefix, alignments in zip(beam.prefixes[1:], beam.alignments[1:], strict=True):
-        if alignments.score + prefix.bonus < least:
-            continue
-        other = prefix
-        while other is not shared:
-            if other.depth >= shared.depth and other.parent is not None:
-                other = other.parent
-            elif shared.parent is not None:
-                shared = shared.parent
-    return shared
+    def __init__(self) -> None:
+        self._running = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._running.acquire(blocking=False):
+            raise SessionError(
+                "session: found two calls at once, expected one thread at a time; open a session for each thread"
+            )
+
+    def __exit__(self, *raised: object) -> None:
+        self._running.release()

@@ -88,7 +88,7 @@ def test_what_is_stable_is_never_taken_back(data):
 
 def test_nor_where_the_search_takes_it_back(monkeypatch):
     """As if every best hypothesis were stable at once, so that the search does find better ones elsewhere."""
-    monkeypatch.setattr(session_module, "_shared_prefix", lambda beam, threshold: beam.prefixes[0])
+    monkeypatch.setattr(session_module, "shared_prefix", lambda prefixes, alignments, threshold: prefixes[0])
     contradicted = 0
     for clip in clips():
         _, partials, result = run(default_recognizer(), clip, range(0, len(clip), 1_600))

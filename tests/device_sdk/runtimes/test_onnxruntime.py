@@ -132,6 +132,27 @@ def test_joiners_of_older_versions_give_the_same(
         np.testing.assert_array_equal(older.join(encoded, predicted), newer.join(encoded, predicted))
 
 
+def test_without_native_sessions_the_runtime_is_asked(tiny_bundle: Bundle, features: Float, monkeypatch) -> None:
+    class Session:
+        """What another version of onnxruntime may give: no native session inside."""
+
+        def __init__(self, session) -> None:
+            self.run, self.get_inputs, self.get_outputs = session.run, session.get_inputs, session.get_outputs
+
+    expected, _ = OnnxTransducer(tiny_bundle).encode(features)
+    monkeypatch.setattr(runtime, "open_session", lambda *given: Session(open_session(*given)))
+    transducer = OnnxTransducer(tiny_bundle)
+    np.testing.assert_array_equal(transducer.encode(features)[0], expected)
+    with pytest.raises(BundleError, match="predictor: onnxruntime cannot run this graph"):
+        transducer.predict(np.full(1, 10_000, np.int64))
+
+
+@pytest.mark.parametrize("token", [-10_000, 10_000])
+def test_what_a_graph_cannot_run_is_a_named_error(tiny_bundle: Bundle, token: int) -> None:
+    with pytest.raises(BundleError, match=r"predictor: onnxruntime cannot run this graph .*; export the bundle again"):
+        OnnxTransducer(tiny_bundle).predict(np.full(1, token, np.int64))
+
+
 def test_other_weights_are_used_by_the_same_graphs(tiny_bundle: Bundle, features: Float) -> None:
     weights = tiny_weights(tiny_bundle.architecture, seed=9)
     other = OnnxTransducer(tiny_bundle.with_weights(weights, "9"))
