@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from device_sdk.audio import SAMPLE_RATE, list_audio, read_audio
 from device_sdk.benchmarks import Figure
 from device_sdk.bundle import Bundle
-from device_sdk.decoding import DecodingSettings, Recognizer
+from device_sdk.decoding import DecodingSettings, Hotwords, Recognizer
 from device_sdk.decoding.block import Block
 from device_sdk.errors import BundleError
 from device_sdk.features import frames, logmel
@@ -40,6 +41,7 @@ BEAM, RUNS, CLIPS = 8, 5, 16
 LARGE = "paper"  # the preset that must keep up with speech
 LARGE_CLIPS = 3
 LATENCY = 15.0
+HOTWORDS, HOTWORD_COST = 10_000, 0.1  # phrases, and the share of time that they may cost
 CHUNK = SAMPLE_RATE * 3 // 10
 SHERPA_SYMBOLS = 10  # tokens that sherpa-onnx's greedy search may emit on one frame
 UNIT = "s of audio/s of CPU"
@@ -55,8 +57,8 @@ class Clip(NamedTuple):
 
 
 def benchmark() -> list[Figure]:
-    """Beam 8 with 8-best and greedy, ours beside sherpa-onnx and beside our encoder alone; int8 beside float32; the
-    latency of a chunk; the ``paper`` preset; how far the tokens agree."""
+    """Beam 8 with 8-best and greedy, ours beside sherpa-onnx and beside our encoder alone; int8 beside float32; what
+    hotwords cost; the latency of a chunk; the ``paper`` preset; how far the tokens agree."""
     import sherpa_onnx  # noqa: F401  (so that a missing install is named before anything runs)
 
     clips = speech()
@@ -77,6 +79,7 @@ def benchmark() -> list[Figure]:
             ways[f"features and encoder, {precision}"] = partial(_encode, beam)
             ways[f"encoder, {precision}"] = partial(_encode, beam, ready=True)
             ways[f"encoder, 3 s, {precision}"] = partial(_encode, beam, ready=True, block=10 * CHUNK_FRAMES)
+        ways["hotwords"] = partial(_ours, beams["float32"], hotwords=_phrases(HOTWORDS))
         speed = _alternate(ways, heard)
         agreement = greedy_agreement(bundle, peers["greedy_search"], clips)
         latencies = {precision: _latencies(beam, clips) for precision, beam in beams.items()}
@@ -102,6 +105,8 @@ def benchmark() -> list[Figure]:
         exact, quick = speed[f"encoder, {block}float32"], speed[f"encoder, {block}int8"]
         metric = f"int8 encoder, chunks of {block.strip(', ') or '300 ms'}"
         figures.append(Figure(metric, UNIT, quick, "float32", exact, None if block else 2.5))
+    cost, metric = speed["beam, float32"] / speed["hotwords"] - 1.0, f"time that {HOTWORDS:,} hotwords add at beam 8"
+    figures.append(Figure(metric, "share", cost, target=HOTWORD_COST, lower_is_better=True))
     figures.append(Figure("clips whose greedy tokens and times are sherpa-onnx's", "share", agreement, target=1.0))
     native = float(not hasattr(Block.search, "__code__"))  # else they are Python, see CONTRIBUTING.md
     figures.append(Figure("loops of the search that run as native modules", "share", native))
@@ -306,8 +311,19 @@ def _alternate(ways: Mapping[str, Callable[[Clip], Any]], clips: Sequence[Clip])
     return {name: seconds / median(took[name] for took in runs[1:]) for name in ways}  # the first one warms up
 
 
-def _ours(recognizer: Recognizer, clip: Clip) -> None:
-    session = recognizer.session()
+def _phrases(count: int) -> Hotwords:
+    """Made names, of one word or two, such as an address book holds."""
+    draw = Random(0)
+    syllables = [consonant + vowel for consonant in "bcdfghjklmnprstvw" for vowel in "aeiou"]
+    names: dict[str, None] = {}
+    while len(names) < count:
+        words = ["".join(draw.choices(syllables, k=draw.randint(2, 4))) for _ in range(draw.randint(1, 2))]
+        names[" ".join(words)] = None
+    return Hotwords.build(names)
+
+
+def _ours(recognizer: Recognizer, clip: Clip, hotwords: Hotwords | None = None) -> None:
+    session = recognizer.session(hotwords=hotwords)
     for at in range(0, len(clip.samples), CHUNK):
         session.feed(clip.samples[at : at + CHUNK])
     session.finish()
