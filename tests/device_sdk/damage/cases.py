@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from device_sdk import Bundle, Corrected, Device, DeviceSettings, IdiolectError, LearningSettings
 from device_sdk.audio import read_audio
+from device_sdk.bundle.subsets import SUBSETS, Subset, frozen_file, training_file
 from device_sdk.checkin import identity, outbox
 from device_sdk.decoding import DecodingSettings
 from device_sdk.hypothesis import Result
@@ -40,9 +41,7 @@ SETTINGS = DeviceSettings(
 SOUND = chirp(6_400, 3)
 LONG_TEXT = 10_000
 BOMB = 300_000_000  # bytes that a small gzip file unpacks to
-GRAPHS = ("encoder.onnx", "predictor.onnx", "joiner.onnx", "training.onnx", "language_model.onnx")
-QUANTISED = ("encoder.int8.onnx", "predictor.int8.onnx", "joiner.int8.onnx")
-LOADED = (*GRAPHS, "weights.safetensors", "tokenizer.model", "words.txt", "background.safetensors", "rescoring.json")
+LOADED = ("weights.safetensors", "tokenizer.model", "words.txt", "background.safetensors", "rescoring.json")
 KINDS = ("hash", "fit", "fit", "hash", "fit", "hash", "waveform", "file", "state", "model")
 """Kinds of cases, in turn: files of a bundle as damaged, or with the manifest made to fit; waveforms; audio files; the
 state folder; a published model."""
@@ -120,9 +119,11 @@ def _bundle_with_hashes_that_fit(ground: Ground, rng: Generator) -> None:
 
 def _use_bundle(ground: Ground, rng: Generator, *, fit: bool) -> None:
     files = dict(ground.bundle_files)
-    names = [name for name in (*LOADED, *GRAPHS) if name in files] + sorted(files)  # what is loaded is drawn more often
+    graphs = sorted(name for name in ground.bundle.manifest.files if name.endswith(".onnx"))
+    names = [*LOADED, *graphs, *sorted(files)]  # what is loaded is drawn more often
     name = names[rng.integers(len(names))]
-    int8 = name in QUANTISED or rng.random() < 0.1
+    subset = _subset_of(name)
+    int8 = (subset is None and name.endswith(".int8.onnx")) or rng.random() < 0.1
     if (name == "manifest.json" and rng.random() < 0.7) or (name == "rescoring.json" and rng.random() < 0.5):
         files[name] = _other_values(files[name], rng)
     elif name.endswith(".safetensors") and rng.random() < 0.5:
@@ -146,15 +147,22 @@ def _use_bundle(ground: Ground, rng: Generator, *, fit: bool) -> None:
     state = ground.scratch / "state"
     _write(state, ground.state_files)
     before = _rows(state)
+    learning = replace(SETTINGS.learning, subset=subset or "whole")
+    settings = replace(SETTINGS, precision="int8" if int8 else "float32", learning=learning)
     try:
         bundle = Bundle.open(folder)
-        device = Device.open(state, KEY, bundle, replace(SETTINGS, precision="int8" if int8 else "float32"))
+        device = Device.open(state, KEY, bundle, settings)
     except IdiolectError:
         _same_rows(before, state, "opening a device failed")
         raise
     with device:
-        learning = name in ("training.onnx", "weights.safetensors", "manifest.json") or rng.random() < 0.1
-        _live(device, state, before, learning, carried=_names(bundle) == _names(ground.bundle))
+        learns = subset is not None or name in ("weights.safetensors", "manifest.json") or rng.random() < 0.1
+        _live(device, state, before, learns, carried=_names(bundle) == _names(ground.bundle))
+
+
+def _subset_of(name: str) -> Subset | None:
+    """What a device must learn so that it runs this graph; None for what learning does not run."""
+    return next((subset for subset in SUBSETS if name in (training_file(subset), frozen_file(subset))), None)
 
 
 def _names(bundle: Bundle) -> tuple[str, str]:
