@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import tarfile
 import tempfile
 from base64 import b64decode, b64encode
@@ -62,7 +61,7 @@ def save(database: Database, blobs: BlobStore, path: Path, watch: Watch = lambda
             held = _hold(connection, tables["reports"], blobs, Path(name))
         try:
             with tarfile.open(partial, "w") as archive:
-                found = _write(connection, tables, blobs, held, archive, watch)
+                found = _write(connection, tables, blobs, held, Path(name), archive, watch)
             with partial.open("rb+") as file:
                 os.fsync(file.fileno())
             partial.replace(path)
@@ -124,15 +123,8 @@ def _hold(connection: Connection, reports: Table, blobs: BlobStore, folder: Path
     held = {}
     wanted = connection.execute(select(reports.c.blob).where(reports.c.blob.is_not(None))).scalars()
     for number, name in enumerate(wanted):
-        place = folder / str(number)
-        try:
-            os.link(blobs.path(name), place)
-        except OSError:
-            try:
-                shutil.copyfile(blobs.path(name), place)
-            except OSError as error:
-                raise StateError(f"{name}: cannot be read ({error.strerror}); a report needs it") from error
-        held[name] = place
+        held[name] = folder / str(number)
+        blobs.hold(name, held[name])
     return held
 
 
@@ -141,6 +133,7 @@ def _write(
     tables: dict[str, Table],
     blobs: BlobStore,
     held: dict[str, Path],
+    folder: Path,
     archive: tarfile.TarFile,
     watch: Watch,
 ) -> Backup:
@@ -160,10 +153,15 @@ def _write(
     digests = connection.execute(select(models.c.sha256, models.c.optimizer_sha256))
     wanted = sorted({blob_name(digest) for pair in digests for digest in pair if digest is not None})
     missing = tuple(name for name in wanted if not blobs.has(name))
-    files = held | {name: blobs.path(name) for name in wanted if name not in missing}
-    for number, (name, place) in enumerate(files.items()):
+    names = [*held, *(name for name in wanted if name not in missing)]
+    for number, name in enumerate(names):
+        place = held.get(name)
+        if place is None:
+            place = folder / "model"
+            place.unlink(missing_ok=True)
+            blobs.hold(name, place)
         archive.add(place, f"blobs/{name}", recursive=False)
-        watch("blobs", number + 1, len(files))
+        watch("blobs", number + 1, len(names))
     revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
     manifest = {
         "format": FORMAT,
@@ -177,7 +175,7 @@ def _write(
     member = tarfile.TarInfo(MANIFEST)
     member.size = len(content)
     archive.addfile(member, io.BytesIO(content))
-    return Backup(revision, rows, len(files), missing)
+    return Backup(revision, rows, len(names), missing)
 
 
 def _manifest(archive: tarfile.TarFile, path: Path) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from server.rounds.states import RoundState, check
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, view
 from server.secure_aggregation.progress import advance_groups
 from server.settings import ServerSettings
-from server.storage.blobs import BlobStore, FolderLock
+from server.storage.blobs import FolderLock, open_blobs
 from server.storage.database import Database
 from server.storage.schema import publications
 
@@ -50,13 +50,14 @@ class Service:
     ) -> None:
         self.settings = settings
         # Two processes would each take the other's uploads in progress for leftovers of a crash.
-        self._lock = FolderLock(settings.blobs)
+        self._lock = FolderLock(settings.lock_folder)
         try:
             self.database = Database(settings.database_url)
+            self.database.claim()
         except BaseException:
             self._lock.release()
             raise
-        self.blobs = BlobStore(settings.blobs)
+        self.blobs = open_blobs(settings.blobs)
         self.metrics = Metrics()
         self.words: tuple[str, ...] = initial.words if initial is not None else ()
         self._evaluate = evaluate

@@ -34,7 +34,8 @@ class Limits:
 class ServerSettings:
     """Settings of one server process.
 
-    database: an SQLAlchemy URL, or the path of an SQLite file. blobs: folder of weights and raw deltas.
+    database: an SQLAlchemy URL, or the path of an SQLite file. blobs: folder of weights and raw deltas, or the URL of
+    an object store (``s3://bucket/prefix``).
     enrolment_token, operator_token: secrets that devices and operators show.
     window_seconds: how far a signed request's time may lie from the server's clock.
     retry_after_seconds: when a device without an open round should come back.
@@ -46,7 +47,7 @@ class ServerSettings:
     """
 
     database: str
-    blobs: Path
+    blobs: Path | str
     enrolment_token: str = field(repr=False)
     operator_token: str = field(repr=False)
     window_seconds: float = 300.0
@@ -75,6 +76,14 @@ class ServerSettings:
     @property
     def database_url(self) -> str:
         return database_url(self.database)
+
+    @property
+    def lock_folder(self) -> Path:
+        """Held by one process at a time: the blobs' folder; beside an object store, one next to the SQLite file, or in
+        the working folder (PostgreSQL has a lock of its own)."""
+        if "://" not in str(self.blobs):
+            return Path(self.blobs)
+        return default_blobs(self.database).with_suffix(".lock")
 
     def cap(self, stream: str) -> float:
         return self.marginals_cap if stream == "marginals" else self.deltas_cap

@@ -19,7 +19,10 @@ __all__ = ["backup", "restore"]
 
 Place = Annotated[str, typer.Option("--database", help="SQLite file, or a database URL.")]
 Blobs = Annotated[
-    Path | None, typer.Option(help="Folder of weights and raw deltas.  [default: the database's name + .blobs]")
+    str | None,
+    typer.Option(
+        help="Folder of weights and raw deltas, or s3://bucket/prefix.  [default: the database's name + .blobs]"
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
@@ -58,14 +61,14 @@ def restore(
 
 
 @contextmanager
-def _opened(database: str, blobs: Path | None) -> Iterator[tuple[Any, Any]]:
+def _opened(database: str, blobs: str | None) -> Iterator[tuple[Any, Any]]:
     from server.settings import database_url, default_blobs
-    from server.storage.blobs import BlobStore
+    from server.storage.blobs import open_blobs
     from server.storage.database import Database
 
     own = Database(database_url(database))
     try:
-        yield own, BlobStore(blobs or default_blobs(database), tidy=False)
+        yield own, open_blobs(blobs or default_blobs(database), tidy=False)
     finally:
         own.close()
 

@@ -32,7 +32,10 @@ def command(
     ] = None,
     database: Annotated[str, typer.Option(help="SQLite file, or a database URL.")] = "idiolect-server.db",
     blobs: Annotated[
-        Path | None, typer.Option(help="Folder of weights and raw deltas.  [default: the database's name + .blobs]")
+        str | None,
+        typer.Option(
+            help="Folder of weights and raw deltas, or s3://bucket/prefix.  [default: the database's name + .blobs]"
+        ),
     ] = None,
     rehearsal: Annotated[
         list[str] | None,

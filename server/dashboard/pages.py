@@ -288,7 +288,9 @@ def _events(connection: Connection, limit: int) -> list[Page]:
         select(func.count().label("number"), func.max(devices.c.enrolled_at).label("last"))
     ).one()
     if enrolled.number:
-        events.append({"at": enrolled.last, "what": f"{enrolled.number} devices enrolled", "note": "", "round_id": None})
+        events.append(
+            {"at": enrolled.last, "what": f"{enrolled.number} devices enrolled", "note": "", "round_id": None}
+        )
     return sorted(events, key=lambda event: -event["at"])[:limit]
 
 

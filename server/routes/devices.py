@@ -134,7 +134,7 @@ def get_model(request: Request, version: str) -> Response:
     etag = f'"{row.sha256}"'
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers={"ETag": etag})
-    path = own.blobs.path(model_registry.blob_name(row.sha256))
+    path = own.blobs.file(model_registry.blob_name(row.sha256))
     return FileResponse(path, headers={"ETag": etag}, media_type="application/octet-stream")
 
 

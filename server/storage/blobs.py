@@ -4,21 +4,66 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 from uuid import uuid4
 
 from device_sdk.errors import StateError
 
-__all__ = ["BlobStore", "FolderLock"]
+__all__ = ["BlobStore", "FolderBlobs", "FolderLock", "check_name", "open_blobs"]
 
 NAME = re.compile(r"^[a-z]+(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$")
 TEMPORARY = ".partial-"
 
 
-class BlobStore:
-    """A folder of immutable files, named by paths such as ``models/<sha256>``."""
+class BlobStore(Protocol):
+    """Immutable bytes by name, such as ``models/<sha256>.safetensors``. Names are checked (StateError)."""
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write ``content`` and return when it would survive a loss of power."""
+
+    def get(self, name: str) -> bytes:
+        """Raises StateError where it is not there or cannot be read."""
+
+    def has(self, name: str) -> bool: ...
+
+    def delete(self, name: str) -> None:
+        """A name that is not there is no error."""
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """Names under a top folder, sorted."""
+
+    def file(self, name: str) -> Path:
+        """A file of the blob's content, to be read and not changed. Raises StateError where it cannot be had."""
+
+    def hold(self, name: str, place: Path) -> None:
+        """Make ``place`` a file of the blob's content, which stays when the blob is deleted. Raises StateError."""
+
+
+def open_blobs(place: Path | str, *, tidy: bool = True) -> BlobStore:
+    """A folder, or an object store by its URL (``s3://bucket/prefix``). tidy: see :class:`FolderBlobs`.
+
+    Raises StateError or MissingExtraError where it cannot be opened.
+    """
+    if "://" in str(place):
+        from server.storage.objects import ObjectBlobs
+
+        return ObjectBlobs(str(place))
+    return FolderBlobs(Path(place), tidy=tidy)
+
+
+def check_name(name: str) -> str:
+    """The name. Raises StateError for one that no blob has."""
+    if not NAME.match(name):
+        raise StateError(f"blob name {name!r}: expected folder/name made of letters, digits, '.', '_' and '-'")
+    return name
+
+
+class FolderBlobs:
+    """A folder of immutable files: a :class:`BlobStore`."""
 
     def __init__(self, folder: Path, *, tidy: bool = True) -> None:
         """tidy: remove what a killed process left half-written; False beside a process that may be writing."""
@@ -53,9 +98,7 @@ class BlobStore:
             raise StateError(f"{path}: cannot be read ({error.strerror}); restore it from a backup") from error
 
     def path(self, name: str) -> Path:
-        if not NAME.match(name):
-            raise StateError(f"blob name {name!r}: expected folder/name made of letters, digits, '.', '_' and '-'")
-        return self.folder / name
+        return self.folder / check_name(name)
 
     def has(self, name: str) -> bool:
         return self.path(name).is_file()
@@ -68,6 +111,18 @@ class BlobStore:
         for path in sorted((self.folder / prefix).rglob("*")):
             if path.is_file() and not path.name.startswith(TEMPORARY):
                 yield path.relative_to(self.folder).as_posix()
+
+    def file(self, name: str) -> Path:
+        return self.path(name)
+
+    def hold(self, name: str, place: Path) -> None:
+        try:
+            try:
+                os.link(self.path(name), place)
+            except OSError:  # another disk, or a file system without links
+                shutil.copyfile(self.path(name), place)
+        except OSError as error:
+            raise StateError(f"{self.path(name)}: cannot be read ({error.strerror})") from error
 
 
 class FolderLock:

@@ -17,8 +17,8 @@ from device_sdk.errors import MissingExtraError, StateError
 __all__ = ["Database"]
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-WRITER = 0x1D10
-"""PostgreSQL's number of the lock that writers of this schema take."""
+WRITER, SERVER = 0x1D10, 0x1D11
+"""PostgreSQL's numbers of the locks that writers of this schema take in turn, and that one server holds."""
 
 
 class Database:
@@ -55,6 +55,7 @@ class Database:
             ) from error
         # SQLite has one writer: threads of this process queue here instead of polling its lock.
         self._writer = threading.Lock()
+        self._claim: Connection | None = None
         if self.sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
@@ -89,6 +90,20 @@ class Database:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
 
+    def claim(self) -> None:
+        """Have the database for one server process until it ends. Raises StateError where another has it.
+
+        SQLite's file is claimed with the folder beside it (:class:`server.storage.blobs.FolderLock`).
+        """
+        if self.sqlite or self._claim is not None:
+            return
+        self._claim = self.engine.connect()
+        free = self._claim.exec_driver_sql(f"SELECT pg_try_advisory_lock({SERVER})").scalar_one()
+        self._claim.commit()
+        if not free:
+            self.close()
+            raise StateError(f"database {self.engine.url.render_as_string()}: another server uses it; stop that first")
+
     def migrate(self) -> None:
         """Bring the schema to the newest revision. Safe to call on an empty and on a current database."""
         from alembic import command
@@ -105,6 +120,8 @@ class Database:
         return config
 
     def close(self) -> None:
+        if self._claim is not None:
+            self._claim.close()
         self.engine.dispose()
 
 

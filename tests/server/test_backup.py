@@ -16,7 +16,7 @@ from device_sdk import cli
 from device_sdk.errors import StateError
 from server.app import create_app
 from server.backup import restore, save
-from server.storage.blobs import BlobStore
+from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from server.storage.schema import metadata
 from tests.server.parties import Operator, Party, initial, settings
@@ -68,10 +68,10 @@ def test_what_is_brought_back_goes_on(tmp_path: Path, source: str, target: str, 
     waiting, status = lived(tmp_path, before)
     old = Database(before if "://" in before else f"sqlite:///{before}")
     archive = tmp_path / "server.tar"
-    saved = save(old, BlobStore(tmp_path / "blobs", tidy=False), archive)
+    saved = save(old, FolderBlobs(tmp_path / "blobs", tidy=False), archive)
     assert saved.rows["reports"] == 6 and saved.blobs == 3 and saved.missing == ()
     new = Database(after if "://" in after else f"sqlite:///{after}")
-    blobs = BlobStore(tmp_path / "restored")
+    blobs = FolderBlobs(tmp_path / "restored")
     assert restore(archive, new, blobs) == saved
     assert content(new) == content(old)
     for database in (old, new):
@@ -103,7 +103,7 @@ def fresh(url: str, name: str) -> str:
 def archive(tmp_path: Path) -> Path:
     lived(tmp_path, str(tmp_path / "old.db"))
     database = Database(f"sqlite:///{tmp_path / 'old.db'}")
-    save(database, BlobStore(tmp_path / "blobs", tidy=False), tmp_path / "server.tar")
+    save(database, FolderBlobs(tmp_path / "blobs", tidy=False), tmp_path / "server.tar")
     database.close()
     return tmp_path / "server.tar"
 
@@ -140,7 +140,7 @@ def test_a_damaged_archive_is_told_and_leaves_the_database_empty(
     changed(archive, change)
     database = Database(f"sqlite:///{tmp_path / 'new.db'}")
     with pytest.raises(StateError, match=message):
-        restore(archive, database, BlobStore(tmp_path / "restored"))
+        restore(archive, database, FolderBlobs(tmp_path / "restored"))
     assert all(not rows for rows in content(database).values())
     database.close()
 

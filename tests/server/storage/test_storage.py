@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from device_sdk.errors import StateError
 from server.privacy.ledger import spent, summary
-from server.storage.blobs import TEMPORARY, BlobStore, FolderLock
+from server.storage.blobs import TEMPORARY, FolderBlobs, FolderLock
 from server.storage.database import Database
 from server.storage.schema import devices, metadata
 
@@ -161,7 +161,7 @@ def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes | None) -
 
 
 def test_blobs(tmp_path: Path) -> None:
-    store = BlobStore(tmp_path / "blobs")
+    store = FolderBlobs(tmp_path / "blobs")
     store.put("models/ab.safetensors", b"first")
     store.put("models/ab.safetensors", b"second")
     store.put("deltas/r1/x", b"")
@@ -177,19 +177,19 @@ def test_blobs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "models", "/etc/passwd", "models/../x", "models/.hidden", "a//b", "models/a b"])
 def test_blob_names_stay_inside(tmp_path: Path, name: str) -> None:
     with pytest.raises(StateError, match="blob name"):
-        BlobStore(tmp_path).put(name, b"")
+        FolderBlobs(tmp_path).put(name, b"")
 
 
 def test_a_cut_off_write_leaves_nothing_behind(tmp_path: Path) -> None:
     leftover = tmp_path / "models" / f"{TEMPORARY}abc"
     leftover.parent.mkdir()
     leftover.write_bytes(b"half")
-    assert list(BlobStore(tmp_path).names("models")) == []
+    assert list(FolderBlobs(tmp_path).names("models")) == []
     assert not leftover.exists()
 
 
 def test_a_failed_write_names_the_file(tmp_path: Path) -> None:
-    store = BlobStore(tmp_path)
+    store = FolderBlobs(tmp_path)
     (tmp_path / "models" / "x").mkdir(parents=True)
     with pytest.raises(StateError, match=r"models/x: cannot be written"):
         store.put("models/x", b"content")

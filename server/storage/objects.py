@@ -1,0 +1,96 @@
+"""Blobs in an object store: S3 and what speaks its protocol, Google Cloud Storage, Azure."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from device_sdk.errors import MissingExtraError, StateError
+from server.storage.blobs import check_name
+
+__all__ = ["ObjectBlobs"]
+
+
+class ObjectBlobs:
+    """Objects under a bucket's prefix: a :class:`server.storage.blobs.BlobStore`.
+
+    A put is durable when the store answers, so nothing is half-written. Keys, region and endpoint come from the
+    environment that the store's own tools use (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ...).
+    """
+
+    def __init__(self, url: str) -> None:
+        """url: ``s3://bucket/prefix``, ``gs://...``, ``az://...``. Raises MissingExtraError or StateError."""
+        try:
+            import obstore.store
+        except ImportError as error:
+            raise MissingExtraError(f"blobs {url}: {error}; run: pip install 'idiolect-server[objects]'") from error
+        self.url = url
+        self._folder = tempfile.TemporaryDirectory(prefix="idiolect-models-")
+        self._fetching = threading.Lock()
+        try:
+            self._store: Any = obstore.store.from_url(url, client_options={"allow_http": True})
+        except Exception as error:
+            raise StateError(f"blobs {url}: {_told(error)}; expected one like s3://bucket/prefix") from error
+
+    def put(self, name: str, content: bytes) -> None:
+        self._call("written", name, lambda key: self._store.put(key, content))
+
+    def get(self, name: str) -> bytes:
+        return bytes(self._call("read", name, lambda key: self._store.get(key).bytes()))
+
+    def has(self, name: str) -> bool:
+        try:
+            self._store.head(check_name(name))
+        except FileNotFoundError:
+            return False
+        except Exception as error:
+            raise self._failed("looked for", name, error) from error
+        return True
+
+    def delete(self, name: str) -> None:
+        try:
+            self._store.delete(check_name(name))
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise self._failed("deleted", name, error) from error
+
+    def names(self, prefix: str) -> Iterator[str]:
+        try:
+            found = [entry["path"] for page in self._store.list(prefix) for entry in page]
+        except Exception as error:
+            raise self._failed("listed", prefix, error) from error
+        yield from sorted(found)
+
+    def file(self, name: str) -> Path:
+        """Fetched once, and again only after another has been: one model at a time is what most devices ask for."""
+        place = Path(self._folder.name) / check_name(name).replace("/", "-")
+        with self._fetching:
+            if not place.exists():
+                for old in place.parent.iterdir():
+                    old.unlink()  # whoever is reading it goes on
+                partial = place.with_suffix(".partial")
+                partial.write_bytes(self.get(name))
+                partial.replace(place)
+        return place
+
+    def hold(self, name: str, place: Path) -> None:
+        place.write_bytes(self.get(name))
+
+    def _call(self, what: str, name: str, call: Any) -> Any:
+        key = check_name(name)
+        try:
+            return call(key)
+        except Exception as error:  # the library's errors have no common class of their own
+            raise self._failed(what, name, error) from error
+
+    def _failed(self, what: str, name: str, error: Exception) -> StateError:
+        return StateError(f"{self.url}/{name}: cannot be {what} ({_told(error)}); is the store there and open to us?")
+
+
+def _told(error: Exception) -> str:
+    """The first line: the rest is the library's own account."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
