@@ -488,6 +488,8 @@ class Device:
             by_text = {hypothesis.text: hypothesis.score for hypothesis in reversed(example.nbest)}
             scores = [by_text[text] for text in said] if by_text.keys() >= set(said) else None
             counts = caches.heard(said, knowledge.base.words, weights, scores, example.counts.at)
+            if weights.confirmed and confirmed:
+                counts = caches.taught(counts, by_text, confirmed, knowledge.base.words, weights.confidence.scale)
             if counts != example.counts:
                 due = not example.reported  # what was reported once is not reported again
                 cache = caches.withdraw(knowledge.cache, example.counts, due, half_life=weights.half_life)

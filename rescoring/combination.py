@@ -27,6 +27,8 @@ _LEFT_OUT = (
     "context_smoothing",
     "spelling",
     "own_words",
+    "confirmed",
+    "confirmed_smoothing",
     "automatic",
 )
 
@@ -56,6 +58,8 @@ class CombinationWeights:
         context_smoothing: pseudo-words of the shorter n-gram added to the counts of a longer one.
     spelling: scale of the letters' log-probability of words outside the list (``rescoring.spelling``).
     own_words: share of the user's own unlisted words in the probability of a spelling, below 1.
+    confirmed: mu of what feedback tells beside what was heard (``rescoring.confirmation``); confirmed_smoothing: words
+        added to both.
     automatic: whether lambda is chosen by what it would have predicted so far (``rescoring.strength``); ``marginal``
         is where it starts.
 
@@ -80,6 +84,8 @@ class CombinationWeights:
     context_smoothing: float = 2.0
     spelling: float = 0.0
     own_words: float = 0.0
+    confirmed: float = 0.0
+    confirmed_smoothing: float = 0.5
     automatic: bool = False
 
     def __post_init__(self) -> None:
@@ -101,6 +107,8 @@ class CombinationWeights:
             raise ValueError(f"combination.context_order: found {self.context_order!r}, expected 2 or 3")
         if self.context_smoothing == 0:
             raise ValueError("combination.context_smoothing: found 0, expected more than 0")
+        if self.confirmed_smoothing == 0:
+            raise ValueError("combination.confirmed_smoothing: found 0, expected more than 0")
         if self.own_words >= 1:
             raise ValueError(f"combination.own_words: found {self.own_words!r}, expected less than 1")
         if not isinstance(self.automatic, bool):

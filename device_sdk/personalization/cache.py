@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import StateError
+from device_sdk.personalization.counts import UtteranceCounts, count, heard, taught
 from rescoring import marginals
 from rescoring.combination import CombinationWeights
-from rescoring.ngrams import NgramCounts, add, ngram_weights
+from rescoring.ngrams import NgramCounts, add
 from rescoring.strength import GRID, best_strength, predictive_gains
 from rescoring.words import WordList
 
@@ -33,6 +34,7 @@ __all__ = [
     "personal",
     "reported",
     "strength",
+    "taught",
     "to_bytes",
     "update",
     "withdraw",
@@ -44,21 +46,6 @@ UNLISTED_LIMIT = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class UtteranceCounts:
-    """Weighted counts of one utterance (the sum of eq. 4 over one n-best list).
-
-    listed: word id -> weight, id 0 the bucket. unlisted: word -> weight; their sum is the bucket's weight.
-    ngrams: n-grams of word ids -> weight, empty where they are not used. at: the cache's clock when it was heard; None:
-    it is heard now.
-    """
-
-    listed: Mapping[int, float]
-    unlisted: Mapping[str, float] = field(default_factory=dict)
-    ngrams: Mapping[tuple[int, ...], float] = field(default_factory=dict)
-    at: int | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
 class MarginalCache:
     """Weighted word counts of one user.
 
@@ -66,7 +53,8 @@ class MarginalCache:
     unlisted: words outside the list -> weight, on the device only. utterances, pending_utterances: how many.
     words_digest: the word list that the ids belong to. recent: float64 [n], counts of which older ones weigh less; None
     where all weigh the same. ngrams: of word ids. gains: what each lambda of ``rescoring.strength`` would have gained.
-    clock: utterances heard, those withdrawn among them.
+    clock: utterances heard, those withdrawn among them. told, guessed: float64 [n], over utterances with feedback
+    that tells words; None where there was none.
     """
 
     words_digest: str
@@ -79,54 +67,13 @@ class MarginalCache:
     ngrams: NgramCounts = field(default_factory=NgramCounts)
     gains: tuple[float, ...] = (0.0,) * len(GRID)
     clock: int = 0
+    told: NDArray[np.float64] | None = None
+    guessed: NDArray[np.float64] | None = None
 
 
 def empty(words: WordList) -> MarginalCache:
     """A cache that has heard nothing yet."""
     return MarginalCache(words.digest, np.zeros(len(words)), np.zeros(len(words)), {})
-
-
-def count(
-    texts: Sequence[str],
-    words: WordList,
-    sigma: float,
-    *,
-    weights: Sequence[float] | None = None,
-    order: int = 1,
-    at: int | None = None,
-) -> UtteranceCounts:
-    """Weighted counts of one utterance (paper 002, eq. 3 and the sum of eq. 4).
-
-    texts: the n-best list's texts, best first; one text (a correction, say) counts fully. sigma: the kernel's width.
-    weights: what each text counts, in place of the kernel. order: the longest n-grams counted. at: the cache's clock.
-    """
-    listed: dict[int, float] = {}
-    unlisted: dict[str, float] = {}
-    counted = marginals.nbest_weights(len(texts), sigma).tolist() if weights is None else list(weights)
-    sentences = [words.ids(text) for text in texts]
-    for text, ids, weight in zip(texts, sentences, counted, strict=True):
-        if weight <= 0:
-            continue
-        for word, word_id in zip(text.split(), ids, strict=True):
-            listed[word_id] = listed.get(word_id, 0.0) + weight
-            if word_id == 0:
-                unlisted[word] = unlisted.get(word, 0.0) + weight
-    ngrams = ngram_weights(sentences, counted, order) if order > 1 else {}
-    return UtteranceCounts(listed, unlisted, ngrams, at)
-
-
-def heard(
-    texts: Sequence[str],
-    words: WordList,
-    weights: CombinationWeights,
-    scores: Sequence[float] | None = None,
-    at: int | None = None,
-) -> UtteranceCounts:
-    """``count`` as the combination says: by rank, or by posterior where the texts have scores (nats); n-grams where
-    they are used."""
-    shares = marginals.nbest_weights(len(texts), weights.sigma, scores, weights.posterior_scale).tolist()
-    order = weights.context_order if weights.context else 1
-    return count(texts, words, weights.sigma, weights=shares, order=order, at=at)
 
 
 def update(
@@ -212,6 +159,9 @@ def to_bytes(cache: MarginalCache, words: WordList) -> bytes:
     }
     if cache.recent is not None:
         content["recent"] = {words[word]: float(cache.recent[word]) for word in np.flatnonzero(cache.recent).tolist()}
+    if cache.told is not None and cache.guessed is not None:
+        both = np.flatnonzero((cache.told > 0) | (cache.guessed > 0)).tolist()
+        content["told"] = {words[word]: [float(cache.told[word]), float(cache.guessed[word])] for word in both}
     if any(cache.gains):
         content["gains"] = cache.gains
     if cache.clock != cache.utterances:
@@ -235,6 +185,7 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
         utterances, pending_utterances = int(content["utterances"]), int(content["pending_utterances"])
         digest = str(content["words_digest"])
         kept = {str(word): float(weight) for word, weight in content.get("recent", {}).items()}
+        taught = {str(word): (float(pair[0]), float(pair[1])) for word, pair in content.get("told", {}).items()}
         gains = tuple(float(gain) for gain in content.get("gains", ()))
         clock = int(content.get("clock", utterances))
     except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
@@ -243,7 +194,8 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
             f"marginal cache: the stored bytes cannot be read ({type(error).__name__}), expected those of format "
             f"{FORMAT}; delete the state folder to start afresh"
         ) from None
-    weights = [*unlisted.values(), *kept.values(), *(weight for pair in listed.values() for weight in pair)]
+    pairs = (*listed.values(), *taught.values())
+    weights = [*unlisted.values(), *kept.values(), *(weight for pair in pairs for weight in pair)]
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise StateError("marginal cache: found a weight that is negative or not finite")
     counts, pending = np.zeros(len(words)), np.zeros(len(words))
@@ -260,12 +212,26 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
     if recent is not None:
         for word, weight in kept.items():
             recent[words.id(word)] += weight
+    told = np.zeros((2, len(words))) if taught else None
+    if told is not None:
+        for word, pair in taught.items():
+            told[:, words.id(word)] += pair
     if digest != words.digest:
         pending = np.minimum(pending, counts)
     if len(gains) != len(GRID) or not all(map(math.isfinite, gains)):
         gains = (0.0,) * len(GRID)  # of another grid
     return MarginalCache(
-        words.digest, counts, pending, unlisted, utterances, pending_utterances, recent, gains=gains, clock=clock
+        words.digest,
+        counts,
+        pending,
+        unlisted,
+        utterances,
+        pending_utterances,
+        recent,
+        gains=gains,
+        clock=clock,
+        told=None if told is None else told[0],
+        guessed=None if told is None else told[1],
     )
 
 
@@ -290,6 +256,10 @@ def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool, ha
     if len(unlisted) > UNLISTED_LIMIT:
         kept = sorted(unlisted, key=lambda word: (-unlisted[word], word))[:UNLISTED_LIMIT]
         unlisted = {word: unlisted[word] for word in kept}
+    told, guessed = cache.told, cache.guessed
+    if counts.told or counts.guessed:
+        told = _moved(np.zeros_like(total) if told is None else told, counts.told, sign)
+        guessed = _moved(np.zeros_like(total) if guessed is None else guessed, counts.guessed, sign)
     ngrams = cache.ngrams
     if counts.ngrams or (new and ngrams.ngrams):
         ngrams = add(ngrams, counts.ngrams, sign * left, step if new else 1.0)
@@ -303,4 +273,13 @@ def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool, ha
         recent=recent,
         ngrams=ngrams,
         clock=cache.clock + (1 if new else 0),
+        told=told,
+        guessed=guessed,
     )
+
+
+def _moved(array: NDArray[np.float64], weights: Mapping[int, float], sign: int) -> NDArray[np.float64]:
+    moved = array.copy()
+    for word_id, weight in weights.items():
+        moved[word_id] = max(0.0, moved[word_id] + sign * weight)
+    return moved

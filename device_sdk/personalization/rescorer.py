@@ -15,6 +15,7 @@ from device_sdk.personalization.cache import MarginalCache, strength
 from device_sdk.runtimes.language_model import NeuralLanguageModel
 from device_sdk.runtimes.ngram import load_ngram
 from rescoring.combination import CombinationWeights
+from rescoring.confirmation import confirmation
 from rescoring.marginals import adaptation
 from rescoring.nbest import LanguageModel, order, score_nbest
 from rescoring.ngrams import context_scores
@@ -40,7 +41,7 @@ class Rescorer:
         self.background = bundle.background
         self.weights = bundle.combination if weights is None else weights
         self._bundle, self._threads = bundle, threads
-        self._factors: tuple[NDArray[np.float64], float, NDArray[np.float64]] | None = None
+        self._factors: tuple[NDArray[np.float64], MarginalCache | None, NDArray[np.float64]] | None = None
 
     @cached_property
     def neural(self) -> LanguageModel | None:
@@ -111,11 +112,14 @@ class Rescorer:
         )
 
     def _adapted(self, marginal: NDArray[np.float64], cache: MarginalCache | None) -> NDArray[np.float64]:
-        """Eq. 1's factors, worked out again only for another marginal or lambda."""
-        chosen = self.weights.marginal if cache is None else strength(cache, self.weights)
-        known = self._factors
-        if known is None or known[0] is not marginal or known[1] != chosen:
-            self._factors = known = marginal, chosen, adaptation(marginal, self.background, chosen)
+        """Eq. 1's factors and what feedback told, worked out again only for another marginal or cache."""
+        known, weights = self._factors, self.weights
+        if known is None or known[0] is not marginal or known[1] is not cache:
+            chosen = weights.marginal if cache is None else strength(cache, weights)
+            factors = adaptation(marginal, self.background, chosen)
+            if cache is not None and cache.told is not None and cache.guessed is not None and weights.confirmed:
+                factors += confirmation(cache.told, cache.guessed, weights.confirmed, weights.confirmed_smoothing)
+            self._factors = known = marginal, cache, factors
         return known[2]
 
     def _spelled(

@@ -56,6 +56,8 @@ def test_what_is_off_is_not_written_so_that_earlier_versions_read_the_rest() -> 
         "context_order": 2,
         "spelling": 1.0,
         "own_words": 0.25,
+        "confirmed": 4.0,
+        "confirmed_smoothing": 1.0,
         "automatic": True,
     }
     on = CombinationWeights(**beyond)
@@ -76,6 +78,7 @@ def test_what_is_off_is_not_written_so_that_earlier_versions_read_the_rest() -> 
         ({"context_order": 4}, "context_order"),
         ({"context_smoothing": 0}, "context_smoothing"),
         ({"own_words": 1.0}, "own_words"),
+        ({"confirmed_smoothing": 0}, "confirmed_smoothing"),
         ({"automatic": 1}, "automatic"),
         ({"refresh": "hourly"}, "refresh"),
         ({"refresh": "round", "context": 1.0}, "refresh"),

@@ -62,6 +62,7 @@ ADAPTING: dict[str, Any] = {
     "context": 0.5,
     "spelling": 1.0,
     "own_words": 0.25,
+    "confirmed": 8.0,
     "automatic": True,
 }
 """Everything that a device may remember of words in memory is remembered."""

@@ -143,10 +143,13 @@ def _counts(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
         )
     listed, unlisted = fields.pop("listed"), fields.pop("unlisted")
     recent, gains, _ = fields.pop("recent", {}), fields.pop("gains", []), fields.pop("clock", 0)
+    told = fields.pop("told", {})
     return (
         set(fields) == {"format", "words_digest", "utterances", "pending_utterances"}
         and recent.keys() <= listed.keys()
         and all(isinstance(value, float) for value in (*recent.values(), *gains))
+        and all(isinstance(value, float) for pair in told.values() for value in pair)
+        and list(told) == sorted(told, key=bundle.words.id)
         and fields["words_digest"] == bundle.words.digest
         and all(isinstance(fields[each], int) for each in ("format", "utterances", "pending_utterances"))
         and list(listed) == sorted(listed, key=bundle.words.id)

@@ -1,0 +1,219 @@
+"""The second pass of a 20-best list of 12 words by the packaged bundle, one thread, and the noise of a release.
+
+What adapting adds is the difference of two second passes one after the other, with a user's marginal made anew as after
+every utterance, and without one; the middle one of many such pairs. Peers: the same Transformer with the same weights
+in torch, and kenlm itself. Noise is what the server draws for one release of 50,000 counts. Time is the processor's,
+which other work on the machine changes less than the clock's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice, product
+from statistics import median
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from device_sdk.benchmarks import Figure
+from device_sdk.bundle import Bundle
+from device_sdk.hypothesis import Hypothesis, Scores
+from device_sdk.personalization import cache as caches
+from device_sdk.personalization.cache import MarginalCache
+from device_sdk.personalization.rescorer import Rescorer
+from device_sdk.runtimes.language_model import FILE
+from device_sdk.runtimes.ngram import load_ngram
+from device_sdk.wire.messages import MarginalPlan
+from rescoring.combination import CombinationWeights
+from rescoring.words import WordList
+from server.privacy.noise import noised
+
+if TYPE_CHECKING:
+    from export.networks.language_model import LanguageModel
+
+__all__ = ["benchmark", "nbest", "noise"]
+
+LENGTH, ENTRIES, RUNS, COUNTS = 12, 20, 200, 50_000
+SHARE, WHOLE, RELEASE = 2.0, 30.0, 1.0  # % of the neural model's time; ms; s
+CHOICES = (
+    ("i would like", "can i have"),
+    ("a small", "a large", "a medium"),
+    ("latte", "mocha", "coffee"),
+    ("with some milk", "with brown sugar"),
+    ("and a bit of", "and lots of"),
+)
+BEYOND: Mapping[str, dict[str, Any]] = {
+    "posteriors": {"posterior_scale": 1.0},
+    "decay": {"half_life": 100.0},
+    "bigrams and trigrams": {"context": 0.5},
+    "letters of unlisted words": {"spelling": 1.0, "own_words": 0.25},
+    "lambda of its own": {"automatic": True},
+}
+"""What is off by default: name -> settings of the combination."""
+
+
+def benchmark() -> list[Figure]:
+    """The second pass, what adapting adds to it, each language model beside its peer, and the noise of a release."""
+    bundle = Bundle.open()
+    rescorer, hypotheses = Rescorer(bundle), nbest(bundle.words)
+    sentences = [bundle.words.ids(hypothesis.text) for hypothesis in hypotheses]
+    cache = _spoken(bundle, hypotheses, rescorer.weights)
+    if rescorer.neural is None:
+        return noise()
+    adapt = _adapting(rescorer, hypotheses, cache)
+    ways: dict[str, Callable[[], Any]] = {
+        "plain": lambda: rescorer.rescore(hypotheses),
+        "adapted": adapt,
+        "neural": lambda: rescorer.neural and rescorer.neural(sentences),
+    }
+    for name, values in BEYOND.items():
+        other = Rescorer(bundle, replace(rescorer.weights, **values))
+        ways[name] = _adapting(other, hypotheses, _spoken(bundle, hypotheses, other.weights))
+    ngram = load_ngram(bundle)
+    if ngram is not None:
+        model, texts = ngram, [hypothesis.text for hypothesis in hypotheses]
+        ways["n-gram"] = lambda: model(sentences)
+        ways["kenlm"] = lambda: [model._model.score(text) for text in texts]
+    torch_model = _in_torch(bundle)
+    if torch_model is not None:
+        ways["torch"] = torch_model(sentences)
+    taken = _alternately(ways)
+    ms = {name: 1e3 * median(times) for name, times in taken.items()}
+
+    def added(name: str) -> float:
+        """% of the neural model's time that a way takes beyond the plain second pass."""
+        pairs = zip(taken[name], taken["plain"], strict=True)
+        return 100 * 1e3 * median(way - plain for way, plain in pairs) / ms["neural"]
+
+    what = f"{ENTRIES}-best of {LENGTH} words, {bundle.manifest.name} bundle"
+    figures = [
+        Figure(f"second pass, {what}", "ms of CPU", ms["adapted"], target=WHOLE, lower_is_better=True),
+        Figure("second pass by the clock", "ms", 1e3 * _clock(adapt), target=WHOLE, lower_is_better=True),
+        Figure("what adapting adds", "% of neural rescoring", added("adapted"), target=SHARE, lower_is_better=True),
+    ]
+    peer = ("torch", ms["torch"]) if "torch" in ms else (None, None)
+    figures.append(Figure("neural language model", "ms of CPU", ms["neural"], *peer))
+    if "kenlm" in ms:
+        figures.append(Figure("n-gram", "ms of CPU", ms["n-gram"], "kenlm alone", ms["kenlm"]))
+    figures += [Figure(f"what adapting adds with {name}", "% of neural rescoring", added(name)) for name in BEYOND]
+    return figures + noise()
+
+
+def nbest(words: WordList) -> list[Hypothesis]:
+    """``ENTRIES`` sentences of ``LENGTH`` words that differ in a few of them, as those of an n-best list do; two of
+    them hold a word that no list has."""
+    texts = [" ".join(parts) + " sugar" for parts in islice(product(*CHOICES), ENTRIES)]
+    padded = [" ".join([*text.split(), *["please"] * LENGTH][:LENGTH]) for text in texts]
+    padded[-2:] = [text.replace("sugar", "quixotry", 1) for text in padded[-2:]]
+    assert all(len(text.split()) == LENGTH for text in padded) and "quixotry" not in words
+    return [
+        Hypothesis((1,), text, (), Scores(acoustic=-0.3 * place), -0.3 * place) for place, text in enumerate(padded)
+    ]
+
+
+def noise() -> list[Figure]:
+    """What the server's noise of one release takes, in s; numpy's float noise, which leaks, is beside it."""
+    counts, generator = np.zeros(COUNTS, np.int64), np.random.default_rng()
+    figures = []
+    for mechanism in ("discrete_laplace", "discrete_gaussian"):
+        plan = MarginalPlan.model_validate({"epsilon": 2.0, "mechanism": mechanism})
+        runs = []
+        for _ in range(3):
+            begin = process_time()
+            noised(counts, plan)
+            runs.append(process_time() - begin)
+        what = f"noising {COUNTS:,} counts, {mechanism.replace('_', ' ')}"
+        figures.append(Figure(what, "s of CPU", median(runs), target=RELEASE, lower_is_better=True))
+    begin = process_time()
+    generator.laplace(scale=10.0, size=COUNTS)
+    unsafe = process_time() - begin
+    figures.append(Figure(f"noising {COUNTS:,} counts", "s of CPU", figures[0].ours, "numpy's float noise", unsafe))
+    return figures
+
+
+def _spoken(bundle: Bundle, hypotheses: Sequence[Hypothesis], weights: CombinationWeights) -> MarginalCache:
+    """The cache of a user who has said a hundred such sentences."""
+    cache = caches.empty(bundle.words)
+    for start in range(100):
+        said = [hypotheses[(start + place) % len(hypotheses)].text for place in range(8)]
+        counts = caches.heard(said, bundle.words, weights, [-float(place) for place in range(8)], cache.clock)
+        cache = caches.update(cache, counts, half_life=weights.half_life)
+    return cache
+
+
+def _adapting(rescorer: Rescorer, hypotheses: Sequence[Hypothesis], cache: MarginalCache) -> Callable[[], Any]:
+    """A second pass after an utterance: the marginal of the cache as it is now, then the list."""
+
+    def adapted() -> Any:
+        marginal = caches.marginal(cache, rescorer.background, None, rescorer.weights)
+        return rescorer.rescore(hypotheses, marginal, cache)
+
+    return adapted
+
+
+def _alternately(ways: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """Seconds of CPU of every run of each way, which take turns."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way()
+    for _ in range(RUNS):
+        for name, way in ways.items():
+            begin = process_time()
+            way()
+            taken[name].append(process_time() - begin)
+    return taken
+
+
+def _clock(way: Callable[[], Any]) -> float:
+    taken = []
+    for _ in range(RUNS):
+        begin = perf_counter()
+        way()
+        taken.append(perf_counter() - begin)
+    return median(taken)
+
+
+def _in_torch(bundle: Bundle) -> Callable[[list[list[int]]], Callable[[], Any]] | None:
+    """The bundle's language model in torch eager, one thread; None where torch is not installed."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return None
+    torch.set_num_threads(1)
+    model, boundary = _loaded(bundle), bundle.words.boundary
+
+    def of(sentences: list[list[int]]) -> Callable[[], Any]:
+        words = torch.tensor([[boundary, *sentence] for sentence in sentences])
+        targets = torch.tensor([[*sentence, boundary] for sentence in sentences])
+
+        def score() -> Any:
+            with torch.inference_mode():
+                return model(words, targets).numpy()
+
+        return score
+
+    return of
+
+
+def _loaded(bundle: Bundle) -> LanguageModel:
+    import onnx
+    import torch
+    from onnx import numpy_helper
+
+    from export.networks.language_model import LanguageModel
+    from export.networks.language_model_shape import LanguageModelShape
+
+    graph = onnx.load_model_from_string(bundle.file(FILE).read_bytes()).graph
+    held = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    size, feed_forward = held["blocks.0.inner.weight"].shape
+    blocks = sum(name.endswith(".inner.weight") for name in held)
+    heads = next(int(array[3]) for name, array in held.items() if name.startswith("integers.[0, 0, 3,"))
+    shape = LanguageModelShape(len(bundle.words), size, feed_forward, blocks, heads, len(held["positions"]))
+    model = LanguageModel(shape)
+    for name, parameter in model.named_parameters():
+        matrix = name.endswith(".weight") and held[name].ndim == 2  # the graph multiplies from the right
+        with torch.no_grad():
+            parameter.copy_(torch.from_numpy(np.array(held[name].T if matrix else held[name])))
+    return model.eval()
