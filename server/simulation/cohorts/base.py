@@ -33,9 +33,10 @@ _SHARD_A_MINUTE = 500  # utterances, so that a short run does not make speech fo
 
 @dataclass(frozen=True, slots=True)
 class BaseStage:
-    """share: of the training time. turns: distinct turns of meetings among its sentences. scenes: where they are said.
-    people: how many people of the general domain say them; 0 for every base voice there is. changed: share of the
-    utterances whose features are changed. shard: utterances made at a time; window: shards in an epoch."""
+    """share: of the training time. turns: distinct turns of meetings among its sentences, where that is more than the
+    general domain has itself. scenes: where they are said. people: how many people of the general domain say them; 0
+    for every base voice there is. changed: share of the utterances whose features are changed. shard: utterances made
+    at a time; window: shards in an epoch."""
 
     share: float
     turns: int
@@ -52,7 +53,7 @@ STAGES = (
         shard=3000, window=4,
     ),
     BaseStage(0.12, 2500, replace(QUIET, speed=(0.95, 1.05)), people=600, changed=0.15, shard=2500, window=5),
-    BaseStage(0.52, 500, replace(QUIET, speed=(0.95, 1.05)), people=600, changed=0.1, shard=2500, window=8),
+    BaseStage(0.52, 0, replace(QUIET, speed=(0.95, 1.05)), people=600, changed=0.1, shard=2500, window=8),
 )  # fmt: skip
 """From many sentences, voices and rooms to the domain itself: of 40 minutes on one core, 14, 5 and 21."""
 
@@ -63,6 +64,7 @@ def train_base(
     out: Path,
     minutes: float,
     longest: int,
+    turns: int,
     watched: Sequence[Example],
     threads: int = 1,
     stages: Sequence[BaseStage] = STAGES,
@@ -70,14 +72,14 @@ def train_base(
     """The weights after all stages, each in a numbered folder of ``out`` and begun with those of the one before.
 
     A stage that is finished is not run again, one that was stopped goes on from its checkpoint. minutes: of training
-    in all, the making of speech not counted. longest: words of a sentence. watched: the blank is calibrated on those
-    whose source ends with ``.development``.
+    in all, the making of speech not counted. longest, turns: of the general domain. watched: the blank is calibrated on
+    those whose source ends with ``.development``.
     """
     weights: Weights = bundle.weights
     for number, stage in enumerate(stages, 1):
         folder = out / f"stage-{number}"
         if not _finished(folder):
-            recipe, mixture = _plan(data, bundle, stage, minutes, longest, threads)
+            recipe, mixture = _plan(data, bundle, stage, minutes, longest, max(turns, stage.turns), threads)
             pieces = bundle.file("tokenizer.model").read_bytes()
             train_rnnt(recipe, mixture, pieces, folder, watched, begin=weights)
         weights = load_file(folder / "weights.safetensors")
@@ -85,9 +87,9 @@ def train_base(
 
 
 def _plan(
-    data: Path, bundle: Bundle, stage: BaseStage, minutes: float, longest: int, threads: int
+    data: Path, bundle: Bundle, stage: BaseStage, minutes: float, longest: int, turns: int, threads: int
 ) -> tuple[Recipe, Mixture]:
-    domain = general(data, longest, stage.turns, unsaid=read_requests(data / "slurp" / "devel.jsonl"))
+    domain = general(data, longest, turns, unsaid=read_requests(data / "slurp" / "devel.jsonl"))
     speakers = people(domain, "learn", stage.people, np.random.default_rng(0))
     mixture = Mixture(
         sentences=tuple(sentence.text for sentence in domain.sentences["learn"]),

@@ -206,9 +206,9 @@ class Experiment:
             for domain, source in ((self.general, "general.development"), (self.requests, "requests"))
             for clip in self.tested(domain, "development")
         ]
-        return train_base(
-            self.data, self.bundle, self.work / "base", scale.base_minutes, scale.longest, watched, self.threads
-        )
+        base = self.work / "base"
+        given = (scale.base_minutes, scale.longest, scale.turns)
+        return train_base(self.data, self.bundle, base, *given, watched, self.threads)
 
     def row(self, method: Method | None, seed: int) -> Row:
         """One method under one seed, or the initial model."""

@@ -25,7 +25,7 @@ def test_stages_follow_each_other_and_are_kept(
 ) -> None:
     data = write_data(tmp_path / "data")
     stages = [replace(stage, share=0.5, people=min(stage.people, 4)) for stage in STAGES[1:]]
-    first = train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, [], stages=stages)
+    first = train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, 100, [], stages=stages)
     assert any((first[name] != value).any() for name, value in tiny_bundle.weights.items())
 
     begun = []
@@ -36,12 +36,12 @@ def test_stages_follow_each_other_and_are_kept(
         return real(*given, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(base, "train_rnnt", spied)
-    again = train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, [], stages=stages)
+    again = train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, 100, [], stages=stages)
     assert not begun and all((again[name] == first[name]).all() for name in first)
 
     training = tmp_path / "work" / "stage-2" / "training.json"
     training.write_text(training.read_text().replace('"blank_lowered_by"', '"stopped"'))
-    train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, [], stages=stages)
+    train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, 100, [], stages=stages)
     (weights,) = begun
     assert any((weights[name] != first[name]).any() for name in first), "the second stage begins with the first's"
     assert all(np.isfinite(value).all() for value in weights.values())
