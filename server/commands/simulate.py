@@ -128,6 +128,8 @@ def _remarks(document: dict[str, Any]) -> Iterator[str]:
     for stream, entry in document["epsilon"].items():
         value = entry["epsilon"]
         shown = value if isinstance(value, str) else f"{value:.4g}"
+        if entry.get("delta"):
+            shown += f" at delta {entry['delta']:g}"
         adjacency, trust = (entry[key].partition(":")[0] for key in ("adjacency", "trust_model"))
         yield f"epsilon, {stream}: {shown} (adjacency: {adjacency}; trust: {trust})"
 

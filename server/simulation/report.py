@@ -186,6 +186,8 @@ def _privacy(document: dict[str, Any]) -> str:
     for stream, entry in document["epsilon"].items():
         value = entry.get("epsilon")
         text = "∞" if _unbounded(value) else f"{value:.4g}"
+        if entry.get("delta"):
+            text += f" at δ {entry['delta']:g}"
         rows.append(
             f"<tr><th>{escape(stream)}</th><td>{text}</td>"
             + "".join(

@@ -61,6 +61,7 @@ def runs_of(seeds: int, slots: bool) -> list[Run]:
 def document_of(runs: list[Run], seeds: int, epsilon: Any) -> dict[str, Any]:
     entry = {
         "epsilon": epsilon,
+        "delta": 1e-6,
         "per_round": [epsilon, epsilon],
         "adjacency": "user",
         "sampling": "none",
@@ -95,6 +96,7 @@ def test_every_kind_of_simulation_has_a_page(seeds: int, slots: bool, epsilon: f
     assert "excludes zero" in page
     assert ("±" in page) is (seeds > 1)
     assert "∞" in page
+    assert ("2 at δ 1e-06" in page) is math.isfinite(epsilon)
     assert ("Epsilon of marginals" in page) is math.isfinite(epsilon)
 
 
