@@ -28,6 +28,7 @@ from device_sdk import (
     Device,
     DeviceSettings,
     LearningSettings,
+    Profiles,
     Semantics,
     SlotLexicon,
 )
@@ -37,12 +38,13 @@ from tests.device_sdk.sigkill.points import Points
 from tests.server.parties import ENROLMENT
 from tests.signals import chirp
 
-__all__ = ["KEY", "SETTINGS", "Order"]
+__all__ = ["KEY", "SETTINGS", "USERS", "Order"]
 
 KEY = bytes(range(32))
 SETTINGS = DeviceSettings(
     learning=LearningSettings(passes=1, hypotheses=2, wait_seconds=0.0, step=StepSettings(learning_rate=0.02))
 )
+USERS = ("ana", "ben", "zoë")
 SOUNDS = [chirp(4_000, seed) for seed in range(4)]
 SIGNALS = (
     Accepted(),
@@ -57,7 +59,7 @@ SIGNALS = (
 class Order:
     """One life. seed: of what it does; actions: how many things; forgets: whether forgetting is among them; point, at:
     where to die, see :class:`Points`; after: seconds to die after, 0 for never; progress: file that the life writes
-    to."""
+    to; shared: the device of several users, without a server."""
 
     state: str
     bundle: str
@@ -69,6 +71,7 @@ class Order:
     point: str
     at: int
     after: float
+    shared: bool = False
 
 
 def life(order: Order, bundle: Bundle, tell: Callable[..., None]) -> None:
@@ -109,6 +112,24 @@ def life(order: Order, bundle: Bundle, tell: Callable[..., None]) -> None:
         client.close()
 
 
+def shared_life(order: Order, bundle: Bundle, tell: Callable[..., None]) -> None:
+    """As :func:`life`, of one user after another."""
+    rng = random.Random(order.seed)
+    with Profiles(order.state, KEY, bundle, SETTINGS) as profiles:
+        for _ in range(order.actions):
+            user, kind = rng.choice(USERS), rng.choice(("hear", "hear", "learn", "forget"))
+            if kind == "forget":
+                tell("forgetting", user=user)
+                profiles.forget(user)
+                tell("forgot", user=user)
+            elif kind == "hear":
+                profiles[user].feedback(profiles[user].recognise(rng.choice(SOUNDS)), rng.choice(SIGNALS))
+            else:
+                profiles[user].learn()
+            if kind != "forget":
+                tell(kind, profiles[user], user=user)
+
+
 def _agree(device: Device) -> None:
     """Before anything is heard, so that every utterance is due to be reported."""
     if not device.consent.marginals:
@@ -126,7 +147,7 @@ def _child(order: Order, bundle: Bundle) -> None:
     points = Points(order.point, order.at, lambda name: tell("killed", point=name))
     points.install()
     try:
-        life(order, bundle, tell)
+        (shared_life if order.shared else life)(order, bundle, tell)
         tell("lived", points=points.passed)
     except BaseException:
         tell("failed", error=traceback.format_exc())
