@@ -63,7 +63,13 @@ def _settings(
     weighting: Annotated[
         str | None, typer.Option(help="Of deltas: utterances or uniform.  [default: uniform with noise]")
     ] = None,
-    optimizer: Annotated[str, typer.Option(help="Server optimizer: sgd, momentum or adam.")] = "sgd",
+    averaging: Annotated[
+        str, typer.Option(help="Of deltas: mean; or median or trimmed, which few devices cannot pull far.")
+    ] = "mean",
+    trimmed: Annotated[float, typer.Option(help="Share of the largest and of the smallest that is dropped.")] = 0.2,
+    optimizer: Annotated[
+        str, typer.Option(help="Server optimizer: sgd, momentum, adagrad, adam, yogi, lars or lamb.")
+    ] = "sgd",
     learning_rate: Annotated[float, typer.Option(help="Of the server optimizer.")] = 1.0,
     teacher_decay: Annotated[
         float | None, typer.Option(help="Publish a teacher beside the model: how much of it stays at an update.")
@@ -106,7 +112,9 @@ def _settings(
         }
         if deltas
         else None,
-        "weighting": weighting or ("uniform" if noise else "utterances"),
+        "weighting": weighting or ("uniform" if noise or averaging != "mean" else "utterances"),
+        "averaging": averaging,
+        "trimmed": trimmed,
         "optimizer": {"kind": optimizer, "learning_rate": learning_rate},
         "teacher": {"decay": teacher_decay, "interval": teacher_interval} if teacher_decay is not None else None,
         "rehearsal": {"pseudo_devices": rehearsal, "batch_size": rehearsal_batch, "weight": rehearsal_weight}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Row, insert, update
 
 from device_sdk.errors import LearningError, StateError
 from device_sdk.learning.encoding import decode
-from device_sdk.wire.messages import FIXED_POINT
-from server.aggregation import deltas, optimizers
+from device_sdk.wire.messages import FIXED_POINT, DeltaPlan
+from server.aggregation import deltas, optimizers, robust
 from server.aggregation import marginals as counting
 from server.aggregation.optimizers import update_norm
 from server.aggregation.teachers import follow
@@ -154,16 +154,7 @@ def release_deltas(
     assert plan is not None
     weights = model_registry.load(blobs, base.sha256)
     shapes = model_registry.trainable(weights)
-    total = deltas.init(shapes)
-    for contribution in contributions:
-        weight = 1.0
-        if settings.weighting == "utterances":
-            weight = float(min(contribution.utterances, settings.weight_limit))
-        content = blobs.get(contribution.blob)
-        if sha256(content).hexdigest() != contribution.body_sha256:
-            raise StateError(f"{contribution.blob}: differs from what was accepted; restore it or abandon the round")
-        # The very bytes that were checked when they came.
-        total = deltas.add(total, decode(parse_tensors(content), plan.encoding, plan.scale_per), weight)
+    total = _summed(blobs, settings, plan, contributions, shapes)
     rehearsed = 0.0
     if settings.rehearsal is not None:
         if rehearse is None:
@@ -195,6 +186,7 @@ def release_deltas(
             "clip_norm": plan.clip_norm,
             "clipping": plan.clipping,
             "encoding": plan.encoding,
+            "averaging": settings.averaging,
             "noise_stddev": plan.noise_stddev,
             "denominator": float(settings.goal or 1) + rehearsed if noisy else total.weight,
             "pseudo_devices": settings.rehearsal.pseudo_devices if settings.rehearsal is not None else 0,
@@ -264,6 +256,41 @@ def store_release(connection: Connection, row: Row[Any], release: Release, now: 
             drawn_at=now,
         )
     )
+
+
+def _summed(
+    blobs: BlobStore,
+    settings: RoundSettings,
+    plan: DeltaPlan,
+    contributions: Sequence[Row[Any]],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> deltas.DeltaSum:
+    """The reports' deltas, added up by weight; a robust average counts as what so many equal devices would have sent.
+
+    Raises StateError where a stored report is not what was accepted.
+    """
+
+    def sent() -> Iterator[Weights]:
+        for contribution in contributions:
+            content = blobs.get(contribution.blob)
+            if sha256(content).hexdigest() != contribution.body_sha256:
+                raise StateError(
+                    f"{contribution.blob}: differs from what was accepted; restore it or abandon the round"
+                )
+            # The very bytes that were checked when they came.
+            yield decode(parse_tensors(content), plan.encoding, plan.scale_per)
+
+    total = deltas.init(shapes)
+    if settings.averaging != "mean":
+        with robust.spooled(sent(), shapes) as spool:
+            average = robust.robust_mean(spool, settings.averaging, settings.trimmed)
+        return replace(deltas.fold(deltas.add(total, average, float(len(contributions)))), reports=len(contributions))
+    for contribution, delta in zip(contributions, sent(), strict=True):
+        weight = 1.0
+        if settings.weighting == "utterances":
+            weight = float(min(contribution.utterances, settings.weight_limit))
+        total = deltas.add(total, delta, weight)
+    return total
 
 
 def _moved(

@@ -46,15 +46,17 @@ class RehearsalPlan(BaseModel):
 class RoundSettings(BaseModel):
     """Streams, cohort and aggregation of one round, and how many follow it.
 
-    marginals, deltas: the plans devices follow; None leaves the stream out. goal: reports per stream at which the round
-    closes by itself and beyond which it accepts none; None leaves closing to the deadline or the operator. minimum: a
-    stream with fewer reports releases nothing. seconds: from opening to the deadline. smoothing: weight of the
-    background in the published marginal, in words. weighting: of deltas in their mean; weight_limit: the largest
-    number of utterances that counts. suppression: released counts below this many standard deviations are dropped.
-    teacher, rehearsal: what the server adds to rounds that collect deltas; None leaves it out. rounds: how many rounds
-    like this one there are, with it; the next opens when this one ends, unless an operator abandons it, its model is
-    refused, or another round is open. groups: of devices that add up their counts by secure aggregation, where the
-    trust of ``marginals`` is ``distributed``; ``goal`` is then of devices that joined and have not dropped out.
+    marginals, deltas: the plans devices follow; None leaves the stream out. goal: reports per stream at which the
+    round closes by itself and beyond which it accepts none; None leaves closing to the deadline or the operator.
+    minimum: a stream with fewer reports releases nothing. seconds: from opening to the deadline. smoothing: weight of
+    the background in the published marginal, in words. weighting: of deltas in their mean; weight_limit: the largest
+    number of utterances that counts. averaging: ``median`` of every value, or its mean without the ``trimmed`` share
+    of the largest and of the smallest, which a minority of devices cannot pull far; devices count alike there.
+    suppression: released counts below this many standard deviations are dropped. teacher, rehearsal: what the server
+    adds to rounds that collect deltas; None leaves it out. rounds: how many rounds like this one there are, with it;
+    the next opens when this one ends, unless an operator abandons it, its model is refused, or another round is open.
+    groups: of devices that add up their counts by secure aggregation, where the trust of ``marginals`` is
+    ``distributed``; ``goal`` is then of devices that joined and have not dropped out.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -67,6 +69,8 @@ class RoundSettings(BaseModel):
     suppression: Annotated[float, Field(ge=0)] = 3.0
     weighting: Literal["utterances", "uniform"] = "utterances"
     weight_limit: Annotated[int, Field(ge=1)] = 100
+    averaging: Literal["mean", "median", "trimmed"] = "mean"
+    trimmed: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     optimizer: OptimizerSettings = OptimizerSettings()
     teacher: TeacherPlan | None = None
     rehearsal: RehearsalPlan | None = None
@@ -93,7 +97,11 @@ class RoundSettings(BaseModel):
         for name in ("teacher", "rehearsal"):
             if self.deltas is None and getattr(self, name) is not None:
                 raise ValueError(f"{name}: found a plan without one for deltas; expected a round that moves the model")
+        if self.deltas is not None and self.averaging != "mean" and self.weighting != "uniform":
+            raise ValueError(f"weighting: devices count alike in the {self.averaging}; use 'uniform'")
         if self.deltas is not None and self.deltas.noise_stddev > 0:
+            if self.averaging != "mean":
+                raise ValueError(f"averaging: the noise of a {self.averaging} is not accounted; with noise use 'mean'")
             if self.weighting != "uniform":
                 raise ValueError("weighting: weights by utterances depend on the data; with noise use 'uniform'")
             if self.goal is None:

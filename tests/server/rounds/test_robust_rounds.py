@@ -1,0 +1,63 @@
+"""Rounds whose average a minority of devices cannot pull far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server.aggregation.weights_file import parse_weights
+from server.rounds.settings import RoundSettings
+from tests.server.parties import Operator, Party, initial
+
+HONEST = [0.9, 1.0, 1.1, 1.2]
+
+
+def moved(http: Any, operator: Operator, parties: list[Party], values: list[float], **settings: Any) -> float:
+    """How far a round moved the first parameter, all of whose values move alike."""
+    opened = operator.open(marginals=None, deltas={"clip_norm": 1000.0}, weighting="uniform", **settings)
+    for party, value in zip(parties, values, strict=True):
+        assert party.send_delta(opened, value=value).status_code == 200
+    ended = operator.close(opened)
+    assert ended["releases"]["deltas"]["mechanism"]["averaging"] == settings.get("averaging", "mean")
+    after = parse_weights(http.get(f"/v1/models/{ended['model_version']}").content)
+    change = after["encoder.0.W"] - initial().weights["encoder.0.W"]
+    assert np.ptp(change) < 1e-4
+    return float(change.mean())
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (sum(HONEST) + 40.0) / 5),
+        ({"averaging": "median"}, 1.1),
+        ({"averaging": "trimmed"}, (1.0 + 1.1 + 1.2) / 3),
+        ({"averaging": "trimmed", "trimmed": 0.0}, (sum(HONEST) + 40.0) / 5),
+    ],
+    ids=["mean", "median", "trimmed", "nothing trimmed"],
+)
+def test_one_liar_among_five(
+    http: Any,
+    operator: Operator,
+    devices: Callable[[int], list[Party]],
+    settings: dict[str, Any],
+    expected: float,
+) -> None:
+    assert moved(http, operator, devices(5), [*HONEST, 40.0], **settings) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"averaging": "median"}, "weighting: devices count alike"),
+        (
+            {"averaging": "median", "weighting": "uniform", "goal": 3, "deltas": {"noise_stddev": 0.1}},
+            "averaging: the noise of a median is not accounted",
+        ),
+    ],
+)
+def test_settings_that_exclude_each_other(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RoundSettings.model_validate({"deltas": {}} | settings)
