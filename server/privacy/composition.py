@@ -44,10 +44,6 @@ class Spent:
         return sum(self.charges.values())
 
     @property
-    def unbounded(self) -> bool:
-        return any(charge.unbounded for charge in self.charges)
-
-    @property
     def count_epsilon(self) -> float | None:
         """Of one count that is in every release of mode ``paper``, None without such releases."""
         losses = [charge.count_epsilon * times for charge, times in self.charges.items() if charge.count_epsilon]

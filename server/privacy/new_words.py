@@ -18,7 +18,6 @@ Adjacency: one device added or removed. Trust: central, the server sees the word
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
@@ -26,13 +25,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from device_sdk.errors import PrivacyError
+from device_sdk.privacy.new_words import WORD
 from server.privacy import samplers
 from server.privacy.charges import Charge
 
 __all__ = ["NewWordsPlan", "failure_chance", "new_words_charge", "released_words", "threshold"]
-
-WORD = re.compile(r"[^\W\d_](?:[^\W_]|['’.-]){0,62}")
-"""What may become a word of the list: letters first, no spaces, no longer than 63."""
 
 
 @dataclass(frozen=True, slots=True)
