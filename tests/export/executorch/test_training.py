@@ -18,15 +18,15 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import BundleError, ConfigurationError, LearningError
 from device_sdk.learning.guard import GuardSettings
 from device_sdk.learning.settings import LearningSettings
-from device_sdk.learning.specaugment import MaskSettings
 from device_sdk.runtimes.executorch import MANIFEST, Bucket, ExecutorchTrainingSession
 from device_sdk.runtimes.executorch.training import distinct_prefixes, padded
 from device_sdk.runtimes.feeds import utterance_feeds
 from device_sdk.runtimes.training import Gradients, TrainingSession
 from export.benchmarks import executorch_training
-from export.executorch import TrainingStep, export_executorch
+from export.executorch import TRAINING_BUCKETS, TrainingStep, export_executorch
 from export.graphs import training
 from tests.signals import noise
+from tests.speech import clips, packaged
 from tests.tiny import tiny_weights
 
 torch = pytest.importorskip("torch")
@@ -151,30 +151,51 @@ def test_a_damaged_or_missing_training_program_is_refused_by_name(folder, tiny_b
         ExecutorchTrainingSession(folder, tiny_bundle.architecture, subset="adapters")
 
 
+def lived(state, bundle, settings, sounds):
+    """(report, delta, texts afterwards, training session) of a new device that hears and learns, masks seeded."""
+    with Device.open(state, bytes(32), bundle, settings) as device:
+        device._generator = np.random.default_rng(0)
+        for number, sound in enumerate(sounds):
+            signal = Accepted() if number % 2 else Corrected("set a timer")
+            device.feedback(device.recognise(sound), signal)
+        report, student = device.learn(), device.student.weights
+        delta = np.concatenate([(student[name] - device.base.weights[name]).ravel() for name in student])
+        return report, delta.astype(np.float64), [device.recognise(sound).text for sound in sounds], device._training
+
+
+def compare_devices(tmp_path, bundle, folder, sounds):
+    """Two devices with the same data and seed, one on each runtime. Returns ExecuTorch's report and session."""
+    learning, guard = LearningSettings(wait_seconds=0.0), GuardSettings(watch=False, withhold=0)
+    chosen = DeviceSettings(learning=learning, guard=guard, programs=folder)
+    one, other = (
+        lived(tmp_path / runtime, bundle, replace(chosen, runtime=runtime), sounds)
+        for runtime in ("onnxruntime", "executorch")
+    )
+    assert one[0].steps == other[0].steps >= 4
+    assert np.linalg.norm(one[1]) > 0
+    assert np.linalg.norm(other[1] - one[1]) / np.linalg.norm(one[1]) < 1e-3
+    assert one[2] == other[2]
+    return other[0], other[3]
+
+
 @installed
 @pytest.mark.slow
 def test_devices_on_both_runtimes_learn_the_same(folder, tiny_bundle, tmp_path):
-    """Recognition, teacher, steps and recognition with what was learned; too long utterances are left out."""
-    learning = LearningSettings(wait_seconds=0.0, masks=MaskSettings(frequency_masks=0, time_masks=0))
-    settings = DeviceSettings(learning=learning, guard=GuardSettings(watch=False, withhold=0))
-    clips = [noise(int(16_000 * seconds), seed) for seed, seconds in enumerate((0.5, 1.0, 0.8, 0.6))]
-    deltas, texts, reports = [], [], []
-    for runtime in ("onnxruntime", "executorch"):
-        chosen = replace(settings, runtime=runtime, programs=folder)
-        with Device.open(tmp_path / runtime, bytes(32), tiny_bundle, chosen) as device:
-            for number, clip in enumerate(clips):
-                result = device.recognise(clip)
-                signal = Accepted() if number % 2 else Corrected("set a timer")
-                device.feedback(result.utterance_id, signal)
-            reports.append(device.learn())
-            student = device.student.weights
-            deltas.append(np.concatenate([(student[name] - device.base.weights[name]).ravel() for name in student]))
-            texts.append([device.recognise(clip).text for clip in clips])
-    assert reports[0].steps == reports[1].steps >= 4
-    expected, found = (np.asarray(delta, np.float64) for delta in deltas)
-    assert np.linalg.norm(expected) > 0
-    assert np.linalg.norm(found - expected) / np.linalg.norm(expected) < 1e-3
-    assert texts[0] == texts[1]
+    """Recognition, teacher, steps and recognition with what was learned."""
+    sounds = [noise(int(16_000 * seconds), seed) for seed, seconds in enumerate((0.5, 1.0, 0.8, 0.6))]
+    compare_devices(tmp_path, tiny_bundle, folder, sounds)
+
+
+@installed
+@pytest.mark.slow
+def test_devices_of_the_packaged_bundle_learn_the_same_from_speech(tmp_path):
+    """In the buckets that ship, each of them used: a short command, sentences, and 12 s of them in one utterance."""
+    bundle, spoken = packaged(), clips()
+    folder = export_executorch(bundle, tmp_path / "programs", TRAINING_BUCKETS)
+    utterances = [*spoken[:4], np.concatenate(spoken)[: 12 * 16_000]]
+    report, session = compare_devices(tmp_path, bundle, folder, utterances)
+    assert report.skipped == {}
+    assert session._loaded.keys() == set(TRAINING_BUCKETS)
 
 
 @installed
