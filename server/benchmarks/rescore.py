@@ -1,7 +1,7 @@
 """The second pass of a 20-best list of 12 words by the packaged bundle, one thread, and the noise of a release.
 
 What adapting adds is the difference of two second passes one after the other, with a user's marginal made anew as after
-every utterance, and without one; the middle one of many such pairs. Peers: the same Transformer with the same weights
+every utterance, and without one: the middle one of many such pairs. Peers: the same Transformer with the same weights
 in torch, and kenlm itself. Noise is what the server draws for one release of 50,000 counts. Time is the processor's,
 which other work on the machine changes less than the clock's.
 """
@@ -64,13 +64,9 @@ def benchmark() -> list[Figure]:
         return noise()
     adapt = _adapting(rescorer, hypotheses, cache)
     ways: dict[str, Callable[[], Any]] = {
-        "plain": lambda: rescorer.rescore(hypotheses),
         "adapted": adapt,
         "neural": lambda: rescorer.neural and rescorer.neural(sentences),
     }
-    for name, values in BEYOND.items():
-        other = Rescorer(bundle, replace(rescorer.weights, **values))
-        ways[name] = _adapting(other, hypotheses, _spoken(bundle, hypotheses, other.weights))
     ngram = load_ngram(bundle)
     if ngram is not None:
         model, texts = ngram, [hypothesis.text for hypothesis in hypotheses]
@@ -79,25 +75,27 @@ def benchmark() -> list[Figure]:
     torch_model = _in_torch(bundle)
     if torch_model is not None:
         ways["torch"] = torch_model(sentences)
-    taken = _alternately(ways)
-    ms = {name: 1e3 * median(times) for name, times in taken.items()}
+    ms = {name: 1e3 * median(times) for name, times in _alternately(ways).items()}
 
-    def added(name: str) -> float:
+    def added(way: Callable[[], Any]) -> float:
         """% of the neural model's time that a way takes beyond the plain second pass."""
-        pairs = zip(taken[name], taken["plain"], strict=True)
-        return 100 * 1e3 * median(way - plain for way, plain in pairs) / ms["neural"]
+        return 100 * 1e3 * _added(way, lambda: rescorer.rescore(hypotheses)) / ms["neural"]
 
     what = f"{ENTRIES}-best of {LENGTH} words, {bundle.manifest.name} bundle"
     figures = [
         Figure(f"second pass, {what}", "ms of CPU", ms["adapted"], target=WHOLE, lower_is_better=True),
         Figure("second pass by the clock", "ms", 1e3 * _clock(adapt), target=WHOLE, lower_is_better=True),
-        Figure("what adapting adds", "% of neural rescoring", added("adapted"), target=SHARE, lower_is_better=True),
+        Figure("what adapting adds", "% of neural rescoring", added(adapt), target=SHARE, lower_is_better=True),
     ]
     peer = ("torch", ms["torch"]) if "torch" in ms else (None, None)
     figures.append(Figure("neural language model", "ms of CPU", ms["neural"], *peer))
     if "kenlm" in ms:
         figures.append(Figure("n-gram", "ms of CPU", ms["n-gram"], "kenlm alone", ms["kenlm"]))
-    figures += [Figure(f"what adapting adds with {name}", "% of neural rescoring", added(name)) for name in BEYOND]
+    for name, values in BEYOND.items():
+        other = Rescorer(bundle, replace(rescorer.weights, **values))
+        way = _adapting(other, hypotheses, _spoken(bundle, hypotheses, other.weights))
+        way()
+        figures.append(Figure(f"what adapting adds with {name}", "% of neural rescoring", added(way)))
     return figures + noise()
 
 
@@ -160,10 +158,24 @@ def _alternately(ways: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]
         way()
     for _ in range(RUNS):
         for name, way in ways.items():
-            begin = process_time()
-            way()
-            taken[name].append(process_time() - begin)
+            taken[name].append(_seconds(way))
     return taken
+
+
+def _added(way: Callable[[], Any], plain: Callable[[], Any]) -> float:
+    """Seconds of CPU that a way takes beyond the plain one: the middle difference of pairs that swap their turns."""
+    differences = []
+    for number in range(RUNS):
+        first, second = (way, plain) if number % 2 else (plain, way)
+        one, other = _seconds(first), _seconds(second)
+        differences.append(one - other if number % 2 else other - one)
+    return median(differences)
+
+
+def _seconds(way: Callable[[], Any]) -> float:
+    begin = process_time()
+    way()
+    return process_time() - begin
 
 
 def _clock(way: Callable[[], Any]) -> float:

@@ -60,16 +60,17 @@ def rescoring(
     limit: Limit = None,
     speeds: Speeds = "0.75,0.8,1.25,1.35",
     beam: Beam = 8,
-    alpha: Annotated[float | None, typer.Option(help="Weight of the global unigram, eq. 2; else the bundle's.")] = None,
-    beta: Annotated[float | None, typer.Option(help="Weight of the user's unigram, eq. 2; else the bundle's.")] = None,
-    sigma: Annotated[float | None, typer.Option(help="Width of the n-best kernel (eq. 3); else the bundle's.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Weight of the global unigram, eq. 2; else chosen.")] = None,
+    beta: Annotated[float | None, typer.Option(help="Weight of the user's unigram, eq. 2; else chosen.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Width of the n-best kernel, eq. 3; else chosen.")] = None,
     seed: Annotated[int, typer.Option(help="Decides made speech and fsdd's strings.")] = 0,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
     """Choose the weights of language models, words and marginals that make the fewest word errors.
 
-    The marginals' strength is tuned with every speaker's cache simulated in the order of the utterances.
+    The marginals' weights are tuned with every speaker's cache simulated in the order of the utterances, and with what
+    the other speakers of the same data say as the global distribution.
     """
     from device_sdk.bundle import Bundle
     from server.tuning.search import tune
@@ -87,7 +88,12 @@ def rescoring(
     with _bar() as bar:
         task = bar.add_task("searching", total=1.0)
         tuned = tune(
-            lists, start, opened.words, opened.background, progress=lambda share: bar.update(task, completed=share)
+            lists,
+            start,
+            opened.words,
+            opened.background,
+            progress=lambda share: bar.update(task, completed=share),
+            fixed=given,
         )
     report: dict[str, Any] = {
         "command": shlex.join(["idiolect", *sys.argv[1:]]),
@@ -245,7 +251,7 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
     with _bar() as bar:
         for corpus in corpora:
             advance = partial(bar.advance, bar.add_task(corpus.name, total=len(corpus)))
-            entries += gather(corpus.utterances, recognizer.recognise, corpus.lexicon, advance)
+            entries += gather(corpus.utterances, recognizer.recognise, corpus.lexicon, advance, corpus.name)
     return stack(entries, bundle.words, rescorer.neural, rescorer.ngram)
 
 

@@ -19,6 +19,7 @@ from device_sdk.hypothesis import Result
 from device_sdk.personalization.confirmed import confirmed_texts
 from rescoring.combination import CombinationWeights, combine
 from rescoring.nbest import LanguageModel
+from rescoring.spelling import LetterModel, letter_model
 from rescoring.words import WordList
 from server.corpora.utterance import Utterance, Waveform
 from server.evaluation import word_errors
@@ -32,7 +33,8 @@ Array = NDArray[np.float64]
 class ListEntry:
     """One utterance: its speaker, its n-best texts, their acoustic scores (nats), and the reference.
 
-    confirmed: the texts that a device counts once it was told the slots; None where there are no slot labels.
+    confirmed: the texts that a device counts once it was told the slots; None where there are no slot labels. source:
+    whose speakers share a server.
     """
 
     speaker: str
@@ -40,6 +42,7 @@ class ListEntry:
     acoustic: tuple[float, ...]
     reference: str
     confirmed: tuple[str, ...] | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class DevelopmentLists:
 
     speakers, texts, ids, confirmed: of each utterance; ids: word ids of each hypothesis. neural, ngram: log p of the
     language models, nats, or None. words, unlisted: counts. errors: word errors. reference_words: in all references.
+    spelling: log-probability of the letters of unlisted words, by ``letters``.
     """
 
     speakers: tuple[str, ...]
@@ -61,6 +65,9 @@ class DevelopmentLists:
     unlisted: Array
     errors: NDArray[np.int64]
     reference_words: int
+    sources: tuple[str, ...]
+    spelling: Array
+    letters: LetterModel
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -74,13 +81,14 @@ class DevelopmentLists:
         return self._combined(weights, (index, slice(len(self.texts[index]))), personal)
 
     def _combined(self, weights: CombinationWeights, place: Any, personal: Array | float) -> Array:
+        letters = weights.spelling * self.spelling[place]
         total = combine(
             weights,
             acoustic=self.acoustic[place],
             words=self.words[place],
             unlisted=self.unlisted[place],
-            neural=None if self.neural is None else self.neural[place],
-            ngram=None if self.ngram is None else self.ngram[place],
+            neural=None if self.neural is None else self.neural[place] + letters,
+            ngram=None if self.ngram is None else self.ngram[place] + letters,
             personal=personal,
         )
         return np.asarray(total, dtype=np.float64)
@@ -105,7 +113,10 @@ class DevelopmentLists:
 
 
 def entry(
-    utterance: Utterance, recognise: Callable[[Waveform], Result], lexicon: SlotLexicon | None = None
+    utterance: Utterance,
+    recognise: Callable[[Waveform], Result],
+    lexicon: SlotLexicon | None = None,
+    source: str = "",
 ) -> ListEntry | None:
     """The n-best list of one utterance, or None where the corpus does not know its words for sure."""
     if utterance.text is None or not utterance.score_words:
@@ -116,7 +127,7 @@ def entry(
     if utterance.slots is not None and lexicon is not None:
         confirmed = confirmed_texts(texts, Semantics(utterance.slots, lexicon))
     acoustic = tuple(hypothesis.scores.acoustic for hypothesis in nbest)
-    return ListEntry(utterance.speaker, texts, acoustic, utterance.text, confirmed)
+    return ListEntry(utterance.speaker, texts, acoustic, utterance.text, confirmed, source)
 
 
 def gather(
@@ -124,11 +135,12 @@ def gather(
     recognise: Callable[[Waveform], Result],
     lexicon: SlotLexicon | None = None,
     progress: Callable[[], None] | None = None,
+    source: str = "",
 ) -> list[ListEntry]:
     """Recognise utterances in their order; those without sure words are left out. lexicon: to read slots with."""
     found = []
     for utterance in utterances:
-        made = entry(utterance, recognise, lexicon)
+        made = entry(utterance, recognise, lexicon, source)
         if made is not None:
             found.append(made)
         if progress is not None:
@@ -152,6 +164,11 @@ def stack(
             row[: len(given)] = given
         return table
 
+    letters = letter_model(words.words[1:])
+
+    def spelled(text: str) -> float:
+        return sum(letters.score(word) for word in text.split() if word not in words)
+
     def scores(model: LanguageModel | None) -> Array | None:
         return None if model is None else padded([float(part.sum()) for part in model(rows)] for rows in ids)
 
@@ -167,4 +184,7 @@ def stack(
         unlisted=padded([sentence.count(0) for sentence in rows] for rows in ids),
         errors=padded([word_errors(made.reference, text) for text in made.texts] for made in entries).astype(np.int64),
         reference_words=sum(len(made.reference.split()) for made in entries),
+        sources=tuple(made.source for made in entries),
+        spelling=padded(map(spelled, made.texts) for made in entries),
+        letters=letters,
     )

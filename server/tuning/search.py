@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.personalization import cache
 from rescoring.combination import CombinationWeights
-from rescoring.marginals import adaptation, personal_score
-from rescoring.nbest import order
 from rescoring.words import WordList
+from server.tuning.adapting import marginal_errors, others_marginals
 from server.tuning.lists import DevelopmentLists
 
-__all__ = ["Grid", "Tuned", "marginal_errors", "smoothed", "tune"]
+__all__ = ["Grid", "Tuned", "smoothed", "tune"]
 
 Array = NDArray[np.float64]
 
@@ -32,6 +30,9 @@ class Grid:
     unlisted_bonus: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
     marginal: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
     smoothing: tuple[float, ...] = (5.0, 20.0)
+    alpha: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
+    beta: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75)
+    sigma: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,15 @@ def tune(
     background: Array,
     grid: Grid = Grid(),
     progress: Callable[[float], None] | None = None,
+    fixed: Collection[str] = (),
 ) -> Tuned:
-    """Choose language-model, word and marginal weights; alpha, beta and sigma stay as in ``start``.
+    """Choose language-model, word and marginal weights; those named in ``fixed`` stay as in ``start``.
 
     First the weights without adaptation, on their full grid; then lambda, the smoothing and the language models' weight
     (by which lambda counts) around what was chosen, with each speaker's cache simulated in the order of the utterances
-    (``marginal_errors``). The choice is the least error count averaged with
-    its neighbours on the grid, so that a single lucky point does not win. progress: called with the share done.
+    (``marginal_errors``); then beta, alpha and sigma one after the other, with what the other speakers of a source say
+    as the global distribution. The choice is the least error count averaged with its neighbours on the grid, so that a
+    single lucky point does not win. progress: called with the share done.
     """
     shares = grid.ngram_share if lists.neural is not None and lists.ngram is not None else (start.ngram_share,)
     axes: list[tuple[str, Sequence[float]]] = [
@@ -75,8 +78,10 @@ def tune(
     chosen = _best(axes, start, lists.word_errors, lambda share: count(0.3 * share))
     errors = {"first_pass": lists.first_pass_errors, "rescored": lists.word_errors(chosen)}
 
+    others = others_marginals(lists, chosen, words, background)
+
     def simulate(weights: CombinationWeights) -> int:
-        return int(marginal_errors(lists, weights, words, background).sum())
+        return int(marginal_errors(lists, weights, words, background, others).sum())
 
     near = grid.language_model.index(chosen.language_model)
     adapting: list[tuple[str, Sequence[float]]] = [
@@ -84,33 +89,15 @@ def tune(
         ("marginal", grid.marginal),
         ("smoothing", grid.smoothing),
     ]
-    chosen = _best(adapting, chosen, simulate, lambda share: count(0.7 * share))
+    adapting = [(name, (getattr(chosen, name),) if name in fixed else values) for name, values in adapting]
+    chosen = _best(adapting, chosen, simulate, lambda share: count(0.5 * share))
+    for name in ("beta", "alpha", "sigma"):
+        if name not in fixed and (name != "alpha" or others):  # without others there is no global distribution
+            axis = [value for value in getattr(grid, name) if _fits(chosen, name, value)]
+            chosen = _best([(name, axis)], chosen, simulate, lambda share: None)
+        count(0.2 / 3)
     errors |= {"marginals": simulate(chosen), "oracle": lists.oracle_errors}
     return Tuned(chosen, errors)
-
-
-def marginal_errors(
-    lists: DevelopmentLists, weights: CombinationWeights, words: WordList, background: Array
-) -> NDArray[np.int64]:
-    """Word errors of each utterance [U] when every speaker's device adapts to what it recognised before.
-
-    Predict, then learn: an utterance is rescored with its speaker's cache as it was, then counted as the device counts
-    it: by its n-best list in the order of the second pass or, where slots are labelled, by what they confirm. No server
-    takes part: the global distribution is the background (a lone device).
-    """
-    caches: dict[str, cache.MarginalCache] = {}
-    found = np.zeros(len(lists), dtype=np.int64)
-    for index, (speaker, texts) in enumerate(zip(lists.speakers, lists.texts, strict=True)):
-        held = caches.get(speaker, cache.empty(words))
-        factors = adaptation(cache.marginal(held, background, None, weights), background, weights.marginal)
-        personal = np.array([personal_score(ids, factors) for ids in lists.ids[index]])
-        ranking = order(lists.adapted(index, weights, personal))
-        found[index] = lists.errors[index, ranking[0]]
-        counted = lists.confirmed[index]
-        if counted is None:
-            counted = tuple(texts[place] for place in ranking)
-        caches[speaker] = cache.update(held, cache.count(counted, words, weights.sigma))
-    return found
 
 
 def smoothed(errors: Array) -> Array:
@@ -122,6 +109,12 @@ def smoothed(errors: Array) -> Array:
         after = values.take(np.minimum(np.arange(size) + 1, size - 1), axis=axis)
         values = (before + 2 * values + after) / 4
     return values
+
+
+def _fits(weights: CombinationWeights, name: str, value: float) -> bool:
+    """Whether eq. 2 allows this weight beside the others."""
+    sums = {"alpha": weights.beta, "beta": weights.alpha}
+    return name not in sums or sums[name] + value <= 1
 
 
 def _best(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from device_sdk.hypothesis import Hypothesis, Result, Scores
 from rescoring.combination import CombinationWeights
 from rescoring.words import UNKNOWN, WordList
 from server.corpora.utterance import Utterance
+from server.tuning.adapting import marginal_errors, others_marginals
 from server.tuning.lists import ListEntry, gather, stack
-from server.tuning.search import Grid, marginal_errors, smoothed, tune
+from server.tuning.search import Grid, smoothed, tune
 
 WORDS = WordList((UNKNOWN, "play", "some", "jazz", "news", "chess"))
 BACKGROUND = np.full(6, 1 / 6)
@@ -103,6 +105,70 @@ def test_a_speakers_own_words_are_learned_and_only_that_speakers() -> None:
     tuned = tune(lists, off, WORDS, BACKGROUND, SMALL)
     assert tuned.weights.marginal > 0
     assert tuned.errors["marginals"] < tuned.errors["rescored"]
+
+
+def test_what_others_say_is_their_counts_without_ones_own() -> None:
+    made = [ListEntry(name, (f"play {said}",), (-1.0,), "play", source="app") for name, said in
+            (("a", "jazz"), ("b", "chess"), ("b", "chess"), ("c", "news"))]  # fmt: skip
+    lists = stack([*made, ListEntry("d", ("news",), (-1.0,), "news", source="other app")], WORDS, None, None)
+    found = others_marginals(lists, CombinationWeights(smoothing=6.0), WORDS, BACKGROUND)
+    assert found.keys() == {"a", "b", "c"}, "nobody else is where d is"
+    np.testing.assert_allclose(found["a"], np.array([1, 1 + 3, 1, 1, 1 + 1, 1 + 2]) / 12)
+    np.testing.assert_allclose(found["b"], np.array([1, 1 + 2, 1, 1 + 1, 1 + 1, 1]) / 10)
+
+
+def test_what_everybody_says_is_given_weight_unless_it_is_fixed() -> None:
+    """Everybody mumbles chess first and says it clearly after: too late to learn it alone, but others have said it."""
+    mumbled = ListEntry("", ("play jazz", "play chess"), (-1.0, -1.02), "play chess", source="app")
+    clear = ListEntry("", ("play chess", "play jazz"), (-1.0, -4.0), "play chess", source="app")
+    made = [replace(each, speaker=name) for name in "abcdef" for each in (mumbled, *[clear] * 4)]
+    lists = stack(made, WORDS, None, None)
+    start = CombinationWeights(language_model=0.3, marginal=1.0, smoothing=5.0, alpha=0.0, beta=0.25, sigma=1.0)
+    tuned = tune(lists, start, WORDS, BACKGROUND, SMALL)
+    assert tuned.weights.alpha > 0.0
+    assert tuned.errors["marginals"] == 0 < tuned.errors["rescored"]
+    kept = tune(lists, start, WORDS, BACKGROUND, SMALL, fixed=("alpha", "beta", "sigma"))
+    assert (kept.weights.alpha, kept.weights.beta, kept.weights.sigma) == (0.0, 0.25, 1.0)
+    assert kept.errors["marginals"] == 6
+
+
+def test_unlisted_words_are_spelled_on_lists_as_on_devices() -> None:
+    lists = stack([ListEntry("a", ("play zog", "play jazz"), (-1.0, -1.0), "play jazz")], WORDS, likes(0), None)
+    letters = lists.letters.score("zog")
+    assert lists.spelling.tolist() == [[pytest.approx(letters), 0.0]]
+    plain, spelled = CombinationWeights(language_model=1.0), CombinationWeights(language_model=1.0, spelling=0.5)
+    assert lists.word_errors(plain) == 1
+    assert lists.word_errors(spelled) == 0
+    assert lists.totals(spelled)[0, 0] == pytest.approx(lists.totals(plain)[0, 0] + 0.5 * letters)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"context": 3.0, "marginal": 0.0},
+        {"confirmed": 4.0, "marginal": 0.0},
+        {"posterior_scale": 1.0, "marginal": 2.0},
+        {"half_life": 5.0, "marginal": 2.0},
+        {"automatic": True, "marginal": 2.0},
+    ],
+)
+def test_every_way_of_adapting_learns_on_lists(settings: dict[str, Any]) -> None:
+    made = [ListEntry("a", ("play some jazz", "play some chess"), (-1.0, -1.3), "play some chess",
+                      ("play some chess",))] * 12  # fmt: skip
+    lists = stack(made, WORDS, None, None)
+    weights = CombinationWeights(language_model=1.0, smoothing=5.0, **settings)
+    found = marginal_errors(lists, weights, WORDS, BACKGROUND)
+    assert found[0] == 1
+    assert found[-1] == 0
+
+
+def test_own_unlisted_words_are_learned_on_lists() -> None:
+    made = [ListEntry("a", ("play jazz", "play zog"), (-2.0, -1.0), "play zog", ("play zog",))] * 4
+    lists = stack(made, WORDS, likes(0), None)
+    alone = CombinationWeights(language_model=1.0, marginal=0.0, spelling=1.0)
+    own = CombinationWeights(language_model=1.0, marginal=0.0, spelling=1.0, own_words=0.5)
+    assert marginal_errors(lists, alone, WORDS, BACKGROUND).tolist() == [1, 1, 1, 1]
+    assert marginal_errors(lists, own, WORDS, BACKGROUND).tolist() == [1, 0, 0, 0]
 
 
 def test_smoothing_prefers_a_valley_to_a_lucky_point() -> None:
