@@ -234,7 +234,7 @@ def test_privacy_words(run: Run, tmp_path: Path) -> None:
 
 
 def test_privacy_audit(run: Run) -> None:
-    found = json.loads(run(privacy.app, "audit", "--runs", "8000", "--confidence", "0.999", "--json"))
+    found = json.loads(run(privacy.app, "audit", "--runs", "16000", "--confidence", "0.999", "--json"))
     assert len(found["samplers"]) == 7
     assert all(line["lower_bound"] >= 0 for line in found["samplers"])
     assert found["as_expected"]
