@@ -52,7 +52,7 @@ class BaseSettings:
     002. order, cutoffs: of the n-gram."""
 
     lengths: Lengths = field(default_factory=Lengths)
-    recogniser_steps: int = 900
+    recogniser_steps: int = 660
     language_model_steps: int = 600
     shard: int = 3000
     watched: int = 8
