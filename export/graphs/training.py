@@ -76,7 +76,7 @@ def training(
         g.input(name, shape)
     given: dict[str, Shape] = dict(shapes)
     if factors:
-        for name in wanted:
+        for name in (each for each in shapes if each in wanted):
             (out, width), (up, down) = shapes[name], factor_names(name)
             given |= {up: (out, "r"), down: ("r", width)}
             g.input(up, given[up])

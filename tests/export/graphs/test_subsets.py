@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,6 +42,18 @@ class Recorded(FrozenLayers):
     def run(self, parameters, feeds):  # type: ignore[no-untyped-def]
         self.given = super().run(parameters, feeds)
         return self.given
+
+
+@pytest.mark.parametrize("subset", SUBSETS)
+def test_inputs_are_in_the_canonical_order(subset: Subset) -> None:
+    """Whatever order sets have in a process, so that the same architecture gives the same bytes in each."""
+    architecture = ARCHITECTURES[0]
+    names = list(architecture.parameter_shapes() | architecture.constant_shapes())
+    factors = [each for name in trainable(architecture, "adapters") for each in factor_names(name)]
+    inputs = [each.name for each in onnx.load_from_string(subset_training(architecture, subset)).graph.input]
+    for order in (names, factors):
+        assert [each for each in inputs if each in order] == [each for each in order if each in inputs]
+    assert set(factors) <= set(inputs) or subset != "adapters"
 
 
 @cache
