@@ -21,7 +21,7 @@ def recurrent_product(g: GraphBuilder, matrix: Value, shape: tuple[int, int], *,
     """x -> x M + y for bodies of scans, with M = ``matrix`` [K, N], or its transpose where it is [N, K].
 
     shape: K, N. The product of one row walks down M a few columns at a time. In a large matrix every row of those is a
-    page of its own; blocks [N / 32, K, 32], each walked through from end to end, are read at twice the speed.
+    page of its own; blocks [N / 32, K, 32], each walked through from end to end, are read up to twice as fast.
     """
     inner, outer = shape
     if inner * outer < LARGE or outer % BLOCK:
