@@ -371,14 +371,15 @@ def test_words_are_wide_enough_for_the_noise() -> None:
 
 
 def needles(vector: NDArray[np.int64]) -> list[bytes]:
-    """Neighbouring words of a vector as bytes, as base64 at any alignment, and as text."""
+    """Four neighbouring words at a time: as bytes, as base64 at any alignment, and as text. Shorter ones would be found
+    by chance."""
     found = []
-    for first, second in vector[: WORDS // 8 * 8].reshape(-1, 8)[:, :2].tolist():
+    for words in vector[: WORDS // 8 * 8].reshape(-1, 8)[:, :4]:
         for kind in ("<i4", "<i8"):
-            raw = np.array([first, second], kind).tobytes()
+            raw = words.astype(kind).tobytes()
             found.append(raw)
-            found += [b64encode(bytes(shift) + raw)[4 : -(len(raw) % 3 and 4) or None] for shift in range(3)]
-        found.append(f"{first}".encode())
+            found += [b64encode(bytes(shift) + raw)[4:-4] for shift in range(3)]
+        found += [separator.join(map(str, words.tolist())).encode() for separator in (",", ", ")]
     return found
 
 
