@@ -31,11 +31,13 @@ EXTRAS = {
     "onnx": "idiolect-server[train]",
     "opendp": "idiolect-server",
     "prometheus_client": "idiolect-server",
+    "securesystemslib": "idiolect-server",
     "server": "idiolect-server",
     "sherpa_onnx": "idiolect-server[bench]",
     "sounddevice": "idiolect[mic]",
     "sqlalchemy": "idiolect-server",
     "torch": "idiolect-server[train]",
+    "tuf": "idiolect-server",
     "uvicorn": "idiolect-server",
 }
 """Which install brings an optional module."""
@@ -51,6 +53,7 @@ SERVER_COMMANDS = (
     "simulate",
     "train",
     "tune",
+    "updates",
 )
 
 

@@ -19,7 +19,7 @@ from server.problems import Refusal
 from server.registry.initial import InitialModel
 from server.rounds.advance import Evaluate
 from server.rounds.releases import Rehearse
-from server.routes import dashboard, devices, health, operators, secure_aggregation
+from server.routes import dashboard, devices, health, operators, secure_aggregation, updates
 from server.routes.bodies import problem
 from server.service import Service
 from server.settings import ServerSettings
@@ -58,8 +58,8 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.service = own
-    for routes in (devices.router, secure_aggregation.router, operators.router, health.router, dashboard.router):
-        app.include_router(routes)
+    for routes in (devices, secure_aggregation, updates, operators, health, dashboard):
+        app.include_router(routes.router)
     app.add_exception_handler(Refusal, _refusal)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)

@@ -30,6 +30,7 @@ from server.settings import ServerSettings
 from server.storage.blobs import FolderLock, open_blobs
 from server.storage.database import Database
 from server.storage.schema import publications
+from server.updates.repository import Repository
 
 __all__ = ["Service"]
 
@@ -74,6 +75,9 @@ class Service:
                 model = find_model(connection, current_version(connection, "model"))
             # A delta holds no constants, so the model's own size bounds it.
             self.delta_bytes = model.size + settings.limits.delta_overhead
+            self.updates: Repository | None = None
+            if settings.updates is not None:
+                self.updates = Repository(settings.updates, self.database, settings.clock)
             remove_orphans(self.database, self.blobs)
         except BaseException:
             self.database.close()
@@ -115,7 +119,7 @@ class Service:
         self._wake.set()
 
     def tick(self) -> None:
-        """Close what is overdue and move every round that can move."""
+        """Close what is overdue, move every round that can move, and sign what was published."""
         close_overdue(self.database, self.settings.clock())
         advance_groups(self.database, self.settings.clock())
         with self.database.read() as connection:
@@ -126,8 +130,13 @@ class Service:
                 self.advance(row.id)
             except Exception as error:  # the rounds after it can still move
                 failures.append(error)
+        if self.updates is not None:
+            try:
+                self.updates.renew()
+            except Exception as error:
+                failures.append(error)
         if failures:
-            raise ExceptionGroup("rounds that could not be moved on", failures)
+            raise ExceptionGroup("what could not be moved on", failures)
 
     def advance(self, round_id: str) -> None:
         with self._advancing:

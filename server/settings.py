@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from device_sdk.errors import ConfigurationError
+from server.updates.settings import UpdateSettings
 
 __all__ = ["Limits", "ServerSettings", "database_url", "default_blobs"]
 
@@ -44,6 +45,7 @@ class ServerSettings:
     delta_probability: the delta at which Gaussian epsilons are stated.
     tick_seconds: how often deadlines are looked at. clock: seconds since the epoch.
     keep_models: how many of the newest models keep their weights (:mod:`server.registry.retention`); None keeps all.
+    updates: keys that sign what devices may install; None publishes without signed metadata.
     """
 
     database: str
@@ -58,6 +60,7 @@ class ServerSettings:
     tick_seconds: float = 0.5
     keep_models: int | None = None
     limits: Limits = Limits()
+    updates: UpdateSettings | None = None
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:

@@ -66,6 +66,14 @@ def command(
     keep_models: Annotated[
         int | None, typer.Option(help="Keep the weights of so many of the newest models.  [default: of all]", min=2)
     ] = None,
+    updates: Annotated[
+        Path | None,
+        typer.Option(help="Sign what devices install, with the keys and roots of this folder (idiolect updates init)."),
+    ] = None,
+    updates_passphrase: Annotated[
+        str | None,
+        typer.Option(envvar="IDIOLECT_UPDATES_PASSPHRASE", help="Of encrypted signing keys.", show_default=False),
+    ] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="Written with the URL as JSON once the server accepts connections.")
     ] = None,
@@ -74,6 +82,7 @@ def command(
     """Serve devices and operators until stopped. Stop it with Ctrl-C, or kill it: nothing accepted is lost."""
     from server.registry.initial import initial_from_bundle
     from server.settings import ServerSettings, default_blobs
+    from server.updates.settings import UpdateSettings
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for chatty in ("alembic", "httpx"):
@@ -89,6 +98,7 @@ def command(
         deltas_cap=deltas_cap,
         retry_after_seconds=retry_after,
         keep_models=keep_models,
+        updates=UpdateSettings(updates, updates_passphrase) if updates is not None else None,
     )
     run(
         settings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
@@ -32,6 +33,7 @@ __all__ = [
     "reports",
     "rounds",
     "transitions",
+    "update_metadata",
 ]
 
 metadata = MetaData(
@@ -224,4 +226,17 @@ aggregation_messages = Table(
     # Exact bytes, until the group has ended.
     Column("body", LargeBinary),
     CheckConstraint("stage IN ('keys', 'shares', 'masked', 'consistency', 'unmasking')", name="stage"),
+)
+
+update_metadata = Table(
+    "update_metadata",
+    metadata,
+    Column("role", String(16), primary_key=True),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    # Exact bytes, as signed; by which key; the newest publication that they know of.
+    Column("body", LargeBinary, nullable=False),
+    Column("key_id", String(64), nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("publication", Integer, nullable=False),
+    CheckConstraint("role IN ('targets', 'snapshot', 'timestamp')", name="role"),
 )

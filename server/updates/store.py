@@ -1,0 +1,101 @@
+"""Signed metadata in the database, and what of the registry it is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from server.registry.marginals import find_marginals
+from server.registry.models import find_model, list_models
+from server.registry.publications import current_version
+from server.storage.schema import publications, update_metadata
+from server.updates.roots import Online
+from server.updates.signing import Published
+
+__all__ = ["Row", "find", "keep", "last_publication", "newest", "published_files"]
+
+LISTED = 1000
+"""Older published models than so many are named no more: no device is sent back that far."""
+KEPT = 8
+"""Versions of a role that stay, for devices that have seen the timestamp before the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """role, version, body: the metadata. key_id: who signed it. publication: the newest that it knows of."""
+
+    role: str
+    version: int
+    body: bytes
+    key_id: str
+    expires_at: float
+    publication: int
+
+
+def newest(connection: Connection, role: Online) -> Row | None:
+    query = (
+        select(update_metadata)
+        .where(update_metadata.c.role == role)
+        .order_by(update_metadata.c.version.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).first()
+    return None if row is None else Row(*row)
+
+
+def find(connection: Connection, role: str, version: int) -> bytes | None:
+    query = select(update_metadata.c.body).where(update_metadata.c.role == role, update_metadata.c.version == version)
+    found: bytes | None = connection.execute(query).scalar()
+    return found
+
+
+def keep(connection: Connection, row: Row) -> None:
+    """Adds a version and drops those that no device can ask for any more."""
+    table = update_metadata
+    connection.execute(
+        insert(table).values(
+            role=row.role,
+            version=row.version,
+            body=row.body,
+            key_id=row.key_id,
+            expires_at=row.expires_at,
+            publication=row.publication,
+        )
+    )
+    of_role = table.c.role == row.role
+    oldest = connection.execute(
+        select(table.c.version).where(of_role).order_by(table.c.version.desc()).limit(1).offset(KEPT)
+    ).scalar()
+    if oldest is not None:
+        connection.execute(delete(table).where(of_role, table.c.version <= oldest))
+
+
+def last_publication(connection: Connection) -> int:
+    return int(connection.execute(select(func.coalesce(func.max(publications.c.id), 0))).scalar_one())
+
+
+def published_files(connection: Connection) -> list[Published]:
+    """Every published model with its teacher, and the marginals; which of them is current is part of what is signed, so
+    that nobody can send a device back to a version that was good once."""
+    current = find_model(connection, current_version(connection, "model"))
+    latest = func.max(publications.c.id)
+    recent = connection.execute(
+        select(publications.c.version)
+        .where(publications.c.kind == "model")
+        .group_by(publications.c.version)
+        .order_by(latest.desc())
+        .limit(LISTED)
+    ).scalars()
+    models = {str(row.version): row for row in list_models(connection)}
+    wanted = {version: models[version] for version in recent if version in models}
+    wanted |= {row.teacher: models[row.teacher] for row in list(wanted.values()) if row.teacher is not None}
+    files = []
+    for version, row in sorted(wanted.items()):
+        custom = {"current": True, "teacher": row.teacher} if version == current.version else {}
+        files.append(Published(f"models/{version}.safetensors", row.size, row.sha256, custom))
+    marginals = find_marginals(connection, int(current_version(connection, "marginals")))
+    described = {"current": True, "words_digest": marginals.words_digest}
+    length = len(marginals.probabilities)
+    files.append(Published(f"marginals/{marginals.version}.float64", length, marginals.sha256, described))
+    return files
