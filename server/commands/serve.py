@@ -18,8 +18,10 @@ import typer
 from device_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from server.evaluation.gate import WordErrorGate
     from server.registry.initial import InitialModel
     from server.rehearsal import PseudoDevices
+    from server.rounds.advance import Evaluate
     from server.rounds.releases import Rehearse
     from server.settings import ServerSettings
 
@@ -44,6 +46,16 @@ def command(
             "made:base; may be given several times."
         ),
     ] = None,
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Transcribed speech, as for --rehearsal, that every model is tried on before it is published: one "
+            "that makes more word errors than the model before it is refused."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(help="How much higher, as a share, the word error on it may be.", min=0)
+    ] = 0.02,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8470,
     token_file: Annotated[
@@ -108,6 +120,7 @@ def command(
         ready_file=ready_file,
         verbose=verbose,
         rehearse=_pseudo_devices(bundle, rehearsal) if rehearsal else None,
+        evaluate=_gate(bundle, held_out, tolerance) if held_out else None,
     )
 
 
@@ -120,6 +133,7 @@ def run(
     ready_file: Path | None = None,
     verbose: bool = False,
     rehearse: Rehearse | None = None,
+    evaluate: Evaluate | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM. Raises ConfigurationError when the address cannot be used."""
     import uvicorn
@@ -130,7 +144,7 @@ def run(
     listener = _listen(host, port)
     url = f"http://{host}:{listener.getsockname()[1]}"
     try:
-        app = create_app(settings, initial, rehearse=rehearse)
+        app = create_app(settings, initial, evaluate, rehearse)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -164,6 +178,14 @@ def _pseudo_devices(bundle: Path | None, sources: Sequence[str]) -> PseudoDevice
 
     utterances = [utterance for source in sources for utterance in open_corpus(source).utterances]
     return PseudoDevices(Bundle.open(bundle), utterances)
+
+
+def _gate(bundle: Path | None, sources: Sequence[str], tolerance: float) -> WordErrorGate:
+    from device_sdk.bundle import Bundle
+    from server.corpora import open_corpus
+    from server.evaluation.gate import WordErrorGate
+
+    return WordErrorGate(Bundle.open(bundle), [open_corpus(source) for source in sources], tolerance)
 
 
 def read_tokens(path: Path, enrolment: str | None, operator: str | None) -> tuple[str, str]:

@@ -42,8 +42,9 @@ class Evaluation:
     note: str = "no evaluation data: passed unseen"
 
 
-Evaluate = Callable[[Mapping[str, NDArray[np.float32]]], Evaluation]
-"""Looks at the weights a round made, before they are published."""
+Weights = Mapping[str, NDArray[np.float32]]
+Evaluate = Callable[[Weights, Weights], Evaluation]
+"""(weights that a round made, those it began with) -> whether the former may be published."""
 
 
 def advance(
@@ -174,9 +175,11 @@ def _evaluate(database: Database, blobs: BlobStore, row: Row[Any], now: float, e
     verdict = Evaluation()
     if evaluate is not None and row.model_version is not None:
         with database.read() as connection:
-            model = model_registry.find_model(connection, row.model_version)
+            model, base = (
+                model_registry.find_model(connection, version) for version in (row.model_version, row.base_model)
+            )
         try:
-            verdict = evaluate(model_registry.load(blobs, model.sha256))
+            verdict = evaluate(model_registry.load(blobs, model.sha256), model_registry.load(blobs, base.sha256))
         except IdiolectError as error:  # a model that cannot be looked at is not published
             verdict = Evaluation(passed=False, note=f"evaluation failed: {error}")
     found = {"passed": verdict.passed, "figures": dict(verdict.figures), "note": verdict.note}

@@ -183,7 +183,9 @@ def test_a_diverging_optimizer_publishes_nothing(operator: Operator, device: Par
 def test_the_evaluation_decides(tmp_path: Path, verdict: Evaluation | IdiolectError, state: str) -> None:
     seen: list[set[str]] = []
 
-    def evaluate(weights: Any) -> Evaluation:
+    def evaluate(weights: Any, base: Any) -> Evaluation:
+        assert np.array_equal(base["encoder.0.W"], initial().weights["encoder.0.W"])
+        assert not np.array_equal(weights["encoder.0.W"], base["encoder.0.W"])
         seen.append(set(weights))
         if isinstance(verdict, IdiolectError):
             raise verdict
