@@ -134,8 +134,9 @@ def marginal(
     counts = cache.counts if cache.recent is None or not weights.half_life else cache.recent
     if weights.refresh == "round":
         counts = np.maximum(counts - cache.pending, 0.0)
-    own = marginals.personal_unigram(counts, background, weights.smoothing)
-    return marginals.interpolated_marginal(background, global_, own, weights.alpha, weights.beta)
+    if not (weights.smoothing or counts.any()):
+        return marginals.interpolated_marginal(background, global_, None, weights.alpha, weights.beta)
+    return marginals.refreshed_marginal(counts, background, global_, weights.alpha, weights.beta, weights.smoothing)
 
 
 def strength(cache: MarginalCache, weights: CombinationWeights) -> float:

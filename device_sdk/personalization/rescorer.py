@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from device_sdk.runtimes.language_model import NeuralLanguageModel
 from device_sdk.runtimes.ngram import load_ngram
 from rescoring.combination import CombinationWeights
 from rescoring.confirmation import confirmation
-from rescoring.marginals import adaptation
+from rescoring.marginals import refreshed_adaptation
 from rescoring.nbest import LanguageModel, order, score_nbest
 from rescoring.ngrams import context_scores
 from rescoring.spelling import LetterModel, letter_model, own_word_gain
@@ -24,7 +24,16 @@ from rescoring.spelling import LetterModel, letter_model, own_word_gain
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["Rescorer"]
+__all__ = ["OwnParts", "Rescorer"]
+
+
+class OwnParts(TypedDict, total=False):
+    """Arguments of ``rescoring.nbest.score_nbest`` that are of one user, as it declares them."""
+
+    factors: NDArray[np.float64]
+    context: NDArray[np.float64]
+    spelling: NDArray[np.float64]
+    own_words: NDArray[np.float64]
 
 
 class Rescorer:
@@ -76,23 +85,14 @@ class Rescorer:
         weights = self.weights
         texts = [hypothesis.text for hypothesis in hypotheses]
         sentences = [self.words.ids(text) for text in texts]
-        context = None
-        if cache is not None and marginal is not None and weights.context:
-            context = context_scores(
-                sentences, cache.ngrams, marginal, weights.context_smoothing, weights.context_order
-            )
-        spelling, own_words = self._spelled(texts, sentences, cache) if weights.spelling else (None, None)
         scores = score_nbest(
             sentences,
             [hypothesis.scores.acoustic for hypothesis in hypotheses],
             weights,
             neural=self.neural,
             ngram=self.ngram,
-            factors=None if marginal is None else self._adapted(marginal, cache),
             hotword=[hypothesis.scores.hotword for hypothesis in hypotheses],
-            context=context,
-            spelling=spelling,
-            own_words=own_words,
+            **self.own_parts(texts, sentences, marginal, cache),
         )
         zeros = np.zeros(len(hypotheses))
         neural = zeros if scores.neural is None else scores.neural
@@ -111,12 +111,33 @@ class Rescorer:
             for index in order(scores.total)
         )
 
+    def own_parts(
+        self,
+        texts: Sequence[str],
+        sentences: Sequence[Sequence[int]],
+        marginal: NDArray[np.float64] | None,
+        cache: MarginalCache | None,
+    ) -> OwnParts:
+        """What ``score_nbest`` takes of what is known of the user, and of letters; arguments as in :meth:`rescore`.
+
+        texts, and sentences, the same as word ids: of each hypothesis.
+        """
+        weights, parts = self.weights, OwnParts()
+        if marginal is not None:
+            parts["factors"] = self._adapted(marginal, cache)
+            if cache is not None and weights.context:
+                smoothing, order = weights.context_smoothing, weights.context_order
+                parts["context"] = context_scores(sentences, cache.ngrams, marginal, smoothing, order)
+        if weights.spelling:
+            parts["spelling"], parts["own_words"] = self._spelled(texts, sentences, cache)
+        return parts
+
     def _adapted(self, marginal: NDArray[np.float64], cache: MarginalCache | None) -> NDArray[np.float64]:
         """Eq. 1's factors and what feedback told, worked out again only for another marginal or cache."""
         known, weights = self._factors, self.weights
         if known is None or known[0] is not marginal or known[1] is not cache:
             chosen = weights.marginal if cache is None else strength(cache, weights)
-            factors = adaptation(marginal, self.background, chosen)
+            factors = refreshed_adaptation(marginal, self.background, chosen)
             if cache is not None and cache.told is not None and cache.guessed is not None and weights.confirmed:
                 factors += confirmation(cache.told, cache.guessed, weights.confirmed, weights.confirmed_smoothing)
             self._factors = known = marginal, cache, factors

@@ -91,6 +91,17 @@ def test_equation_1(u: Any, g: Any, p: Any, strength: float) -> None:
     assert score == pytest.approx(strength * math.log((g[2] / u[2]) ** 2 * g[4] / u[4]))
 
 
+@given(distributions(6), counts(6), st.none() | distributions(6), st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 3))
+def test_what_a_device_refreshes_is_the_same(u: Any, found: Any, q: Any, alpha: float, beta: float, lam: float) -> None:
+    personal = marginals.personal_unigram(found, u, 3.0)
+    expected = marginals.interpolated_marginal(u, q, personal, alpha, beta)
+    refreshed = marginals.refreshed_marginal(found, u, q, alpha, beta, 3.0)
+    np.testing.assert_allclose(refreshed, expected)
+    np.testing.assert_allclose(
+        marginals.refreshed_adaptation(refreshed, u, lam), marginals.adaptation(expected, u, lam), atol=1e-9
+    )
+
+
 def test_a_unigram_model_adapted_with_lambda_one_has_the_marginal_exactly() -> None:
     u, g = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.2, 0.7])
     np.testing.assert_allclose(marginals.adapted_probabilities(u, marginals.adaptation(g, u, 1.0)), g)
