@@ -27,7 +27,13 @@ EXECUTORCH = "device_sdk/runtimes/executorch/bindings.py"
 """The one module of the device that may import torch, as ExecuTorch's Python bindings do, and only when it is used."""
 
 HEAVY = {"torch", "fastapi", "onnx", "sqlalchemy", "uvicorn", "kenlm", "sounddevice"}
-TORCH = ("export/", "server/training/", "server/commands/train", "server/simulation/cohorts/")
+TORCH = (
+    "export/",
+    "server/benchmarks/rescore",
+    "server/training/",
+    "server/commands/train",
+    "server/simulation/cohorts/",
+)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
