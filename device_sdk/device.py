@@ -40,6 +40,7 @@ from device_sdk.session import DeviceSession
 from device_sdk.settings import DeviceSettings
 from device_sdk.state import Store, records
 from device_sdk.turns import Turns
+from device_sdk.updates.trust import check_trusted_root
 
 if TYPE_CHECKING:  # what check-ins need is loaded by the first one: recognition starts without it
     from device_sdk.checkin.client import Client
@@ -64,8 +65,12 @@ class Device:
         rehearsal: Sequence[Transcribed] = (),
         *,
         rescorer: Rescorer | None = None,
+        trusted_root: bytes | None = None,
     ) -> None:
         self.settings = settings
+        if trusted_root is not None:
+            check_trusted_root(trusted_root)
+        self._trusted_root = trusted_root
         self._store = store
         self._cost_function = cost_function
         self._policy, self._conditions = policy, conditions
@@ -103,8 +108,8 @@ class Device:
         """A device over a state folder (made if absent), with the app's key.
 
         bundle: the app's; None is the one packaged with idiolect. A published model that a check-in brought is used
-        instead, until the app ships another bundle. host: ``cost_function``, ``policy``, ``conditions`` and
-        ``rehearsal``, see :class:`~device_sdk.host.Host`.
+        instead, until the app ships another bundle. host: ``cost_function``, ``policy``, ``conditions``,
+        ``rehearsal`` and ``trusted_root``, see :class:`~device_sdk.host.Host`.
         Raises StateError (folder in use, wrong key, damage) and BundleError.
         """
         bundle = Bundle.open() if bundle is None else bundle
@@ -260,7 +265,7 @@ class Device:
         client = url if isinstance(url, Client) else Client(url)
         try:
             with self._working:
-                return visit(client, token, self._knowledge, self._recent, self.settings)
+                return visit(client, token, self._knowledge, self._recent, self.settings, self._trusted_root)
         finally:
             if client is not url:
                 client.close()

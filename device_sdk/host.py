@@ -1,4 +1,4 @@
-"""What an app brings besides bundle and settings: its costs, how its host is, and speech to rehearse."""
+"""What an app brings besides bundle and settings: its costs, how its host is, speech to rehearse, whom to trust."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ class Host(TypedDict, total=False):
 
     cost_function: the app's own costs of hypotheses. conditions: tells how the host is just now; policy: whether that
     is a good time to learn or to check in, asked before and between. rehearsal: transcribed utterances that learning
-    goes over between the user's own.
+    goes over between the user's own. trusted_root: bytes of a TUF ``root.json``; what check-ins fetch is then taken
+    only where the keys that it names have signed it (extra ``secure-updates``).
     """
 
     cost_function: CostFunction | None
     policy: Policy
     conditions: Callable[[], Conditions]
     rehearsal: Sequence[Transcribed]
+    trusted_root: bytes | None

@@ -28,6 +28,7 @@ UNKNOWN = "unknown"
 
 _Answer = TypeVar("_Answer", bound=Message)
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_PROBLEM_BYTES = 1 << 16
 _CONTENT_TYPE = {"marginals": "application/json", "deltas": "application/octet-stream"}
 
 
@@ -113,6 +114,39 @@ class Client:
 
     def marginals(self, version: int) -> Marginals:
         return self._message(Marginals, "GET", f"/v1/marginals/{version}", b"")
+
+    def download(self, path: str, limit: int, seconds: float) -> bytes:
+        """A public file whose length is bounded before it comes, as what is not trusted must be.
+
+        CheckInError: more than ``limit`` bytes, not all there within ``seconds``, or not reached. Nothing is decoded,
+        so that no answer grows on the device.
+        """
+        import httpx
+
+        where, started, trouble = f"{self.url}{path}", time.monotonic(), ""
+        for attempt in range(self._attempts):
+            if attempt:
+                self._pause(min(30.0, 0.5 * 2**attempt) * (0.5 + random.random() / 2))
+            content = bytearray()
+            try:
+                with self._http.stream("GET", where, headers={"Accept-Encoding": "identity"}) as answer:
+                    most = limit if answer.is_success else _PROBLEM_BYTES
+                    for chunk in answer.iter_raw():
+                        content += chunk
+                        self.bytes_down += len(chunk)
+                        if len(content) > most:
+                            raise CheckInError(f"{where}: found more than {most} bytes; the download is dropped")
+                        if time.monotonic() - started > seconds:
+                            raise CheckInError(f"{where}: not there after {seconds:.0f} s; the download is dropped")
+            except httpx.HTTPError as error:
+                trouble = f"{type(error).__name__}: {error}"
+                continue
+            if answer.is_success:
+                return bytes(content)
+            if answer.status_code not in _RETRIED:
+                raise refusal(where, answer.status_code, bytes(content))
+            trouble = str(refusal("answer", answer.status_code, bytes(content)))
+        raise CheckInError(f"{where}: no usable answer after {self._attempts} tries ({trouble})")
 
     def aggregation_task(self, identity: Identity, round_id: str) -> AggregationTask:
         """What a round's secure aggregation waits for from this device."""

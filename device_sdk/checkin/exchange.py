@@ -78,7 +78,8 @@ class CheckInReport:
     new_model, new_marginals: whether this check-in brought them. bytes_up, bytes_down: bodies, without headers.
     due_in_seconds: when the server wants the device back. teacher_version: of the server's teacher that labels here,
     None where the teacher is the device's own. left_out: why streams that the user shares and the round asks for are
-    not part of it."""
+    not part of it. updates_refused: what the server offers and the app's trusted root does not vouch for, by name, and
+    why; what the device had stays."""
 
     round_id: str | None
     model_version: str
@@ -91,6 +92,7 @@ class CheckInReport:
     due_in_seconds: float
     teacher_version: str | None = None
     left_out: tuple[str, ...] = ()
+    updates_refused: tuple[str, ...] = ()
 
 
 def flush(client: Client, store: Store, identity: Identity, take_back: Callable[[Outgoing], None]) -> tuple[Sent, ...]:

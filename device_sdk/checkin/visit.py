@@ -9,6 +9,7 @@ from device_sdk.errors import CheckInError
 from device_sdk.learning.delta import difference
 from device_sdk.learning.gradients import mean
 from device_sdk.state import records
+from device_sdk.updates.release import Adopted
 from device_sdk.wire.messages import REVISION, CheckedIn, CheckIn
 
 if TYPE_CHECKING:
@@ -29,9 +30,15 @@ _NO_GRADIENTS = (
 
 
 def visit(
-    client: Client, token: str | None, knowledge: Knowledge, recent: Recent, settings: DeviceSettings
+    client: Client,
+    token: str | None,
+    knowledge: Knowledge,
+    recent: Recent,
+    settings: DeviceSettings,
+    trusted_root: bytes | None = None,
 ) -> CheckInReport:
     """Sends what waits and what is due, and fetches what is newer. token: to enrol with, where this is the first time.
+    trusted_root: what is fetched must be signed by who it names; None takes the server's word.
 
     CheckInError: the server cannot be reached or refuses. BundleError: its model is unfit. Either way everything is
     kept, and the next visit goes on where this one ended.
@@ -55,6 +62,30 @@ def visit(
     willing = settings.share_marginals and knowledge.consent.marginals
     aggregated = aggregation.take_part(client, who, knowledge, recent, answer.round, willing=willing)
     sent += aggregated.sent
+    if trusted_root is None:
+        adopted = _adopt(client, answer, knowledge, settings)
+    else:
+        from device_sdk.updates.adoption import adopt
+
+        adopted = adopt(client, knowledge, settings, trusted_root)
+    return exchange.CheckInReport(
+        round_id=answer.round.round_id if answer.round else None,
+        model_version=knowledge.base.version,
+        new_model=adopted.new_model,
+        marginals_version=knowledge.marginals_version,
+        new_marginals=adopted.new_marginals,
+        sent=sent,
+        bytes_up=client.bytes_up,
+        bytes_down=client.bytes_down,
+        due_in_seconds=min(answer.retry_after_seconds, aggregated.due_in_seconds or answer.retry_after_seconds),
+        teacher_version=knowledge.student.teacher_version,
+        left_out=left_out,
+        updates_refused=adopted.refused,
+    )
+
+
+def _adopt(client: Client, answer: CheckedIn, knowledge: Knowledge, settings: DeviceSettings) -> Adopted:
+    """Fetches what is newer, as the answer says."""
     new_model = answer.model_version != knowledge.base.version
     if new_model:
         content = client.model(answer.model_version, answer.model_sha256)
@@ -67,19 +98,7 @@ def visit(
         digest = knowledge.base.words.digest
         values = exchange.decode_marginals(message, digest, len(knowledge.base.words))
         knowledge.keep_marginals(message.marginals_version, digest, values)
-    return exchange.CheckInReport(
-        round_id=answer.round.round_id if answer.round else None,
-        model_version=knowledge.base.version,
-        new_model=new_model,
-        marginals_version=knowledge.marginals_version,
-        new_marginals=new_marginals,
-        sent=sent,
-        bytes_up=client.bytes_up,
-        bytes_down=client.bytes_down,
-        due_in_seconds=min(answer.retry_after_seconds, aggregated.due_in_seconds or answer.retry_after_seconds),
-        teacher_version=knowledge.student.teacher_version,
-        left_out=left_out,
-    )
+    return Adopted(new_model, new_marginals)
 
 
 def _enrolled(client: Client, token: str | None, knowledge: Knowledge) -> Identity:

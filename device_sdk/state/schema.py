@@ -13,10 +13,10 @@ from typing import Literal
 
 __all__ = ["COLUMNS", "FILES", "META", "RECORDS", "TABLES", "Holds", "Record", "Table", "record_of"]
 
-Holds = Literal["counts", "weights", "identity", "outbox", "settings"]
+Holds = Literal["counts", "weights", "identity", "outbox", "settings", "updates"]
 """What a value is made of. counts: weights of words, and of n-grams where the app allows these, never the
 order of more; weights: model parameters; identity: keys and ids at servers; outbox: exact bytes of reports on their
-way; settings: versions, counters, choices."""
+way; settings: versions, counters, choices; updates: signed metadata about what a server publishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,16 @@ TABLES: Mapping[str, Table] = {
     "aggregation": Table("the device's part in a secure aggregation that is not over", True),
     "identity": Table("the device's signing key and id at a server"),
     "settings": Table("versions, counters and the ledger of what was sent"),
+    "updates": Table("signed metadata of updates, as last verified"),
 }
 """Every table that holds values, and all that it may hold."""
 
 RECORDS: tuple[Record, ...] = (
     Record("counts", "cache", "counts", "JSON: weight of every word heard, sorted, never in the order spoken"),
     Record("counts", "ngrams", "counts", "JSON: weight of n-grams heard, sorted; only where the app allows it"),
-    Record("counts", "reported", "counts", "JSON: weight of every word id in the reports of rounds in mode paper so far"),
+    Record(
+        "counts", "reported", "counts", "JSON: weight of every word id in the reports of rounds in mode paper so far"
+    ),
     Record("marginals", "global", "counts", "float64 probabilities over the public word list, from the server"),
     Record("weights", "published", "weights", "safetensors: the published model, as downloaded"),
     Record("weights", "published_teacher", "weights", "safetensors: the teacher published beside it, as downloaded"),
@@ -78,6 +81,12 @@ RECORDS: tuple[Record, ...] = (
     Record("settings", "consent", "settings", "JSON: which streams the user agreed to"),
     Record("settings", "profile", "settings", "the name of the user, where several share the device"),
     Record("settings", "(marginals|deltas)_sent", "settings", "number of reports sent"),
+    Record(
+        "updates",
+        r"([0-9]+\.root|timestamp|snapshot|targets)\.json",
+        "updates",
+        "TUF metadata, as the server signed it",
+    ),
 )
 """Every value. What lies beside it in the clear: the row's name and number, and the length of what was sealed."""
 

@@ -18,7 +18,7 @@ from device_sdk.state.schema import META, TABLES
 
 __all__ = ["FILED_BYTES", "SCHEMA_VERSION", "Store"]
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 FILED_BYTES = 1 << 14
 """A value of at least this size lies in a file of its own, in tables declared so."""
 
@@ -198,8 +198,8 @@ class Store:
         self._run("DELETE FROM meta WHERE name = 'erasing'")
 
     def _upgrade(self, version: int) -> None:
-        """Version 1 had every value in its row; they stay there until they are written again. Version 2 had fewer
-        tables."""
+        """Version 1 had every value in its row; they stay there until they are written again. Versions 2 and 3
+        had fewer tables."""
         if version == SCHEMA_VERSION:
             return
         with self.transaction():

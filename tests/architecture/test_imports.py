@@ -15,7 +15,7 @@ HEAVY = {"torch", "fastapi", "sqlalchemy", "onnx", "uvicorn", "alembic", "espeak
 
 CASES = [
     ("rescoring", HEAVY | {"onnxruntime", "device_sdk", "pydantic", "httpx", "soundfile"}),
-    ("device_sdk", HEAVY),
+    ("device_sdk", HEAVY | {"tuf", "securesystemslib"}),
     ("device_sdk.wire.messages", HEAVY | {"numpy", "onnxruntime", "httpx", "cryptography", "soundfile"}),
     ("device_sdk.cli", HEAVY | {"onnxruntime", "numpy", "httpx"}),
     ("server.app", {"torch", "onnx", "espeakng_loader", "sherpa_onnx"}),
@@ -41,7 +41,7 @@ def test_every_module_of_the_device_imports_without_the_server_side() -> None:
 import importlib, sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.partition('.')[0] in {HEAVY | {"executorch", "kenlm", "sounddevice"}!r}:
+        if name.partition('.')[0] in {HEAVY | {"executorch", "kenlm", "sounddevice", "tuf"}!r}:
             raise ModuleNotFoundError(f'refused {{name}}', name=name)
 sys.meta_path.insert(0, Refuse())
 for name in {names!r}:

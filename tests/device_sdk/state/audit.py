@@ -215,10 +215,17 @@ def _settings(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     return short(json.loads(text)) if text[:1] in "[{" else len(text) <= 128
 
 
+def _updates(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
+    fields = json.loads(plain)
+    role = name.removesuffix(".json").rpartition(".")[2]
+    return set(fields) == {"signed", "signatures"} and fields["signed"]["_type"] == role
+
+
 _CONTENTS: dict[str, Callable[[str, str, bytes, Bundle], bool]] = {
     "counts": _counts,
     "weights": _weights,
     "identity": _identity,
     "outbox": _outbox,
     "settings": _settings,
+    "updates": _updates,
 }

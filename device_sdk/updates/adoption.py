@@ -1,0 +1,95 @@
+"""Takes what is current, where its bytes are those that were signed. What is not leaves the device as it is."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from device_sdk.checkin import exchange
+from device_sdk.errors import CheckInError
+from device_sdk.state import records
+from device_sdk.updates.metadata import refresh
+from device_sdk.updates.release import Adopted, Release, Target
+from device_sdk.wire.messages import Marginals
+
+if TYPE_CHECKING:
+    from device_sdk.checkin.client import Client
+    from device_sdk.knowledge import Knowledge
+    from device_sdk.settings import DeviceSettings
+
+__all__ = ["adopt"]
+
+_PATIENCE = 60.0
+_SLOWEST = 16_384
+"""Seconds that every download may take, and bytes a second that it brings at least beyond these."""
+
+
+def adopt(client: Client, knowledge: Knowledge, settings: DeviceSettings, trusted_root: bytes) -> Adopted:
+    """The signed metadata decides what is current, whatever the server's answer to the check-in says.
+
+    Nothing that is refused is an error: the device goes on with what it has. BundleError: what was signed does not fit
+    this device. ConfigurationError: ``trusted_root`` is none.
+    """
+    refused: list[str] = []
+    version = knowledge.base.version, knowledge.marginals_version
+    try:
+        release = refresh(client, knowledge.store, trusted_root)
+    except CheckInError as error:
+        return Adopted(refused=(f"updates: {error}; model {version[0]} and marginals {version[1]} stay",))
+    try:
+        if release.model.version != version[0]:
+            content = _file(client, release.model)
+            knowledge.adopt(records.Published(release.model.version, content), settings.learning.keep)
+    except CheckInError as error:
+        refused.append(f"model {release.model.version}: {error}; model {version[0]} stays")
+    if settings.learning.teacher.schedule == "server":
+        try:
+            _adopt_teacher(client, release.teacher, knowledge)
+        except CheckInError as error:
+            refused.append(f"teacher: {error}; the teacher stays")
+    try:
+        if release.marginals.version != str(version[1]):
+            _adopt_marginals(client, release, knowledge)
+    except CheckInError as error:
+        refused.append(f"marginals {release.marginals.version}: {error}; marginals {version[1]} stay")
+    return Adopted(
+        new_model=knowledge.base.version != version[0],
+        new_marginals=knowledge.marginals_version != version[1],
+        refused=tuple(refused),
+    )
+
+
+def _file(client: Client, target: Target) -> bytes:
+    content = _download(client, f"/v1/models/{quote(target.version, safe='')}", target.length)
+    target.check(content)
+    return content
+
+
+def _adopt_teacher(client: Client, target: Target | None, knowledge: Knowledge) -> None:
+    if target is None:
+        knowledge.adopt_teacher(None)
+    elif target.version != knowledge.student.teacher_version:
+        knowledge.adopt_teacher(records.Published(target.version, _file(client, target)))
+
+
+def _adopt_marginals(client: Client, release: Release, knowledge: Knowledge) -> None:
+    target, words = release.marginals, knowledge.base.words
+    limit = 2 * target.length + 4096  # base64, and the message around it
+    try:
+        message = Marginals.model_validate_json(_download(client, f"/v1/marginals/{target.version}", limit))
+        content = base64.b64decode(message.probabilities, validate=True)
+    except ValueError as error:  # ValidationError is one, too
+        what = f"{error.error_count()} fields" if isinstance(error, ValidationError) else "probabilities"
+        raise CheckInError(f"{target.name}: {what} cannot be read") from None
+    target.check(content)
+    if (str(message.marginals_version), message.words_digest) != (target.version, release.words_digest):
+        raise CheckInError(f"{target.name}: found another version or word list than the signed one")
+    values = exchange.decode_marginals(message, words.digest, len(words))
+    knowledge.keep_marginals(message.marginals_version, words.digest, values)
+
+
+def _download(client: Client, path: str, limit: int) -> bytes:
+    return client.download(path, limit, _PATIENCE + limit / _SLOWEST)

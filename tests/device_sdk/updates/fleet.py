@@ -1,0 +1,204 @@
+"""A real server with signing keys, an operator, and a line to it on which answers can be exchanged."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from tuf.api.metadata import Metadata, Root
+
+from device_sdk.bundle import Bundle
+from device_sdk.checkin import CheckInReport, Client
+from device_sdk.device import Device
+from server.updates import signing
+from server.updates.keys import public_key, read_key
+from server.updates.roots import create
+
+KEY = bytes(range(32))
+TOKEN, OPERATOR = "a token to enrol with", "a token of the operator"
+
+Answer = bytes | Callable[[], Iterator[bytes]]
+"""What is sent instead of the server's own answer: bytes, or a source that may never end."""
+
+
+class Line(httpx.BaseTransport):
+    """Passes requests on, keeps every answer to a GET by its path, and gives ``exchanged`` ones instead."""
+
+    def __init__(self) -> None:
+        self._inner = httpx.HTTPTransport()
+        self.exchanged: dict[str, Answer] = {}
+        self.heard: dict[str, list[bytes]] = {}
+        self.sent = 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        if path in self.exchanged:
+            given = self.exchanged[path]
+            chunks = iter([given]) if isinstance(given, bytes) else given()
+            return httpx.Response(200, stream=_Stream(self._counted(chunks)))
+        answer = self._inner.handle_request(request)
+        content = answer.read()
+        answer.close()
+        if request.method == "GET" and answer.is_success:
+            self.heard.setdefault(path, []).append(content)
+        return httpx.Response(answer.status_code, headers=answer.headers, stream=_Stream(iter([content])))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _counted(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self.sent += len(chunk)
+            yield chunk
+
+
+class _Stream(httpx.SyncByteStream):
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._chunks
+
+
+@dataclass
+class Fleet:
+    """keys: the folder that ``idiolect updates init`` makes."""
+
+    url: str
+    keys: Path
+    operator: httpx.Client
+    bundle: Bundle
+    line: Line = field(default_factory=Line)
+
+    @property
+    def root(self) -> bytes:
+        """What the app ships."""
+        return (self.keys / "server" / "roots" / "1.root.json").read_bytes()
+
+    def publish(self, version: str, seed: int) -> bytes:
+        content = weights(self.bundle, seed)
+        answer = self.operator.post(
+            f"/v1/operator/models/{version}", content=content, params={"note": version, "published": True}
+        )
+        assert answer.is_success, answer.text
+        return content
+
+    def check_in(self, device: Device) -> CheckInReport:
+        with Client(self.url, transport=self.line, pause=lambda seconds: None) as client:
+            self.line._inner = httpx.HTTPTransport()
+            return device.check_in(client, TOKEN)
+
+    def metadata(self) -> dict[str, bytes]:
+        """Timestamp, and the snapshot and targets that it leads to, as served now; by role."""
+        return {role: content for role, (_, content) in self._walk().items()}
+
+    def paths(self) -> dict[str, str]:
+        """Where those lie."""
+        return {role: path for role, (path, _) in self._walk().items()}
+
+    def _walk(self) -> dict[str, tuple[str, bytes]]:
+        def get(path: str) -> tuple[str, bytes]:
+            answer = self.operator.get(path)
+            assert answer.is_success, answer.text
+            return path, answer.content
+
+        timestamp = get("/v1/updates/timestamp.json")
+        number = json.loads(timestamp[1])["signed"]["meta"]["snapshot.json"]["version"]
+        snapshot = get(f"/v1/updates/{number}.snapshot.json")
+        number = json.loads(snapshot[1])["signed"]["meta"]["targets.json"]["version"]
+        return {
+            "timestamp": timestamp,
+            "snapshot": snapshot,
+            "targets": get(f"/v1/updates/{number}.targets.json"),
+        }
+
+
+def weights(bundle: Bundle, seed: int) -> bytes:
+    from safetensors.numpy import save
+
+    rng = np.random.default_rng(seed)
+    moved = {
+        name: array + np.float32(0.01) * rng.standard_normal(array.shape).astype(np.float32)
+        if name in bundle.architecture.parameter_shapes()
+        else np.array(array)
+        for name, array in bundle.weights.items()
+    }
+    return save(moved)
+
+
+def signed_timestamp(keys: Path, snapshot: bytes, version: int, key: Path | None = None, hours: float = 1.0) -> bytes:
+    """What whoever holds the timestamp key can say; or another key."""
+    signer = read_key(key or keys / "server" / "keys" / "timestamp.pem", None)
+    number = json.loads(snapshot)["signed"]["version"]
+    return signing.signed_timestamp(snapshot, number, version, time.time() + 3600 * hours, signer)
+
+
+def signed_snapshot(keys: Path, targets: bytes, version: int) -> bytes:
+    """What whoever holds the snapshot key can say."""
+    signer = read_key(keys / "server" / "keys" / "snapshot.pem", None)
+    number = json.loads(targets)["signed"]["version"]
+    return signing.signed_snapshot(targets, number, version, time.time() + 3600, signer)
+
+
+def changed_root(content: bytes, signers: Mapping[Path, bool], days: float = 1.0) -> bytes:
+    """The next root. signers: which keys sign; whether each is a root key of the new root, which has no others."""
+    root = Metadata[Root].from_bytes(content).signed
+    root.version, root.expires = root.version + 1, datetime.now(UTC) + timedelta(days=days)
+    if not all(signers.values()) or any(
+        public_key(read_key(path, None)).keyid not in root.roles["root"].keyids for path in signers
+    ):
+        for keyid in list(root.roles["root"].keyids):
+            root.revoke_key(keyid, "root")
+    for path, belongs in signers.items():
+        if belongs:
+            root.add_key(public_key(read_key(path, None)), "root")
+    metadata = Metadata(root)
+    for path in signers:
+        metadata.sign(read_key(path, None), append=True)
+    return metadata.to_bytes()
+
+
+@contextmanager
+def running(folder: Path, bundle: Bundle, **changes: Any) -> Iterator[Fleet]:
+    import uvicorn
+
+    from server.app import create_app
+    from server.registry.initial import InitialModel
+    from server.settings import ServerSettings
+    from server.updates.settings import UpdateSettings
+
+    keys = folder / "keys"
+    create(keys, keys=3, threshold=2, days=2.0, root_passphrase=None, passphrase=None)
+    files = str(folder / "server.sqlite"), folder / "blobs"
+    settings = ServerSettings(
+        *files, TOKEN, OPERATOR, marginals_cap=math.inf, updates=UpdateSettings(keys / "server", **changes)
+    )
+    initial = InitialModel(dict(bundle.weights), bundle.version, bundle.words.digest, np.asarray(bundle.background))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(settings, initial), host="127.0.0.1", port=port, log_level="error")
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {OPERATOR}"}, timeout=120) as operator:
+            yield Fleet(url, keys, operator, bundle)
+    finally:
+        server.should_exit = True
+        thread.join(10)
