@@ -29,7 +29,7 @@ EXTENSIONS: Mapping[str, Axes] = {
     "unlisted words by letters": {
         "spelling": (0.25, 0.5, 1.0),
         "own_words": (0.25, 0.5, 0.75),
-        "unlisted_bonus": (0.0, 4.0, 8.0),
+        "unlisted_bonus": (-4.0, 0.0, 4.0),
     },
     "lambda of each device": {"automatic": (True,)},
 }

@@ -32,8 +32,8 @@ class Grid:
     scales: Axes = field(
         default_factory=lambda: {
             "language_model": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2),
-            "word_bonus": (-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0),
-            "unlisted_bonus": (-4.0, -2.0, 0.0, 2.0),
+            "word_bonus": (-1.0, 0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0),
+            "unlisted_bonus": (-8.0, -6.0, -4.0, -2.0, 0.0, 2.0),
         }
     )
     marginals: Axes = field(
