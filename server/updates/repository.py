@@ -50,15 +50,7 @@ class Repository:
 
     def renew(self) -> None:
         """Sign what is due. A new root in the folder is taken up first; one that is not in order is left there."""
-        with self._loading:
-            seen = self._files()
-            if seen != self._seen:
-                try:
-                    self._trust = _load(self._settings)
-                except ConfigurationError as error:
-                    log.error("updates: the root before stays: %s", error)
-                self._seen = seen
-        trust = self._trust
+        trust = self._newest()
         now = self._clock()
         with self._database.read() as connection:
             due = self._due(connection, trust, now)
@@ -78,7 +70,7 @@ class Repository:
             return None
         version, role = int(found[1]), found[2]
         if role == "root":
-            roots = self._trust.roots
+            roots = self._newest().roots  # before the timestamp that its keys sign is asked for
             return roots[version - 1].content if version <= len(roots) else None
         with self._database.read() as connection:
             return store.find(connection, role, version)
@@ -120,6 +112,18 @@ class Repository:
             row = store.Row(role, version, body, public_key(signer).keyid, expires, latest)
             store.keep(connection, row)
             rows[role] = row
+
+    def _newest(self) -> Trust:
+        """Roots and keys as the folder has them, read again when it has changed."""
+        with self._loading:
+            seen = self._files()
+            if seen != self._seen:
+                try:
+                    self._trust = _load(self._settings)
+                except ConfigurationError as error:
+                    log.error("updates: the root before stays: %s", error)
+                self._seen = seen
+            return self._trust
 
     def _files(self) -> tuple[tuple[str, int, int], ...]:
         """What tells whether the folder has changed."""

@@ -1,0 +1,325 @@
+"""What a device trusts, over time: handed on by roots, ended by expiry, and never by the server's word alone."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.device import Device
+from device_sdk.errors import CheckInError, ConfigurationError, MissingExtraError
+from device_sdk.updates.release import Release, Target, release_of
+from server.updates.roots import rotate, sign
+from tests.device_sdk.state.audit import findings
+from tests.device_sdk.updates.fleet import (
+    KEY,
+    Answer,
+    Fleet,
+    changed_root,
+    running,
+    signed_snapshot,
+    signed_timestamp,
+)
+
+pytest.importorskip("uvicorn")
+
+UPDATES = "/v1/updates/"
+DAY = 86_400.0
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Fleet]:
+    with running(tmp_path / "fleet", tiny_bundle) as found:
+        yield found
+
+
+def opened(folder: Path, bundle: Bundle, fleet: Fleet) -> Device:
+    return Device.open(folder, KEY, bundle, trusted_root=fleet.root)
+
+
+def signed_rotation(keys: Path, role: str | None, *signers: str, revoke: str | None = None) -> None:
+    """The owner replaces a key, and signs with these."""
+    assert rotate(keys, role=role, days=30.0, revoke=revoke).missing == 2
+    results = [sign(keys, keys / f"{name}.pem", None) for name in signers]
+    assert [each.complete for each in results] == [False] * (len(signers) - 1) + [True]
+
+
+def offset(monkeypatch: pytest.MonkeyPatch, days: float) -> None:
+    """The clock by which a device judges expiry is so far ahead."""
+
+    class Shifted(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:  # type: ignore[override]
+            return datetime.datetime.now(tz) + datetime.timedelta(days=days)
+
+    monkeypatch.setattr(
+        "tuf.ngclient._internal.trusted_metadata_set.datetime",
+        SimpleNamespace(datetime=Shifted, timezone=datetime.timezone),
+    )
+
+
+def test_keys_are_rotated_and_devices_follow(fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """A root key is replaced, and signed in by its successor and one that stays; then every online key."""
+    old = json.loads(fleet.root)["signed"]["roles"]["root"]["keyids"]
+    with opened(tmp_path / "state", tiny_bundle, fleet) as device:
+        fleet.publish("first", 1)
+        assert fleet.check_in(device).new_model
+        signed_rotation(fleet.keys, "root", "root-1", "root-2", "root-4", revoke=_key_id(fleet.keys / "root-1.pem"))
+        for role in ("timestamp", "snapshot", "targets"):
+            signed_rotation(fleet.keys, role, "root-2", "root-4")
+        fleet.publish("second", 2)
+        report = fleet.check_in(device)
+        assert (report.updates_refused, device.model_version) == ((), "second")
+    chain = sorted(fleet.line.heard.keys() & {f"{UPDATES}{number}.root.json" for number in range(9)})
+    assert chain == [f"{UPDATES}{number}.root.json" for number in (2, 3, 4, 5)]
+    newest = json.loads(fleet.line.heard[f"{UPDATES}5.root.json"][0])["signed"]["roles"]
+    assert len(set(old) & set(newest["root"]["keyids"])) == 2
+    assert findings(tmp_path / "state", KEY, tiny_bundle) == []
+    with opened(tmp_path / "state", tiny_bundle, fleet) as device:  # what was handed on is remembered
+        assert fleet.check_in(device).updates_refused == ()
+        assert len(fleet.line.heard[f"{UPDATES}2.root.json"]) == 1, "roots are fetched once"
+        device.forget()
+        assert device._store.names("updates") == []
+        assert fleet.check_in(device).updates_refused == ()
+        assert device.model_version == "second"
+
+
+def test_stolen_online_keys_cannot_bring_back_an_old_release_and_a_new_root_ends_them(
+    fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle
+) -> None:
+    with opened(tmp_path / "state", tiny_bundle, fleet) as device:
+        fleet.publish("first", 1)
+        fleet.check_in(device)
+        first = fleet.metadata()
+        fleet.publish("second", 2)
+        fleet.check_in(device)
+        far = int(time.time()) + 10**8
+        snapshot = signed_snapshot(fleet.keys, first["targets"], far)
+        number = json.loads(first["targets"])["signed"]["version"]
+        fleet.line.exchanged = {
+            f"{UPDATES}timestamp.json": signed_timestamp(fleet.keys, snapshot, far),
+            f"{UPDATES}{far}.snapshot.json": snapshot,
+            f"{UPDATES}{number}.targets.json": first["targets"],
+        }
+        (refused,) = fleet.check_in(device).updates_refused
+        assert "targets.json version" in refused and "model second and marginals 0 stay" in refused
+        fleet.line.exchanged = {}
+        fleet.publish("third", 3)
+        (refused,) = fleet.check_in(device).updates_refused
+        assert "New timestamp version" in refused, "the thieves' timestamp is ahead of every honest one"
+        device.recognise(np.zeros(9600, np.float32))
+        for role in ("timestamp", "snapshot"):
+            signed_rotation(fleet.keys, role, "root-1", "root-3")
+        assert fleet.check_in(device).updates_refused == ()
+        assert device.model_version == "third"
+
+
+def test_metadata_that_is_served_on_is_refused_once_it_has_expired(
+    fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device's clock goes on, the answers do not: first the timestamp's day is over, then the root's two."""
+    with opened(tmp_path / "state", tiny_bundle, fleet) as device:
+        fleet.publish("first", 1)
+        fleet.check_in(device)
+        frozen = dict(zip(fleet.paths().values(), fleet.metadata().values(), strict=True))
+        fleet.publish("second", 2)
+        for days, role in ((1.5, "timestamp"), (3.0, "root")):
+            with monkeypatch.context() as patched:
+                offset(patched, days)
+                fleet.line.exchanged = dict(frozen)
+                (refused,) = fleet.check_in(device).updates_refused
+                assert f"{role}.json is expired" in refused and device.model_version == "first"
+                fleet.line.exchanged = {}
+        with monkeypatch.context() as patched:
+            offset(patched, 0.25)
+            assert fleet.check_in(device).updates_refused == ()
+        assert device.model_version == "second"
+
+
+def test_a_prolonged_root_ends_its_expiry(fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    first, keys = fleet.root, fleet.keys
+    signers = {keys / f"root-{number}.pem": True for number in (1, 2)}
+    expired = changed_root(first, signers, days=-1.0)
+    with opened(tmp_path / "state", tiny_bundle, fleet) as device:
+        fleet.publish("first", 1)
+        fleet.line.exchanged = {f"{UPDATES}2.root.json": expired}
+        (refused,) = fleet.check_in(device).updates_refused
+        assert "root.json is expired" in refused and device.model_version == tiny_bundle.version
+        device.recognise(np.zeros(9600, np.float32))
+        fleet.line.exchanged |= {f"{UPDATES}3.root.json": changed_root(expired, signers, days=1.0)}
+        assert fleet.check_in(device).updates_refused == ()
+        assert device.model_version == "first"
+
+
+def test_the_answer_to_a_check_in_cannot_send_a_device_back(fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """The first model is still among the signed targets: that it is not the current one is signed, too."""
+    with opened(tmp_path / "state", tiny_bundle, fleet) as device:
+        fleet.publish("first", 1)
+        fleet.check_in(device)
+        first = fleet.operator.get("/v1/operator/models").json()["models"][0]
+        fleet.publish("second", 2)
+        assert fleet.check_in(device).new_model
+        fleet.line.exchanged = {
+            "/v1/check-in": json.dumps(
+                {
+                    "model_version": first["version"],
+                    "model_sha256": first["sha256"],
+                    "marginals_version": 0,
+                    "round": None,
+                    "retry_after_seconds": 60.0,
+                }
+            ).encode()
+        }
+        report = fleet.check_in(device)
+        assert (first["version"], report.new_model, report.model_version) == ("first", False, "second")
+        fleet.line.exchanged = {}
+        fleet.operator.post("/v1/operator/models/first/publish")  # the operator may: it is signed as current
+        assert fleet.check_in(device).new_model and device.model_version == "first"
+
+
+def _other_distribution(message: dict[str, object]) -> bytes:
+    values = np.frombuffer(base64.b64decode(str(message["probabilities"])), "<f8")[::-1]
+    return json.dumps(message | {"probabilities": base64.b64encode(values.tobytes()).decode()}).encode()
+
+
+@pytest.mark.parametrize(
+    ("tampered", "why"),
+    [
+        (_other_distribution, "sha256: found"),
+        (lambda message: json.dumps(message | {"words_digest": "0" * 64}).encode(), "another version or word list"),
+        (lambda message: json.dumps(message | {"marginals_version": 9}).encode(), "another version or word list"),
+        (lambda message: json.dumps(message | {"probabilities": "AAAA"}).encode(), "found 3 bytes"),
+        (lambda message: json.dumps(message | {"probabilities": "?"}).encode(), "probabilities cannot be read"),
+        (lambda message: b"{}", "fields cannot be read"),
+        (lambda message: b" " * (1 << 20), "found more than"),
+    ],
+    ids=["values", "words", "version", "short", "base64", "message", "long"],
+)
+def test_marginals_are_those_that_were_signed(
+    marginals: tuple[Fleet, Device, dict[str, object]], tampered: Callable[[dict[str, object]], bytes], why: str
+) -> None:
+    fleet, device, message = marginals
+    answer: Answer = tampered(message)
+    fleet.line.exchanged = {"/v1/marginals/1": answer}
+    report = fleet.check_in(device)
+    fleet.line.exchanged = {}
+    assert (report.marginals_version, report.new_marginals) == (0, False)
+    (refused,) = report.updates_refused
+    assert refused.startswith("marginals 1: ") and why in refused and refused.endswith("; marginals 0 stay")
+    try:
+        assert fleet.check_in(device).new_marginals
+    finally:
+        device.forget()
+
+
+@pytest.fixture(scope="module")
+def marginals(
+    tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle
+) -> Iterator[tuple[Fleet, Device, dict[str, object]]]:
+    """A server with marginals of its own, a device without, and what the server says of them."""
+    folder = tmp_path_factory.mktemp("marginals")
+    with running(folder / "fleet", tiny_bundle) as fleet, opened(folder / "state", tiny_bundle, fleet) as device:
+        values = np.asarray(tiny_bundle.background, np.float64) + 1e-4
+        values /= values.sum()
+        body = {"probabilities": base64.b64encode(values.astype("<f8").tobytes()).decode(), "publish": True}
+        answer = fleet.operator.post("/v1/operator/marginals", json=body)
+        assert answer.is_success, answer.text
+        yield fleet, device, fleet.operator.get("/v1/marginals/1").json()
+
+
+def test_a_server_without_signatures_gives_a_trusting_device_nothing(
+    fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from server.updates.repository import Repository
+
+    fleet.publish("first", 1)
+    with opened(tmp_path / "state", tiny_bundle, fleet) as device:
+        with monkeypatch.context() as patched:
+            patched.setattr(Repository, "document", lambda self, name: None)
+            report = fleet.check_in(device)
+            assert "status 404, unknown_metadata" in report.updates_refused[0]
+            assert device.model_version == tiny_bundle.version
+        assert fleet.check_in(device).new_model
+    with Device.open(tmp_path / "plain", KEY, tiny_bundle) as device:  # who trusts the server needs no signature
+        report = fleet.check_in(device)
+        assert (report.updates_refused, report.model_version) == ((), "first")
+        assert device._store.names("updates") == []
+
+
+def test_a_root_that_is_none_is_refused_when_the_device_is_opened(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    other = json.dumps({"signed": {"_type": "targets", "version": 1}, "signatures": []}).encode()
+    for content, why in (
+        (b"", "cannot be read"),
+        (b"[]", "cannot be read"),
+        (other, "found metadata of role 'targets'"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"trusted_root: {why}"):
+            Device.open(tmp_path / "state", KEY, tiny_bundle, trusted_root=content)
+    Device.open(tmp_path / "state", KEY, tiny_bundle).close()
+
+
+def test_a_root_that_does_not_sign_itself_is_refused_by_name(fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    root = json.loads(fleet.root)
+    root["signatures"] = root["signatures"][:1]
+    with (
+        Device.open(tmp_path / "state", KEY, tiny_bundle, trusted_root=json.dumps(root).encode()) as device,
+        pytest.raises(ConfigurationError, match="trusted_root: root was signed by 1/2 keys"),
+    ):
+        fleet.check_in(device)
+
+
+def test_without_the_library_a_trusted_root_is_an_error_that_names_the_extra(
+    tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("device_sdk.updates.trust.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'idiolect\[secure-updates\]'"):
+        Device.open(tmp_path / "state", KEY, tiny_bundle, trusted_root=b"{}")
+
+
+HASHES = {"sha256": "0" * 64}
+GOOD = {
+    "models/a.safetensors": (5, HASHES, {}),
+    "models/b.safetensors": (6, HASHES, {"current": True, "teacher": "a"}),
+    "marginals/3.float64": (8, HASHES, {"current": True, "words_digest": "d"}),
+}
+
+
+def test_a_release_is_what_is_marked_as_current() -> None:
+    assert release_of(GOOD) == Release(
+        Target("models/b.safetensors", "b", 6, "0" * 64),
+        Target("models/a.safetensors", "a", 5, "0" * 64),
+        Target("marginals/3.float64", "3", 8, "0" * 64),
+        "d",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"models/a.safetensors": (5, HASHES, {"current": True})}, "found 2 targets models/"),
+        ({"models/b.safetensors": (5, HASHES, {"current": 1})}, "found 0 targets models/"),
+        ({"models/b.safetensors": (5, HASHES, None)}, "found 0 targets models/"),
+        ({"marginals/3.float64": (8, HASHES, [])}, "found 0 targets marginals/"),
+        ({"models/b.safetensors": (6, HASHES, {"current": True, "teacher": "c"})}, "c.safetensors is not among them"),
+        ({"models/b.safetensors": (6, {"sha512": ""}, {"current": True})}, "expected sha256"),
+    ],
+)
+def test_targets_that_do_not_say_what_is_current_are_refused(
+    changes: dict[str, tuple[int, dict[str, str], object]], why: str
+) -> None:
+    with pytest.raises(CheckInError, match=why):
+        release_of(GOOD | changes)
+
+
+def _key_id(path: Path) -> str:
+    from server.updates.keys import public_key, read_key
+
+    return public_key(read_key(path, None)).keyid
