@@ -108,7 +108,8 @@ FILES: Mapping[str, str] = {
     r"lock": "empty; locked by the one process that owns the folder",
     r"profiles": "a folder of such folders, one for each of several users",
 }
-"""Pattern of a file's name -> what it is. Nothing is written outside the folder; SQLite's temporaries are in memory."""
+"""Pattern of a file's name -> what it is. Nothing else of a user is written; SQLite's temporaries are in
+memory. Metadata of updates, which is public, is checked in a temporary folder elsewhere."""
 
 
 def record_of(table: str, name: str) -> Record | None:

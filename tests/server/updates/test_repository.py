@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,7 @@ def test_a_crash_while_signing_leaves_the_metadata_of_before(
 ) -> None:
     before = registry.versions()
     registry.publish("second")
-    written = []
+    written: list[str] = []
     keep = metadata_store.keep
 
     def fail(connection: Any, row: metadata_store.Row) -> None:
@@ -245,4 +245,4 @@ def test_the_route_serves_metadata_and_nothing_where_there_are_no_keys(tmp_path:
 @pytest.mark.parametrize("name", ["timestamp", "snapshot", "targets"])
 def test_lifetimes_are_checked(name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"updates\.{name}: found 0"):
-        UpdateSettings(Path("keys"), **{name: 0.0})
+        replace(UpdateSettings(Path("keys")), **{name: 0.0})
