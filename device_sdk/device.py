@@ -321,6 +321,8 @@ class Device:
                 remembered=sum(1 for each in self._recent.contents() if each.sound),
                 waiting=len(self._store.names("outbox")),
                 consent=knowledge.consent,
+                sequences=len(cache.ngrams.ngrams),
+                sequences_kept=knowledge.keep_ngrams,
             )
 
     def forget(self) -> None:

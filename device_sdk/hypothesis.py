@@ -12,9 +12,10 @@ class Scores:
     """Where a hypothesis' score came from. Every part is a natural logarithm (nats), before any weighting.
 
     acoustic: log p(tokens | audio) of the transducer, all merged alignments that the beam kept.
-    ngram: log p(words </s>) of the n-gram; 0.0 where the bundle or the install has none.
-    neural: log p(words </s>) of the neural LM; 0.0 where the bundle has none.
-    personal: sum over words of lambda * log(g(w) / u(w)), the marginal adaptation (paper 002, eq. 1).
+    ngram: log p(words </s>) of the n-gram; 0.0 where the bundle or the install has none. neural: the same of the neural
+        LM. Both with the letters of unlisted words, where the bundle's combination weighs these.
+    personal: sum over words of lambda * log(g(w) / u(w)), the marginal adaptation (paper 002, eq. 1), and whatever else
+        of the user's own speech the combination weighs.
     hotword: boost of completed hotwords.
     """
 

@@ -21,9 +21,10 @@ class Learned:
     """What the device has learned, for its user to read; never what was said.
 
     utterances: whose words are counted; words: the most frequent with their counts; unlisted: how many distinct words
-    it counts that never leave the device. steps: taken since the model ``model_version`` came; rollbacks: how often
-    what they made was taken back. remembered: utterances in memory just now. marginal_reports, delta_reports: sent so
-    far; waiting: reports not sent yet. consent: what the user has agreed to.
+    it counts that never leave the device. sequences: of two or three words that it counts, which never leave it either;
+    sequences_kept: whether they are on the disk too. steps: taken since the model ``model_version`` came; rollbacks:
+    how often what they made was taken back. remembered: utterances in memory just now. marginal_reports, delta_reports:
+    sent so far; waiting: reports not sent yet. consent: what the user has agreed to.
     """
 
     utterances: int
@@ -38,6 +39,8 @@ class Learned:
     remembered: int = 0
     waiting: int = 0
     consent: Consent = field(default_factory=Consent)
+    sequences: int = 0
+    sequences_kept: bool = False
 
     def describe(self) -> tuple[str, ...]:
         """The same in plain sentences."""
@@ -49,6 +52,9 @@ class Learned:
             f"{_number(self.unlisted, 'further word')} of no public list: counted here, and never sent.",
             f"It has taken {_number(self.steps, 'learning step')} since model {self.model_version} came.",
         ]
+        if self.sequences:
+            where = "kept here, and never sent" if self.sequences_kept else "in memory only, and never sent"
+            sentences.insert(2, f"{_number(self.sequences, 'sequence')} of two or three words: {where}.")
         if self.rollbacks:
             sentences.append(f"What it learned was taken back {_number(self.rollbacks, 'time')}, since it did harm.")
         sentences += [

@@ -61,10 +61,12 @@ def test_they_outlive_the_app_only_where_it_allows_that(tmp_path: Path, bundle: 
         say(device)
         assert device._knowledge.cache.ngrams.ngrams == pytest.approx(expected)
         assert device._store.get("counts", "ngrams") is None
+        assert f"{len(expected)} sequences of two or three words: in memory only" in str(device.learned())
     keeping = DeviceSettings(keep_ngrams=True)
     with Device.open(tmp_path, KEY, bundle, keeping) as device:
-        assert not device._knowledge.cache.ngrams.ngrams
+        assert "sequences" not in str(device.learned())
         say(device)
+        assert f"{len(expected)} sequences of two or three words: kept here" in str(device.learned())
     with Device.open(tmp_path, KEY, bundle, keeping) as device:
         assert device._knowledge.cache.ngrams.ngrams == pytest.approx(expected)
     assert findings(tmp_path, KEY, bundle) == []
