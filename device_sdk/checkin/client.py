@@ -137,7 +137,7 @@ class Client:
                         if len(content) > most:
                             raise CheckInError(f"{where}: found more than {most} bytes; the download is dropped")
                         if time.monotonic() - started > seconds:
-                            raise CheckInError(f"{where}: not there after {seconds:.0f} s; the download is dropped")
+                            raise CheckInError(f"{where}: not there after {seconds:.3g} s; the download is dropped")
             except httpx.HTTPError as error:
                 trouble = f"{type(error).__name__}: {error}"
                 continue

@@ -16,6 +16,8 @@ import pytest
 from device_sdk.bundle import Bundle
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError, ConfigurationError, MissingExtraError
+from device_sdk.learning import LearningSettings, TeacherSettings
+from device_sdk.settings import DeviceSettings
 from device_sdk.updates.release import Release, Target, release_of
 from server.updates.roots import rotate, sign
 from tests.device_sdk.state.audit import findings
@@ -233,6 +235,58 @@ def marginals(
         answer = fleet.operator.post("/v1/operator/marginals", json=body)
         assert answer.is_success, answer.text
         yield fleet, device, fleet.operator.get("/v1/marginals/1").json()
+
+
+def test_an_answer_that_never_comes_to_an_end_is_left_after_its_time(
+    fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte now and then would keep a device busy for as long as the length that is allowed lasts."""
+
+    def drip() -> Iterator[bytes]:
+        for _ in range(10_000):
+            time.sleep(0.02)
+            yield b" "
+
+    monkeypatch.setattr("device_sdk.updates.metadata.METADATA_SECONDS", 0.3)
+    fleet.publish("first", 1)
+    with opened(tmp_path / "state", tiny_bundle, fleet) as device:
+        fleet.line.exchanged = {f"{UPDATES}timestamp.json": drip}
+        (refused,) = fleet.check_in(device).updates_refused
+        assert "not there after 0.3 s; the download is dropped" in refused
+        assert fleet.line.sent < 1000
+        monkeypatch.undo()
+        fleet.line.exchanged = {}
+        assert fleet.check_in(device).new_model
+
+
+def test_a_teacher_is_the_one_that_was_signed(fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """Everything else of the release is taken; the teacher follows when its bytes are the signed ones."""
+    from server.registry.models import add_model, store
+    from server.registry.publications import publish
+    from server.storage.blobs import FolderBlobs
+    from server.storage.database import Database
+
+    folder = fleet.keys.parent
+    database, blobs = Database(f"sqlite:///{folder / 'server.sqlite'}"), FolderBlobs(folder / "blobs", tidy=False)
+    made = {}
+    for name, factor in (("teacher", 1.01), ("student", 0.99)):
+        moved = {each: array * np.float32(factor) for each, array in tiny_bundle.weights.items()}
+        made[name] = store(blobs, moved, {"version": name})
+    with database.write() as connection:
+        add_model(connection, "teacher", made["teacher"], now=time.time())
+        add_model(connection, "student", made["student"], now=time.time(), teacher="teacher")
+        publish(connection, "model", "student", time.time(), "")
+    database.close()
+    settings = DeviceSettings(learning=LearningSettings(teacher=TeacherSettings(schedule="server")))
+    with Device.open(tmp_path / "state", KEY, tiny_bundle, settings, trusted_root=fleet.root) as device:
+        fleet.line.exchanged = {"/v1/models/teacher": blobs.get(f"models/{made['student'].sha256}.safetensors")}
+        report = fleet.check_in(device)
+        assert (report.model_version, report.teacher_version) == ("student", None)
+        (refused,) = report.updates_refused
+        assert refused.startswith("teacher: models/teacher.safetensors: ") and refused.endswith("; the teacher stays")
+        fleet.line.exchanged = {}
+        report = fleet.check_in(device)
+        assert (report.updates_refused, report.teacher_version) == ((), "teacher")
 
 
 def test_a_server_without_signatures_gives_a_trusting_device_nothing(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -244,5 +244,6 @@ def test_the_route_serves_metadata_and_nothing_where_there_are_no_keys(tmp_path:
 
 @pytest.mark.parametrize("name", ["timestamp", "snapshot", "targets"])
 def test_lifetimes_are_checked(name: str) -> None:
+    changes: dict[str, Any] = {name: 0.0}
     with pytest.raises(ConfigurationError, match=rf"updates\.{name}: found 0"):
-        replace(UpdateSettings(Path("keys")), **{name: 0.0})
+        UpdateSettings(Path("keys"), **changes)
