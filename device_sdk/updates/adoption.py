@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -25,6 +26,8 @@ __all__ = ["adopt"]
 _PATIENCE = 60.0
 _SLOWEST = 16_384
 """Seconds that every download may take, and bytes a second that it brings at least beyond these."""
+_HEADER = 1 << 20
+"""Bytes that a weights file may have beside its values."""
 
 
 def adopt(client: Client, knowledge: Knowledge, settings: DeviceSettings, trusted_root: bytes) -> Adopted:
@@ -41,7 +44,7 @@ def adopt(client: Client, knowledge: Knowledge, settings: DeviceSettings, truste
         return Adopted(refused=(f"updates: {error}; model {version[0]} and marginals {version[1]} stay",))
     try:
         if release.model.version != version[0]:
-            content = _file(client, release.model)
+            content = _file(client, release.model, knowledge)
             knowledge.adopt(records.Published(release.model.version, content), settings.learning.keep)
     except CheckInError as error:
         refused.append(f"model {release.model.version}: {error}; model {version[0]} stays")
@@ -62,7 +65,14 @@ def adopt(client: Client, knowledge: Knowledge, settings: DeviceSettings, truste
     )
 
 
-def _file(client: Client, target: Target) -> bytes:
+def _file(client: Client, target: Target, knowledge: Knowledge) -> bytes:
+    """CheckInError: other bytes than signed, or more than weights of this device's architecture can have: they are held
+    in memory, whoever signed them."""
+    architecture = knowledge.base.architecture
+    shapes = architecture.parameter_shapes() | architecture.constant_shapes()
+    most = _HEADER + 4 * sum(math.prod(shape) for shape in shapes.values())
+    if target.length > most:
+        raise CheckInError(f"{target.name}: length: found {target.length} as signed, expected at most {most}")
     content = _download(client, f"/v1/models/{quote(target.version, safe='')}", target.length)
     target.check(content)
     return content
@@ -72,11 +82,13 @@ def _adopt_teacher(client: Client, target: Target | None, knowledge: Knowledge) 
     if target is None:
         knowledge.adopt_teacher(None)
     elif target.version != knowledge.student.teacher_version:
-        knowledge.adopt_teacher(records.Published(target.version, _file(client, target)))
+        knowledge.adopt_teacher(records.Published(target.version, _file(client, target, knowledge)))
 
 
 def _adopt_marginals(client: Client, release: Release, knowledge: Knowledge) -> None:
     target, words = release.marginals, knowledge.base.words
+    if target.length != 8 * len(words):
+        raise CheckInError(f"{target.name}: length: found {target.length} as signed, expected {8 * len(words)}")
     limit = 2 * target.length + 4096  # base64, and the message around it
     try:
         message = Marginals.model_validate_json(_download(client, f"/v1/marginals/{target.version}", limit))

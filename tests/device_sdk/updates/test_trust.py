@@ -19,7 +19,9 @@ from device_sdk.errors import CheckInError, ConfigurationError, MissingExtraErro
 from device_sdk.learning import LearningSettings, TeacherSettings
 from device_sdk.settings import DeviceSettings
 from device_sdk.updates.release import Release, Target, release_of
+from server.updates.keys import public_key, read_key
 from server.updates.roots import rotate, sign
+from server.updates.signing import Published, signed_targets
 from tests.device_sdk.state.audit import findings
 from tests.device_sdk.updates.fleet import (
     KEY,
@@ -259,6 +261,32 @@ def test_an_answer_that_never_comes_to_an_end_is_left_after_its_time(
         assert fleet.check_in(device).new_model
 
 
+def test_lengths_beyond_what_the_device_could_use_are_refused_before_anything_comes(
+    fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle
+) -> None:
+    """By somebody who has stolen every online key, and would fill the device's memory."""
+    far, sign_with = int(time.time()) + 10**6, read_key(fleet.keys / "server" / "keys" / "targets.pem", None)
+    files = [
+        Published("models/huge.safetensors", 1 << 40, "0" * 64, {"current": True}),
+        Published("marginals/7.float64", 1 << 40, "0" * 64, {"current": True, "words_digest": "d"}),
+    ]
+    targets = signed_targets(files, far, time.time() + 3600, sign_with)
+    snapshot = signed_snapshot(fleet.keys, targets, far)
+    timestamp = signed_timestamp(fleet.keys, snapshot, far)
+    fleet.line.exchanged = {
+        f"{UPDATES}timestamp.json": timestamp,
+        f"{UPDATES}{far}.snapshot.json": snapshot,
+        f"{UPDATES}{far}.targets.json": targets,
+        "/v1/models/huge": b"unasked",
+        "/v1/marginals/7": b"unasked",
+    }
+    with opened(tmp_path / "state", tiny_bundle, fleet) as device:
+        refused = fleet.check_in(device).updates_refused
+        assert [each.split(":")[0] for each in refused] == ["model huge", "marginals 7"]
+        assert all("length: found 1099511627776 as signed" in each for each in refused)
+        assert fleet.line.sent == len(targets) + len(snapshot) + len(timestamp)
+
+
 def test_a_teacher_is_the_one_that_was_signed(fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle) -> None:
     """Everything else of the release is taken; the teacher follows when its bytes are the signed ones."""
     from server.registry.models import add_model, store
@@ -374,6 +402,4 @@ def test_targets_that_do_not_say_what_is_current_are_refused(
 
 
 def _key_id(path: Path) -> str:
-    from server.updates.keys import public_key, read_key
-
     return public_key(read_key(path, None)).keyid
