@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from rescoring.combination import CombinationWeights
 from server.simulation.meetings.personal import Method, Shipped
@@ -17,10 +17,12 @@ from server.simulation.meetings.scores import Listener
 from server.simulation.meetings.tuning import Axes, adaptation_errors, choose
 from server.simulation.progress import Tell
 
-__all__ = ["ALL", "EXTENSIONS", "FOLLOWING", "Extended", "extend"]
+__all__ = ["ALL", "EXTENSIONS", "FOLLOWING", "YARDSTICK", "Extended", "extend"]
 
 FOLLOWING = "personal part after each utterance"
 ALL = "extensions together"
+YARDSTICK = "yardstick: best entries are known"
+"""Counts of the entries with the fewest errors: what better counts could be worth at most."""
 
 EXTENSIONS: Mapping[str, Axes] = {
     "counts by posterior": {"posterior_scale": (0.1, 0.2, 0.35, 0.5, 1.0)},
@@ -59,10 +61,11 @@ def extend(
     rounds: int,
     tell: Tell = lambda *_: None,
 ) -> Extended:
-    """Choose each extension's settings, then lambda, the smoothing and beta of all that are kept together."""
+    """Choose each extension's settings, then lambda, the smoothing and beta of all that are kept together, and of the
+    yardstick."""
 
-    def errors_of(weights: CombinationWeights) -> int:
-        return adaptation_errors(clients, shipped, Method(weights), rounds)
+    def errors_of(weights: CombinationWeights, ranks: Literal["first", "errors"] = "first") -> int:
+        return adaptation_errors(clients, shipped, Method(weights, ranks), rounds)
 
     following = replace(start, refresh="utterance")
     methods = {FOLLOWING: Method(following)}
@@ -80,6 +83,9 @@ def extend(
     again = _chosen(_AGAIN, whole, errors_of, partial(tell, ALL))
     methods[ALL] = Method(replace(whole, **again))
     errors[ALL] = errors_of(methods[ALL].weights)
+    known = _chosen(_AGAIN, following, partial(errors_of, ranks="errors"), partial(tell, YARDSTICK))
+    methods[YARDSTICK] = Method(replace(following, **known), "errors")
+    errors[YARDSTICK] = errors_of(methods[YARDSTICK].weights, "errors")
     return Extended(methods, errors, tuple(kept))
 
 

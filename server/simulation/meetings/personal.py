@@ -28,10 +28,11 @@ Array = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Method:
     """A way to adapt: the weights of a device, and whose order eq. 3 goes by: the ``first`` pass' as in paper 002, or
-    the ``second``'s as on a device."""
+    the ``second``'s as on a device. ``errors`` counts the entry with the fewest word errors alone: a yardstick, for
+    which somebody would have to know what was said."""
 
     weights: CombinationWeights
-    ranks: Literal["first", "second"] = "first"
+    ranks: Literal["first", "second", "errors"] = "first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def learned(
     scores: of the second pass [N]. adapted: by which they came about.
     """
     weights = how.weights
-    shares = counted(scores, how)
+    shares = counted(scores, how) if how.ranks != "errors" else np.eye(len(scores))[heard.errors.argmin()]
     found: Array = np.bincount(heard.flat, shares[heard.owner], minlength=len(known.counts)).astype(np.float64)
     left = decay(weights.half_life)
     state = replace(

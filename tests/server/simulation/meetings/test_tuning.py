@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rescoring.combination import CombinationWeights
-from server.simulation.meetings.extensions import ALL, EXTENSIONS, FOLLOWING, extend
+from server.simulation.meetings.extensions import ALL, EXTENSIONS, FOLLOWING, YARDSTICK, extend
 from server.simulation.meetings.personal import Method
 from server.simulation.meetings.rounds import baseline
 from server.simulation.meetings.scores import listeners
@@ -41,9 +41,11 @@ def test_the_baseline_is_tuned_first_and_marginals_do_not_change_it() -> None:
 def test_what_does_not_earn_its_place_is_left_out() -> None:
     start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0, refresh="round")
     found = extend(CLIENTS, SHIPPED, start, 2)
-    assert list(found.methods) == [FOLLOWING, *EXTENSIONS, ALL]
+    assert list(found.methods) == [FOLLOWING, *EXTENSIONS, ALL, YARDSTICK]
     for name in EXTENSIONS:
         assert (name in found.kept) == (found.errors[name] < found.errors[FOLLOWING])
+    assert [name for name, how in found.methods.items() if how.ranks == "errors"] == [YARDSTICK]
+    assert found.errors[YARDSTICK] <= found.errors[FOLLOWING], "better counts, chosen weights"
     whole = found.methods[ALL].weights
     assert bool(whole.posterior_scale) == ("counts by posterior" in found.kept)
     assert bool(whole.context) == ("cached n-grams" in found.kept)
