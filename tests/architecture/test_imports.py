@@ -22,6 +22,7 @@ CASES = [
     ("server.simulation", {"torch", "onnx", "fastapi"}),
     ("server.commands.simulate", {"torch", "onnx", "fastapi"}),
     ("server.corpora", {"torch", "onnx", "fastapi"}),
+    ("server.simulation.meetings.measures", {"torch", "onnx", "onnxruntime", "fastapi", "espeakng_loader"}),
 ]
 
 
