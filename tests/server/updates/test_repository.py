@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +28,7 @@ from server.updates.repository import Repository
 from server.updates.roots import create, rotate, sign
 from server.updates.settings import DAY, UpdateSettings
 from tests.server.parties import DIGEST, WORDS, initial, settings
+from tests.server.postgres import postgres_server
 
 NOW = 1_800_000_000.0
 
@@ -74,8 +77,14 @@ class Registry:
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[Registry]:
+    with opened(tmp_path, f"sqlite:///{tmp_path / 'server.db'}") as found:
+        yield found
+
+
+@contextmanager
+def opened(tmp_path: Path, url: str) -> Iterator[Registry]:
     create(tmp_path / "keys", keys=2, threshold=1, days=365.0, root_passphrase=None, passphrase=None)
-    database, blobs = Database(f"sqlite:///{tmp_path / 'server.db'}"), FolderBlobs(tmp_path / "blobs")
+    database, blobs = Database(url), FolderBlobs(tmp_path / "blobs")
     clock = [NOW]
     register_initial(database, blobs, initial(), NOW)
     updates = Repository(UpdateSettings(tmp_path / "keys" / "server"), database, lambda: clock[0])
@@ -135,6 +144,28 @@ def test_a_device_between_two_versions_still_finds_what_its_timestamp_names(regi
     with registry.database.read() as connection:
         kept = connection.execute(select(update_metadata.c.role)).scalars().all()
     assert {role: kept.count(role) for role in kept} == {"targets": 8, "snapshot": 8, "timestamp": 8}
+
+
+def _signed_once_by_many(registry: Registry) -> None:
+    """Devices that ask at once find one new version of everything, and the same."""
+    before = registry.versions()
+    registry.publish("second")
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(lambda _: registry.updates.document("timestamp.json"), range(16)))
+    assert len(found) == 1
+    assert registry.versions() == tuple(version + 1 for version in before)
+
+
+def test_many_who_ask_at_once_get_the_same(registry: Registry) -> None:
+    _signed_once_by_many(registry)
+
+
+@pytest.mark.postgres
+def test_postgresql_keeps_metadata_the_same_way(tmp_path: Path) -> None:
+    with postgres_server() as url, opened(tmp_path, url) as registry:
+        _signed_once_by_many(registry)
+        registry.clock[0] = NOW + 200 * DAY
+        assert registry.versions() == (int(NOW + 200 * DAY),) * 3
 
 
 @pytest.mark.parametrize("survives", [0, 1, 2])
