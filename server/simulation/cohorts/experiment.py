@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from safetensors.numpy import load_file
 
 from device_sdk.bundle import Bundle
@@ -30,14 +28,13 @@ from server.simulation.cohorts.measures import errors, newly_frequent, says_any
 from server.simulation.cohorts.methods import CohortSettings, Method
 from server.simulation.cohorts.rounds import learn, transcribe
 from server.simulation.cohorts.speech import Clip, Said, clips_each, kept
+from server.simulation.progress import Tell, progress
 from server.training.data import Example
 from server.training.trainer import write_atomically
 
 __all__ = ["INITIAL", "Experiment", "Row", "Scale", "methods", "run_rows", "teacher_name"]
 
 INITIAL = "initial"
-Tell = Callable[[str, int, int], None]
-"""(what is being done, done, all)."""
 
 _TEST_SEED = 2  # of people who spoke in no test before the settings below were chosen
 _LONGEST, _TURNS = 20, 4000  # words of a sentence and turns of meetings of the second pass
@@ -294,18 +291,3 @@ def _read_row(path: Path) -> Row:
         return Row(**held, curve=curve, **texts)  # type: ignore[arg-type]
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"{path}: not a finished row ({error!r}); delete it to have it run again") from error
-
-
-@contextmanager
-def progress() -> Iterator[Tell]:
-    """Bars on standard error, one for each thing that is reported."""
-    columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done)
-
-        yield tell
