@@ -26,7 +26,7 @@ def measure(cached: Cached, tell: Tell, rounds: int = 10, repeats: int = 3, grid
     extended = extend(development, shipped, tuned, rounds, tell)
     plan = Plan(shipped, tuned, rounds, repeats, extended.methods)
     settings = [*paper_rows(plan), *private_rows(plan), *extension_rows(plan)]
-    document = summary(cached, run(cached.test, plan, settings, tell))
+    document = summary(cached, run(cached.test, plan, settings, tell), rounds)
     document["weights"] = tuned.to_mapping()
     document["extensions"] = _described(extended)
     document["findings"] = judged(document)

@@ -19,20 +19,24 @@ __all__ = ["TITLES", "bar_chart", "judged", "remarks", "summary", "tables"]
 
 TITLES = {
     "2": "Table 2: rounds",
-    "3": "Table 3: weights and bandwidth, T = 10",
-    "4": "Table 4: noise as in the paper, T = 10, sigma 0.1",
+    "3": "Table 3: weights and bandwidth",
+    "4": "Table 4: noise as in the paper, sigma 0.1",
     "4 private": "Table 4, by this project's default: a user's epsilon over all rounds",
-    "5": "Beyond the paper, T = 10",
+    "5": "Beyond the paper",
 }
 _REFERENCE = {"4": EXACT, "4 private": EXACT}
 """Rows that a table's others are compared with, besides the second pass without marginals."""
 
 
-def summary(cached: Cached, rows: Sequence[Row]) -> dict[str, Any]:
-    """Word error of every row with paired bootstrap intervals over test meetings, which are resampled whole."""
+def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
+    """Word error of every row with paired bootstrap intervals over test meetings, which are resampled whole.
+
+    rounds: T of all tables but the second.
+    """
     test = cached.test
     held = {(row.table, row.name): row for row in rows}
     document: dict[str, Any] = {
+        "rounds": rounds,
         "data": {
             stage: {
                 "meetings": len(clients),
@@ -95,7 +99,8 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
     """One a table of the paper, and those that it has not; word errors in percent."""
     for number, rows in document["tables"].items():
         reference = _REFERENCE.get(number)
-        table = Table(title=TITLES[number])
+        rounds = "" if number == "2" else f", T = {document['rounds']}"
+        table = Table(title=TITLES[number] + rounds)
         table.add_column("row", no_wrap=True)
         table.add_column("word error", justify="right")
         table.add_column("against no marginals (95 %)", justify="right", no_wrap=True)

@@ -39,7 +39,7 @@ def document(marginals: float = 38.0, noised: float = 38.1, extended: float = 36
         row("4", "epsilon 0.5 of a count", noised),
         row("5", ALL, extended),
     ]
-    return summary(cached(), rows)
+    return summary(cached(), rows, 7)
 
 
 def test_rates_and_differences_by_hand() -> None:
