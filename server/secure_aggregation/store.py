@@ -149,9 +149,9 @@ def list_groups(connection: Connection, round_id: str) -> list[dict[str, Any]]:
 
 
 def bodies(connection: Connection, group_id: int, stage: Stage, message: type[_Message]) -> dict[str, _Message]:
-    """The messages of one stage, by device in the order of their ids."""
+    """The messages of one stage, by device in the order of their ids; none once the group has ended."""
     query = select(messages.c.device_id, messages.c.body).where(_in(group_id), messages.c.stage == stage)
-    rows = connection.execute(query.order_by(messages.c.device_id))
+    rows = connection.execute(query.where(messages.c.body.is_not(None)).order_by(messages.c.device_id))
     return {row.device_id: message.model_validate_json(row.body) for row in rows}
 
 
