@@ -8,8 +8,10 @@ the release (clamping, suppression, smoothing) is a function of released numbers
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,17 @@ from device_sdk.errors import ConfigurationError
 from device_sdk.wire.messages import FIXED_POINT
 from server.aggregation.federated_average import nearest_distribution, noised_average
 
-__all__ = ["CountSum", "add", "global_marginal", "init", "merge", "nearest_counts", "smoothed", "surviving_counts"]
+__all__ = [
+    "CountSum",
+    "add",
+    "global_marginal",
+    "init",
+    "merge",
+    "nearest_counts",
+    "noise_reach",
+    "smoothed",
+    "surviving_counts",
+]
 
 Counts = NDArray[np.int64]
 
@@ -58,6 +70,19 @@ def surviving_counts(released: Counts, variance: float, deviations: float = 3.0)
     counts = np.maximum(released, 0).astype(np.float64) / FIXED_POINT
     counts[counts < deviations * np.sqrt(variance)] = 0.0
     return counts
+
+
+def noise_reach(words: int, mechanism: str) -> float:
+    """How many standard deviations noise alone may reach: fewer than one word of the list is expected beyond it.
+
+    With a list of thousands of words three deviations are passed by some of them every time, by discrete Laplace noise
+    by one in 140: P(X > k sigma) = exp(-sqrt(2) k) / 2. Noise of several rounds has a lighter tail than that.
+    """
+    if words < 3:
+        return 0.0
+    if mechanism == "discrete_gaussian":
+        return NormalDist().inv_cdf(1.0 - 1.0 / words)
+    return math.log(words / 2) / math.sqrt(2)
 
 
 def global_marginal(

@@ -109,7 +109,9 @@ def release_counts(
     else:
         released = marginal_registry.read_counts(previous) + drawn
         cumulative = previous.variance + variance
-        kept = counting.surviving_counts(released, cumulative, settings.suppression)
+        reach = counting.noise_reach(released.size, plan.mechanism)
+        deviations = max(settings.suppression, reach) if settings.suppression else 0.0
+        kept = counting.surviving_counts(released, cumulative, deviations)
     probabilities = counting.smoothed(kept, marginal_registry.read_probabilities(background), settings.smoothing)
     return Release(
         stream="marginals",

@@ -52,11 +52,12 @@ class RoundSettings(BaseModel):
     the background in the published marginal, in words. weighting: of deltas in their mean; weight_limit: the largest
     number of utterances that counts. averaging: ``median`` of every value, or its mean without the ``trimmed`` share
     of the largest and of the smallest, which a minority of devices cannot pull far; devices count alike there.
-    suppression: released counts below this many standard deviations are dropped. teacher, rehearsal: what the server
-    adds to rounds that collect deltas; None leaves it out. rounds: how many rounds like this one there are, with it;
-    the next opens when this one ends, unless an operator abandons it, its model is refused, or another round is open.
-    groups: of devices that add up their counts by secure aggregation, where the trust of ``marginals`` is
-    ``distributed``; ``goal`` is then of devices that joined and have not dropped out.
+    suppression: released counts below this many standard deviations are dropped, and below as many as noise alone may
+    reach on a list of so many words; 0 keeps every positive count. teacher, rehearsal: what the server adds to rounds
+    that collect deltas; None leaves it out. rounds: how many rounds like this one there are, with it; the next opens
+    when this one ends, unless an operator abandons it, its model is refused, or another round is open. groups: of
+    devices that add up their counts by secure aggregation, where the trust of ``marginals`` is ``distributed``;
+    ``goal`` is then of devices that joined and have not dropped out.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -16,6 +16,7 @@ from server.aggregation.marginals import (
     init,
     merge,
     nearest_counts,
+    noise_reach,
     surviving_counts,
 )
 
@@ -101,3 +102,19 @@ def test_no_evidence_gives_the_background() -> None:
     assert np.allclose(global_marginal(np.zeros(3, np.int64), 1.0, background, 5.0), background)
     with pytest.raises(ConfigurationError, match="smoothing"):
         global_marginal(np.zeros(3, np.int64), 1.0, background, 0.0)
+
+
+@pytest.mark.parametrize("mechanism", ["discrete_laplace", "discrete_gaussian"])
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_noise_alone_lifts_fewer_than_one_word_of_a_list(mechanism: str, rounds: int) -> None:
+    rng = np.random.default_rng(7)
+    words, draws = 2379, 200
+    if mechanism == "discrete_laplace":
+        noise, variance = rng.laplace(scale=40.0, size=(draws, rounds, words)).sum(axis=1), rounds * 2 * 40.0**2
+    else:
+        noise, variance = rng.normal(scale=40.0, size=(draws, rounds, words)).sum(axis=1), rounds * 40.0**2
+    released = np.round(noise * FIXED_POINT).astype(np.int64)
+    survivors = [np.count_nonzero(surviving_counts(row, variance, noise_reach(words, mechanism))) for row in released]
+    assert np.mean(survivors) < 1.3
+    if mechanism == "discrete_laplace" and rounds == 1:
+        assert np.mean([np.count_nonzero(surviving_counts(row, variance)) for row in released]) > 10
