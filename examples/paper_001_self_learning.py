@@ -11,7 +11,6 @@ second call goes on where the first stopped. ``--real`` adds real voices (``bari
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from device_sdk.commands.output import deliver, write_file
 from server.simulation.cohorts.experiment import Experiment, Scale, run_rows
 from server.simulation.cohorts.tables import bar_chart, judged, remarks, summary, table
 
@@ -55,15 +55,9 @@ def main(
     if real:
         document["real"] = real_voices(folder / "barista", seeds)
     document["findings"] = judged(document)
-    text = json.dumps(document, indent=2)
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text + "\n", "utf-8")
     if plot is not None:
-        plot.parent.mkdir(parents=True, exist_ok=True)
-        plot.write_text(bar_chart(document), "utf-8")
-    if json_:
-        print(text)
+        write_file(plot, bar_chart(document), folders=True)
+    if deliver(document, json_, output, folders=True):
         return
     console = Console()
     console.print(table(document))

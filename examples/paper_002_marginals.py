@@ -13,7 +13,6 @@ The paper's other set, Curated Video, is not public.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from device_sdk.commands.output import deliver, write_file
 from server.simulation.meetings.cache import open_cache
 from server.simulation.meetings.measures import measure
 from server.simulation.meetings.tables import bar_chart, remarks, tables
@@ -50,15 +50,9 @@ def main(
             scale = replace(scale, first=replace(scale.first, most=utterances))
             lists = make_lists(data or Path(os.environ.get("IDIOLECT_DATA", "")), work, scale, tell)
         document = measure(open_cache(lists), tell, rounds, repeats)
-    text = json.dumps(document, indent=2)
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text + "\n", "utf-8")
     if plot is not None:
-        plot.parent.mkdir(parents=True, exist_ok=True)
-        plot.write_text(bar_chart(document), "utf-8")
-    if json_:
-        print(text)
+        write_file(plot, bar_chart(document), folders=True)
+    if deliver(document, json_, output, folders=True):
         return
     console = Console()
     for table in tables(document):

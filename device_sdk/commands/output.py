@@ -1,15 +1,18 @@
-"""Files that commands write: whole, or not at all."""
+"""What commands write: files whole or not at all, and their outcome as JSON where it is asked for."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["write_whole", "written_whole"]
+from device_sdk.errors import DataError
+
+__all__ = ["deliver", "write_file", "write_whole", "written_whole"]
 
 
 @contextmanager
@@ -35,3 +38,33 @@ def written_whole(path: Path) -> Iterator[IO[str]]:
 def write_whole(path: Path, text: str) -> None:
     with written_whole(path) as out:
         out.write(text)
+
+
+def write_file(path: Path, text: str, *, folders: bool = False) -> None:
+    """:func:`write_whole`; ``folders`` makes those that are missing. Raises DataError naming the file."""
+    try:
+        if folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def deliver(
+    document: Mapping[str, object],
+    as_json: bool,
+    output: Path | None,
+    *,
+    ascii_only: bool = True,
+    folders: bool = False,
+) -> bool:
+    """Write a command's outcome as JSON to ``output``, where given, print it where asked to; whether it was printed.
+
+    Raises DataError where the file cannot be written.
+    """
+    text = json.dumps(document, indent=2, ensure_ascii=ascii_only)
+    if output is not None:
+        write_file(output, text + "\n", folders=folders)
+    if as_json:
+        print(text)
+    return as_json

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from device_sdk.commands.output import deliver
 from device_sdk.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -111,14 +111,9 @@ def command(
         rows = {name: _figures(evaluation, speakers) for name, evaluation in evaluations.items()}
         table = _table(f"{loaded.manifest.name} {loaded.version}", evaluations, speakers)
     figures: dict[str, Any] = next(iter(rows.values())) if len(rows) == 1 else {"data": rows}
-    text = json.dumps(figures, indent=2)
-    if output is not None:
-        output.write_text(text + "\n", encoding="utf-8")
     if plot is not None:
         _draw(plot, f"{loaded.manifest.name} {loaded.version}: words", evaluations)
-    if as_json:
-        typer.echo(text)
-    else:
+    if not deliver(figures, as_json, output):
         console.print(table)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from device_sdk.commands.output import deliver
 from device_sdk.errors import BundleError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -158,10 +159,8 @@ def _report_files(bundle: Bundle, folder: Path, as_json: bool, output: Path | No
 
 
 def _print(report: Mapping[str, object], line: str, as_json: bool, output: Path | None) -> None:
-    text = json.dumps(report, indent=2)
-    if output is not None:
-        output.write_text(text + "\n", "utf-8")
-    print(text if as_json else line)
+    if not deliver(report, as_json, output):
+        print(line)
 
 
 def _licence(given: Path | None, folders: list[Path]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from device_sdk.errors import DataError
+from device_sdk.commands.output import deliver
 from server.operator_client import OperatorClient
 
 __all__ = ["Answer", "command", "moment", "show"]
@@ -44,15 +43,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Answer]], Ca
             server, token, as_json, output = (options.pop(shared) for shared in _SHARED)
             with OperatorClient(server, token) as client:
                 found, present = function(client, **options)
-            text = json.dumps(found, indent=2)
-            if output is not None:
-                try:
-                    output.write_text(text + "\n", "utf-8")
-                except OSError as error:
-                    raise DataError(f"{output}: cannot be written ({error.strerror})") from error
-            if as_json:
-                typer.echo(text)
-            else:
+            if not deliver(found, as_json, output):
                 present()
 
         kind = inspect.Parameter.KEYWORD_ONLY

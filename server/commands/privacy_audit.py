@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from functools import partial
@@ -11,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from device_sdk.errors import ConfigurationError, DataError
+from device_sdk.commands.output import deliver
+from device_sdk.errors import ConfigurationError
 
 __all__ = ["register"]
 
@@ -53,7 +53,7 @@ def audit(
             findings.append(attack(name, runs, epsilon, confidence, partial(bar.advance, task)))
     kept = all(finding.flagged == (finding.sampler in BROKEN) for finding in findings)
     document = {"as_expected": kept, "samplers": [finding.as_json() for finding in findings]}
-    if not _written(document, as_json, output):
+    if not deliver(document, as_json, output):
         rows = [
             (
                 finding.sampler,
@@ -131,7 +131,7 @@ def plan(
         "count_epsilon": user.count_epsilon,
         "delta": delta,
     }
-    if _written(document, as_json, output):
+    if deliver(document, as_json, output):
         return
     facts = [
         ("epsilon of one release", f"{wanted.epsilon:.4g}"),
@@ -152,16 +152,3 @@ def _finite(value: float) -> float | str:
 
 def _shown(value: float | str | None) -> str:
     return "" if value is None else "infinite" if isinstance(value, str) else f"{value:.4g}"
-
-
-def _written(document: dict[str, Any], as_json: bool, output: Path | None) -> bool:
-    """Write the document where it is wanted; whether it was printed."""
-    text = json.dumps(document, indent=2)
-    if output is not None:
-        try:
-            output.write_text(text + "\n", "utf-8")
-        except OSError as error:
-            raise DataError(f"{output}: cannot be written ({error.strerror})") from error
-    if as_json:
-        typer.echo(text)
-    return as_json

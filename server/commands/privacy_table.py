@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from device_sdk.commands.output import deliver
 from device_sdk.errors import DataError
 
 __all__ = ["register"]
@@ -64,11 +64,7 @@ def table(
         "as_printed": right,
         "misprints": len(lines) - right,
     }
-    text = json.dumps(document, indent=2)
-    if output is not None:
-        output.write_text(text + "\n", "utf-8")
-    if as_json:
-        typer.echo(text)
+    if deliver(document, as_json, output):
         return
     _print(lines)
     typer.echo(f"{right} of {len(lines)} rows are as printed; {len(lines) - right} misprints")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from device_sdk.commands.output import deliver
 from device_sdk.errors import DataError
 
 __all__ = ["register"]
@@ -47,14 +48,7 @@ def words(
         "adjacency": "user: all words that one device names added or removed",
         "trust_model": "central: whoever runs this sees the words of every device before the release",
     }
-    text = json.dumps(document, indent=2, ensure_ascii=False)
-    if output is not None:
-        try:
-            output.write_text(text + "\n", "utf-8")
-        except OSError as error:
-            raise DataError(f"{output}: cannot be written ({error.strerror})") from error
-    if as_json:
-        typer.echo(text)
+    if deliver(document, as_json, output, ascii_only=False):
         return
     show("New words", ("word", "devices, noised"), list(found.items()))
     typer.echo(f"named by about {threshold(plan)} devices or more; epsilon {epsilon:g}, delta {delta:g}")

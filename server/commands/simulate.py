@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from device_sdk.commands.output import deliver, write_file
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,14 +58,8 @@ def command(
     with _progress() as watch:
         document, runs = simulate(settings, watch, _announce)
     document["settings"]["seconds"] = round(time.monotonic() - started)
-    text = json.dumps(document, indent=2)
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text + "\n", "utf-8")
-    report.parent.mkdir(parents=True, exist_ok=True)
-    report.write_text(render(document, runs), "utf-8")
-    if json_:
-        print(text)
+    write_file(report, render(document, runs), folders=True)
+    if deliver(document, json_, output, folders=True):
         return
     console = Console()
     console.print(table(document))

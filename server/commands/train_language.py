@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.commands.output import deliver
 from device_sdk.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -125,11 +125,7 @@ def _progress() -> Any:
 
 
 def _show(summary: dict[str, Any], path: Path, as_json: bool, output: Path | None) -> None:
-    text = json.dumps(summary, indent=2)
-    if output is not None:
-        output.write_text(text + "\n", encoding="utf-8")
-    if as_json:
-        typer.echo(text)
+    if deliver(summary, as_json, output):
         return
     figures = ", ".join(f"{name} {value:.1f}" for name, value in summary["perplexity"].items())
     typer.echo(f"{path}: {summary['bytes'] / 1e6:.2f} MB; perplexity a word: {figures or 'not measured'}")

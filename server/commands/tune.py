@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.commands.output import deliver
 from device_sdk.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def confidence(
     }
     if not dry_run:
         report["bundle"] = _written(opened, out or bundle, replace(opened.combination, confidence=fitted.calibration))
-    if _as_json(report, as_json, output):
+    if deliver(report, as_json, output):
         return
     for stage, figures in stages.items():
         for kind, each in figures.items():
@@ -192,7 +192,7 @@ def curvature(
     }
     if not dry_run:
         report["bundle"] = _written(opened, out or bundle, curvature=found)
-    if _as_json(report, as_json, output):
+    if deliver(report, as_json, output):
         return
     for name, share in shares.items():
         typer.echo(f"{share:12.4f}  {name}")
@@ -303,18 +303,8 @@ def _bar() -> Iterator[Any]:
         yield bar
 
 
-def _as_json(report: dict[str, Any], as_json: bool, output: Path | None) -> bool:
-    """Write the report to ``output``, where given, and print it where asked to; whether it was printed."""
-    text = json.dumps(report, indent=2)
-    if output is not None:
-        output.write_text(text + "\n", encoding="utf-8")
-    if as_json:
-        typer.echo(text)
-    return as_json
-
-
 def _show(report: dict[str, Any], as_json: bool, output: Path | None) -> None:
-    if _as_json(report, as_json, output):
+    if deliver(report, as_json, output):
         return
     for name in ("first_pass", "previous", "rescored", "marginals", "oracle"):
         typer.echo(f"{name.replace('_', ' '):>12}  {100 * report['wer'][name]:5.1f} % word errors")
