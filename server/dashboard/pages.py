@@ -219,7 +219,7 @@ def _live(entry: Page, now: float) -> Page:
     left = None
     if entry["state"] == RoundState.OPEN and entry["deadline"] is not None:
         left = max(0.0, entry["deadline"] - now)
-    return entry | {"streams": streams, "left": left, "settings": settings}
+    return entry | {"streams": streams, "left": left}
 
 
 def _streams(own: Service) -> list[Page]:

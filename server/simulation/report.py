@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from server.plots import Bar, Line, bars, lines
 from server.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, rate
-from server.simulation.plots import Bar, Line, bars, lines
 
 __all__ = ["render"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from server.plots import Bar, bars
 from server.simulation.cohorts.experiment import INITIAL, Experiment, Row, teacher_name
 from server.simulation.cohorts.measures import Errors, errors
-from server.simulation.plots import Bar, bars
 from server.statistics import paired_bootstrap
 
 __all__ = ["bar_chart", "judged", "remarks", "summary", "table"]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from server.plots import Bar, bars
 from server.simulation.meetings.cache import Cached
 from server.simulation.meetings.extensions import ALL
 from server.simulation.meetings.rows import BASELINE, EXACT, Row
 from server.simulation.meetings.scores import Listener
-from server.simulation.plots import Bar, bars
 from server.statistics import paired_bootstrap
 
 __all__ = ["TITLES", "bar_chart", "judged", "remarks", "summary", "tables"]
