@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,6 @@ import typer
 
 from device_sdk.benchmarks import as_json
 from device_sdk.cli import BENCHMARKS, available, load
-from device_sdk.commands.output import deliver
 from device_sdk.errors import ConfigurationError
 
 __all__ = ["command"]
@@ -31,7 +31,12 @@ def command(
     if name not in benchmarks:
         raise ConfigurationError(f"benchmark: found {name!r}, expected one of {', '.join(benchmarks) or '(none)'}")
     report = as_json(name, load(benchmarks[name])())
-    if not deliver(report, json_, output):
+    text = json.dumps(report, indent=2)
+    if output is not None:
+        output.write_text(text + "\n", "utf-8")
+    if json_:
+        print(text)
+    else:
         _print_table(report)
     if any(figure["holds"] is False for figure in report["figures"]):
         print("idiolect: some figures miss their target", file=sys.stderr)
