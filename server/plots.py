@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Bar", "Line", "bars", "lines"]
+__all__ = ["Bar", "Line", "bars", "lines", "standalone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,18 @@ def bars(groups: Sequence[tuple[str, Sequence[Bar]]], unit: str, *, percent: boo
             parts.append(_text(cursor + 15, HEIGHT - 5, name, "tick"))
             cursor += 32 + 6.6 * len(name)
     return _svg(parts, HEIGHT, width)
+
+
+def standalone(drawn: str, colours: Mapping[str, str]) -> str:
+    """A drawn chart as a file of its own, outside of any page. colours: CSS class -> fill."""
+    fills = "".join(f".{name}{{fill:{colour}}}" for name, colour in colours.items())
+    style = (
+        f"<style>{fills}text{{font:11px sans-serif}}"
+        ".middle{text-anchor:middle}.end{text-anchor:end}line,.grid,.axis{stroke:#d1d5db}</style>"
+    )
+    head, _, rest = drawn.partition(">")
+    space = "" if "xmlns=" in head else ' xmlns="http://www.w3.org/2000/svg"'
+    return f"{head}{space}>{style}{rest}"
 
 
 class _Scale:

@@ -1,4 +1,4 @@
-"""Means that a minority of devices cannot pull far: coordinate-wise median and trimmed mean, and a bound on norms.
+"""Means that a minority of devices cannot pull far: the median and the trimmed mean of every coordinate.
 
 K: deltas of a round; D: values of a model. They need all deltas of a coordinate at once, so deltas are spooled to a
 file of K x D float32 and read back in blocks of columns: memory stays at one block, whatever K is. Both are functions
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["Robust", "Spool", "bounded_norm", "robust_mean", "spooled"]
+__all__ = ["Robust", "Spool", "robust_mean", "spooled"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 Robust = Literal["median", "trimmed"]
@@ -93,12 +93,3 @@ def robust_mean(spool: Spool, mode: Robust, trimmed: float = 0.2) -> dict[str, N
         result[name] = flat[start : start + size].reshape(shape)
         start += size
     return result
-
-
-def bounded_norm(delta: Weights, bound: float) -> Weights:
-    """The delta scaled down to an L2 norm of at most ``bound`` (norm in float64): what one device can move the mean by
-    is at most bound / K."""
-    norm = math.sqrt(sum(float(np.square(values, dtype=np.float64).sum()) for values in delta.values()))
-    if norm <= bound:
-        return delta
-    return {name: values * np.float32(bound / norm) for name, values in delta.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from server.plots import Bar, bars
+from server.plots import Bar, bars, standalone
 from server.simulation.cohorts.experiment import INITIAL, Experiment, Row, teacher_name
 from server.simulation.cohorts.measures import Errors, errors
 from server.statistics import paired_bootstrap
@@ -129,13 +129,7 @@ def bar_chart(document: Mapping[str, Any]) -> str:
         for name, entry in document["rows"].items()
     ]
     drawn = bars(groups, "word errors", percent=True, width=max(560, 110 * len(groups)))
-    style = (
-        "<style>.c1{fill:#2563eb}.c2{fill:#d97706}.c3{fill:#6b7280}text{font:11px sans-serif}"
-        ".middle{text-anchor:middle}.end{text-anchor:end}line,.grid,.axis{stroke:#d1d5db}</style>"
-    )
-    head, _, rest = drawn.partition(">")
-    space = "" if "xmlns=" in head else ' xmlns="http://www.w3.org/2000/svg"'
-    return f"{head}{space}>{style}{rest}"
+    return standalone(drawn, {"c1": "#2563eb", "c2": "#d97706", "c3": "#6b7280"})
 
 
 def _measure(experiment: Experiment, row: Row) -> dict[str, Errors]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from server.plots import Bar, bars
+from server.plots import Bar, bars, standalone
 from server.simulation.meetings.cache import Cached
 from server.simulation.meetings.extensions import ALL
 from server.simulation.meetings.rows import BASELINE, EXACT, Row
@@ -134,13 +134,7 @@ def bar_chart(document: Mapping[str, Any]) -> str:
         (row["name"], [Bar("word error", "c1", row["wer"])]) for rows in document["tables"].values() for row in rows
     ]
     drawn = bars(groups, "word errors", percent=True, width=max(560, 90 * len(groups)))
-    style = (
-        "<style>.c1{fill:#2563eb}text{font:11px sans-serif}"
-        ".middle{text-anchor:middle}.end{text-anchor:end}line,.grid,.axis{stroke:#d1d5db}</style>"
-    )
-    head, _, rest = drawn.partition(">")
-    space = "" if "xmlns=" in head else ' xmlns="http://www.w3.org/2000/svg"'
-    return f"{head}{space}>{style}{rest}"
+    return standalone(drawn, {"c1": "#2563eb"})
 
 
 def _rate(errors: Sequence[Any], clients: Sequence[Listener]) -> float:
