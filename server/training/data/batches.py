@@ -28,6 +28,10 @@ class Batch:
     tokens: Tensor
     lengths: Tensor
 
+    def to(self, device: torch.device) -> Batch:
+        """The same on a device."""
+        return Batch(*(value.to(device) for value in (self.features, self.frames, self.tokens, self.lengths)))
+
 
 def batches(lengths: Sequence[int], budget: int, most: int, generator: np.random.Generator) -> list[list[int]]:
     """Indices in batches of like length: at most ``most`` of them and ``budget`` frames, padding included.

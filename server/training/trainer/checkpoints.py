@@ -1,15 +1,9 @@
-"""The loop's machinery: learning rate, averaged weights, atomic checkpoints with exact resume, the log.
-
-Nothing here knows what is trained.
-"""
+"""Atomic checkpoints with exact resume: one safetensors file, nothing pickled."""
 
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,56 +12,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from device_sdk.errors import ConfigurationError, DataError
+from device_sdk.errors import DataError
+from server.training.trainer.averages import Average
 
-__all__ = ["Average", "Budget", "append_log", "learning_rate", "load_checkpoint", "save_checkpoint", "write_atomically"]
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How long to train: a number of steps or minutes of training time (stops are not counted)."""
-
-    steps: int | None = None
-    minutes: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.steps is None) == (self.minutes is None):
-            raise ConfigurationError("budget: give either steps or minutes")
-        if (self.steps or self.minutes or 0) <= 0:
-            raise ConfigurationError(f"budget: found {self.steps or self.minutes}, expected more than 0")
-
-    def progress(self, steps: int, seconds: float) -> float:
-        """Share of the budget used, 0 to 1."""
-        if self.steps is not None:
-            return min(1.0, steps / self.steps)
-        assert self.minutes is not None
-        return min(1.0, seconds / (60.0 * self.minutes))
-
-
-def learning_rate(progress: float, step: int, peak: float, warmup: int, floor: float = 0.01) -> float:
-    """Linear warm-up over ``warmup`` steps, then half a cosine over the budget down to ``floor`` of the peak."""
-    rising = min(1.0, (step + 1) / max(1, warmup))
-    return peak * rising * (floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress))))
-
-
-class Average:
-    """Exponential moving average of a module's parameters; early on it forgets faster, so that it never lags."""
-
-    def __init__(self, module: nn.Module, decay: float) -> None:
-        self.decay = decay
-        self.updates = 0
-        self.values = {name: value.detach().clone() for name, value in module.named_parameters()}
-
-    @torch.no_grad()
-    def update(self, module: nn.Module) -> None:
-        self.updates += 1
-        decay = min(self.decay, (1.0 + self.updates) / (10.0 + self.updates))
-        torch._foreach_lerp_(list(self.values.values()), [p.detach() for p in module.parameters()], 1.0 - decay)
-
-    @torch.no_grad()
-    def copy_to(self, module: nn.Module) -> None:
-        for name, value in module.named_parameters():
-            value.copy_(self.values[name])
+__all__ = ["load_checkpoint", "save_checkpoint", "write_atomically"]
 
 
 def save_checkpoint(
@@ -111,12 +59,6 @@ def load_checkpoint(
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def append_log(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one JSON line."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"time": time.strftime("%H:%M:%S"), **record}) + "\n")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
