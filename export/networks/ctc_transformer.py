@@ -1,0 +1,175 @@
+"""A Transformer encoder trained with CTC over characters (paper 004, section 4 and appendix B), in torch.
+
+B: utterances; F: feature frames (10 ms); M: mel bins; T: frames after striding (30 ms), ceil(F / 3); D: size;
+V: characters with blank 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from device_sdk.bundle.architecture import BLANK
+from device_sdk.errors import ConfigurationError
+from export.networks.alphabet import ALPHABETS
+from export.networks.positions import PositionNoise, sinusoids
+
+__all__ = ["CTC_TRANSFORMERS", "CTCTransformer", "CTCTransformerShape"]
+
+_SHIFT_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class CTCTransformerShape:
+    """Sizes of the network.
+
+    tokens: V. size: D; feed_forward: of the inner layer; kernel, stride: of the first convolution, in feature frames.
+    norm: ``pre`` normalises the input of each sublayer, ``post`` the sum after it. dropout and layer_drop (the share of
+    layers left out of a step, Fan et al. 2020) act in training only.
+    """
+
+    tokens: int = ALPHABETS["en"].size
+    mel_bins: int = 80
+    size: int = 768
+    feed_forward: int = 3072
+    layers: int = 36
+    heads: int = 4
+    kernel: int = 7
+    stride: int = 3
+    dropout: float = 0.3
+    layer_drop: float = 0.3
+    norm: Literal["pre", "post"] = "pre"
+
+    def __post_init__(self) -> None:
+        least = {"tokens": 2, "mel_bins": 1, "size": 2, "feed_forward": 1, "layers": 1, "heads": 1, "stride": 1}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ConfigurationError(
+                    f"ctc transformer {name}: found {getattr(self, name)}, expected {bound} or more"
+                )
+        if self.size % self.heads or self.size % 2:
+            raise ConfigurationError(
+                f"ctc transformer size: found {self.size}, expected an even multiple of heads, {self.heads}"
+            )
+        if self.kernel % 2 == 0 or self.kernel < 1:
+            raise ConfigurationError(f"ctc transformer kernel: found {self.kernel}, expected an odd number")
+        if self.norm not in ("pre", "post"):
+            raise ConfigurationError(f"ctc transformer norm: found {self.norm!r}, expected 'pre' or 'post'")
+        for name in ("dropout", "layer_drop"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigurationError(f"ctc transformer {name}: found {getattr(self, name)}, expected 0 to below 1")
+
+    def to_mapping(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+CTC_TRANSFORMERS: dict[str, CTCTransformerShape] = {
+    "tiny": CTCTransformerShape(size=32, feed_forward=64, layers=2, heads=2, dropout=0.0, layer_drop=0.0),
+    "small": CTCTransformerShape(size=144, feed_forward=576, layers=6, heads=4, dropout=0.1, layer_drop=0.0),
+    "paper": CTCTransformerShape(),
+}
+"""tiny is for tests, small learns on one CPU, paper has the 255 M parameters of paper 004."""
+
+
+class _Layer(nn.Module):
+    """Self-attention and a two-layer perceptron, each with a residual connection."""
+
+    def __init__(self, shape: CTCTransformerShape) -> None:
+        super().__init__()
+        self.heads, self.rate, self.before = shape.heads, shape.dropout, shape.norm == "pre"
+        self.attention_norm = nn.LayerNorm(shape.size)
+        self.projections = nn.Linear(shape.size, 3 * shape.size)
+        self.attention_output = nn.Linear(shape.size, shape.size)
+        self.feed_forward_norm = nn.LayerNorm(shape.size)
+        self.inner = nn.Linear(shape.size, shape.feed_forward)
+        self.outer = nn.Linear(shape.feed_forward, shape.size)
+        self.dropout = nn.Dropout(shape.dropout)
+        if self.before:
+            for branch in (self.attention_output, self.outer):
+                nn.init.normal_(branch.weight, std=1.0 / math.sqrt(branch.in_features * 2 * shape.layers))
+
+    def forward(self, values: Tensor, heard: Tensor) -> Tensor:
+        """values: [B, T, D]; heard: [B, 1, 1, T] bool, frames to attend to."""
+        if self.before:
+            values = values + self.attend(self.attention_norm(values), heard)
+            return values + self.feed(self.feed_forward_norm(values))
+        values = self.attention_norm(values + self.attend(values, heard))
+        normed: Tensor = self.feed_forward_norm(values + self.feed(values))
+        return normed
+
+    def attend(self, values: Tensor, heard: Tensor) -> Tensor:
+        batch, length, size = values.shape
+        heads = self.projections(values).view(batch, length, 3, self.heads, size // self.heads).permute(2, 0, 3, 1, 4)
+        rate = self.rate if self.training else 0.0
+        attended = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2], heard, dropout_p=rate)
+        return self.dropout(self.attention_output(attended.transpose(1, 2).reshape(batch, length, size)))
+
+    def feed(self, values: Tensor) -> Tensor:
+        return self.dropout(self.outer(self.dropout(functional.relu(self.inner(values)))))
+
+
+class CTCTransformer(nn.Module):
+    """A strided convolution with gated linear units, CAPE positions, Transformer layers, one linear layer.
+
+    Features are normalised to mean 0 and variance 1 for each utterance and mel bin. Initial weights are torch's but for
+    the residual branches of ``pre``, which begin smaller the more layers there are, so that depth does not change the
+    scale of the output.
+    """
+
+    def __init__(self, shape: CTCTransformerShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.convolution = nn.Conv1d(
+            shape.mel_bins, 2 * shape.size, shape.kernel, shape.stride, padding=shape.kernel // 2
+        )
+        self.position_noise = PositionNoise(shape.stride * _SHIFT_SECONDS)
+        self.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.size) if shape.norm == "pre" else nn.Identity()
+        self.output = nn.Linear(shape.size, shape.tokens)
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def strided(self, frames: Tensor) -> Tensor:
+        """Frames of the output [B] for those of the features [B], int64."""
+        return (frames + self.shape.stride - 1) // self.shape.stride
+
+    def forward(self, features: Tensor, frames: Tensor) -> Tensor:
+        """features: [B, F, M] raw log-mel, padded with anything; frames: [B] int64 in 1..F. -> log p [B, T, V], nats.
+
+        What stands in the padding changes nothing in the frames before it.
+        """
+        values = normalised(features, frames)
+        values = functional.glu(self.convolution(values.transpose(1, 2)), dim=1).transpose(1, 2)
+        count = values.shape[1]
+        heard = torch.arange(count, device=values.device) < self.strided(frames)[:, None]
+        positions = self.position_noise(heard)
+        values = values * math.sqrt(self.shape.size) + sinusoids(positions, self.shape.size)
+        values = self.dropout(values)
+        for layer in self.layers:
+            if self.training and self.shape.layer_drop > 0 and float(torch.rand(())) < self.shape.layer_drop:
+                continue
+            values = layer(values, heard[:, None, None])
+        scores: Tensor = self.output(self.norm(values))
+        return scores.float().log_softmax(-1)
+
+    def losses(self, features: Tensor, frames: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Negative log-likelihood of each utterance [B], nats; 0 where no path exists.
+
+        tokens: [B, U] int64, padded with anything; lengths: [B] int64.
+        """
+        log_probs = self(features, frames).transpose(0, 1)
+        return functional.ctc_loss(log_probs, tokens, self.strided(frames), lengths, BLANK, "none", zero_infinity=True)
+
+
+def normalised(features: Tensor, frames: Tensor) -> Tensor:
+    """[B, F, M] with mean 0 and variance 1 over the first ``frames`` [B] of each utterance; 0 after them."""
+    kept = (torch.arange(features.shape[1], device=features.device) < frames[:, None])[..., None]
+    count = frames[:, None, None].to(features.dtype)
+    mean = (features * kept).sum(1, keepdim=True) / count
+    centred = (features - mean) * kept
+    variance = centred.square().sum(1, keepdim=True) / count
+    return centred * torch.rsqrt(variance + 1e-5)

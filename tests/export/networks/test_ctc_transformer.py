@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from device_sdk.errors import ConfigurationError
+from export.graphs.traced import traced
+from export.networks.alphabet import ALPHABETS, Alphabet
+from export.networks.ctc_transformer import CTC_TRANSFORMERS, CTCTransformer, CTCTransformerShape
+from export.networks.positions import PositionNoise, sinusoids
+
+TINY = CTC_TRANSFORMERS["tiny"]
+
+
+def network(norm: str = "pre", **changes: float) -> CTCTransformer:
+    torch.manual_seed(0)
+    return CTCTransformer(replace(TINY, norm=norm, **changes)).eval()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "written"),
+    [
+        ("en", "Don't stop -- me", "don't stop -- me"),
+        ("en", "  çay, twice  ", "ay twice"),
+        ("fr", "Où ça, mère?", "où ça mère"),
+        ("de", "größer", "größer"),
+    ],
+)
+def test_a_text_comes_back_as_it_can_be_written(language: str, text: str, written: str) -> None:
+    alphabet = ALPHABETS[language]
+    tokens = alphabet.encode(text)
+    assert alphabet.decode(tokens) == written
+    assert all(0 < token < alphabet.size for token in tokens)
+
+
+def test_the_english_alphabet_has_the_paper_s_29_characters() -> None:
+    assert len(ALPHABETS["en"].characters) == 29
+    assert ALPHABETS["en"].least_frames("hello") == 6
+    with pytest.raises(ConfigurationError, match="distinct"):
+        Alphabet("aa ")
+
+
+def test_the_paper_s_size() -> None:
+    with torch.device("meta"):
+        shape = replace(CTC_TRANSFORMERS["paper"], layers=1)
+        one = sum(p.numel() for p in CTCTransformer(shape).parameters())
+        two = sum(p.numel() for p in CTCTransformer(replace(shape, layers=2)).parameters())
+    assert one + 35 * (two - one) == pytest.approx(255e6, rel=0.005)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("count", [1, 2, 3, 30, 31])
+def test_frames_after_striding_and_padding_that_changes_nothing(norm: str, count: int) -> None:
+    made = network(norm)
+    features = torch.randn(1, count, 80)
+    alone = made(features, torch.tensor([count]))
+    assert alone.shape == (1, -(-count // 3), TINY.tokens)
+    assert int(made.strided(torch.tensor(count))) == alone.shape[1]
+    padded = torch.cat([features, 50.0 * torch.randn(1, 14, 80)], dim=1)
+    both = made(torch.cat([padded, torch.randn(1, count + 14, 80)]), torch.tensor([count, count + 14]))
+    torch.testing.assert_close(both[:1, : alone.shape[1]], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_gain_of_a_microphone_changes_nothing() -> None:
+    made, features, frames = network(), torch.randn(1, 40, 80), torch.tensor([40])
+    torch.testing.assert_close(made(3.0 * features - 7.0, frames), made(features, frames), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_losses_are_sums_over_paths(norm: str) -> None:
+    """Against the sum over every path of a short utterance, by brute force."""
+    made = CTCTransformer(replace(TINY, tokens=4, norm=norm)).eval()  # type: ignore[arg-type]
+    features, frames = torch.randn(1, 13, 80), torch.tensor([13])
+    probabilities = made(features, frames)[0].exp().detach().numpy().astype(np.float64)
+    total = 0.0
+    for path in np.ndindex(*[4] * probabilities.shape[0]):
+        merged = [t for i, t in enumerate(path) if t and (i == 0 or path[i - 1] != t)]
+        if merged == [2, 2, 1]:
+            total += math.prod(probabilities[i, t] for i, t in enumerate(path))
+    found = made.losses(features, frames, torch.tensor([[2, 2, 1]]), torch.tensor([3]))
+    assert float(found.detach()) == pytest.approx(-math.log(total), rel=1e-4)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_few_steps_learn_an_utterance(norm: str) -> None:
+    made = network(norm).train()
+    features, frames = torch.randn(2, 60, 80), torch.tensor([60, 48])
+    tokens, lengths = torch.tensor([[3, 1, 20], [5, 6, 0]]), torch.tensor([3, 2])
+    optimizer = torch.optim.Adam(made.parameters(), 3e-3)
+    seen = []
+    for _ in range(40):
+        loss = made.losses(features, frames, tokens, lengths).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(float(loss.detach()))
+    assert seen[-1] < 0.2 * seen[0]
+
+
+def test_layer_drop_leaves_layers_out_in_training_only() -> None:
+    made = network(layer_drop=0.999)
+    called: list[int] = []
+    for index, layer in enumerate(made.layers):
+        layer.register_forward_hook(lambda *_, index=index: called.append(index))
+    features, frames = torch.randn(1, 9, 80), torch.tensor([9])
+    made.train()(features, frames)
+    assert not called
+    made.eval()(features, frames)
+    assert called == [0, 1]
+
+
+def test_positions_are_seconds_from_the_middle_and_keep_their_order_in_training() -> None:
+    noise = PositionNoise(0.03)
+    heard = torch.arange(7) < torch.tensor([[7], [3]])
+    positions = noise.eval()(heard)
+    torch.testing.assert_close(positions[1, :3], torch.tensor([-0.03, 0.0, 0.03]))
+    torch.testing.assert_close(positions[0].diff(), torch.full((6,), 0.03))
+    moved = [noise.train()(heard) for _ in range(20)]
+    assert all((m.diff() > 0).all() for m in moved)
+    assert max(float((m - positions).abs().max()) for m in moved) > 1.0
+    embedded = sinusoids(positions, 8)
+    assert embedded.shape == (2, 7, 8)
+    torch.testing.assert_close(embedded[..., :4].square() + embedded[..., 4:].square(), torch.ones(2, 7, 4))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_graph_computes_what_the_network_does(norm: str) -> None:
+    made = network(norm)
+    example = {"features": torch.randn(1, 50, 80), "frames": torch.tensor([50])}
+    free = {"features": {0: "B", 1: "F"}, "frames": {0: "B"}, "log_probs": {0: "B", 1: "T"}}
+    session = onnxruntime.InferenceSession(
+        traced(made, example, ["log_probs"], free), providers=["CPUExecutionProvider"]
+    )
+    for counts in ([7], [131, 90], [64, 1, 33]):
+        features, frames = torch.randn(len(counts), max(counts), 80), torch.tensor(counts)
+        (found,) = session.run(None, {"features": features.numpy(), "frames": frames.numpy()})
+        np.testing.assert_allclose(found, made(features, frames).detach().numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"size": 30, "heads": 4}, "multiple of heads"),
+        ({"kernel": 4}, "odd"),
+        ({"norm": "before"}, "'pre' or 'post'"),
+        ({"dropout": 1.0}, "below 1"),
+        ({"layers": 0}, "1 or more"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        CTCTransformerShape(**changes)  # type: ignore[arg-type]
