@@ -20,14 +20,17 @@ from sqlalchemy import (
 )
 
 __all__ = [
+    "actions",
     "aggregation_groups",
     "aggregation_messages",
     "devices",
+    "enrolment_tokens",
     "ledger",
     "marginals",
     "metadata",
     "models",
     "nonces",
+    "operators",
     "publications",
     "releases",
     "reports",
@@ -53,6 +56,8 @@ devices = Table(
     Column("public_key", LargeBinary(32), nullable=False, unique=True),
     Column("enrolled_at", Float, nullable=False),
     Column("revoked_at", Float),
+    # Name of the token that let it in; none is the server's own.
+    Column("enrolment_token", String(64)),
 )
 
 nonces = Table(
@@ -239,4 +244,41 @@ update_metadata = Table(
     Column("expires_at", Float, nullable=False),
     Column("publication", Integer, nullable=False),
     CheckConstraint("role IN ('targets', 'snapshot', 'timestamp')", name="role"),
+)
+
+operators = Table(
+    "operators",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("role", String(16), nullable=False),
+    Column("token_sha256", String(64), nullable=False, unique=True),
+    Column("created_at", Float, nullable=False),
+    Column("created_by", String(64), nullable=False),
+    Column("revoked_at", Float),
+    CheckConstraint("role IN ('viewer', 'operator', 'administrator')", name="role"),
+)
+
+actions = Table(
+    "actions",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("operator", String(64), nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("subject", String(128), nullable=False),
+    Column("note", String, nullable=False),
+)
+
+enrolment_tokens = Table(
+    "enrolment_tokens",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("token_sha256", String(64), nullable=False, unique=True),
+    Column("created_at", Float, nullable=False),
+    Column("created_by", String(64), nullable=False),
+    # How many devices it lets in, or any number; how many it did.
+    Column("uses", Integer),
+    Column("used", Integer, nullable=False),
+    Column("expires_at", Float),
+    Column("revoked_at", Float),
 )

@@ -1,0 +1,70 @@
+"""Named operators in the database. A token is kept as its SHA-256 alone: it is drawn with 256 bits, so that nobody can
+try them all, and a slow hash would only slow the server. Names are never given twice, so that the trail stays clear.
+"""
+
+from __future__ import annotations
+
+import secrets
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from server.operators.roles import BOOTSTRAP, Operator, Role
+from server.problems import Refusal
+from server.storage.schema import operators
+
+__all__ = ["add_operator", "digest", "draw_token", "find_operator", "list_operators", "revoke_operator", "who_shows"]
+
+
+def draw_token() -> str:
+    """256 bits from the system's generator, as text."""
+    return secrets.token_urlsafe(32)
+
+
+def digest(token: str) -> str:
+    """What is kept of a token."""
+    return sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
+def add_operator(connection: Connection, name: str, role: Role, by: str, now: float) -> str:
+    """A new operator. Returns the token, which is shown once and never kept. Raises Refusal: 409 ``name_taken``."""
+    if name == BOOTSTRAP or find_operator(connection, name) is not None:
+        raise Refusal(409, "name_taken", f"name: {name!r} is or was an operator; choose another", "name")
+    token = draw_token()
+    connection.execute(
+        insert(operators).values(name=name, role=role, token_sha256=digest(token), created_at=now, created_by=by)
+    )
+    return token
+
+
+def revoke_operator(connection: Connection, name: str, now: float) -> None:
+    """Refuse a token, and the web pages opened with it, from now on. Raises Refusal: 404 ``unknown_operator``."""
+    changed = connection.execute(
+        update(operators).where(operators.c.name == name, operators.c.revoked_at.is_(None)).values(revoked_at=now)
+    )
+    if changed.rowcount == 0 and find_operator(connection, name) is None:
+        detail = f"operator {name[:64]!r} does not exist"
+        if name == BOOTSTRAP:
+            detail = "the bootstrap administrator is whoever shows the server's own operator token; change that"
+        raise Refusal(404, "unknown_operator", detail, "name")
+
+
+def find_operator(connection: Connection, name: str) -> Row[Any] | None:
+    return connection.execute(select(operators).where(operators.c.name == name)).first()
+
+
+def list_operators(connection: Connection) -> list[Row[Any]]:
+    """By name, those who were revoked too."""
+    return list(connection.execute(select(operators).order_by(operators.c.name)))
+
+
+def who_shows(connection: Connection, token: str) -> Operator:
+    """The operator whose token this is. Raises Refusal: 401 ``bad_token``, ``token_revoked``."""
+    row = connection.execute(select(operators).where(operators.c.token_sha256 == digest(token))).first()
+    if row is None:
+        detail = "expected an operator token of this server as Authorization: Bearer"
+        raise Refusal(401, "bad_token", detail, "Authorization")
+    if row.revoked_at is not None:
+        raise Refusal(401, "token_revoked", f"the token of operator {row.name} was revoked", "Authorization")
+    return Operator(row.name, Role(row.role))
