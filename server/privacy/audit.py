@@ -25,6 +25,7 @@ from device_sdk.privacy.gaussian import gaussian_epsilon
 from device_sdk.privacy.local import locally_noised
 from device_sdk.wire.messages import MarginalPlan
 from server.privacy import samplers
+from server.privacy.key_stream import key_stream, new_key
 from server.privacy.noise import noised, plan_noise
 
 __all__ = ["BROKEN", "SHIPPED", "Finding", "audit", "clopper_pearson"]
@@ -134,7 +135,8 @@ def _chunks(total: int) -> Iterator[int]:
 
 def _central(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
     unit = weight_units(plan)
-    return noised(np.full(runs, unit * canary, np.int64), plan) / unit
+    source = key_stream(new_key(), "audit")
+    return noised(np.full(runs, unit * canary, np.int64), plan, source) / unit
 
 
 def _on_devices(canary: bool, runs: int, plan: MarginalPlan) -> Draws:

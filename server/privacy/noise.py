@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import secrets
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +13,13 @@ from numpy.typing import NDArray
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.contributions import l1_sensitivity
 from device_sdk.privacy.local import gaussian_variance, local_scale, share_variance
+from device_sdk.privacy.samplers import RandomBytes, discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan, NoiseMechanism
-from server.privacy import samplers
 
 __all__ = ["Noise", "laplace_variance", "noised", "plan_noise", "released_variance"]
+
+GRID = 1 << 20
+"""The sampler takes Laplace scales in fractions of a unit with this denominator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +64,23 @@ def laplace_variance(scale: float) -> float:
     return 2.0 * decay / math.expm1(-1.0 / scale) ** 2
 
 
-def noised(counts: NDArray[np.int64], plan: MarginalPlan) -> NDArray[np.int64]:
-    """``counts`` [words], each plus an independent draw of the server's noise. Secret randomness: no seed, ever.
+def noised(
+    counts: NDArray[np.int64], plan: MarginalPlan, source: RandomBytes = secrets.token_bytes
+) -> NDArray[np.int64]:
+    """``counts`` [words], each plus an independent draw of the server's noise, whose bits come from ``source``: the
+    system's generator, or the stream of a release's secret key (:mod:`server.privacy.key_stream`). Never a seed.
 
-    Raises PrivacyError if the sampler itself says that a release would cost more than plan.epsilon, and for a plan
-    whose noise the devices add.
+    Raises PrivacyError if a release would cost more than plan.epsilon, and for a plan whose noise the devices add.
     """
     if plan.trust != "central":
         raise PrivacyError(f"trust: found {plan.trust}, where devices add the noise; expected central")
-    noise = plan_noise(plan)
-    if noise.mechanism == "discrete_gaussian":
-        return samplers.gaussian_draws(counts, noise.scale)
-    cost = samplers.laplace_loss(noise.scale, FIXED_POINT if plan.mode == "paper" else l1_sensitivity(plan))
-    # The sampler rounds upwards: one part in 10^12 is its rounding, anything more is a wrong scale.
+    if plan.mechanism == "discrete_gaussian":
+        return counts + discrete_gaussians(counts.size, gaussian_variance(plan), source)
+    # Rounded up: a larger scale costs less.
+    scale = Fraction(math.ceil(Fraction(plan_noise(plan).scale) * GRID), GRID)
+    sensitivity = FIXED_POINT if plan.mode == "paper" else l1_sensitivity(plan)
+    cost = float(sensitivity / scale)
+    # The scale was a float: one part in 10^12 is its rounding, anything more is a wrong scale.
     if cost > plan.epsilon * (1 + 1e-12):
-        raise PrivacyError(f"noise scale {noise.scale}: costs {cost}, expected at most {plan.epsilon}")
-    return samplers.laplace_draws(counts, noise.scale)
+        raise PrivacyError(f"noise scale {float(scale)}: costs {cost}, expected at most {plan.epsilon}")
+    return counts + discrete_laplaces(counts.size, scale, source)

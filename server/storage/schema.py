@@ -32,6 +32,7 @@ __all__ = [
     "nonces",
     "operators",
     "publications",
+    "release_keys",
     "releases",
     "reports",
     "rounds",
@@ -161,7 +162,9 @@ ledger = Table(
     Column("device_id", ForeignKey("devices.id"), nullable=False),
     Column("stream", String(16), nullable=False),
     Column("round_id", ForeignKey("rounds.id"), nullable=False),
-    Column("report_id", ForeignKey("reports.id"), nullable=False, unique=True),
+    Column("report_id", ForeignKey("reports.id"), nullable=False),
+    # 1 when the report is accepted; one more for every other draw of noise that it takes part in.
+    Column("draw", Integer, nullable=False, server_default="1"),
     Column("mechanism", String(32), nullable=False),
     Column("trust", String(16), nullable=False),
     Column("sensitivity", Float, nullable=False),
@@ -174,7 +177,22 @@ ledger = Table(
     Column("squared_ratio", Float, nullable=False),
     Column("unbounded", Boolean, nullable=False),
     Column("charged_at", Float, nullable=False),
+    UniqueConstraint("report_id", "draw"),
     Index(None, "device_id", "stream"),
+)
+
+release_keys = Table(
+    "release_keys",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("round_id", ForeignKey("rounds.id"), nullable=False),
+    Column("stream", String(16), nullable=False),
+    Column("inputs_sha256", String(64), nullable=False),
+    # Secret; forgotten once the release is stored or the round has ended without. Its digest stays.
+    Column("key", LargeBinary(32)),
+    Column("key_sha256", String(64), nullable=False, unique=True),
+    Column("made_at", Float, nullable=False),
+    UniqueConstraint("round_id", "stream", "inputs_sha256"),
 )
 
 releases = Table(
