@@ -10,8 +10,12 @@ from typing import Any, Self
 
 from sqlalchemy import select
 
+from server.aggregation.folding import Here, Workers
+from server.aggregation.processes import Processes
 from server.devices.enrolment import count_devices
 from server.metrics import Metrics
+from server.operators.actions import record
+from server.operators.roles import BOOTSTRAP
 from server.privacy import ledger
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
@@ -27,7 +31,7 @@ from server.rounds.states import RoundState, check
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, view
 from server.secure_aggregation.progress import advance_groups
 from server.settings import ServerSettings
-from server.storage.blobs import FolderLock, open_blobs
+from server.storage.blobs import BlobStore, FolderLock, open_blobs
 from server.storage.database import Database
 from server.storage.schema import publications
 from server.updates.repository import Repository
@@ -63,6 +67,7 @@ class Service:
         self.words: tuple[str, ...] = initial.words if initial is not None else ()
         self._evaluate = evaluate
         self._rehearse = rehearse
+        self._workers = _workers(settings, self.blobs)
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         self._advancing = threading.Lock()
         self._wake = threading.Event()
@@ -94,6 +99,7 @@ class Service:
         self._wake.set()
         if self._ticker is not None:
             self._ticker.join()
+        self._workers.close()
         self.database.close()
         self._lock.release()
 
@@ -140,12 +146,14 @@ class Service:
 
     def advance(self, round_id: str) -> None:
         with self._advancing:
-            advance(self.database, self.blobs, round_id, self.settings.clock, self._evaluate, self._rehearse)
+            advance(
+                self.database, self.blobs, round_id, self.settings.clock, self._evaluate, self._rehearse, self._workers
+            )
             if self.settings.keep_models is not None:
                 with self.database.read() as connection:
                     remove_old(connection, self.blobs, self.settings.keep_models)
 
-    def create_round(self, settings: RoundSettings, *, opened: bool) -> dict[str, Any]:
+    def create_round(self, settings: RoundSettings, *, opened: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``round_open``, 422 ``no_rehearsal`` for a rehearsal without speech to rehearse,
         ``privacy_cap`` for a round in which no device could report."""
         if settings.rehearsal is not None and self._rehearse is None:
@@ -160,16 +168,20 @@ class Service:
         with self.database.write() as connection:
             now = self.settings.clock()
             round_id = create_round(connection, settings, now)
+            record(connection, by, "round.create", round_id, now)
             if opened:
                 open_round(connection, round_id, now)
+                record(connection, by, "round.open", round_id, now)
             return view(connection, find_round(connection, round_id))
 
-    def open_round(self, round_id: str) -> dict[str, Any]:
+    def open_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
         with self.database.write() as connection:
-            open_round(connection, round_id, self.settings.clock())
+            now = self.settings.clock()
+            open_round(connection, round_id, now)
+            record(connection, by, "round.open", round_id, now)
             return view(connection, find_round(connection, round_id))
 
-    def close_round(self, round_id: str) -> dict[str, Any]:
+    def close_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Close an open round and wait until it is published or abandoned; one whose devices are adding up their counts
         takes no more of them and stays closing until they have. Closing it again returns its result."""
         with self.database.write() as connection:
@@ -177,15 +189,20 @@ class Service:
             if row.state == RoundState.PLANNED:
                 check(RoundState.PLANNED, RoundState.CLOSING)
             if row.state == RoundState.OPEN:
-                transition(connection, row, RoundState.CLOSING, self.settings.clock(), "closed by the operator")
+                now = self.settings.clock()
+                transition(connection, row, RoundState.CLOSING, now, f"closed by {by}")
+                record(connection, by, "round.close", round_id, now)
         self.advance(round_id)
         with self.database.read() as connection:
             return view(connection, find_round(connection, round_id))
 
-    def abandon_round(self, round_id: str) -> dict[str, Any]:
+    def abandon_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
         """End a round without a release. What its reports were charged stays charged."""
         with self._advancing:
-            abandon(self.database, self.blobs, round_id, self.settings.clock(), "abandoned by the operator")
+            now = self.settings.clock()
+            abandon(self.database, self.blobs, round_id, now, f"abandoned by {by}")
+            with self.database.write() as connection:
+                record(connection, by, "round.abandon", round_id, now)
         with self.database.read() as connection:
             return view(connection, find_round(connection, round_id))
 
@@ -220,6 +237,16 @@ class Service:
                 log.exception("moving rounds on failed; trying again in %.0f s", PAUSE_AFTER_FAILURE)
                 pause = PAUSE_AFTER_FAILURE
             self._wake.wait(pause)
+
+
+def _workers(settings: ServerSettings, blobs: BlobStore) -> Workers:
+    if settings.ray is not None:
+        from server.aggregation.ray_workers import RayWorkers
+
+        return RayWorkers(settings.blobs, settings.ray, settings.workers)
+    if settings.workers is not None and settings.workers > 1:
+        return Processes(settings.blobs, settings.workers)
+    return Here(blobs)
 
 
 _UNDERWAY = (

@@ -46,6 +46,8 @@ class ServerSettings:
     tick_seconds: how often deadlines are looked at. clock: seconds since the epoch.
     keep_models: how many of the newest models keep their weights (:mod:`server.registry.retention`); None keeps all.
     updates: keys that sign what devices may install; None publishes without signed metadata.
+    workers: processes that add up a round's deltas; None: this one, or as many as ``ray`` has processors. ray: address
+    of a Ray cluster that does it instead (:mod:`server.aggregation.ray_workers`). What they make is the same.
     """
 
     database: str
@@ -61,6 +63,8 @@ class ServerSettings:
     keep_models: int | None = None
     limits: Limits = Limits()
     updates: UpdateSettings | None = None
+    workers: int | None = None
+    ray: str | None = None
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
@@ -73,6 +77,8 @@ class ServerSettings:
                 raise ConfigurationError(f"{name}: found {value!r}, expected a positive number")
         if self.keep_models is not None and self.keep_models < 2:
             raise ConfigurationError(f"keep_models: found {self.keep_models}, expected 2 or more, or None")
+        if self.workers is not None and self.workers < 1:
+            raise ConfigurationError(f"workers: found {self.workers}, expected 1 or more, or None")
         if not 0 < self.delta_probability < 1:
             raise ConfigurationError(f"delta_probability: found {self.delta_probability!r}, expected inside (0, 1)")
 

@@ -67,11 +67,15 @@ def fold(state: DeltaSum) -> DeltaSum:
 
 
 def merge(left: DeltaSum, right: DeltaSum) -> DeltaSum:
-    """The sum of two partial sums over the same parameters. Both are consumed by folding what waits; the order of the
-    partial sums is the order of rounding, so a resume merges the same ones."""
+    """The sum of two partial sums over the same parameters, whose order is the order of rounding.
+
+    Both are consumed: what waits is folded, and the arrays of ``left``, which must be writable, become the result's, so
+    that two model sizes of memory are enough.
+    """
     left, right = fold(left), fold(right)
-    joined = {name: left.sum[name] + right.sum[name] for name in left.sum}
-    return DeltaSum(joined, left.weight + right.weight, left.reports + right.reports)
+    for name, total in left.sum.items():
+        np.add(total, right.sum[name], out=total)
+    return DeltaSum(left.sum, left.weight + right.weight, left.reports + right.reports)
 
 
 def finish(state: DeltaSum, denominator: float | None = None) -> dict[str, NDArray[np.float32]]:

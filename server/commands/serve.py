@@ -86,6 +86,13 @@ def command(
         str | None,
         typer.Option(envvar="IDIOLECT_UPDATES_PASSPHRASE", help="Of encrypted signing keys.", show_default=False),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes that add up a round's deltas.  [default: the server's own, or all of Ray]", min=1),
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="Ray cluster that does it instead: ray://host:10001, auto, or local.")
+    ] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="Written with the URL as JSON once the server accepts connections.")
     ] = None,
@@ -111,6 +118,8 @@ def command(
         retry_after_seconds=retry_after,
         keep_models=keep_models,
         updates=UpdateSettings(updates, updates_passphrase) if updates is not None else None,
+        workers=workers,
+        ray=ray,
     )
     run(
         settings,

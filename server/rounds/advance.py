@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, select, update
 
 from device_sdk.errors import IdiolectError, LearningError
+from server.aggregation.folding import Workers
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version, publish
@@ -54,6 +55,7 @@ def advance(
     clock: Callable[[], float],
     evaluate: Evaluate | None = None,
     rehearse: Rehearse | None = None,
+    workers: Workers | None = None,
 ) -> None:
     """Take a closing, aggregated or evaluated round as far as it goes: to published or abandoned. Where more rounds
     like it are to come, the next one is open then."""
@@ -64,7 +66,7 @@ def advance(
             case RoundState.CLOSING:
                 if not settle(database, row, clock()):
                     return  # groups are still adding up their counts
-                _aggregate(database, blobs, row, clock(), rehearse)
+                _aggregate(database, blobs, row, clock(), rehearse, workers)
             case RoundState.AGGREGATED:
                 _evaluate(database, blobs, row, clock(), evaluate)
             case RoundState.EVALUATED:
@@ -97,7 +99,12 @@ def remove_orphans(database: Database, blobs: BlobStore) -> None:
 
 
 def _aggregate(
-    database: Database, blobs: BlobStore, row: Row[Any], now: float, rehearse: Rehearse | None = None
+    database: Database,
+    blobs: BlobStore,
+    row: Row[Any],
+    now: float,
+    rehearse: Rehearse | None = None,
+    workers: Workers | None = None,
 ) -> None:
     settings = read_settings(row)
     with database.read() as connection:
@@ -117,7 +124,7 @@ def _aggregate(
             made.append(release_marginals(settings, contributions, previous, background, counts))
         else:
             try:
-                made.append(release_deltas(blobs, settings, contributions, lineage, row.number, rehearse))
+                made.append(release_deltas(blobs, settings, contributions, lineage, row.number, rehearse, workers))
             except LearningError as error:
                 missing.append(f"{stream}: {error}")
                 diverged = True

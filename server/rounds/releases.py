@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, insert, update
 
 from device_sdk.errors import LearningError, StateError
-from device_sdk.learning.encoding import decode
 from device_sdk.wire.messages import FIXED_POINT, DeltaPlan
 from server.aggregation import deltas, optimizers, robust
 from server.aggregation import marginals as counting
+from server.aggregation.folding import Accepted, Here, Workers, leaves, merged, read_accepted
 from server.aggregation.optimizers import update_norm
 from server.aggregation.teachers import follow
-from server.aggregation.weights_file import dump_weights, parse_tensors, parse_weights, read_metadata
+from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
 from server.privacy.noise import noised, plan_noise, released_variance
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
@@ -146,17 +146,19 @@ def release_deltas(
     lineage: Lineage,
     number: int,
     rehearse: Rehearse | None = None,
+    workers: Workers | None = None,
 ) -> Release:
     """The model that the mean of the reports and of the rehearsal makes of the base, and the teacher after it.
 
-    Raises LearningError where the optimizer diverges, StateError where a stored report is not what was accepted or the
-    round wants a rehearsal that this server cannot give.
+    workers: who adds the reports up, which no result depends on; None: this process. Raises LearningError where the
+    optimizer diverges, StateError where a stored report is not what was accepted or the round wants a rehearsal that
+    this server cannot give.
     """
     plan, base = settings.deltas, lineage.base
     assert plan is not None
     weights = model_registry.load(blobs, base.sha256)
     shapes = model_registry.trainable(weights)
-    total = _summed(blobs, settings, plan, contributions, shapes)
+    total = _summed(blobs, settings, plan, contributions, shapes, workers or Here(blobs))
     rehearsed = 0.0
     if settings.rehearsal is not None:
         if rehearse is None:
@@ -266,33 +268,24 @@ def _summed(
     plan: DeltaPlan,
     contributions: Sequence[Row[Any]],
     shapes: Mapping[str, tuple[int, ...]],
+    workers: Workers,
 ) -> deltas.DeltaSum:
     """The reports' deltas, added up by weight; a robust average counts as what so many equal devices would have sent.
 
     Raises StateError where a stored report is not what was accepted.
     """
-
-    def sent() -> Iterator[Weights]:
-        for contribution in contributions:
-            content = blobs.get(contribution.blob)
-            if sha256(content).hexdigest() != contribution.body_sha256:
-                raise StateError(
-                    f"{contribution.blob}: differs from what was accepted; restore it or abandon the round"
-                )
-            # The very bytes that were checked when they came.
-            yield decode(parse_tensors(content), plan.encoding, plan.scale_per)
-
-    total = deltas.init(shapes)
+    accepted = [Accepted(row.blob, row.body_sha256, _weight(settings, row.utterances)) for row in contributions]
     if settings.averaging != "mean":
-        with robust.spooled(sent(), shapes) as spool:
+        sent = (read_accepted(blobs, report, plan) for report in accepted)
+        with robust.spooled(sent, shapes) as spool:
             average = robust.robust_mean(spool, settings.averaging, settings.trimmed)
-        return replace(deltas.fold(deltas.add(total, average, float(len(contributions)))), reports=len(contributions))
-    for contribution, delta in zip(contributions, sent(), strict=True):
-        weight = 1.0
-        if settings.weighting == "utterances":
-            weight = float(min(contribution.utterances, settings.weight_limit))
-        total = deltas.add(total, delta, weight)
-    return total
+        total = deltas.add(deltas.init(shapes), average, float(len(accepted)))
+        return replace(deltas.fold(total), reports=len(accepted))
+    return merged(workers.fold(leaves(accepted, shapes, plan)), shapes)
+
+
+def _weight(settings: RoundSettings, utterances: int) -> float:
+    return float(min(utterances, settings.weight_limit)) if settings.weighting == "utterances" else 1.0
 
 
 def _moved(

@@ -38,12 +38,12 @@ def same(left: DeltaSum, right: DeltaSum) -> bool:
 def test_merge_is_associative_and_agrees_with_one_fold(
     first: list[tuple[list[int], int]], second: list[tuple[list[int], int]], third: list[tuple[list[int], int]]
 ) -> None:
-    parts = [folded(reports) for reports in (first, second, third)]
-    left = merge(merge(parts[0], parts[1]), parts[2])
-    right = merge(parts[0], merge(parts[1], parts[2]))
+    left = merge(merge(folded(first), folded(second)), folded(third))
+    right = merge(folded(first), merge(folded(second), folded(third)))
     assert same(left, right)
     assert same(left, folded([*first, *second, *third]))
-    assert same(merge(parts[0], init(SHAPES)), parts[0])
+    assert same(merge(folded(first), init(SHAPES)), folded(first))
+    assert same(merge(init(SHAPES), folded(first)), folded(first))
 
 
 @given(EXACT, st.randoms(use_true_random=False))

@@ -1,0 +1,230 @@
+"""Leaves folded by any number of workers: the same bits, whoever they are and whatever becomes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from device_sdk.errors import ConfigurationError, StateError
+from device_sdk.learning.encoding import encode
+from device_sdk.wire.messages import DeltaPlan, Encoding
+from server.aggregation.deltas import BLOCK, UPDATES, DeltaSum
+from server.aggregation.folding import LEAF, Accepted, Here, Leaf, Workers, ahead, leaves, merged
+from server.aggregation.processes import Processes
+from server.app import create_app
+from server.storage.blobs import FolderBlobs
+from tests.server.parties import Operator, Party, initial, settings
+
+SHAPES = {"encoder.0.W": (3, 41), "joiner.output.bias": (BLOCK + 5,)}
+REPORTS = 3 * LEAF + 5
+
+Reports = list[Accepted]
+
+
+def stored(folder: Path, count: int, encoding: Encoding = "float32") -> tuple[Reports, list[dict[str, NDArray[Any]]]]:
+    """(what the database knows of ``count`` deltas in ``folder``, their values)."""
+    blobs, rng, reports, values = FolderBlobs(folder, tidy=False), np.random.default_rng(count), [], []
+    for number in range(count):
+        delta = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in SHAPES.items()}
+        content = save(encode(delta, encoding))
+        blob = f"deltas/r1/{number:04d}.safetensors"
+        blobs.put(blob, content)
+        reports.append(Accepted(blob, sha256(content).hexdigest(), 1.0 + number % 3))
+        values.append(delta)
+    return reports, values
+
+
+def total(workers: Workers, reports: Reports, encoding: Encoding = "float32") -> DeltaSum:
+    return merged(workers.fold(leaves(reports, SHAPES, DeltaPlan(encoding=encoding))), SHAPES)
+
+
+def bits(found: DeltaSum) -> tuple[bytes, float, int]:
+    return b"".join(found.sum[name].tobytes() for name in SHAPES), found.weight, found.reports
+
+
+@pytest.fixture(scope="module")
+def round_of_many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reports, DeltaSum]:
+    folder = tmp_path_factory.mktemp("blobs")
+    reports, values = stored(folder, REPORTS)
+    alone = total(Here(FolderBlobs(folder)), reports)
+    weights = [report.weight for report in reports]
+    for name in SHAPES:
+        exact = np.tensordot(weights, np.stack([each[name] for each in values]).astype(np.float64), 1)
+        assert np.linalg.norm(alone.sum[name] - exact) < 1e-6 * np.linalg.norm(exact)
+    assert (alone.weight, alone.reports) == (sum(weights), REPORTS)
+    return folder, reports, alone
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_processes_make_the_same_bits(round_of_many: tuple[Path, Reports, DeltaSum], count: int) -> None:
+    folder, reports, alone = round_of_many
+    workers = Processes(folder, count)
+    try:
+        for _ in range(2):  # a second round finds them waiting
+            assert bits(total(workers, reports)) == bits(alone)
+    finally:
+        workers.close()
+
+
+def test_a_ray_cluster_makes_the_same_bits(round_of_many: tuple[Path, Reports, DeltaSum]) -> None:
+    pytest.importorskip("ray")
+    from server.aggregation.ray_workers import RayWorkers
+
+    folder, reports, alone = round_of_many
+    workers = RayWorkers(folder, "local", 2)
+    try:
+        assert bits(total(workers, reports)) == bits(alone)
+        assert bits(total(workers, reports[:3])) == bits(total(Here(FolderBlobs(folder)), reports[:3]))
+        with pytest.raises(StateError, match=r"0000\.safetensors: differs from what was accepted"):
+            total(workers, [Accepted(reports[0].blob, "0" * 64, 1.0)])
+        assert bits(total(workers, reports)) == bits(alone)
+    finally:
+        workers.close()
+
+
+@pytest.mark.parametrize("encoding", ["float16", "int8"])
+def test_encoded_deltas_are_decoded_by_workers(tmp_path: Path, encoding: Encoding) -> None:
+    reports, _ = stored(tmp_path, LEAF + 1, encoding)
+    workers = Processes(tmp_path, 2)
+    try:
+        assert bits(total(workers, reports, encoding)) == bits(total(Here(FolderBlobs(tmp_path)), reports, encoding))
+    finally:
+        workers.close()
+
+
+def test_a_worker_that_is_killed_costs_one_attempt(round_of_many: tuple[Path, Reports, DeltaSum]) -> None:
+    folder, reports, alone = round_of_many
+    workers = Processes(folder, 2)
+    try:
+        partial = workers.fold(leaves(reports, SHAPES, DeltaPlan()))
+        next(partial)
+        assert workers._pool is not None
+        for process in list(workers._pool._processes.values()):
+            os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(StateError, match="a worker ended"):
+            list(partial)
+        assert bits(total(workers, reports)) == bits(alone)
+    finally:
+        workers.close()
+
+
+def test_a_delta_that_was_changed_is_named(round_of_many: tuple[Path, Reports, DeltaSum]) -> None:
+    folder, reports, alone = round_of_many
+    workers = Processes(folder, 2)
+    try:
+        changed = [*reports[:-1], Accepted(reports[-1].blob, "0" * 64, 1.0)]
+        with pytest.raises(StateError, match=r"0100\.safetensors: differs"):
+            total(workers, changed)
+        assert bits(total(workers, reports)) == bits(alone)
+    finally:
+        workers.close()
+
+
+def test_no_workers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="workers: found 0"):
+        Processes(tmp_path, 0)
+    with pytest.raises(ConfigurationError, match="workers: found 0"):
+        settings(tmp_path, workers=0)
+
+
+@given(st.integers(0, 3 * LEAF))
+def test_every_report_is_in_one_leaf(count: int) -> None:
+    reports = [Accepted(f"deltas/r1/{number}", "", 1.0) for number in range(count)]
+    cut: list[Leaf] = list(leaves(reports, SHAPES, DeltaPlan()))
+    assert [report for leaf in cut for report in leaf.reports] == reports
+    assert all(len(leaf.reports) == LEAF for leaf in cut[:-1])
+    assert LEAF % UPDATES == 0
+
+
+@given(st.integers(0, 30), st.integers(1, 9))
+def test_few_are_under_way_and_all_come_in_order(tasks: int, count: int) -> None:
+    waiting: set[int] = set()
+
+    def submit(task: int) -> int:
+        waiting.add(task)
+        assert len(waiting) <= count
+        return task
+
+    def wait(task: int) -> int:
+        waiting.remove(task)
+        return task
+
+    assert list(ahead(range(tasks), submit, wait, count)) == list(range(tasks))
+
+
+def test_a_round_does_not_tell_how_many_workers_it_had(tmp_path: Path) -> None:
+    """Two servers, the same devices' reports under the same ids: the same weights to the bit."""
+    assert published(tmp_path / "one") == published(tmp_path / "two", workers=2)
+
+
+def published(folder: Path, **changes: Any) -> bytes:
+    folder.mkdir()
+    with http(folder, **changes) as client:
+        operator = Operator(client)
+        plan = {"marginals": None, "deltas": {}, "weighting": "utterances"}
+        round_id = str(operator.post("rounds", json={"settings": plan})["id"])
+        rng = np.random.default_rng(1)
+        for number in range(LEAF + 3):
+            arrays = {
+                "encoder.0.W": rng.normal(scale=0.02, size=(8, 6)).astype(np.float32),
+                "joiner.output.bias": rng.normal(scale=0.02, size=5).astype(np.float32),
+            }
+            sent = (
+                Party(client)
+                .enrol()
+                .send_delta(round_id, arrays, report_id=f"report-{number:03d}", utterances=1 + number % 4)
+            )
+            assert sent.status_code == 200, sent.text
+        version = operator.close(round_id)["model_version"]
+        content = client.get(f"/v1/models/{version}").content
+        length = int.from_bytes(content[:8], "little")
+        return bytes(content[8 + length :])  # the header names the round's inputs, whose devices differ
+
+
+def http(folder: Path, **changes: Any) -> TestClient:
+    return TestClient(create_app(settings(folder, **changes), initial()), raise_server_exceptions=False)
+
+
+PARENT = """
+import sys, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from server.aggregation.processes import _begin
+pool = ProcessPoolExecutor(2, get_context("spawn"), initializer=_begin)
+list(pool.map(abs, range(2)))
+print(*pool._processes, flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_worker_outlives_a_killed_server() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        workers = [int(number) for number in parent.stdout.readline().split()]
+        assert workers
+        parent.kill()
+        deadline = time.monotonic() + 60
+        while any(Path(f"/proc/{number}/cmdline").exists() and _running(number) for number in workers):
+            assert time.monotonic() < deadline, "workers stayed"
+            time.sleep(0.05)
+
+
+def _running(number: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    return False
