@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import onnx
 import torch
@@ -28,9 +29,9 @@ def traced(
     """
     was_training = network.training
     network.eval()
-    file = io.BytesIO()
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
+            file = Path(folder) / "graph.onnx"
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 network,
@@ -42,8 +43,8 @@ def traced(
                 opset_version=_OPSET,
                 dynamo=False,
             )
+            graph = file.read_bytes()
     finally:
         network.train(was_training)
-    model = onnx.load_from_string(file.getvalue())
-    onnx.checker.check_model(model, full_check=True)
-    return file.getvalue()
+    onnx.checker.check_model(onnx.load_from_string(graph), full_check=True)
+    return graph

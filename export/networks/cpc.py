@@ -1,0 +1,161 @@
+"""Contrastive predictive coding: an encoder that learns from speech without text (paper 000, appendix A.1), in torch.
+
+B: utterances; F: feature frames (10 ms); M: bins; S: frames stacked; T: stacked frames, F // S; D: size of a latent;
+H: size of the context; K: future steps predicted; N: candidates, the true latent and N - 1 negatives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from device_sdk.errors import ConfigurationError
+
+__all__ = ["CPC", "CPCS", "ContextShape", "Contrast", "feature_layers", "stacked"]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextShape:
+    """Sizes of the encoder that pre-training and recognition share: feed-forward layers, then an LSTM.
+
+    bins: M; stack: S. Without feature layers the LSTM reads the stacked frames themselves, as the encoder of
+    ``export.networks.rnnt.RNNT`` does.
+    """
+
+    bins: int = 256
+    stack: int = 3
+    feature_layers: int = 3
+    feature_size: int = 512
+    context_layers: int = 6
+    context_size: int = 1024
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            least = 0 if name == "feature_layers" else 1
+            if not isinstance(value, int) or value < least:
+                raise ConfigurationError(
+                    f"context encoder {name}: found {value!r}, expected a whole number of {least} or more"
+                )
+
+    @property
+    def latent_size(self) -> int:
+        """D."""
+        return self.feature_size if self.feature_layers else self.bins * self.stack
+
+    def to_mapping(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+CPCS: dict[str, ContextShape] = {
+    "tiny": ContextShape(feature_layers=2, feature_size=16, context_layers=1, context_size=24),
+    "small": ContextShape(feature_layers=2, feature_size=128, context_layers=2, context_size=160),
+    "paper": ContextShape(),
+}
+"""tiny is for tests, small learns on one CPU, paper is paper 000's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """What is predicted, and against what. steps: K; candidates: N; temperature: kappa.
+
+    Paper 000 does not print these three; the steps are those of van den Oord et al. (2018).
+    """
+
+    steps: int = 12
+    candidates: int = 32
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.candidates < 2 or not self.temperature > 0:
+            raise ConfigurationError(
+                f"contrast: found {self.steps} steps, {self.candidates} candidates, temperature {self.temperature}; "
+                "expected at least 1, at least 2, above 0"
+            )
+
+
+def stacked(features: Tensor, mean: Tensor, scale: Tensor, count: int) -> Tensor:
+    """[B, F, M] to [B, F // count, count * M], normalised by mean [M] and 1 / standard deviation [M]."""
+    kept = features.shape[1] // count
+    normalised = (features[:, : kept * count] - mean) * scale
+    return normalised.reshape(features.shape[0], kept, count * features.shape[2])
+
+
+def feature_layers(shape: ContextShape) -> nn.Sequential:
+    """The feature encoder f_enc: linear layers with ReLU; the identity where there are none."""
+    widths = [shape.bins * shape.stack, *[shape.feature_size] * shape.feature_layers]
+    layers: list[nn.Module] = []
+    for wide, narrow in pairwise(widths):
+        layers += [nn.Linear(wide, narrow), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class CPC(nn.Module):
+    """Feature encoder z = f_enc(x), context encoder c = f_ar(z), and one linear prediction of z for each step ahead.
+
+    Only ``features`` and ``encoder`` (with ``mean`` and ``scale``) go on to recognition.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, shape: ContextShape, contrast: Contrast = Contrast()) -> None:
+        super().__init__()
+        self.shape, self.contrast = shape, contrast
+        self.register_buffer("mean", torch.zeros(shape.bins))
+        self.register_buffer("scale", torch.ones(shape.bins))
+        self.features = feature_layers(shape)
+        self.encoder = nn.LSTM(shape.latent_size, shape.context_size, shape.context_layers, batch_first=True)
+        self.predictions = nn.ModuleList(
+            nn.Linear(shape.context_size, shape.latent_size) for _ in range(contrast.steps)
+        )
+
+    def latents(self, features: Tensor) -> Tensor:
+        """Raw features [B, F, M] to z [B, T, D]."""
+        z: Tensor = self.features(stacked(features, self.mean, self.scale, self.shape.stack))
+        return z
+
+    def losses(
+        self, features: Tensor, frames: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """InfoNCE of each utterance [B], summed over steps, nats; and the share of right guesses at each step [K].
+
+            L = sum_k 1 / (T - k) sum_t -log softmax_n(z_n . (W_k c_t + b_k) / kappa)[z_{t+k}]
+
+        frames: [B] int64, T of each utterance; steps that do not fit in one add nothing to it. Negatives are drawn with
+        replacement from the other frames of the same utterance, by ``generator``.
+        """
+        z = self.latents(features)
+        c, _ = self.encoder(z)
+        candidates = self.candidates(frames, z.shape[1], generator)
+        total = z.new_zeros(z.shape[0])
+        right = []
+        for step, prediction in enumerate(self.predictions, 1):
+            length = z.shape[1] - step
+            if length < 1:
+                right.append(total.new_zeros(()))
+                continue
+            # All products with one matrix product; the candidates are then picked, so no latent is copied N times.
+            products = torch.bmm(prediction(c[:, :length]), z.transpose(1, 2)) / self.contrast.temperature
+            scores = products.gather(2, candidates[:, step:])
+            counts = (frames - step).clamp(min=0)
+            heard = torch.arange(length, device=z.device) < counts[:, None]
+            losses = -functional.log_softmax(scores, -1)[..., 0] * heard
+            total = total + losses.sum(1) / counts.clamp(min=1)
+            hits = (scores.detach().argmax(-1) == 0) & heard
+            right.append(hits.sum() / heard.sum().clamp(min=1))
+        return total, torch.stack(right)
+
+    def candidates(self, frames: Tensor, longest: int, generator: torch.Generator | None = None) -> Tensor:
+        """Frames to choose from for each true one, [B, T, N] int64: itself first, then others of its utterance."""
+        own = torch.arange(longest, device=frames.device)[None, :, None].expand(frames.shape[0], longest, 1)
+        draws = torch.rand(
+            (frames.shape[0], longest, self.contrast.candidates - 1), generator=generator, device=frames.device
+        )
+        length = frames[:, None, None]
+        away = 1 + (draws * (length - 1)).long().clamp(max=(length - 2).clamp(min=0))
+        return torch.cat([own, (own + away) % length], 2)

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from device_sdk.bundle.architecture import PRESETS
+from device_sdk.errors import ConfigurationError
+from export.graphs.context_rnnt import context_rnnt_graphs
+from export.networks.context_rnnt import ContextRNNT, begin_encoder
+from export.networks.cpc import CPC, CPCS, ContextShape, Contrast
+from export.networks.rnnt import RNNT
+
+TINY = CPCS["tiny"]
+
+
+def network(contrast: Contrast = Contrast(3, 5), seed: int = 0) -> CPC:
+    torch.manual_seed(seed)
+    made = CPC(TINY, contrast)
+    made.mean.uniform_(-1, 1)
+    made.scale.uniform_(0.5, 2)
+    return made
+
+
+def recogniser(shape: ContextShape = TINY) -> ContextRNNT:
+    torch.manual_seed(1)
+    return ContextRNNT(shape, predictor_layers=2, predictor_size=12, embedding_size=10, joiner_size=14, pieces=16)
+
+
+def test_the_paper_s_sizes() -> None:
+    shape = CPCS["paper"]
+    with torch.device("meta"):
+        made = ContextRNNT(shape)
+    assert [tuple(layer.weight.shape) for layer in made.features[::2]] == [(512, 768), (512, 512), (512, 512)]  # type: ignore[index]
+    assert (made.encoder.num_layers, made.encoder.hidden_size, made.encoder.input_size) == (6, 1024, 512)
+    assert (made.predictor.num_layers, made.predictor.hidden_size) == (2, 1024)
+    assert made.joiner_output.out_features == 2500
+
+
+@torch.no_grad()
+def test_infonce_is_the_paper_s_formula() -> None:
+    """Against the equation written out in loops, in float64, on the same negatives."""
+    made = network(replace(Contrast(3, 5), temperature=0.7)).double()
+    frames = torch.tensor([9, 6, 2])
+    features = torch.randn(3, 29, TINY.bins, dtype=torch.float64)
+    found, _ = made.losses(features, frames, torch.Generator().manual_seed(4))
+    z = made.latents(features)
+    c, _ = made.encoder(z)
+    chosen = made.candidates(frames, z.shape[1], torch.Generator().manual_seed(4))
+    for row, length in enumerate(frames.tolist()):
+        total = 0.0
+        for step in range(1, 4):
+            weight, bias = made.predictions[step - 1].weight, made.predictions[step - 1].bias  # type: ignore[union-attr]
+            inner = 0.0
+            for t in range(length - step):
+                predicted = weight @ c[row, t] + bias  # type: ignore[operator]
+                scores = [float(z[row, j] @ predicted) / 0.7 for j in chosen[row, t + step].tolist()]
+                inner -= scores[0] - np.log(np.exp(scores).sum())
+            if length > step:
+                total += inner / (length - step)
+        assert float(found[row]) == pytest.approx(total, rel=1e-9)
+
+
+@pytest.mark.parametrize("length", [2, 3, 40])
+def test_negatives_are_other_frames_of_the_same_utterance(length: int) -> None:
+    made = network(Contrast(3, 200))
+    chosen = made.candidates(torch.tensor([length, 40]), 40, torch.Generator().manual_seed(0))
+    assert (chosen[0, :length, 0] == torch.arange(length)).all()
+    others = chosen[0, :length, 1:]
+    assert (others != torch.arange(length)[:, None]).all()
+    assert sorted(set(others.flatten().tolist())) == list(range(length))
+
+
+def test_padding_changes_nothing() -> None:
+    made = network()
+    features = torch.randn(1, 30, TINY.bins)
+    longer = torch.cat([features, 9.0 * torch.randn(1, 12, TINY.bins)], 1)
+    made.candidates = lambda frames, longest, generator=None: (
+        (  # type: ignore[method-assign,assignment]
+            torch.arange(longest)[None, :, None] * 7 + torch.arange(5)
+        )
+        % frames[:, None, None]
+    )
+    alone, _ = made.losses(features, torch.tensor([10]))
+    padded, _ = made.losses(longer, torch.tensor([10]))
+    torch.testing.assert_close(alone, padded)
+
+
+def test_a_few_steps_find_what_comes_next() -> None:
+    """Sequences that repeat with a period of five are predictable; a network that guesses is right once in eight."""
+    made = CPC(TINY, Contrast(2, 8))
+    optimizer = torch.optim.Adam(made.parameters(), 3e-3)
+    patterns = torch.randn(5, 3, TINY.bins)
+    order = (torch.arange(30)[None] + torch.arange(4)[:, None]) % 5
+    features = patterns[order].reshape(4, 90, TINY.bins)
+    frames = torch.full((4,), 30)
+    generator = torch.Generator().manual_seed(0)
+    seen = []
+    for _ in range(60):
+        losses, right = made.losses(features, frames, generator)
+        optimizer.zero_grad()
+        losses.mean().backward()
+        optimizer.step()
+        seen.append((float(losses.detach().mean()), float(right.mean())))
+    assert seen[-1][0] < 0.7 * seen[0][0]
+    assert seen[-1][1] > 0.5 > 0.3 > seen[0][1]
+
+
+def test_a_recogniser_begins_with_the_pretrained_encoder() -> None:
+    pretrained, target = network(), recogniser()
+    begin_encoder(target, pretrained)
+    features = torch.randn(2, 21, TINY.bins)
+    context, _ = pretrained.encoder(pretrained.latents(features))
+    torch.testing.assert_close(target.hidden(target.stack(features)), context)
+    before = target.to_parameters()
+    other = recogniser().from_parameters(before)
+    torch.testing.assert_close(other.encode(features), target.encode(features))
+
+
+def test_a_device_s_recogniser_takes_an_encoder_without_feature_layers() -> None:
+    a = PRESETS["tiny"]
+    shape = ContextShape(a.mel_bins, a.subsampling_factor, 0, 1, a.encoder_layers, a.encoder_size)
+    pretrained, target = CPC(shape, Contrast(2, 4)), RNNT(a)
+    begin_encoder(target, pretrained)
+    features = torch.randn(2, 12, a.mel_bins)
+    context, _ = pretrained.encoder(pretrained.latents(features))
+    torch.testing.assert_close(target.hidden(target.stack(features)), context)
+    with pytest.raises(ConfigurationError, match="expected"):
+        begin_encoder(recogniser(), pretrained)
+
+
+def test_graphs_stream_what_the_network_computes_at_once() -> None:
+    made = recogniser()
+    graphs = context_rnnt_graphs(made)
+    assert made.training, "tracing leaves the network as it was"
+    made.eval()
+    encoder, predictor, joiner = (
+        onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+        for graph in (graphs.encoder, graphs.predictor, graphs.joiner)
+    )
+    features = torch.randn(1, 36, TINY.bins)
+    tokens = torch.tensor([[3, 9, 1], [2, 2, 15], [7, 1, 4]])
+    with torch.no_grad():
+        encoded, predicted = made.encode(features).numpy(), made.predict(tokens)
+        expected = made.join(torch.from_numpy(encoded[0, :3]), predicted[:, 1]).numpy()
+    state = {name: np.zeros((1, 1, TINY.context_size), np.float32) for name in "hc"}
+    pieces = []
+    for start, end in ((0, 3), (3, 21), (21, 36)):
+        piece, h, c = encoder.run(None, {"features": features[:, start:end].numpy(), **state})
+        pieces.append(piece)
+        state = {"h": h, "c": c}
+    np.testing.assert_allclose(np.concatenate(pieces, 1), encoded, rtol=1e-4, atol=1e-5)
+    state = {name: np.zeros((2, 3, 12), np.float32) for name in "hc"}
+    stepped = []
+    for column in torch.nn.functional.pad(tokens, (1, 0)).T.numpy():
+        step, h, c = predictor.run(None, {"tokens": column, **state})
+        stepped.append(step)
+        state = {"h": h, "c": c}
+    np.testing.assert_allclose(np.stack(stepped, 1), predicted.numpy(), rtol=1e-4, atol=1e-5)
+    (scores,) = joiner.run(None, {"encoded": encoded[0, :3], "predicted": stepped[1]})
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Contrast(steps=0), "at least 1"),
+        (lambda: Contrast(candidates=1), "at least 2"),
+        (lambda: Contrast(temperature=0.0), "above 0"),
+        (lambda: ContextShape(context_layers=0), "context_layers"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(make: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make()  # type: ignore[operator]
