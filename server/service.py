@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ from sqlalchemy import select
 
 from server.aggregation.folding import Here, Workers
 from server.aggregation.processes import Processes
+from server.buckets import Buckets
 from server.devices.enrolment import count_devices
 from server.metrics import Metrics
 from server.operators.actions import record
@@ -20,13 +22,15 @@ from server.privacy import ledger
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
 from server.problems import Refusal
+from server.readiness import Readiness, Ready
 from server.registry.initial import InitialModel, register_initial
 from server.registry.models import find_model, load, trainable
 from server.registry.publications import current_version
 from server.registry.retention import remove_old
 from server.rounds.advance import Evaluate, abandon, advance, close_overdue, remove_orphans
+from server.rounds.release_keys import Caps
 from server.rounds.releases import Rehearse
-from server.rounds.settings import RoundSettings
+from server.rounds.settings import STREAMS, RoundSettings
 from server.rounds.states import RoundState, check
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, view
 from server.secure_aggregation.progress import advance_groups
@@ -64,6 +68,10 @@ class Service:
             raise
         self.blobs = open_blobs(settings.blobs)
         self.metrics = Metrics()
+        rates = settings.rates
+        self.address_rates = Buckets(rates.address, rates.remembered, time.monotonic)
+        self.device_rates = Buckets(rates.device, rates.remembered, time.monotonic)
+        self.readiness = Readiness()
         self.words: tuple[str, ...] = initial.words if initial is not None else ()
         self._evaluate = evaluate
         self._rehearse = rehearse
@@ -120,6 +128,12 @@ class Service:
             self._shapes = {digest: found}  # rounds follow each other: only the newest base is asked for
         return found
 
+    @property
+    def ready(self) -> Ready:
+        """Whether this process can serve, as it was found some seconds ago at most."""
+        rounds = self._ticker is not None and self._ticker.is_alive()
+        return self.readiness.look(self.database, self.blobs, self.settings, rounds)
+
     def wake(self) -> None:
         """Have rounds looked at now: one has just reached its goal."""
         self._wake.set()
@@ -147,7 +161,14 @@ class Service:
     def advance(self, round_id: str) -> None:
         with self._advancing:
             advance(
-                self.database, self.blobs, round_id, self.settings.clock, self._evaluate, self._rehearse, self._workers
+                self.database,
+                self.blobs,
+                round_id,
+                self.settings.clock,
+                self._evaluate,
+                self._rehearse,
+                self._workers,
+                Caps(self.settings.delta_probability, {stream: self.settings.cap(stream) for stream in STREAMS}),
             )
             if self.settings.keep_models is not None:
                 with self.database.read() as connection:

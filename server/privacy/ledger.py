@@ -53,11 +53,20 @@ SAMPLING = "none: every accepted report is charged in full, without amplificatio
 
 
 def record(
-    connection: Connection, *, device_id: str, stream: str, round_id: str, report_id: str, charge: Charge, now: float
+    connection: Connection,
+    *,
+    device_id: str,
+    stream: str,
+    round_id: str,
+    report_id: str,
+    charge: Charge,
+    now: float,
+    draw: int = 1,
 ) -> None:
-    """Append the charge of an accepted report, in the caller's transaction."""
+    """Append the charge of an accepted report, in the caller's transaction. draw: which of the draws of noise that the
+    report takes part in; there is a second one only where a round's reports changed after the first."""
     row = asdict(charge) | {"device_id": device_id, "stream": stream, "round_id": round_id, "report_id": report_id}
-    connection.execute(insert(ledger).values(**row, charged_at=now))
+    connection.execute(insert(ledger).values(**row, draw=draw, charged_at=now))
 
 
 def spent(connection: Connection, device_id: str, stream: str) -> Spent:

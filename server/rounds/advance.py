@@ -1,7 +1,7 @@
 """Moving a closing round to publication. Each step is one transaction: a round goes on where a killed server left it.
 
-A step computes first and writes once. What it computes depends only on what earlier transactions stored, except for
-privacy noise: a draw that was not stored was seen by nobody, so drawing again after a crash is still one release.
+A step computes first and writes once. What it computes depends only on what earlier transactions stored, and so does
+privacy noise: its secret key is stored before anything is drawn from it (:mod:`server.rounds.release_keys`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, select, update
 
-from device_sdk.errors import IdiolectError, LearningError
+from device_sdk.errors import IdiolectError, LearningError, PrivacyError
 from server.aggregation.folding import Workers
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version, publish
+from server.rounds.release_keys import (
+    Caps,
+    ReleaseKey,
+    accepted_reports,
+    digest_of,
+    draws_noise,
+    forget_keys,
+    obtain_key,
+)
 from server.rounds.releases import Lineage, Rehearse, Release, release_deltas, release_marginals, store_release
+from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState
 from server.rounds.store import find_round, follow_up, read_settings, rounds_in, transition
 from server.secure_aggregation.progress import abandon_groups, settle
@@ -56,9 +66,10 @@ def advance(
     evaluate: Evaluate | None = None,
     rehearse: Rehearse | None = None,
     workers: Workers | None = None,
+    caps: Caps | None = None,
 ) -> None:
     """Take a closing, aggregated or evaluated round as far as it goes: to published or abandoned. Where more rounds
-    like it are to come, the next one is open then."""
+    like it are to come, the next one is open then. caps: of what devices may be charged; None has no bound."""
     while True:
         with database.read() as connection:
             row = find_round(connection, round_id)
@@ -66,7 +77,7 @@ def advance(
             case RoundState.CLOSING:
                 if not settle(database, row, clock()):
                     return  # groups are still adding up their counts
-                _aggregate(database, blobs, row, clock(), rehearse, workers)
+                _aggregate(database, blobs, row, clock(), rehearse, workers, caps or Caps())
             case RoundState.AGGREGATED:
                 _evaluate(database, blobs, row, clock(), evaluate)
             case RoundState.EVALUATED:
@@ -103,10 +114,15 @@ def _aggregate(
     blobs: BlobStore,
     row: Row[Any],
     now: float,
-    rehearse: Rehearse | None = None,
-    workers: Workers | None = None,
+    rehearse: Rehearse | None,
+    workers: Workers | None,
+    caps: Caps,
 ) -> None:
     settings = read_settings(row)
+    found = _keys(database, row, settings, caps, now)
+    if found is None:
+        return
+    keys, missing = found
     with database.read() as connection:
         accepted = {stream: _accepted(connection, row.id, stream) for stream in settings.streams}
         lineage = _lineage(connection, row.base_model)
@@ -115,13 +131,14 @@ def _aggregate(
         words = marginal_registry.read_counts(previous).size
         counts = summed(connection, row.id, words) if settings.aggregated else None
     made: list[Release] = []
-    missing: list[str] = []
     diverged = False
     for stream, contributions in accepted.items():
         if len(contributions) < settings.minimum:
             missing.append(f"{stream}: {len(contributions)} reports, fewer than the minimum {settings.minimum}")
         elif stream == "marginals":
-            made.append(release_marginals(settings, contributions, previous, background, counts))
+            if stream in keys or not draws_noise(stream, settings):
+                key = keys.get(stream)
+                made.append(release_marginals(settings, contributions, previous, background, counts, key))
         else:
             try:
                 made.append(release_deltas(blobs, settings, contributions, lineage, row.number, rehearse, workers))
@@ -131,7 +148,9 @@ def _aggregate(
     with database.write() as connection:
         current = find_round(connection, row.id)
         if current.state != RoundState.CLOSING:
-            return  # another worker stored its release first: this draw is dropped unseen
+            return  # another worker was first, with the same release
+        if any(digest_of(accepted_reports(connection, row.id, each.stream)) != each.inputs_sha256 for each in made):
+            return  # the reports changed meanwhile: these are released with a key and a charge of their own
         for release in made:
             store_release(connection, current, release, now)
         target = RoundState.AGGREGATED if made else RoundState.ABANDONED
@@ -141,6 +160,29 @@ def _aggregate(
         used = _clear(connection, row.id)
     for name in used:
         blobs.delete(name)
+
+
+def _keys(
+    database: Database, row: Row[Any], settings: RoundSettings, caps: Caps, now: float
+) -> tuple[dict[str, ReleaseKey], list[str]] | None:
+    """(keys of the streams that the server adds noise to, stored; why others have none), or None where another worker
+    has released the round."""
+    keys: dict[str, ReleaseKey] = {}
+    missing: list[str] = []
+    with database.write() as connection:
+        if find_round(connection, row.id).state != RoundState.CLOSING:
+            return None
+        for stream in settings.streams:
+            if not draws_noise(stream, settings):
+                continue
+            try:
+                key = obtain_key(connection, row.id, stream, settings, caps, now)
+            except PrivacyError as error:
+                missing.append(str(error))
+                continue
+            if key is not None:
+                keys[stream] = key
+    return keys, missing
 
 
 def _lineage(connection: Connection, version: str) -> Lineage:
@@ -163,12 +205,13 @@ def abandon(database: Database, blobs: BlobStore, round_id: str, now: float, not
 
 
 def _clear(connection: Connection, round_id: str) -> list[str]:
-    """Take the raw contributions of a round out of the database; ids, hashes and charges stay. Returns their blobs,
-    which may go once this is durable."""
+    """Take the raw contributions of a round out of the database, and the keys of its noise; ids, hashes and charges
+    stay. Returns their blobs, which may go once this is durable."""
     own = reports.c.round_id == round_id
     names = list(connection.execute(select(reports.c.blob).where(own, reports.c.blob.is_not(None))).scalars())
     connection.execute(update(reports).where(own).values(counts=None, blob=None))
     clear(connection, round_id)
+    forget_keys(connection, round_id)
     return names
 
 

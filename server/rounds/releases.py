@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, insert, update
 
-from device_sdk.errors import LearningError, StateError
+from device_sdk.errors import LearningError, PrivacyError, StateError
 from device_sdk.wire.messages import FIXED_POINT, DeltaPlan
 from server.aggregation import deltas, optimizers, robust
 from server.aggregation import marginals as counting
@@ -22,6 +22,7 @@ from server.aggregation.weights_file import dump_weights, parse_weights, read_me
 from server.privacy.noise import noised, plan_noise, released_variance
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
+from server.rounds.release_keys import ReleaseKey, digest_of
 from server.rounds.settings import RoundSettings
 from server.storage.blobs import BlobStore
 from server.storage.schema import releases, rounds
@@ -77,16 +78,19 @@ def release_marginals(
     previous: Row[Any],
     background: Row[Any],
     summed: NDArray[np.int64] | None = None,
+    key: ReleaseKey | None = None,
 ) -> Release:
     """The noised sum of the reports' counts, and the distribution that it makes of the ``previous`` one. summed: int64
-    [words], where secure aggregation took the sum and the reports show no counts."""
+    [words], where secure aggregation took the sum and the reports show no counts. key: of the server's noise, where it
+    adds some."""
+    inputs = digest_of(contributions)
     if summed is not None:
         total = counting.CountSum(summed, len(contributions))
-        return release_counts(settings, total, _inputs_sha256(contributions), previous, background)
+        return release_counts(settings, total, inputs, previous, background, key)
     total = counting.init(marginal_registry.read_counts(previous).size)
     for contribution in contributions:
         total = counting.add(total, {int(word): count for word, count in (contribution.counts or {}).items()})
-    return release_counts(settings, total, _inputs_sha256(contributions), previous, background)
+    return release_counts(settings, total, inputs, previous, background, key)
 
 
 def release_counts(
@@ -95,13 +99,21 @@ def release_counts(
     inputs_sha256: str,
     previous: Row[Any],
     background: Row[Any],
+    key: ReleaseKey | None = None,
 ) -> Release:
     """What a sum of reports releases: with the server's noise under trust ``central``, as it is where the devices have
     added theirs. Bounded counts are added to what was released before, and what does not stand out of the noise is
-    dropped. Those of mode ``paper`` are all counts so far and take its place (paper 002, eq. 8)."""
+    dropped. Those of mode ``paper`` are all counts so far and take its place (paper 002, eq. 8).
+
+    Raises PrivacyError where the server adds noise and ``key`` is not that of these inputs.
+    """
     plan = settings.marginals
     assert plan is not None
-    drawn = noised(total.total, plan) if plan.trust == "central" else total.total
+    drawn = total.total
+    if plan.trust == "central":
+        if key is None or key.inputs_sha256 != inputs_sha256:
+            raise PrivacyError("key: found none of these reports; noise is drawn from a key that was stored for them")
+        drawn = noised(total.total, plan, key.source(total.total.tobytes()))
     variance = released_variance(plan, total.reports)
     if plan.mode == "paper":
         released, cumulative = drawn, variance
@@ -177,7 +189,7 @@ def release_deltas(
         content = dump_weights(arrays, metadata)
         optimizer_sha256 = sha256(content).hexdigest()
         blobs.put(model_registry.blob_name(optimizer_sha256), content)
-    inputs = _inputs_sha256(contributions)
+    inputs = digest_of(contributions)
     teacher, teacher_version = _followed(blobs, settings, lineage, weights, updated)
     return Release(
         stream="deltas",
@@ -315,10 +327,3 @@ def _followed(
     if after is teacher:
         return None, str(row.version)
     return model_registry.store(blobs, after, {"parent": row.version}), None
-
-
-def _inputs_sha256(contributions: Sequence[Row[Any]]) -> str:
-    digest = sha256()
-    for contribution in contributions:
-        digest.update(f"{contribution.id} {contribution.body_sha256}\n".encode())
-    return digest.hexdigest()

@@ -1,0 +1,144 @@
+"""The secret key of a release's noise: bound to its round, its stream and the reports that were accepted.
+
+A key is stored before anything is drawn from it. So a server that was killed at any point draws the same noise again,
+and so does one that was brought back from a backup taken meanwhile; and where the accepted reports are others, there is
+another key, and every report is charged for another draw. A key is forgotten together with the reports: whoever has it
+can take the noise off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from device_sdk.errors import PrivacyError
+from device_sdk.privacy.samplers import RandomBytes
+from server.privacy.charges import charge_for
+from server.privacy.key_stream import key_stream, new_key
+from server.privacy.ledger import record, within
+from server.rounds.settings import RoundSettings
+from server.storage.schema import release_keys, reports
+
+__all__ = ["Caps", "ReleaseKey", "accepted_reports", "digest_of", "draws_noise", "forget_keys", "obtain_key"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The largest epsilon a device may spend in each stream, at ``delta``; a stream without one has no
+    bound."""
+
+    delta: float = 1e-6
+    streams: dict[str, float] = field(default_factory=dict)
+
+    def allow(self, connection: Connection, device_id: str, stream: str, settings: RoundSettings) -> bool:
+        """Whether one more report's charge stays within a device's cap."""
+        cap = self.streams.get(stream, float("inf"))
+        return within(connection, device_id, stream, charge_for(stream, settings), cap, self.delta)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseKey:
+    """A stored key. inputs_sha256: of the accepted reports that it is for."""
+
+    round_id: str
+    stream: str
+    inputs_sha256: str
+    key: bytes = field(repr=False)
+
+    def source(self, inputs: bytes) -> RandomBytes:
+        """The key's bytes from the first on, the same at every call. inputs: what the noise is added to; so even a
+        stored count that was damaged since gets noise of its own."""
+        bound = (self.round_id, self.stream, self.inputs_sha256, sha256(inputs).hexdigest())
+        return key_stream(self.key, "\n".join(bound))
+
+
+def draws_noise(stream: str, settings: RoundSettings) -> bool:
+    """Whether the server itself adds noise to what a stream releases."""
+    return stream == "marginals" and settings.marginals is not None and settings.marginals.trust == "central"
+
+
+def accepted_reports(connection: Connection, round_id: str, stream: str) -> list[Row[Any]]:
+    """Id, device and digest of every accepted report, in the order of their ids."""
+    columns = (reports.c.id, reports.c.device_id, reports.c.body_sha256)
+    own = (reports.c.round_id == round_id, reports.c.stream == stream)
+    return list(connection.execute(select(*columns).where(*own).order_by(reports.c.id)))
+
+
+def digest_of(contributions: Iterable[Row[Any]]) -> str:
+    """SHA-256 of reports in the order of their ids: which there are, and what each held."""
+    digest = sha256()
+    for report in contributions:
+        digest.update(f"{report.id} {report.body_sha256}\n".encode())
+    return digest.hexdigest()
+
+
+def obtain_key(
+    connection: Connection, round_id: str, stream: str, settings: RoundSettings, caps: Caps, now: float
+) -> ReleaseKey | None:
+    """The key of what is accepted now: the one that is stored, or a fresh one, which is stored with the caller's
+    transaction; None where too few were accepted for a release. Draw from it only once that is committed.
+
+    A fresh key beside one of other reports charges every report again. Raises PrivacyError where that would take a
+    device past its cap, or where the key was forgotten.
+    """
+    accepted = accepted_reports(connection, round_id, stream)
+    if len(accepted) < settings.minimum:
+        return None
+    inputs_sha256 = digest_of(accepted)
+    own = (release_keys.c.round_id == round_id, release_keys.c.stream == stream)
+    stored = list(connection.execute(select(release_keys).where(*own)))
+    for row in stored:
+        if row.inputs_sha256 == inputs_sha256:
+            if row.key is None:
+                raise PrivacyError(f"{stream}: the key of this release was forgotten; its noise is not drawn again")
+            return ReleaseKey(round_id, stream, inputs_sha256, bytes(row.key))
+    if stored:
+        _charge_again(connection, round_id, stream, settings, caps, accepted, len(stored) + 1, now)
+    key = new_key()
+    connection.execute(
+        insert(release_keys).values(
+            round_id=round_id,
+            stream=stream,
+            inputs_sha256=inputs_sha256,
+            key=key,
+            key_sha256=sha256(key).hexdigest(),
+            made_at=now,
+        )
+    )
+    return ReleaseKey(round_id, stream, inputs_sha256, key)
+
+
+def forget_keys(connection: Connection, round_id: str) -> None:
+    """Delete a round's keys; their digests stay."""
+    connection.execute(update(release_keys).where(release_keys.c.round_id == round_id).values(key=None))
+
+
+def _charge_again(
+    connection: Connection,
+    round_id: str,
+    stream: str,
+    settings: RoundSettings,
+    caps: Caps,
+    accepted: Sequence[Row[Any]],
+    draw: int,
+    now: float,
+) -> None:
+    for report in accepted:
+        if not caps.allow(connection, report.device_id, stream, settings):
+            raise PrivacyError(f"{stream}: the reports have changed, and another draw would pass a device's cap")
+    charge = charge_for(stream, settings)
+    for report in accepted:
+        record(
+            connection,
+            device_id=report.device_id,
+            stream=stream,
+            round_id=round_id,
+            report_id=report.id,
+            charge=charge,
+            now=now,
+            draw=draw,
+        )
