@@ -18,6 +18,9 @@ class Metrics:
         self.seconds = Histogram("idiolect_request_seconds", "Time to answer.", ("route",), registry=self.registry)
         self.reports = Counter("idiolect_reports", "Reports received.", ("stream", "outcome"), registry=self.registry)
         self.received = Counter("idiolect_report_bytes", "Bytes of reports.", ("stream",), registry=self.registry)
+        self.limited = Counter(
+            "idiolect_limited", "Requests refused for coming too often.", ("by",), registry=self.registry
+        )
         self.devices = Gauge("idiolect_devices", "Devices enrolled.", registry=self.registry)
         self.rounds = Gauge("idiolect_rounds", "Rounds by state.", ("state",), registry=self.registry)
 

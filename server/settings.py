@@ -6,17 +6,19 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 
 from device_sdk.errors import ConfigurationError
 from server.updates.settings import UpdateSettings
 
-__all__ = ["Limits", "ServerSettings", "database_url", "default_blobs"]
+__all__ = ["Limits", "Rates", "ServerSettings", "database_url", "default_blobs"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Upper bounds, in bytes or seconds. delta_overhead: bytes a delta may have beyond its float32 values."""
+    """Upper bounds, in bytes or seconds. delta_overhead: bytes a delta may have beyond its float32 values. free_bytes:
+    with less than that left on its disk the server says that it is not ready."""
 
     message_bytes: int = 64 * 1024
     report_bytes: int = 4 * 1024 * 1024
@@ -25,6 +27,7 @@ class Limits:
     body_seconds: float = 120.0
 
     def __post_init__(self) -> None:
+    free_bytes: int = 256 * 1024 * 1024
         for name in self.__slots__:
             value = getattr(self, name)
             if not value > 0:
@@ -33,6 +36,27 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How often an address, and a device, may ask. Many devices may share an address, behind a carrier's gateway.
+
+    remembered: addresses, and devices, whose requests are counted; beyond that, those that asked longest ago are
+    forgotten. Programs on the server's own machine are not counted. Each of several processes counts for itself.
+    """
+
+    address: Rate = field(default_factory=lambda: Rate(per_second=50.0, burst=3000.0))
+    device: Rate = field(default_factory=lambda: Rate(per_second=2.0, burst=120.0))
+    remembered: int = 1 << 16
+
+    def __post_init__(self) -> None:
+        for name in ("address", "device"):
+            rate = getattr(self, name)
+            if not (rate.per_second > 0 and rate.burst >= 1):
+                raise ConfigurationError(f"rates.{name}: found {rate}, expected more than 0 a second, a burst from 1")
+        if self.remembered < 1:
+            raise ConfigurationError(f"rates.remembered: found {self.remembered}, expected 1 or more")
+
+
     """Settings of one server process.
 
     database: an SQLAlchemy URL, or the path of an SQLite file. blobs: folder of weights and raw deltas, or the URL of
@@ -67,6 +91,8 @@ class ServerSettings:
     ray: str | None = None
     clock: Callable[[], float] = time.time
 
+    rates: Rates = field(default_factory=Rates)
+    trusted_proxies: tuple[str, ...] = ("127.0.0.1", "::1")
     def __post_init__(self) -> None:
         for name in ("enrolment_token", "operator_token"):
             if len(getattr(self, name)) < 8:
@@ -85,6 +111,13 @@ class ServerSettings:
     @property
     def database_url(self) -> str:
         return database_url(self.database)
+        for proxy in self.trusted_proxies:
+            try:
+                ip_network(proxy)
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"trusted_proxies: found {proxy!r} ({error}), expected an address or a network such as 10.0.0.0/8"
+                ) from error
 
     @property
     def lock_folder(self) -> Path:

@@ -1,7 +1,8 @@
-"""Who may look: a ticket in a cookie, made from the operator's token and good for a few hours.
+"""Who may look: a ticket in a cookie, made for an operator and good for a few hours.
 
-The server keeps no sessions. A ticket is a time of expiry and its HMAC-SHA256 under a key derived from the operator's
-token, so a new token ends every ticket, and a ticket does not tell the token.
+The server keeps no sessions. A ticket is a time of expiry, an operator's name and their HMAC-SHA256 under a key derived
+from the server's own operator token, so a new one ends every ticket, and a ticket does not tell the token. Whether the
+operator is still one is looked up whenever a ticket is shown: revoking an operator ends their tickets.
 """
 
 from __future__ import annotations
@@ -9,28 +10,29 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-__all__ = ["COOKIE", "SECONDS", "ticket", "valid"]
+__all__ = ["COOKIE", "SECONDS", "holder", "ticket"]
 
 COOKIE = "idiolect_dashboard"
 SECONDS = 12 * 3600
 """How long a ticket is good for."""
 
 
-def ticket(token: str, now: float) -> str:
-    """A ticket for whoever showed the operator's token at ``now``, seconds since the epoch."""
+def ticket(name: str, secret: str, now: float) -> str:
+    """A ticket for the operator ``name``, who showed a token at ``now``, seconds since the epoch."""
     expiry = str(int(now) + SECONDS)
-    return f"{expiry}.{_mark(token, expiry)}"
+    return f"{expiry}.{_mark(secret, expiry, name)}.{name}"
 
 
-def valid(found: str, token: str, now: float) -> bool:
-    """Whether a ticket was made from this token and has not expired."""
-    expiry, _, mark = found.partition(".")
+def holder(found: str, secret: str, now: float) -> str | None:
+    """Whose ticket this is; None where it was not made with this secret or has expired."""
+    expiry, mark, name = (*found.split(".", 2), "", "", "")[:3]
     if not (expiry.isascii() and expiry.isdigit() and len(expiry) < 16):
-        return False
+        return None
     # Compared before the time is looked at, so that a wrong mark tells nothing about either.
-    return hmac.compare_digest(mark.encode(), _mark(token, expiry).encode()) and now < int(expiry)
+    good = hmac.compare_digest(mark.encode("utf-8", "replace"), _mark(secret, expiry, name).encode())
+    return name if good and now < int(expiry) else None
 
 
-def _mark(token: str, expiry: str) -> str:
-    key = hmac.digest(token.encode(), b"idiolect dashboard ticket", "sha256")
-    return hmac.new(key, expiry.encode(), hashlib.sha256).hexdigest()
+def _mark(secret: str, expiry: str, name: str) -> str:
+    key = hmac.digest(secret.encode(), b"idiolect dashboard ticket", "sha256")
+    return hmac.new(key, f"{expiry}.{name}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()

@@ -18,12 +18,13 @@ from server.rounds.settings import STREAMS
 from server.rounds.states import RoundState
 from server.rounds.store import count_by_state, find_round, list_rounds, view
 from server.service import Service
-from server.storage.schema import devices, publications, releases, reports, rounds, transitions
+from server.storage.schema import actions, devices, publications, releases, reports, rounds, transitions
 
 __all__ = ["audit", "marginals", "models", "overview", "privacy", "round_page", "rounds_page"]
 
 RECENT = 40
 UNDERWAY = frozenset({"planned", "open", "closing", "aggregated", "evaluated"})
+_TOLD_ELSEWHERE = ("round.close", "round.abandon", "model.push", "marginals.push")
 Page = dict[str, Any]
 
 
@@ -283,6 +284,17 @@ def _events(connection: Connection, limit: int) -> list[Page]:
             "round_id": row.round_id,
         }
         for row in connection.execute(select(releases).order_by(releases.c.id.desc()).limit(limit))
+    ]
+    # What else operators do has an event of its own, whose note names them.
+    done = select(actions).where(actions.c.action.not_like("%.publish"), actions.c.action.not_in(_TOLD_ELSEWHERE))
+    events += [
+        {
+            "at": row.at,
+            "what": f"{row.action} {row.subject}",
+            "note": f"by {row.operator} {row.note}".strip(),
+            "round_id": None,
+        }
+        for row in connection.execute(done.order_by(actions.c.id.desc()).limit(limit))
     ]
     enrolled = connection.execute(
         select(func.count().label("number"), func.max(devices.c.enrolled_at).label("last"))

@@ -16,7 +16,7 @@ from server.devices.enrolment import find_device
 from server.problems import Refusal
 from server.storage.schema import nonces
 
-__all__ = ["Sender", "authenticate", "spend_nonce"]
+__all__ = ["Claim", "Sender", "authenticate", "read_claim", "spend_nonce"]
 
 NONCE_FORMAT = re.compile(r"[A-Za-z0-9._~+/=-]{8,128}")
 
@@ -30,20 +30,21 @@ class Sender:
     expires_at: float
 
 
-def authenticate(
-    connection: Connection,
-    headers: Mapping[str, str],
-    *,
-    method: str,
-    path: str,
-    round_id: str | None,
-    body: bytes,
-    now: float,
-    window: float,
-) -> Sender:
-    """Check signature and time of a request. The nonce is spent by the transaction that acts on it.
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the headers of a request say, of a device that is enrolled; nothing is proved yet."""
 
-    Raises Refusal: 401 ``unsigned``, ``stale_time``, ``unknown_device`` or ``bad_signature``, 403 ``device_revoked``.
+    device_id: str
+    public_key: bytes
+    nonce: str
+    timestamp: int
+    signature: str
+
+
+def read_claim(connection: Connection, headers: Mapping[str, str], *, now: float, window: float) -> Claim:
+    """Who a request says it is from. It can be asked before a body is read.
+
+    Raises Refusal: 401 ``unsigned``, ``stale_time`` or ``unknown_device``, 403 ``device_revoked``.
     """
     device_id, nonce, stamp, signature = (headers.get(name, "") for name in (DEVICE, NONCE, TIMESTAMP, SIGNATURE))
     for name, value in ((DEVICE, device_id), (NONCE, nonce), (TIMESTAMP, stamp), (SIGNATURE, signature)):
@@ -62,14 +63,33 @@ def authenticate(
         raise Refusal(401, "unknown_device", "this device is not enrolled here", DEVICE)
     if device.revoked_at is not None:
         raise Refusal(403, "device_revoked", "this device was revoked", DEVICE)
-    message = signed_bytes(method, path, round_id, body, nonce, timestamp)
+    return Claim(device_id, device.public_key, nonce, timestamp, signature)
+
+
+def authenticate(
+    connection: Connection,
+    headers: Mapping[str, str],
+    *,
+    method: str,
+    path: str,
+    round_id: str | None,
+    body: bytes,
+    now: float,
+    window: float,
+) -> Sender:
+    """Check signature and time of a request. The nonce is spent by the transaction that acts on it.
+
+    Raises Refusal: as :func:`read_claim`, 401 ``bad_signature``.
+    """
+    claim = read_claim(connection, headers, now=now, window=window)
+    message = signed_bytes(method, path, round_id, body, claim.nonce, claim.timestamp)
     try:
-        raw = b64decode(signature.encode(), validate=True)
-        Ed25519PublicKey.from_public_bytes(device.public_key).verify(raw, message)
+        raw = b64decode(claim.signature.encode(), validate=True)
+        Ed25519PublicKey.from_public_bytes(claim.public_key).verify(raw, message)
     except (ValueError, InvalidSignature) as error:
         detail = "the signature does not belong to this method, path, round, body, nonce and time"
         raise Refusal(401, "bad_signature", detail, SIGNATURE) from error
-    return Sender(device_id, nonce, timestamp + window)
+    return Sender(claim.device_id, claim.nonce, claim.timestamp + window)
 
 
 def spend_nonce(connection: Connection, sender: Sender, now: float) -> None:

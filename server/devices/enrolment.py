@@ -11,21 +11,30 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from device_sdk.wire.messages import Enrol
+from server.devices.tokens import find_enrolment_token, use
 from server.problems import Refusal
 from server.storage.schema import devices
 
-__all__ = ["count_devices", "enrol", "find_device", "read_public_key", "revoke", "same_secret"]
+__all__ = ["count_devices", "enrol", "find_device", "list_devices", "read_public_key", "revoke", "same_secret"]
 
 
-def enrol(connection: Connection, public_key: bytes, now: float) -> str:
-    """Register a key. Returns the device id, a digest of the key: enrolling again after a lost answer changes nothing.
+def enrol(connection: Connection, public_key: bytes, now: float, token: str | None = None) -> str:
+    """Register a key. Returns the device id, a digest of the key: enrolling again after a lost answer changes nothing,
+    and uses up nothing of the token.
 
-    Raises Refusal (403) for a key that was revoked.
+    token: the one that was shown, None for the server's own. Raises Refusal: 401 ``bad_token``; 403 ``device_revoked``
+    for a key that was revoked, ``token_revoked``, ``token_expired``, ``token_used_up``.
     """
+    shown = None if token is None else find_enrolment_token(connection, token)
     device_id = sha256(public_key).hexdigest()[:32]
     row = find_device(connection, device_id)
     if row is None:
-        connection.execute(insert(devices).values(id=device_id, public_key=public_key, enrolled_at=now))
+        if shown is not None:
+            use(connection, shown, now)
+        name = None if shown is None else shown.name
+        connection.execute(
+            insert(devices).values(id=device_id, public_key=public_key, enrolled_at=now, enrolment_token=name)
+        )
     elif row.revoked_at is not None:
         raise Refusal(403, "device_revoked", "this device was revoked; it needs a new key", "public_key")
     return device_id
@@ -45,6 +54,12 @@ def read_public_key(message: Enrol) -> bytes:
 
 def find_device(connection: Connection, device_id: str) -> Row[Any] | None:
     return connection.execute(select(devices).where(devices.c.id == device_id)).first()
+
+
+def list_devices(connection: Connection, after: str, limit: int) -> list[Row[Any]]:
+    """By id, from the one after ``after``."""
+    query = select(devices).where(devices.c.id > after).order_by(devices.c.id).limit(limit)
+    return list(connection.execute(query))
 
 
 def revoke(connection: Connection, device_id: str, now: float) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from fastapi import Request
+from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
@@ -28,18 +29,25 @@ def service(request: Request) -> Service:
     return found
 
 
-def body_reader(limit: Callable[[Service], int]) -> Callable[[Request], Awaitable[bytes]]:
+def _anybody(request: Request) -> None:
+    """Lets everybody send."""
+
+
+def body_reader(
+    limit: Callable[[Service], int], before: Callable[[Request], None] = _anybody
+) -> Callable[..., Awaitable[bytes]]:
     """A dependency that reads the body, counting bytes as they come, whatever the headers claim.
 
-    Raises Refusal: 413 ``too_large``, 408 ``too_slow``, 400 ``disconnected``.
+    before: refuses who may not send at all, so that nothing of theirs is held in memory.
+    Raises Refusal: 413 ``too_large``, 408 ``too_slow``, 415 ``encoding``, 400 ``disconnected``.
     """
 
-    async def read(request: Request) -> bytes:
+    async def read(request: Request, _: None = Depends(before)) -> bytes:
         own = service(request)
         most = limit(own)
         declared = request.headers.get("content-length", "")
-        if declared.isdigit() and len(declared) < 20 and int(declared) > most:
-            raise Refusal(413, "too_large", f"body: found {declared} bytes, expected at most {most}")
+        if re.fullmatch(r"[0-9]+", declared) and (len(declared) > 19 or int(declared) > most):
+            raise Refusal(413, "too_large", f"body: found {declared[:40]} bytes, expected at most {most}")
         if request.headers.get("content-encoding", "identity") != "identity":
             raise Refusal(415, "encoding", "body: expected no content-encoding", "Content-Encoding")
         chunks: list[bytes] = []
@@ -78,7 +86,7 @@ def refused(error: ProtocolError, code: str, field: str | None = None) -> Refusa
 def problem(refusal: Refusal, headers: dict[str, str] | None = None) -> Response:
     detail = refusal.detail.encode("utf-8", "replace").decode()
     content = Problem(code=refusal.code, detail=detail, field=refusal.field)
-    return answer(content, status=refusal.status, headers=headers)
+    return answer(content, status=refusal.status, headers=refusal.headers | (headers or {}))
 
 
 def answer(message: Message, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -1,4 +1,4 @@
-"""The operators' web pages. They only read; the operator's token, shown once, opens them for some hours.
+"""The operators' web pages. They only read; an operator's token, shown once, opens them for some hours.
 
 GET  /                          to the dashboard
 GET  /dashboard                 overview
@@ -23,8 +23,11 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from server.dashboard import access, pages
 from server.dashboard.rendering import HEADERS, render, style
-from server.devices.enrolment import same_secret
+from server.operators.accounts import find_operator
+from server.operators.actions import record
+from server.operators.roles import BOOTSTRAP, Operator, Role
 from server.problems import Refusal
+from server.routes.authorization import identify
 from server.routes.bodies import body_reader, service
 
 __all__ = ["router"]
@@ -53,12 +56,18 @@ def get_sign_in() -> Response:
 def post_sign_in(request: Request, body: Form) -> Response:
     own = service(request)
     token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0].strip()
-    if not same_secret(token, own.settings.operator_token):
-        return _html("sign_in.html", 401, page="", live=False, error="That is not the operator token of this server.")
+    try:
+        operator = identify(request, token)
+    except Refusal:
+        told = "That is not the token of an operator of this server."
+        return _html("sign_in.html", 401, page="", live=False, error=told)
+    now = own.settings.clock()
+    with own.database.write() as connection:
+        record(connection, operator.name, "sign-in", "dashboard", now)
     found = RedirectResponse("/dashboard", 303, headers=HEADERS)
     found.set_cookie(
         access.COOKIE,
-        access.ticket(own.settings.operator_token, own.settings.clock()),
+        access.ticket(operator.name, own.settings.operator_token, now),
         max_age=access.SECONDS,
         path="/dashboard",
         secure=request.url.scheme == "https",
@@ -120,14 +129,27 @@ def _page(
 ) -> Response:
     """The page, for whoever has a ticket; the way to one for anybody else."""
     own = service(request)
-    found = request.cookies.get(access.COOKIE, "")
-    if not access.valid(found, own.settings.operator_token, own.settings.clock()):
+    if (operator := _signed_in(request)) is None:
         return RedirectResponse("/dashboard/sign-in", 303, headers=HEADERS)
     try:
         shown = content(own)
     except Refusal as refusal:
-        return _html("problem.html", refusal.status, page=page, live=False, detail=refusal.detail)
-    return _html(template or f"{page}.html", 200, page=page, live=live, content=shown)
+        return _html("problem.html", refusal.status, page=page, live=False, operator=operator, detail=refusal.detail)
+    return _html(template or f"{page}.html", 200, page=page, live=live, operator=operator, content=shown)
+
+
+def _signed_in(request: Request) -> Operator | None:
+    """Whose ticket the request shows, if they are still an operator."""
+    own = service(request)
+    ticket = request.cookies.get(access.COOKIE, "")
+    name = access.holder(ticket, own.settings.operator_token, own.settings.clock())
+    if name is None:
+        return None
+    if name == BOOTSTRAP:
+        return Operator(name, Role.ADMINISTRATOR)
+    with own.database.read() as connection:
+        row = find_operator(connection, name)
+    return None if row is None or row.revoked_at is not None else Operator(row.name, Role(row.role))
 
 
 def _html(template: str, status: int, **content: Any) -> Response:

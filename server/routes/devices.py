@@ -14,6 +14,7 @@ from server.aggregation.validation import read_delta, validate_counts
 from server.aggregation.weights_file import read_metadata
 from server.devices.authentication import Sender
 from server.devices.enrolment import enrol, read_public_key, same_secret
+from server.devices.tokens import find_enrolment_token
 from server.problems import Refusal
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
@@ -22,7 +23,7 @@ from server.rounds import check_in as checking
 from server.rounds.reports import Contribution, accept
 from server.rounds.store import find_round, read_settings
 from server.routes.bodies import answer, body_reader, parse, refused, service
-from server.routes.senders import check_addressed, sender_of
+from server.routes.senders import check_addressed, check_claimed, sender_of
 from server.service import Service
 from server.storage.schema import reports
 
@@ -30,21 +31,24 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1")
 
-Small = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes))]
-Medium = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.report_bytes))]
-Large = Annotated[bytes, Depends(body_reader(lambda own: own.delta_bytes))]
+Anybodys = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes))]
+Small = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes, check_claimed))]
+Medium = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.report_bytes, check_claimed))]
+Large = Annotated[bytes, Depends(body_reader(lambda own: own.delta_bytes, check_claimed))]
 
 
 @router.post("/enrol")
-def post_enrol(request: Request, body: Small) -> Response:
+def post_enrol(request: Request, body: Anybodys) -> Response:
     """Enrol -> Enrolled."""
     own = service(request)
     message = parse(Enrol, body)
-    if not same_secret(message.token, own.settings.enrolment_token):
-        raise Refusal(401, "bad_token", "token: not this server's enrolment token", "token")
+    token = None if same_secret(message.token, own.settings.enrolment_token) else message.token
+    if token is not None:  # looked for before anything is written
+        with own.database.read() as connection:
+            find_enrolment_token(connection, token)
     public_key = read_public_key(message)
     with own.database.write() as connection:
-        return answer(Enrolled(device_id=enrol(connection, public_key, own.settings.clock())))
+        return answer(Enrolled(device_id=enrol(connection, public_key, own.settings.clock(), token)))
 
 
 @router.post("/check-in")

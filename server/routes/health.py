@@ -1,4 +1,4 @@
-"""Is the server up, and how is it doing."""
+"""Is the server up, can it serve, how is it doing, and what does it understand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from server.devices.enrolment import count_devices
-from server.registry.publications import current_version
 from server.rounds.states import RoundState
 from server.rounds.store import count_by_state
 from server.routes.bodies import plain, service
@@ -18,14 +17,22 @@ router = APIRouter()
 
 
 @router.get("/healthz")
-def get_health(request: Request) -> Response:
-    """200 when the database answers and a model is published."""
-    with service(request).database.read() as connection:
-        return plain({"status": "ok", "model_version": current_version(connection, "model")})
+def get_health() -> Response:
+    """The process runs and answers. It looks at nothing else: whoever restarts what is unhealthy mends no database."""
+    return plain({"status": "ok"})
+
+
+@router.get("/readyz")
+def get_readiness(request: Request) -> Response:
+    """200 when requests can be served, 503 when not: what was looked at, and whether it is in order."""
+    found = service(request).ready
+    content = {"status": found.status, "checks": dict(found.checks), "model_version": found.model_version}
+    return plain(content, 200 if found.status == "ready" else 503)
 
 
 @router.get("/metrics")
 def get_metrics(request: Request) -> Response:
+    """Prometheus metrics, in its text format."""
     own = service(request)
     with own.database.read() as connection:
         own.metrics.devices.set(count_devices(connection))
@@ -33,3 +40,9 @@ def get_metrics(request: Request) -> Response:
     for state in RoundState:
         own.metrics.rounds.labels(state).set(counts.get(state, 0))
     return Response(own.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/openapi.json")
+def get_openapi(request: Request) -> Response:
+    """This interface as an OpenAPI document."""
+    return plain(request.app.openapi())

@@ -1,4 +1,5 @@
-"""The routes operators use, behind the operator's bearer token. Answers are plain JSON.
+"""The routes operators use, each behind the role that :mod:`server.routes.authorization` gives it. Answers are plain
+JSON. Who may operate, and what each did, is in :mod:`server.routes.accounts`.
 
     GET  /v1/operator/status
     GET  /v1/operator/privacy                         summary per stream, and one line per device and stream
@@ -10,7 +11,6 @@
     GET  /v1/operator/marginals                       POST: {"probabilities": base64 float64, "note": ""}
     GET  /v1/operator/marginals/{version}             ?top=20
     POST /v1/operator/marginals/{version}/publish
-    POST /v1/operator/devices/{device}/revoke
 
 Errors are answered as Problem, as on the devices' routes.
 """
@@ -23,55 +23,30 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Row
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import FIXED_POINT, Identifier
 from server.aggregation.validation import validate_shapes
 from server.aggregation.weights_file import parse_weights
-from server.devices.enrolment import revoke, same_secret
+from server.operators.actions import record
+from server.operators.messages import MarginalPush, RoundRequest
 from server.privacy import ledger
-from server.problems import Refusal
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version, history, publish
 from server.registry.retention import check_present
-from server.rounds.settings import RoundSettings
 from server.rounds.store import find_round, list_rounds, view
+from server.routes.authorization import operator_of
 from server.routes.bodies import body_reader, parse, plain, refused, service
 
-__all__ = ["MarginalPush", "RoundRequest", "router"]
+__all__ = ["Small", "router"]
 
 
-def operator(request: Request) -> None:
-    """Raises Refusal (401) unless the request carries the operator token."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not same_secret(token, service(request).settings.operator_token):
-        raise Refusal(401, "bad_token", "expected the operator token as Authorization: Bearer", "Authorization")
-
-
-router = APIRouter(prefix="/v1/operator", dependencies=[Depends(operator)])
+router = APIRouter(prefix="/v1/operator")
 
 Small = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes))]
 Weights = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.model_bytes))]
-
-
-class RoundRequest(BaseModel):
-    """A round to create. open: whether it takes reports at once."""
-
-    model_config = ConfigDict(extra="forbid")
-    settings: RoundSettings = RoundSettings()
-    open: bool = True
-
-
-class MarginalPush(BaseModel):
-    """A distribution made elsewhere. probabilities: float64 little-endian, base64, over the public word list."""
-
-    model_config = ConfigDict(extra="forbid")
-    probabilities: str
-    note: str = ""
-    publish: bool = True
 
 
 @router.get("/status")
@@ -97,7 +72,8 @@ def get_rounds(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 1
 @router.post("/rounds")
 def post_round(request: Request, body: Small) -> Response:
     wanted = parse(RoundRequest, body or b"{}")
-    return plain(service(request).create_round(wanted.settings, opened=wanted.open), 201)
+    by = operator_of(request).name
+    return plain(service(request).create_round(wanted.settings, opened=wanted.open, by=by), 201)
 
 
 @router.get("/rounds/{round_id}")
@@ -108,18 +84,18 @@ def get_round(request: Request, round_id: str) -> Response:
 
 @router.post("/rounds/{round_id}/open")
 def post_open(request: Request, round_id: str) -> Response:
-    return plain(service(request).open_round(round_id))
+    return plain(service(request).open_round(round_id, operator_of(request).name))
 
 
 @router.post("/rounds/{round_id}/close")
 def post_close(request: Request, round_id: str) -> Response:
     """Answers when the round is published or abandoned, with the new versions."""
-    return plain(service(request).close_round(round_id))
+    return plain(service(request).close_round(round_id, operator_of(request).name))
 
 
 @router.post("/rounds/{round_id}/abandon")
 def post_abandon(request: Request, round_id: str) -> Response:
-    return plain(service(request).abandon_round(round_id))
+    return plain(service(request).abandon_round(round_id, operator_of(request).name))
 
 
 @router.get("/models")
@@ -149,13 +125,13 @@ def post_model(
     except ProtocolError as error:
         raise refused(error, "bad_weights") from error
     stored = model_registry.store(own.blobs, weights, {"version": version})
-    now = own.settings.clock()
+    now, by = own.settings.clock(), operator_of(request).name
+    said = _said(note, "pushed", by)
     with own.database.write() as connection:
-        model_registry.add_model(
-            connection, version, stored, now=now, parent=parent.version, note=note[:500] or "pushed by the operator"
-        )
+        model_registry.add_model(connection, version, stored, now=now, parent=parent.version, note=said)
+        record(connection, by, "model.push", version, now, note)
         if published:
-            publish(connection, "model", version, now, note[:500] or "pushed by the operator")
+            publish(connection, "model", version, now, said)
         return plain(_model_view(model_registry.find_model(connection, version)), 201)
 
 
@@ -165,7 +141,9 @@ def publish_model(request: Request, version: str, note: str = "") -> Response:
     with own.database.write() as connection:
         row = model_registry.find_model(connection, version)
         check_present(own.blobs, row)
-        publish(connection, "model", version, own.settings.clock(), note[:500] or "published by the operator")
+        now, by = own.settings.clock(), operator_of(request).name
+        publish(connection, "model", version, now, _said(note, "published", by))
+        record(connection, by, "model.publish", version, now, note)
         return plain(_model_view(row))
 
 
@@ -210,7 +188,7 @@ def post_marginals(request: Request, body: Weights) -> Response:
     """Register a distribution made elsewhere, and by default publish it. Released counts start again from none."""
     own = service(request)
     wanted = parse(MarginalPush, body)
-    now = own.settings.clock()
+    now, by = own.settings.clock(), operator_of(request).name
     with own.database.write() as connection:
         parent = marginal_registry.find_marginals(connection, int(current_version(connection, "marginals")))
         words = marginal_registry.read_counts(parent).size
@@ -221,8 +199,9 @@ def post_marginals(request: Request, body: Weights) -> Response:
             raise refused(ProtocolError(str(error)), "bad_marginals", "probabilities") from error
         entry = marginal_registry.MarginalEntry(parent.words_digest, probabilities, np.zeros(words, np.int64), 0.0)
         version = marginal_registry.next_version(connection)
-        note = wanted.note[:500] or "pushed by the operator"
+        note = _said(wanted.note, "pushed", by)
         marginal_registry.add_marginals(connection, version, entry, now=now, parent=parent.version, note=note)
+        record(connection, by, "marginals.push", str(version), now, wanted.note)
         if wanted.publish:
             publish(connection, "marginals", version, now, note)
         return plain(_marginal_view(marginal_registry.find_marginals(connection, version)), 201)
@@ -233,16 +212,15 @@ def publish_marginals(request: Request, version: int, note: str = "") -> Respons
     own = service(request)
     with own.database.write() as connection:
         row = marginal_registry.find_marginals(connection, version)
-        publish(connection, "marginals", version, own.settings.clock(), note[:500] or "published by the operator")
+        now, by = own.settings.clock(), operator_of(request).name
+        publish(connection, "marginals", version, now, _said(note, "published", by))
+        record(connection, by, "marginals.publish", str(version), now, note)
         return plain(_marginal_view(row))
 
 
-@router.post("/devices/{device_id}/revoke")
-def post_revoke(request: Request, device_id: str) -> Response:
-    own = service(request)
-    with own.database.write() as connection:
-        revoke(connection, device_id, own.settings.clock())
-    return plain({"device_id": device_id, "revoked": True})
+def _said(note: str, done: str, by: str) -> str:
+    """What is kept with a version: the operator's own words, and who it was."""
+    return f"{note[:500]} ({done} by {by})" if note else f"{done} by {by}"
 
 
 def _model_view(row: Row[Any]) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from fastapi.responses import Response
 
 from device_sdk.wire.secure_aggregation import AggregationPoll, Stage
 from server.devices.authentication import spend_nonce
+from server.problems import Refusal
 from server.routes.bodies import answer, parse, service
 from server.routes.devices import Medium, Small
 from server.routes.senders import check_addressed, sender_of
 from server.secure_aggregation import answers
 from server.secure_aggregation.tasks import next_task
+from server.service import Service
 
 __all__ = ["router"]
 
@@ -40,14 +42,25 @@ def post_stage(request: Request, round_id: str, stage: Stage, body: Medium) -> R
     message: Any = parse(answers.MESSAGES[stage], body)
     check_addressed(sender, round_id, message.device_id, message.round_id)
     envelope, settings = answers.Envelope(round_id, stage, message, body), own.settings
-    with own.database.write() as connection:
-        now = settings.clock()
-        if stage == "keys":
-            cap, delta = settings.cap("marginals"), settings.delta_probability
-            receipt, wake = answers.join(connection, sender, envelope, cap=cap, delta=delta, now=now)
-        else:
-            receipt, wake = answers.answer(connection, sender, envelope, now=now)
+    try:
+        with own.database.write() as connection:
+            now = settings.clock()
+            if stage == "keys":
+                cap, delta = settings.cap("marginals"), settings.delta_probability
+                receipt, wake = answers.join(connection, sender, envelope, cap=cap, delta=delta, now=now)
+            else:
+                receipt, wake = answers.answer(connection, sender, envelope, now=now)
+    except Refusal:
+        _count(own, stage, "refused")
+        raise
+    _count(own, stage, "duplicate" if receipt.duplicate else "accepted")
     own.metrics.received.labels("marginals").inc(len(body))
     if wake:
         own.wake()
     return answer(receipt)
+
+
+def _count(own: Service, stage: Stage, outcome: str) -> None:
+    """A masked vector is a device's report; its other messages make that possible."""
+    if stage == "masked":
+        own.metrics.reports.labels("marginals", outcome).inc()

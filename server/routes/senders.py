@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from server.devices.authentication import Sender, authenticate
+from server.devices.authentication import Sender, authenticate, read_claim
 from server.problems import Refusal
+from server.requests import check_device_rate
+from server.routes.bodies import service
 from server.service import Service
 
-__all__ = ["check_addressed", "sender_of"]
+__all__ = ["check_addressed", "check_claimed", "sender_of"]
 
 
 def sender_of(own: Service, request: Request, body: bytes, round_id: str | None) -> Sender:
-    """The verified sender of a request. Raises Refusal (401 or 403)."""
+    """The verified sender of a request, who does not ask too often. Raises Refusal (401, 403 or 429)."""
     with own.database.read() as connection:
-        return authenticate(
+        sender = authenticate(
             connection,
             request.headers,
             method=request.method,
@@ -24,6 +26,16 @@ def sender_of(own: Service, request: Request, body: bytes, round_id: str | None)
             now=own.settings.clock(),
             window=own.settings.window_seconds,
         )
+    # Counted once the signature is known to be good: nobody can use up another's share.
+    check_device_rate(request.scope, sender.device_id, own.device_rates, own.metrics)
+    return sender
+
+
+def check_claimed(request: Request) -> None:
+    """Before a body is read: whoever names no enrolled device sends none. Raises Refusal (401 or 403)."""
+    own = service(request)
+    with own.database.read() as connection:
+        read_claim(connection, request.headers, now=own.settings.clock(), window=own.settings.window_seconds)
 
 
 def check_addressed(sender: Sender, round_id: str, device_found: str, round_found: str) -> None:

@@ -104,6 +104,20 @@ class Database:
             self.close()
             raise StateError(f"database {self.engine.url.render_as_string()}: another server uses it; stop that first")
 
+    def answers(self) -> bool:
+        """Whether a query gets its answer. Raises SQLAlchemyError where the database is out of reach."""
+        with self.read() as connection:
+            return bool(connection.exec_driver_sql("SELECT 1").scalar_one() == 1)
+
+    def is_current(self) -> bool:
+        """Whether the schema is of the newest revision that this server knows."""
+        from alembic.migration import MigrationContext
+        from alembic.script import ScriptDirectory
+
+        with self.read() as connection:
+            found = MigrationContext.configure(connection).get_current_heads()
+            return set(found) == set(ScriptDirectory.from_config(self.alembic_config(connection)).get_heads())
+
     def migrate(self) -> None:
         """Bring the schema to the newest revision. Safe to call on an empty and on a current database."""
         from alembic import command

@@ -35,7 +35,7 @@ def test_serve_until_told_to_stop(tiny_bundle: Bundle, tmp_path: Path) -> None:
             time.sleep(0.02)
         found = json.loads(ready.read_text())
         assert found["pid"] == process.pid
-        assert httpx.get(f"{found['url']}/healthz", timeout=30).json()["model_version"] == tiny_bundle.version
+        assert httpx.get(f"{found['url']}/readyz", timeout=30).json()["model_version"] == tiny_bundle.version
         tokens = json.loads((tmp_path / "a.tokens.json").read_text())
         headers = {"Authorization": f"Bearer {tokens['operator_token']}"}
         assert httpx.get(f"{found['url']}/v1/operator/status", headers=headers, timeout=30).status_code == 200

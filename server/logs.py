@@ -1,0 +1,96 @@
+"""What the server logs: lines for people, or JSON objects for programs. Neither holds what a device or a user sent.
+
+An error's own words may quote what it choked on, so only those of the project's own state and settings are logged; of
+any other error a line has its type and where it came from.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from device_sdk.errors import ConfigurationError, MissingExtraError, StateError
+
+__all__ = ["REQUEST", "Format", "JsonLines", "Lines", "configure", "fields"]
+
+Format = Literal["text", "json"]
+REQUEST: ContextVar[str | None] = ContextVar("request", default=None)
+"""Id of the request that is being answered: drawn here, told in ``X-Request-ID``, and in every line about it."""
+
+_OWN_WORDS = (ConfigurationError, MissingExtraError, StateError)
+_QUIET = ("alembic", "httpx", "uvicorn.access")
+
+
+def configure(form: Format, *, requests: bool = False) -> None:
+    """Have everything that is logged written to standard error. requests: a line for every one that was answered."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else Lines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    for chatty in _QUIET:
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.getLogger("idiolect.requests").setLevel(logging.INFO if requests else logging.WARNING)
+
+
+def fields(**values: Any) -> dict[str, Any]:
+    """``extra`` of a log call: names and values that a JSON line has beside its message."""
+    return {"fields": values}
+
+
+class Lines(logging.Formatter):
+    """One line a record, and the frames of an error below it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        request = REQUEST.get()
+        named = [f"request={request}"] if request is not None else []
+        named += [f"{name}={value}" for name, value in getattr(record, "fields", {}).items()]
+        parts = (_time(record), record.levelname, record.name, record.getMessage(), *named)
+        lines = [" ".join(parts)]
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            lines += _told(record.exc_info[1])
+        return "\n".join(lines)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (UTC), level, logger, message, request, the call's own fields, error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        request = REQUEST.get()
+        if request is not None:
+            line["request"] = request
+        line |= getattr(record, "fields", {})
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            line["error"] = _told(record.exc_info[1])
+        return json.dumps(line, default=str)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+def _told(error: BaseException) -> list[str]:
+    """An error, those that it holds, and the one that it came from; each with its frames, the innermost last."""
+    words = f": {error}" if isinstance(error, _OWN_WORDS) else ""
+    lines = [f"{type(error).__module__}.{type(error).__qualname__}{words}"]
+    lines += [
+        f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            lines += _told(inner)
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None:
+        lines += ["from", *_told(cause)]
+    return lines

@@ -1,0 +1,155 @@
+"""Who may call which route: one table, which the server asks before it reads a body, and a test walks.
+
+A route without a row is refused to everybody. Signatures of devices and enrolment tokens lie in what is read later;
+their routes check them first thing (:mod:`server.routes.senders`, :mod:`server.devices.enrolment`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from fastapi import Request
+
+from server.devices.enrolment import same_secret
+from server.operators.accounts import who_shows
+from server.operators.roles import BOOTSTRAP, Operator, Role
+from server.problems import Refusal
+from server.routes.bodies import service
+
+__all__ = ["TABLE", "Caller", "Rule", "authorize", "identify", "operator_of"]
+
+
+class Caller(StrEnum):
+    """Who is let through. The last three are roles of operators, each of which may do what the one before may."""
+
+    ANYBODY = "anybody"
+    ENROLLING = "whoever has an enrolment token"
+    DEVICE = "an enrolled device, by its signature"
+    SIGNED_IN = "an operator of any role, by the cookie of a sign-in"
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMINISTRATOR = "administrator"
+
+
+_ROLES: Final[Mapping[Caller, Role]] = {
+    Caller.VIEWER: Role.VIEWER,
+    Caller.OPERATOR: Role.OPERATOR,
+    Caller.ADMINISTRATOR: Role.ADMINISTRATOR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """why: what there is to say about who may call it, where that is not plain."""
+
+    who: Caller
+    why: str = ""
+
+
+_V1, _OPERATOR = "/v1", "/v1/operator"
+_PUBLISHED = (
+    "published to every device, so nobody is kept from it: a signature would hide nothing from whoever may enrol. It "
+    "names no device, holds what privacy allows to release, is bound by the digest that a signed check-in or signed "
+    "metadata announces, and is rate-limited by address"
+)
+_PAGE = "pages show what a viewer may read"
+
+TABLE: Final[Mapping[tuple[str, str], Rule]] = {
+    # Devices
+    ("POST", f"{_V1}/enrol"): Rule(Caller.ENROLLING),
+    ("POST", f"{_V1}/check-in"): Rule(Caller.DEVICE),
+    ("POST", f"{_V1}/rounds/{{round_id}}/marginals"): Rule(Caller.DEVICE),
+    ("POST", f"{_V1}/rounds/{{round_id}}/deltas"): Rule(Caller.DEVICE),
+    ("POST", f"{_V1}/rounds/{{round_id}}/aggregation"): Rule(Caller.DEVICE),
+    ("POST", f"{_V1}/rounds/{{round_id}}/aggregation/{{stage}}"): Rule(Caller.DEVICE),
+    ("GET", f"{_V1}/models/{{version}}"): Rule(Caller.ANYBODY, _PUBLISHED),
+    ("GET", f"{_V1}/marginals/{{version}}"): Rule(Caller.ANYBODY, _PUBLISHED),
+    ("GET", f"{_V1}/updates/{{name}}"): Rule(Caller.ANYBODY, "metadata signed for everybody, as its standard has it"),
+    # Operators who read
+    ("GET", f"{_OPERATOR}/me"): Rule(Caller.VIEWER),
+    ("GET", f"{_OPERATOR}/status"): Rule(Caller.VIEWER),
+    ("GET", f"{_OPERATOR}/privacy"): Rule(Caller.VIEWER),
+    ("GET", f"{_OPERATOR}/rounds"): Rule(Caller.VIEWER),
+    ("GET", f"{_OPERATOR}/rounds/{{round_id}}"): Rule(Caller.VIEWER),
+    ("GET", f"{_OPERATOR}/models"): Rule(Caller.VIEWER),
+    ("GET", f"{_OPERATOR}/canary"): Rule(Caller.VIEWER),
+    ("GET", f"{_OPERATOR}/marginals"): Rule(Caller.VIEWER),
+    ("GET", f"{_OPERATOR}/marginals/{{version}}"): Rule(Caller.VIEWER),
+    ("GET", f"{_OPERATOR}/devices"): Rule(Caller.VIEWER, "ids are digests of public keys"),
+    ("GET", f"{_OPERATOR}/actions"): Rule(Caller.VIEWER, "what operators do is for all of them to see"),
+    ("GET", "/metrics"): Rule(Caller.VIEWER, "tells the size of the fleet; Prometheus shows a viewer's token"),
+    # Operators who act
+    ("POST", f"{_OPERATOR}/rounds"): Rule(Caller.OPERATOR),
+    ("POST", f"{_OPERATOR}/rounds/{{round_id}}/open"): Rule(Caller.OPERATOR),
+    ("POST", f"{_OPERATOR}/rounds/{{round_id}}/close"): Rule(Caller.OPERATOR),
+    ("POST", f"{_OPERATOR}/rounds/{{round_id}}/abandon"): Rule(Caller.OPERATOR),
+    ("POST", f"{_OPERATOR}/models/{{version}}"): Rule(Caller.OPERATOR),
+    ("POST", f"{_OPERATOR}/models/{{version}}/publish"): Rule(Caller.OPERATOR),
+    ("POST", f"{_OPERATOR}/canary"): Rule(Caller.OPERATOR),
+    ("POST", f"{_OPERATOR}/canary/promote"): Rule(Caller.OPERATOR),
+    ("POST", f"{_OPERATOR}/canary/roll-back"): Rule(Caller.OPERATOR),
+    ("POST", f"{_OPERATOR}/marginals"): Rule(Caller.OPERATOR),
+    ("POST", f"{_OPERATOR}/marginals/{{version}}/publish"): Rule(Caller.OPERATOR),
+    ("POST", f"{_OPERATOR}/devices/{{device_id}}/revoke"): Rule(Caller.OPERATOR),
+    # Operators who say who may
+    ("GET", f"{_OPERATOR}/operators"): Rule(Caller.ADMINISTRATOR),
+    ("POST", f"{_OPERATOR}/operators"): Rule(Caller.ADMINISTRATOR),
+    ("POST", f"{_OPERATOR}/operators/{{name}}/revoke"): Rule(Caller.ADMINISTRATOR),
+    ("GET", f"{_OPERATOR}/enrolment-tokens"): Rule(Caller.ADMINISTRATOR),
+    ("POST", f"{_OPERATOR}/enrolment-tokens"): Rule(Caller.ADMINISTRATOR),
+    ("POST", f"{_OPERATOR}/enrolment-tokens/{{name}}/revoke"): Rule(Caller.ADMINISTRATOR),
+    # The web pages
+    ("GET", "/"): Rule(Caller.ANYBODY, "leads to the dashboard"),
+    ("GET", "/dashboard/style.css"): Rule(Caller.ANYBODY, "the sign-in page needs it"),
+    ("GET", "/dashboard/sign-in"): Rule(Caller.ANYBODY, "where the token is shown"),
+    ("POST", "/dashboard/sign-in"): Rule(Caller.ANYBODY, "checks the token itself, and answers with a page"),
+    ("POST", "/dashboard/sign-out"): Rule(Caller.ANYBODY, "takes the caller's own cookie away"),
+    ("GET", "/dashboard"): Rule(Caller.SIGNED_IN, _PAGE),
+    ("GET", "/dashboard/rounds"): Rule(Caller.SIGNED_IN, _PAGE),
+    ("GET", "/dashboard/rounds/{round_id}"): Rule(Caller.SIGNED_IN, _PAGE),
+    ("GET", "/dashboard/models"): Rule(Caller.SIGNED_IN, _PAGE),
+    ("GET", "/dashboard/marginals"): Rule(Caller.SIGNED_IN, _PAGE),
+    ("GET", "/dashboard/marginals/{version}"): Rule(Caller.SIGNED_IN, _PAGE),
+    ("GET", "/dashboard/privacy"): Rule(Caller.SIGNED_IN, _PAGE),
+    ("GET", "/dashboard/audit"): Rule(Caller.SIGNED_IN, _PAGE),
+    # Whoever watches over the process
+    ("GET", "/healthz"): Rule(Caller.ANYBODY, "a load balancer has no token, and it tells only that the process runs"),
+    ("GET", "/readyz"): Rule(Caller.ANYBODY, "a load balancer has no token; names what is not ready, never why"),
+    ("GET", "/openapi.json"): Rule(Caller.ANYBODY, "the interface is no secret"),
+}
+"""(method, route) -> who may call it. Nothing else is served."""
+
+
+def authorize(request: Request) -> None:
+    """Lets a request through, or raises Refusal: 401 ``bad_token``, ``token_revoked``; 403 ``role``, ``no_rule``."""
+    route = getattr(request.scope.get("route"), "path", "")
+    rule = TABLE.get((request.method, route))
+    if rule is None:
+        raise Refusal(403, "no_rule", f"{request.method} {route}: nobody may call this route")
+    needed = _ROLES.get(rule.who)
+    if needed is None:
+        return
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    found = identify(request, token if scheme.lower() == "bearer" else "")
+    if not found.role.includes(needed):
+        detail = f"operator {found.name} is {found.role}; this wants {needed}"
+        raise Refusal(403, "role", detail, "Authorization")
+    request.state.operator = found
+
+
+def identify(request: Request, token: str) -> Operator:
+    """Whose operator token this is. Raises Refusal: 401 ``bad_token``, ``token_revoked``."""
+    own = service(request)
+    if same_secret(token, own.settings.operator_token):
+        return Operator(BOOTSTRAP, Role.ADMINISTRATOR)
+    with own.database.read() as connection:
+        return who_shows(connection, token)
+
+
+def operator_of(request: Request) -> Operator:
+    """Whom :func:`authorize` let through."""
+    found: Operator = request.state.operator
+    return found
