@@ -10,6 +10,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from device_sdk.errors import ConfigurationError
+from server.buckets import Rate
 from server.updates.settings import UpdateSettings
 
 __all__ = ["Limits", "Rates", "ServerSettings", "database_url", "default_blobs"]
