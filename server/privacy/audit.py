@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from statistics import NormalDist
 from typing import Any
 
@@ -23,10 +24,10 @@ from device_sdk.errors import PrivacyError
 from device_sdk.privacy.contributions import weight_units
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from device_sdk.privacy.local import locally_noised
+from device_sdk.privacy.samplers import discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import MarginalPlan
-from server.privacy import samplers
 from server.privacy.key_stream import key_stream, new_key
-from server.privacy.noise import noised, plan_noise
+from server.privacy.noise import GRID, noised, plan_noise
 
 __all__ = ["BROKEN", "SHIPPED", "Finding", "audit", "clopper_pearson"]
 
@@ -151,8 +152,11 @@ def _on_devices(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
 
 def _half_the_scale(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
     unit, noise = weight_units(plan), plan_noise(plan)
-    draw = samplers.laplace_draws if noise.mechanism == "discrete_laplace" else samplers.gaussian_draws
-    return draw(np.full(runs, unit * canary, np.int64), noise.scale / 2) / unit
+    if noise.mechanism == "discrete_laplace":
+        draws = discrete_laplaces(runs, Fraction(noise.scale / 2).limit_denominator(GRID))
+    else:
+        draws = discrete_gaussians(runs, math.ceil(noise.variance / 4))
+    return (unit * canary + draws) / unit
 
 
 def _floats(canary: bool, runs: int, plan: MarginalPlan) -> Draws:

@@ -16,7 +16,7 @@ from device_sdk.privacy.local import gaussian_variance, local_scale, share_varia
 from device_sdk.privacy.samplers import RandomBytes, discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan, NoiseMechanism
 
-__all__ = ["Noise", "laplace_variance", "noised", "plan_noise", "released_variance"]
+__all__ = ["GRID", "Noise", "laplace_variance", "noised", "plan_noise", "released_variance"]
 
 GRID = 1 << 20
 """The sampler takes Laplace scales in fractions of a unit with this denominator."""
