@@ -26,17 +26,15 @@ class Limits:
     delta_overhead: int = 64 * 1024
     model_bytes: int = 1 << 30
     body_seconds: float = 120.0
+    free_bytes: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
-    free_bytes: int = 256 * 1024 * 1024
         for name in self.__slots__:
             value = getattr(self, name)
             if not value > 0:
                 raise ConfigurationError(f"limits.{name}: found {value!r}, expected a positive number")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
 @dataclass(frozen=True, slots=True)
 class Rates:
     """How often an address, and a device, may ask. Many devices may share an address, behind a carrier's gateway.
@@ -58,6 +56,8 @@ class Rates:
             raise ConfigurationError(f"rates.remembered: found {self.remembered}, expected 1 or more")
 
 
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
     """Settings of one server process.
 
     database: an SQLAlchemy URL, or the path of an SQLite file. blobs: folder of weights and raw deltas, or the URL of
@@ -71,6 +71,8 @@ class Rates:
     tick_seconds: how often deadlines are looked at. clock: seconds since the epoch.
     keep_models: how many of the newest models keep their weights (:mod:`server.registry.retention`); None keeps all.
     updates: keys that sign what devices may install; None publishes without signed metadata.
+    rates: how often one may ask. trusted_proxies: addresses and networks (CIDR) of proxies that are believed when they
+    say, by X-Forwarded-For and X-Forwarded-Proto, whom a request is from.
     workers: processes that add up a round's deltas; None: this one, or as many as ``ray`` has processors. ray: address
     of a Ray cluster that does it instead (:mod:`server.aggregation.ray_workers`). What they make is the same.
     """
@@ -87,13 +89,13 @@ class Rates:
     tick_seconds: float = 0.5
     keep_models: int | None = None
     limits: Limits = Limits()
+    rates: Rates = field(default_factory=Rates)
+    trusted_proxies: tuple[str, ...] = ("127.0.0.1", "::1")
     updates: UpdateSettings | None = None
     workers: int | None = None
     ray: str | None = None
     clock: Callable[[], float] = time.time
 
-    rates: Rates = field(default_factory=Rates)
-    trusted_proxies: tuple[str, ...] = ("127.0.0.1", "::1")
     def __post_init__(self) -> None:
         for name in ("enrolment_token", "operator_token"):
             if len(getattr(self, name)) < 8:
@@ -106,12 +108,6 @@ class Rates:
             raise ConfigurationError(f"keep_models: found {self.keep_models}, expected 2 or more, or None")
         if self.workers is not None and self.workers < 1:
             raise ConfigurationError(f"workers: found {self.workers}, expected 1 or more, or None")
-        if not 0 < self.delta_probability < 1:
-            raise ConfigurationError(f"delta_probability: found {self.delta_probability!r}, expected inside (0, 1)")
-
-    @property
-    def database_url(self) -> str:
-        return database_url(self.database)
         for proxy in self.trusted_proxies:
             try:
                 ip_network(proxy)
@@ -119,6 +115,12 @@ class Rates:
                 raise ConfigurationError(
                     f"trusted_proxies: found {proxy!r} ({error}), expected an address or a network such as 10.0.0.0/8"
                 ) from error
+        if not 0 < self.delta_probability < 1:
+            raise ConfigurationError(f"delta_probability: found {self.delta_probability!r}, expected inside (0, 1)")
+
+    @property
+    def database_url(self) -> str:
+        return database_url(self.database)
 
     @property
     def lock_folder(self) -> Path:
