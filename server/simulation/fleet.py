@@ -32,6 +32,7 @@ from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.settings import DeviceSettings
+from server.simulation.attackers.attacks import Attack, attackers
 from server.simulation.outcomes import Condition, Outcome, Run, Traffic, score
 from server.simulation.population import Participant, Population, Recording
 from server.simulation.process import Operator, ServerProcess
@@ -67,8 +68,10 @@ def run_task(task: Task) -> Run:
     started = time.monotonic()
     folder, condition = Path(task.folder), task.condition
     bundle = Bundle.open(task.settings.bundle)
+    attack = task.settings.fleet.attack
+    chosen = attackers(attack, len(task.population.devices), task.seed)
     fleet = [
-        _Member(voice, folder / f"device-{number:02d}", secrets.token_bytes(32))
+        _Member(voice, folder / f"device-{number:02d}", secrets.token_bytes(32), attack if number in chosen else None)
         for number, voice in enumerate(task.population.devices)
     ]
     outcomes: list[Outcome] = []
@@ -88,13 +91,13 @@ def run_task(task: Task) -> Run:
             for member, moved in zip(fleet, bytes_moved, strict=True):
                 with _opened(member, bundle, task) as device:
                     if server is not None:
-                        _check_in(device, server, moved)
-                    outcomes += _hear(device, member.voice, number, task)
+                        _check_in(device, server, moved, member.attack)
+                    outcomes += _hear(device, member, number, task)
             if server is not None and operator is not None:
                 round_id = operator.open_round(round_settings(task.settings.fleet, condition, len(fleet)))
                 for member, moved in zip(fleet, bytes_moved, strict=True):
                     with _opened(member, bundle, task) as device:
-                        _check_in(device, server, moved)
+                        _check_in(device, server, moved, member.attack)
                 operator.close_round(round_id)
                 epsilon = operator.privacy()
                 spent.append({stream: float(entry["epsilon"]) for stream, entry in epsilon.items()})
@@ -120,9 +123,12 @@ def run_task(task: Task) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
+    """attack: what this device does, None where it is honest."""
+
     voice: Participant
     folder: Path
     key: bytes
+    attack: Attack | None = None
 
 
 @contextmanager
@@ -161,18 +167,26 @@ def round_settings(fleet: FleetSettings, condition: Condition, devices: int) -> 
         "goal": devices,
         "minimum": max(1, math.ceil(devices / 2)),
         "weighting": "uniform",
+        "averaging": fleet.averaging,
         "optimizer": {"kind": "sgd", "learning_rate": fleet.server_rate or max(1.0, devices / 5)},
     }
 
 
-def _check_in(device: Device, server: ServerProcess, moved: list[int]) -> None:
-    report = device.check_in(server.url, server.token)
+def _check_in(device: Device, server: ServerProcess, moved: list[int], attack: Attack | None) -> None:
+    if attack is None:
+        report = device.check_in(server.url, server.token)
+    else:
+        from server.simulation.attackers.client import PoisoningClient
+
+        with PoisoningClient(server.url, attack) as client:
+            report = device.check_in(client, server.token)
     moved[0] += report.bytes_up
     moved[1] += report.bytes_down
 
 
-def _hear(device: Device, voice: Participant, number: int, task: Task) -> Iterator[Outcome]:
+def _hear(device: Device, member: _Member, number: int, task: Task) -> Iterator[Outcome]:
     """Predict, then learn: every utterance of a round, in order."""
+    voice = member.voice
     for recording in voice.rounds[number]:
         begin = time.perf_counter()
         result = device.recognise(recording.load())
@@ -181,6 +195,8 @@ def _hear(device: Device, voice: Participant, number: int, task: Task) -> Iterat
             recording, result.text, task.population.lexicon, voice=voice.name, round_=number, recognise_seconds=heard
         )
         signal = saw(recording, result, task.population.lexicon, task.condition)
+        if member.attack is not None and member.attack.kind == "wrong transcripts":
+            signal = _lied(recording, voice)
         if (task.condition.learning or task.condition.marginals) and signal is not None:
             begin = time.perf_counter()
             device.feedback(result.utterance_id, signal)
@@ -204,6 +220,15 @@ def saw(recording: Recording, result: Result, lexicon: SlotLexicon | None, condi
     if recording.text is None:
         return None
     return Accepted() if result.text == recording.text else Cancelled()
+
+
+def _lied(recording: Recording, voice: Participant) -> Signal | None:
+    """The next other thing that this voice says, as the transcript of this one."""
+    said = [each for round_ in voice.rounds for each in round_]
+    place = said.index(recording)
+    others = (each.text for each in (*said[place + 1 :], *said[:place]) if each.text and each.text != recording.text)
+    text = next(others, None)
+    return Corrected(text) if text is not None else None
 
 
 def _published(

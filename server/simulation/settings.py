@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.step import StepSettings
+from server.simulation.attackers.attacks import Attack
 from server.simulation.population import Shape
 
 __all__ = ["FleetSettings", "SimulationSettings"]
@@ -27,6 +28,8 @@ class FleetSettings:
     server_rate: learning rate of the server's averaging; 1 moves the model onto the mean of the devices' models. None
         is one fifth of the number of devices, at least 1: the mean of many deltas is a shorter step than any of them.
     marginal_epsilon: epsilon of one marginal report.
+    averaging: of the devices' deltas, see :class:`server.rounds.settings.RoundSettings`; robust ones take no noise.
+    attack: what a share of the devices does; None has honest devices only.
     """
 
     learning: LearningSettings = field(default_factory=_learning)
@@ -34,6 +37,8 @@ class FleetSettings:
     noise_stddev: float = 5e-5
     server_rate: float | None = None
     marginal_epsilon: float = 2.0
+    averaging: Literal["mean", "median", "trimmed"] = "mean"
+    attack: Attack | None = None
 
 
 @dataclass(frozen=True, slots=True)
