@@ -1,0 +1,173 @@
+"""Who of a federation holds what: pure functions from utterances to clients (papers 000, 003 and 004).
+
+A *partition* is client -> ids of utterances, clients in a fixed order. Everything random is a function of its seed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_sdk.errors import ConfigurationError
+
+__all__ = [
+    "Item",
+    "Partition",
+    "cross_silo",
+    "local_tests",
+    "randomly_reassigned",
+    "seed_split",
+    "speaker_silos",
+    "speakers_together",
+    "warm_up_split",
+]
+
+Partition = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An utterance as a partitioner sees it. seconds: its length. session: chapter, book or meeting, in whose order a
+    speaker's utterances are in time; numbers in it count as numbers."""
+
+    id: str
+    speaker: str
+    seconds: float
+    session: str = ""
+
+
+def speaker_silos(items: Iterable[Item]) -> Partition:
+    """One client a speaker, utterances in the order of sessions and ids, which stands for time (paper 000, 3.1)."""
+    return {
+        speaker: tuple(item.id for item in sorted(own, key=lambda item: (_natural(item.session), _natural(item.id))))
+        for speaker, own in _by_speaker(items).items()
+    }
+
+
+def cross_silo(items: Iterable[Item], clients: int = 10, seed: int = 0) -> Partition:
+    """``clients`` random parts with whole speakers and about as much speech each (paper 003, 5.2).
+
+    Speakers go, longest first after a random order among equals of an octave, to the client with the least speech.
+    Raises ConfigurationError where there are fewer speakers than clients.
+    """
+    speakers = _by_speaker(items)
+    if not 1 <= clients <= len(speakers):
+        raise ConfigurationError(f"clients: found {clients} for {len(speakers)} speakers, expected 1 to as many")
+    order = np.random.default_rng(seed).permutation(len(speakers))
+    shuffled = [list(speakers)[index] for index in order]
+    length = {speaker: sum(item.seconds for item in own) for speaker, own in speakers.items()}
+    shuffled.sort(key=lambda speaker: -np.floor(np.log2(max(length[speaker], 1e-3))))
+    held: list[list[Item]] = [[] for _ in range(clients)]
+    totals = np.zeros(clients)
+    for speaker in shuffled:
+        least = int(totals.argmin())
+        held[least] += speakers[speaker]
+        totals[least] += length[speaker]
+    return _named("silo", held)
+
+
+def speakers_together(items: Iterable[Item], each: int = 2, seed: int = 0) -> Partition:
+    """``each`` random speakers a device (paper 003, 5.2: two, as in a home or a car; one is a device of one's own).
+
+    The last device has those that are left.
+    """
+    if each < 1:
+        raise ConfigurationError(f"speakers of a device: found {each}, expected 1 or more")
+    speakers = _by_speaker(items)
+    if each == 1:
+        return {speaker: tuple(item.id for item in own) for speaker, own in speakers.items()}
+    order = np.random.default_rng(seed).permutation(len(speakers))
+    names = [list(speakers)[index] for index in order]
+    groups = [names[start : start + each] for start in range(0, len(names), each)]
+    return _named("device", [[item for speaker in group for item in speakers[speaker]] for group in groups])
+
+
+def warm_up_split(items: Iterable[Item], share: float = 0.5) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+    """(items to begin with centrally, items of the federation): the speakers with most utterances until they hold
+    ``share`` of all utterances, and all others (paper 003, 5.3)."""
+    _share(share)
+    speakers = _by_speaker(items)
+    wanted = share * sum(len(own) for own in speakers.values())
+    first: list[Item] = []
+    rest: list[Item] = []
+    for _, own in sorted(speakers.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+        (first if len(first) < wanted else rest).extend(own)
+    return tuple(first), tuple(rest)
+
+
+def seed_split(items: Iterable[Item], share: float = 0.1, seed: int = 0) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+    """(items of the seed model, items of the federation): all data of a random ``share`` of the users, and of all
+    others (paper 004, section 4). At least one user is on each side."""
+    _share(share)
+    speakers = _by_speaker(items)
+    if len(speakers) < 2:
+        raise ConfigurationError(f"users: found {len(speakers)}, expected 2 or more to split them")
+    count = min(max(1, round(share * len(speakers))), len(speakers) - 1)
+    chosen = set(np.random.default_rng(seed).permutation(len(speakers))[:count].tolist())
+    first: list[Item] = []
+    rest: list[Item] = []
+    for index, own in enumerate(speakers.values()):
+        (first if index in chosen else rest).extend(own)
+    return tuple(first), tuple(rest)
+
+
+def randomly_reassigned(items: Iterable[Item], seed: int = 0, clients: int | None = None) -> Partition:
+    """Every utterance goes to a user drawn uniformly (paper 004, section 5.2): the IID counterpart of users' own data.
+
+    clients: how many users; by default as many as there are speakers, whose names are kept. Who draws none is left out.
+    """
+    given = list(items)
+    speakers = sorted({item.speaker for item in given})
+    names = speakers if clients is None else [f"user-{number:05d}" for number in range(clients)]
+    if not names:
+        raise ConfigurationError(f"clients: found {clients}, expected 1 or more")
+    owners = np.random.default_rng(seed).integers(len(names), size=len(given))
+    held: dict[str, list[str]] = {}
+    for item, owner in zip(given, owners, strict=True):
+        held.setdefault(names[owner], []).append(item.id)
+    return {name: tuple(held[name]) for name in names if name in held}
+
+
+def local_tests(
+    partition: Mapping[str, Sequence[str]], share: float = 0.1, least: int = 2, seed: int = 0
+) -> tuple[Partition, Partition]:
+    """(what clients train on, what they are tested on): a random ``share`` of each client's utterances, ``least`` at
+    the least, is kept for testing (paper 003, 5.3). A client that would have nothing left to train on is not tested.
+    """
+    _share(share)
+    train: Partition = {}
+    test: Partition = {}
+    for number, (client, own) in enumerate(partition.items()):
+        count = max(least, round(share * len(own)))
+        if count >= len(own):
+            train[client] = tuple(own)
+            continue
+        chosen = set(np.random.default_rng([seed, number]).permutation(len(own))[:count].tolist())
+        train[client] = tuple(name for index, name in enumerate(own) if index not in chosen)
+        test[client] = tuple(name for index, name in enumerate(own) if index in chosen)
+    return train, test
+
+
+def _by_speaker(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """Speakers sorted by name, each with its items in the order given."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        found.setdefault(item.speaker, []).append(item)
+    return {speaker: found[speaker] for speaker in sorted(found)}
+
+
+def _named(stem: str, held: Sequence[Sequence[Item]]) -> Partition:
+    return {f"{stem}-{number:05d}": tuple(item.id for item in own) for number, own in enumerate(held)}
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """A key that sorts chapter 9 before chapter 10."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _share(share: float) -> None:
+    if not 0 < share < 1:
+        raise ConfigurationError(f"share: found {share}, expected more than 0 and less than 1")
