@@ -6,13 +6,23 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from device_sdk.commands.output import written_whole
-from device_sdk.commands.workers import DAY, Options, decoded, open_recognizer, read_and_decode, read_hotwords, session
+from device_sdk.commands.workers import (
+    DAY,
+    FILE_BLOCK,
+    Options,
+    decoded,
+    open_recognizer,
+    read_and_decode,
+    read_hotwords,
+    session,
+)
 from device_sdk.errors import AudioError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -286,6 +296,7 @@ def _several_files(
 
     if showing.subtitles:
         raise ConfigurationError(f"--{showing.subtitles}: found {len(paths)} files, expected one")
+    options = replace(options, block_seconds=FILE_BLOCK)
     recognizer = open_recognizer(options)  # for one job, and so that a bad bundle or setting is named at once
     version, console, errors = recognizer.bundle.version, Console(), Console(stderr=True)
     good = True

@@ -6,7 +6,7 @@ import multiprocessing
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from device_sdk.decoding import Hotword, Hotwords, RecognitionSession, Recognizer
     from device_sdk.hypothesis import Result
 
-__all__ = ["DAY", "Options", "decoded", "open_recognizer", "read_and_decode", "read_hotwords", "session"]
+__all__ = ["DAY", "FILE_BLOCK", "Options", "decoded", "open_recognizer", "read_and_decode", "read_hotwords", "session"]
 
 DAY = 86_400.0
+FILE_BLOCK = 2.4  # s that files are decoded in where nobody watches partials: a third quicker than blocks of 0.3 s
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a command decodes: what a process needs to know to open a recogniser of its own."""
+    """How a command decodes: what a process needs to know to open a recogniser of its own.
+
+    block_seconds: of :class:`~device_sdk.decoding.DecodingSettings`; None for what it is there.
+    """
 
     bundle: Path | None
     beam: int
@@ -34,6 +38,7 @@ class Options:
     mono: bool
     strict: bool
     hotwords: tuple[Hotword, ...] = ()
+    block_seconds: float | None = None
 
 
 def open_recognizer(options: Options) -> Recognizer:
@@ -42,6 +47,8 @@ def open_recognizer(options: Options) -> Recognizer:
     from device_sdk.personalization.rescorer import Rescorer
 
     settings = DecodingSettings(beam=options.beam, nbest=options.nbest, max_seconds=DAY)
+    if options.block_seconds is not None:
+        settings = replace(settings, block_seconds=options.block_seconds)
     opened = Bundle.open(options.bundle)
     rescore = Rescorer(opened).rescore if options.rescore else None
     return Recognizer(opened, settings, rescore, precision=options.precision)  # type: ignore[arg-type]

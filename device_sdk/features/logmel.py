@@ -19,6 +19,7 @@ __all__ = ["FeatureSettings", "Remainder", "flush", "frames", "logmel", "mel_fil
 Float = NDArray[np.float32]
 HIGHEST_RATE = 384_000  # Hz
 _LEAST = np.finfo(np.float32).eps
+_MOST = 32  # frames at once: more leave the cache, and wake every thread that numpy's BLAS has, to wait for each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,13 @@ def _transform(samples: Float, count: int, settings: FeatureSettings) -> Float:
     """The first ``count`` windows of ``samples``: [T, M] float32."""
     if count <= 0:
         return np.zeros((0, settings.mel_bins), np.float32)
+    if count > _MOST:
+        found = np.empty((count, settings.mel_bins), np.float32)
+        for at in range(0, count, _MOST):
+            few = min(_MOST, count - at)
+            found[at : at + few] = _transform(samples[at * settings.shift :], few, settings)
+        return found
+    samples = samples[: (count - 1) * settings.shift + settings.window]
     window, mel = _window(settings), mel_filters(settings)
     emphasised = np.empty(samples.shape, np.float32)
     emphasised[0] = 0.0  # is the first of a window, if it is used at all

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from device_sdk.benchmarks import Figure
 from device_sdk.bundle import Bundle
+from device_sdk.commands.workers import FILE_BLOCK
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.personalization.rescorer import Rescorer
-from device_sdk.runtimes.onnxruntime import Precision
+from device_sdk.runtimes.onnxruntime import PRECISIONS, Precision
 from export.benchmarks import decode
 from server.corpora import Corpus, open_corpus
 from server.evaluation import evaluate
@@ -48,10 +49,8 @@ def word_errors(bundle: Bundle, corpus: Corpus) -> list[Figure]:
     """Word errors in % at beam 8, and what pruning and int8 add to them, in points."""
     second_pass = Rescorer(bundle).rescore
 
-    def percent(precision: Precision, threshold: float | None = None, rescored: bool = False, beam: int = 8) -> float:
-        settings = DecodingSettings(beam=beam, nbest=beam)
-        if threshold is not None:
-            settings = DecodingSettings(beam=beam, nbest=beam, threshold=threshold)
+    def percent(precision: Precision, rescored: bool = False, beam: int = 8, **more: float) -> float:
+        settings = DecodingSettings(beam=beam, nbest=beam, **more)  # type: ignore[arg-type]
         recognizer = Recognizer(bundle, settings, second_pass if rescored else None, precision=precision)
         return 100.0 * (evaluate(recognizer.recognise, corpus).wer or 0.0)
 
@@ -59,6 +58,7 @@ def word_errors(bundle: Bundle, corpus: Corpus) -> list[Figure]:
     beam, unpruned, quick = percent("float32"), percent("float32", threshold=inf), percent("int8")
     rescored, quick_rescored = percent("float32", rescored=True), percent("int8", rescored=True)
     greedy, quick_greedy = percent("float32", beam=1), percent("int8", beam=1)
+    files, quick_files = (percent(precision, block_seconds=FILE_BLOCK) for precision in PRECISIONS)
     return [
         Figure(f"word error at beam 8, float32, {what}", unit, beam, "unpruned", unpruned),
         Figure("word error that pruning adds", "points", beam - unpruned, target=PRUNED, lower_is_better=True),
@@ -80,4 +80,6 @@ def word_errors(bundle: Bundle, corpus: Corpus) -> list[Figure]:
             target=INT8,
             lower_is_better=True,
         ),
+        Figure("word error at beam 8, files, float32", unit, files, "in blocks of 300 ms", beam),
+        Figure("word error at beam 8, files, int8", unit, quick_files, "in blocks of 300 ms", quick),
     ]

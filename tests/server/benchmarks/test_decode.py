@@ -15,7 +15,8 @@ from server.corpora import Corpus, open_corpus
 def test_word_errors_are_compared(tiny_bundle: Bundle) -> None:
     made = open_corpus("made:heldout")
     figures = decode.word_errors(tiny_bundle, Corpus(made.name, made.utterances[:2], made.lexicon))
-    beam, pruned, *others = figures
+    beam, pruned, *others, files, quick_files = figures
+    assert (files.peer_value, quick_files.peer_value) == (beam.ours, others[0].ours)
     assert beam.peer == "unpruned" and beam.peer_value is not None
     assert pruned.ours == pytest.approx(beam.ours - beam.peer_value) and pruned.target == decode.PRUNED
     for rates, added in zip(others[::2], others[1::2], strict=True):
