@@ -30,6 +30,8 @@ HEAVY = {"torch", "fastapi", "onnx", "sqlalchemy", "uvicorn", "kenlm", "sounddev
 TORCH = (
     "export/",
     "server/benchmarks/rescore",
+    "server/benchmarks/rnnt_loss",
+    "server/benchmarks/train",
     "server/training/",
     "server/commands/train",
     "server/simulation/cohorts/",

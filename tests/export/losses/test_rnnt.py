@@ -7,22 +7,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from export.losses.rnnt import lattice, rnnt_loss
+from export.losses.lattice import lattice
+from export.losses.logits import rnnt_loss_of_logits
+from export.losses.rnnt import rnnt_loss
 
 
 def naive(encoded: Tensor, predicted: Tensor, weight: Tensor, bias: Tensor, tokens: list[int]) -> Tensor:
     """One utterance, every cell by the textbook recursion, gradients by autograd."""
-    scores = (torch.tanh(encoded[:, None] + predicted[None]) @ weight.T + bias).log_softmax(-1)
+    return naive_of_logits(torch.tanh(encoded[:, None] + predicted[None]) @ weight.T + bias, tokens)
+
+
+def naive_of_logits(logits: Tensor, tokens: list[int]) -> Tensor:
+    scores = logits.log_softmax(-1)
     alpha: dict[tuple[int, int], Tensor] = {}
-    for t in range(encoded.shape[0]):
+    for t in range(logits.shape[0]):
         for u in range(len(tokens) + 1):
             before = []
             if t > 0:
                 before.append(alpha[t - 1, u] + scores[t - 1, u, 0])
             if u > 0:
                 before.append(alpha[t, u - 1] + scores[t, u - 1, tokens[u - 1]])
-            alpha[t, u] = torch.logsumexp(torch.stack(before), 0) if before else encoded.new_zeros(())
-    return -(alpha[encoded.shape[0] - 1, len(tokens)] + scores[-1, len(tokens), 0])
+            alpha[t, u] = torch.logsumexp(torch.stack(before), 0) if before else logits.new_zeros(())
+    return -(alpha[logits.shape[0] - 1, len(tokens)] + scores[-1, len(tokens), 0])
 
 
 def problem(seed: int, size: int, width: int, most: int, joiner: int, pieces: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -70,6 +76,68 @@ def test_loss_and_gradients_agree_with_the_naive_recursion(
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.integers(1, 3),
+    width=st.integers(1, 7),
+    most=st.integers(0, 4),
+    pieces=st.integers(2, 9),
+    spread=st.sampled_from([0.1, 3.0, 40.0]),
+)
+def test_the_loss_of_logits_agrees_too(seed: int, size: int, width: int, most: int, pieces: int, spread: float) -> None:
+    """Also where a share of blank or label is far below what float32 holds."""
+    _, (tokens, frames, lengths) = problem(seed, size, width, most, 1, pieces)
+    generator = torch.Generator().manual_seed(seed)
+    logits = spread * torch.randn(size, width, most + 1, pieces, generator=generator, dtype=torch.float64)
+    logits.requires_grad_()
+    shares = torch.linspace(-1.0, 2.0, size, dtype=torch.float64)
+    expected = torch.stack(
+        [
+            naive_of_logits(logits[i, : frames[i], : lengths[i] + 1], tokens[i, : lengths[i]].tolist())
+            for i in range(size)
+        ]
+    )
+    (theirs,) = torch.autograd.grad((expected * shares).sum(), logits)
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-4)):
+        given_logits = logits.detach().to(dtype).requires_grad_()
+        found = rnnt_loss_of_logits(given_logits, tokens, frames, lengths)
+        torch.testing.assert_close(found, expected.detach(), rtol=tolerance, atol=tolerance)
+        (ours,) = torch.autograd.grad((found * shares).sum(), given_logits)
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_the_gradient_to_logits_is_taken_once() -> None:
+    _, (tokens, frames, lengths) = problem(2, 2, 5, 3, 1, 6)
+    logits = torch.randn(2, 5, 4, 6, requires_grad=True)
+    loss = rnnt_loss_of_logits(logits, tokens, frames, lengths).sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="inplace"):
+        loss.backward()
+
+
+def test_a_lattice_of_long_speech_stays_exact() -> None:
+    """600 frames with blanks of thousands of nats in all, against a recursion over anti-diagonals."""
+    generator = torch.Generator().manual_seed(4)
+    blank = -30.0 * torch.rand(2, 600, 13, generator=generator, dtype=torch.float64)
+    emit = -30.0 * torch.rand(2, 600, 13, generator=generator, dtype=torch.float64)
+    frames, lengths = torch.tensor([600, 420]), torch.tensor([12, 7])
+    losses, _, _ = lattice(blank, emit, frames, lengths)
+    for row in range(2):
+        t, u = int(frames[row]), int(lengths[row])
+        alpha = np.full((t, u + 1), -np.inf)
+        alpha[0, 0] = 0.0
+        b, e = blank[row].numpy(), emit[row].numpy()
+        for i in range(t):
+            for j in range(u + 1):
+                if i:
+                    alpha[i, j] = np.logaddexp(alpha[i, j], alpha[i - 1, j] + b[i - 1, j])
+                if j:
+                    alpha[i, j] = np.logaddexp(alpha[i, j], alpha[i, j - 1] + e[i, j - 1])
+        assert float(losses[row]) == pytest.approx(-(alpha[-1, -1] + b[t - 1, u]), rel=1e-12)
+
+
 def test_shares_of_a_path_add_up_to_its_steps() -> None:
     generator = torch.Generator().manual_seed(3)
     scores = torch.randn(2, 6, 4, 3, generator=generator, dtype=torch.float64).log_softmax(-1)
@@ -100,6 +168,10 @@ def test_faster_settings_stay_close(dtype: torch.dtype, pruning: float, toleranc
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
     parameters, (tokens, frames, lengths) = problem(1, 2, 5, 3, 4, 6)
+    with pytest.raises(ValueError, match="frames: found"):
+        rnnt_loss_of_logits(torch.zeros(2, 5, 4, 6), tokens, frames + 5, lengths)
+    with pytest.raises(ValueError, match="one position more"):
+        rnnt_loss_of_logits(torch.zeros(2, 5, 5, 6), tokens, frames, lengths)
     with pytest.raises(ValueError, match="frames: found"):
         rnnt_loss(*parameters, tokens, frames + 5, lengths)
     with pytest.raises(ValueError, match="one position more"):
