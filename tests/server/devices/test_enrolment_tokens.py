@@ -1,0 +1,108 @@
+"""Tokens that let devices enrol: so many, so long, until they are revoked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.app import create_app
+from tests.server.parties import HEADERS, Operator, Party, initial, settings
+
+
+@dataclass
+class Gate:
+    """A server whose clock the test sets."""
+
+    http: Any
+    operator: Operator
+    now: list[float]
+
+    def token(self, name: str, **wanted: Any) -> str:
+        return str(self.operator.post("enrolment-tokens", json={"name": name, **wanted})["token"])
+
+    def enrol(self, token: str, party: Party | None = None) -> tuple[int, str]:
+        party = party or Party(self.http)
+        answer = self.http.request("POST", "/v1/enrol", json={"token": token, "public_key": party.public})
+        found = answer.json()
+        return answer.status_code, found.get("code") or found["device_id"]
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    from fastapi.testclient import TestClient
+
+    now = [1_000_000.0]
+    app = create_app(settings(tmp_path, clock=lambda: now[0]), initial())
+    with TestClient(app, raise_server_exceptions=False) as http:
+        yield Gate(http, Operator(http), now)
+
+
+def test_so_many_devices_and_no_more(gate: Gate) -> None:
+    token = gate.token("two", uses=2)
+    first = Party(gate.http)
+    found = gate.enrol(token, first)
+    assert found[0] == 200
+    assert gate.enrol(token, first) == found, "again after a lost answer: nothing is used up"
+    assert gate.enrol(token)[0] == 200
+    assert gate.enrol(token) == (403, "token_used_up")
+    assert gate.enrol(token, first) == found, "who is in stays in"
+    entry = gate.operator.get("enrolment-tokens")["enrolment_tokens"][0]
+    assert (entry["name"], entry["uses"], entry["used"]) == ("two", 2, 2)
+    assert token not in str(entry)
+    listed = gate.operator.get("devices")
+    assert listed["count"] == 2
+    assert {device["enrolment_token"] for device in listed["devices"]} == {"two"}
+
+
+def test_so_long_and_no_longer(gate: Gate) -> None:
+    token = gate.token("hour", seconds=3600.0)
+    gate.now[0] += 3599.0
+    assert gate.enrol(token)[0] == 200
+    gate.now[0] += 1.0
+    assert gate.enrol(token) == (403, "token_expired")
+
+
+def test_until_it_is_revoked(gate: Gate) -> None:
+    token = gate.token("any")
+    party = Party(gate.http)
+    found = gate.enrol(token, party)
+    gate.operator.post("enrolment-tokens/any/revoke")
+    assert gate.enrol(token) == (403, "token_revoked")
+    assert gate.enrol(token, party) == found
+    party.id = found[1]
+    assert party.post("/v1/check-in", b"{}", at=gate.now[0]).status_code == 422, "known, if not understood"
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted", "status"),
+    [
+        ("enrolment-tokens", {"name": "taken"}, 409),
+        ("enrolment-tokens", {"name": "x", "uses": 0}, 422),
+        ("enrolment-tokens", {"name": "x", "seconds": 0}, 422),
+        ("enrolment-tokens", {"name": "a b"}, 422),
+        ("enrolment-tokens/none/revoke", {}, 404),
+    ],
+)
+def test_bad_wishes(gate: Gate, path: str, wanted: dict[str, Any], status: int) -> None:
+    gate.token("taken")
+    assert gate.http.post(f"/v1/operator/{path}", json=wanted, headers=HEADERS).status_code == status
+
+
+def test_many_at_once_use_a_token_no_more_often_than_it_may(gate: Gate) -> None:
+    token = gate.token("three", uses=3)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: gate.enrol(token)[0], range(12)))
+    assert sorted(found) == [200] * 3 + [403] * 9
+
+
+def test_devices_come_a_page_at_a_time(gate: Gate) -> None:
+    ids = sorted(Party(gate.http).enrol().id for _ in range(5))
+    seen: list[str] = []
+    while page := gate.operator.get(f"devices?limit=2&after={seen[-1] if seen else ''}")["devices"]:
+        seen += [device["device_id"] for device in page]
+    assert seen == ids

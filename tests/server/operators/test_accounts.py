@@ -1,0 +1,126 @@
+"""Named operators: tokens that are shown once, roles that end, and a trail that names who did what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+
+from server.operators.roles import Role
+from server.storage.schema import operators
+from tests.server.parties import HEADERS, OPERATOR, Operator, Party
+
+
+def add(http: Any, name: str, role: str) -> dict[str, str]:
+    """A new operator's headers."""
+    made = http.post("/v1/operator/operators", json={"name": name, "role": role}, headers=HEADERS)
+    assert made.status_code == 201, made.text
+    return {"Authorization": f"Bearer {made.json()['token']}"}
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("other", Role)
+def test_every_role_includes_those_before_it(role: Role, other: Role) -> None:
+    order = ("viewer", "operator", "administrator")
+    assert role.includes(other) is (order.index(role) >= order.index(other))
+
+
+def test_a_token_is_shown_once_and_not_kept(http: Any) -> None:
+    made = http.post("/v1/operator/operators", json={"name": "anna", "role": "viewer"}, headers=HEADERS).json()
+    assert (made["name"], made["role"], made["created_by"], made["revoked_at"]) == ("anna", "viewer", "bootstrap", None)
+    listed = http.get("/v1/operator/operators", headers=HEADERS)
+    assert [entry["name"] for entry in listed.json()["operators"]] == ["anna"]
+    assert made["token"] not in listed.text
+    with http.app.state.service.database.read() as connection:
+        row = connection.execute(operators.select()).one()
+    assert made["token"] not in str(row._asdict())
+    assert row.token_sha256 not in listed.text
+    me = http.get("/v1/operator/me", headers={"Authorization": f"Bearer {made['token']}"}).json()
+    assert me == {"name": "anna", "role": "viewer"}
+
+
+def test_names_are_given_once(http: Any) -> None:
+    add(http, "anna", "viewer")
+    http.post("/v1/operator/operators/anna/revoke", headers=HEADERS)
+    for name, status in (("anna", 409), ("bootstrap", 409), ("", 422), ("a b", 422), ("x" * 65, 422)):
+        answer = http.post("/v1/operator/operators", json={"name": name, "role": "viewer"}, headers=HEADERS)
+        assert answer.status_code == status, name
+    assert http.post("/v1/operator/operators", json={"name": "eve", "role": "root"}, headers=HEADERS).status_code == 422
+    for name, words in (("nobody", "does not exist"), ("bootstrap", "operator token")):
+        answer = http.post(f"/v1/operator/operators/{name}/revoke", headers=HEADERS)
+        assert (answer.status_code, answer.json()["code"]) == (404, "unknown_operator")
+        assert words in answer.json()["detail"]
+
+
+def test_revoking_ends_the_token_and_the_web_pages(http: Any) -> None:
+    headers = add(http, "anna", "viewer")
+    token = headers["Authorization"].removeprefix("Bearer ")
+    assert http.post("/dashboard/sign-in", data={"token": token}, follow_redirects=False).status_code == 303
+    assert "Sign out anna" in http.get("/dashboard").text
+    http.post("/v1/operator/operators/anna/revoke", headers=HEADERS)
+    answer = http.get("/v1/operator/status", headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (401, "token_revoked")
+    assert http.get("/dashboard", follow_redirects=False).status_code == 303
+    assert http.post("/dashboard/sign-in", data={"token": token}).status_code == 401
+
+
+def test_the_trail_names_who_did_what(http: Any, operator: Operator, device: Party) -> None:
+    anna, bert = add(http, "anna", "operator"), add(http, "bert", "administrator")
+
+    def act(headers: dict[str, str], path: str, **content: Any) -> dict[str, Any]:
+        answer = http.post(f"/v1/operator/{path}", headers=headers, **content)
+        assert answer.is_success, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    opened = act(anna, "rounds", json={"settings": {"marginals": {"epsilon": 1e8}}})["id"]
+    device.send_counts(opened, {1: 256})
+    closed = act(anna, f"rounds/{opened}/close")
+    assert "closed by anna" in [move["note"] for move in closed["transitions"]]
+    planned = act(bert, "rounds", json={"open": False})["id"]
+    assert act(bert, f"rounds/{planned}/open")["state"] == "open"
+    assert act(anna, f"rounds/{planned}/abandon")["note"] == "abandoned by anna"
+    act(anna, "marginals/0/publish", params={"note": "back"})
+    act(anna, "models/base-1/publish")
+    act(anna, f"devices/{device.id}/revoke")
+    act(bert, "enrolment-tokens", json={"name": "trial"})
+    act(bert, "enrolment-tokens/trial/revoke")
+    act(bert, "operators/anna/revoke")
+    found = operator.get("actions?limit=50")["actions"]
+    assert [(entry["operator"], entry["action"], entry["subject"]) for entry in reversed(found)] == [
+        ("bootstrap", "operator.add", "anna"),
+        ("bootstrap", "operator.add", "bert"),
+        ("anna", "round.create", opened),
+        ("anna", "round.open", opened),
+        ("anna", "round.close", opened),
+        ("bert", "round.create", planned),
+        ("bert", "round.open", planned),
+        ("anna", "round.abandon", planned),
+        ("anna", "marginals.publish", "0"),
+        ("anna", "model.publish", "base-1"),
+        ("anna", "device.revoke", device.id),
+        ("bert", "enrolment.add", "trial"),
+        ("bert", "enrolment.revoke", "trial"),
+        ("bert", "operator.revoke", "anna"),
+    ]
+    assert operator.get("marginals")["history"][0]["note"] == "back (published by anna)"
+    http.post("/dashboard/sign-in", data={"token": OPERATOR})
+    page = http.get("/dashboard/audit").text
+    for words in ("closed by anna", "published by anna", "operator.revoke anna", "by bert", "sign-in dashboard"):
+        assert words in page
+
+
+def test_a_refused_action_leaves_no_trace(http: Any, operator: Operator) -> None:
+    operator.open()
+    for path in ("rounds", "rounds/none/close", "models/none/publish", "devices/none/revoke"):
+        assert http.post(f"/v1/operator/{path}", headers=HEADERS).is_client_error
+    assert [entry["action"] for entry in operator.get("actions")["actions"]] == ["round.open", "round.create"]
+
+
+@pytest.mark.parametrize("change", ["UPDATE actions SET operator = 'other'", "DELETE FROM actions"])
+def test_the_trail_cannot_be_changed(http: Any, operator: Operator, change: str) -> None:
+    operator.open()
+    with pytest.raises(IntegrityError, match="append-only"), http.app.state.service.database.write() as connection:
+        connection.execute(text(change))
