@@ -16,7 +16,7 @@ from server.registry.initial import InitialModel
 from server.requests import Limited, Watched
 from server.rounds.advance import Evaluate
 from server.rounds.releases import Rehearse
-from server.routes import accounts, dashboard, devices, health, operators, secure_aggregation, updates
+from server.routes import accounts, canaries, dashboard, devices, health, operators, secure_aggregation, updates
 from server.routes.authorization import authorize
 from server.routes.bodies import problem
 from server.service import Service
@@ -57,7 +57,7 @@ def create_app(
         redoc_url=None,
     )
     app.state.service = own
-    for routes in (devices, secure_aggregation, updates, operators, accounts, health, dashboard):
+    for routes in (devices, secure_aggregation, updates, operators, canaries, accounts, health, dashboard):
         app.include_router(routes.router)
     app.add_exception_handler(Refusal, _refusal)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -14,6 +14,7 @@ from sqlalchemy import select
 from server.aggregation.folding import Here, Workers
 from server.aggregation.processes import Processes
 from server.buckets import Buckets
+from server.canaries import conduct
 from server.devices.enrolment import count_devices
 from server.metrics import Metrics
 from server.operators.actions import record
@@ -150,6 +151,10 @@ class Service:
                 self.advance(row.id)
             except Exception as error:  # the rounds after it can still move
                 failures.append(error)
+        try:
+            self.judge_canary()
+        except Exception as error:
+            failures.append(error)
         if self.updates is not None:
             try:
                 self.updates.renew()
@@ -169,6 +174,7 @@ class Service:
                 self._rehearse,
                 self._workers,
                 Caps(self.settings.delta_probability, {stream: self.settings.cap(stream) for stream in STREAMS}),
+                self.settings.canary,
             )
             if self.settings.keep_models is not None:
                 with self.database.read() as connection:
@@ -226,6 +232,17 @@ class Service:
                 record(connection, by, "round.abandon", round_id, now)
         with self.database.read() as connection:
             return view(connection, find_round(connection, round_id))
+
+    def judge_canary(self) -> None:
+        """Promote the running canary's model, or take it back, as far as there is evidence."""
+        with self._advancing:
+            conduct.judge(self.database, self.blobs, self._evaluate, self.settings.clock())
+
+    def promote_canary(self, note: str, *, force: bool) -> dict[str, Any]:
+        """Raises Refusal: 409 ``no_canary``, ``worse``; 410 ``model_removed``."""
+        with self._advancing:
+            now = self.settings.clock()
+            return conduct.promote(self.database, self.blobs, self._evaluate, now, note, force=force)
 
     def privacy(self) -> dict[str, dict[str, Any]]:
         """Per stream: epsilon, delta, adjacency, sampling, trust model, rounds."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from device_sdk.errors import ConfigurationError
 from server.buckets import Rate
+from server.canaries.settings import CanarySettings
 from server.updates.settings import UpdateSettings
 
 __all__ = ["Limits", "Rates", "ServerSettings", "database_url", "default_blobs"]
@@ -73,6 +74,7 @@ class ServerSettings:
     updates: keys that sign what devices may install; None publishes without signed metadata.
     rates: how often one may ask. trusted_proxies: addresses and networks (CIDR) of proxies that are believed when they
     say, by X-Forwarded-For and X-Forwarded-Proto, whom a request is from.
+    canary: how a round's model is tried on some of the devices first; None publishes it to all of them at once.
     workers: processes that add up a round's deltas; None: this one, or as many as ``ray`` has processors. ray: address
     of a Ray cluster that does it instead (:mod:`server.aggregation.ray_workers`). What they make is the same.
     """
@@ -92,6 +94,7 @@ class ServerSettings:
     rates: Rates = field(default_factory=Rates)
     trusted_proxies: tuple[str, ...] = ("127.0.0.1", "::1")
     updates: UpdateSettings | None = None
+    canary: CanarySettings | None = None
     workers: int | None = None
     ray: str | None = None
     clock: Callable[[], float] = time.time

@@ -67,7 +67,7 @@ def visit(
     else:
         from device_sdk.updates.adoption import adopt
 
-        adopted = adopt(client, knowledge, settings, trusted_root)
+        adopted = adopt(client, knowledge, settings, trusted_root, who.device_id or "")
     return exchange.CheckInReport(
         round_id=answer.round.round_id if answer.round else None,
         model_version=knowledge.base.version,

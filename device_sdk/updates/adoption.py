@@ -30,7 +30,9 @@ _HEADER = 1 << 20
 """Bytes that a weights file may have beside its values."""
 
 
-def adopt(client: Client, knowledge: Knowledge, settings: DeviceSettings, trusted_root: bytes) -> Adopted:
+def adopt(
+    client: Client, knowledge: Knowledge, settings: DeviceSettings, trusted_root: bytes, device_id: str = ""
+) -> Adopted:
     """The signed metadata decides what is current, whatever the server's answer to the check-in says.
 
     Nothing that is refused is an error: the device goes on with what it has. BundleError: what was signed does not fit
@@ -39,7 +41,7 @@ def adopt(client: Client, knowledge: Knowledge, settings: DeviceSettings, truste
     refused: list[str] = []
     version = knowledge.base.version, knowledge.marginals_version
     try:
-        release = refresh(client, knowledge.store, trusted_root)
+        release = refresh(client, knowledge.store, trusted_root, device_id)
     except CheckInError as error:
         return Adopted(refused=(f"updates: {error}; model {version[0]} and marginals {version[1]} stay",))
     try:

@@ -32,8 +32,8 @@ _TABLE = "updates"
 _ROLES = ("timestamp.json", "snapshot.json", "targets.json")
 
 
-def refresh(client: Client, store: Store, trusted_root: bytes) -> Release:
-    """What is current by metadata that ``trusted_root``, and every root that it hands over to, vouches for.
+def refresh(client: Client, store: Store, trusted_root: bytes, device_id: str = "") -> Release:
+    """What this device is to have by metadata that ``trusted_root``, and every root that it hands over to, vouches for.
 
     CheckInError: what the server says is older than what was seen, expired, inconsistent, signed by other keys or by
     too few, or not to be had. ConfigurationError: ``trusted_root`` is no root that signs itself.
@@ -58,7 +58,8 @@ def refresh(client: Client, store: Store, trusted_root: bytes) -> Release:
         finally:
             _keep(store, folder, first)
         verified = Metadata[Targets].from_bytes((folder / "targets.json").read_bytes()).signed
-    return release_of({name: (file.length, file.hashes, file.custom) for name, file in verified.targets.items()})
+    found = {name: (file.length, file.hashes, file.custom) for name, file in verified.targets.items()}
+    return release_of(found, device_id)
 
 
 class _Fetcher:

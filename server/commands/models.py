@@ -1,4 +1,4 @@
-"""``idiolect models``: push, list and roll back the models that devices fetch."""
+"""``idiolect models``: push, list, try, promote and roll back the models that devices fetch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.operator_client import OperatorClient
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Push, list and roll back models.", no_args_is_help=True)
+app = typer.Typer(help="Push, list, try, promote and roll back models.", no_args_is_help=True)
 
 
 @command(app, "push")
@@ -66,7 +66,10 @@ def rollback(
     ] = None,
     note: Annotated[str, typer.Option(help="Why.")] = "rolled back",
 ) -> Answer:
-    """Publish an older version again."""
+    """Take back the model that some devices try; without one, publish an older version again."""
+    if version is None and client.get("canary")["running"] is not None:
+        found = client.post("canary/roll-back", params={"note": note})
+        return found, lambda: typer.echo(f"model {found['version']} is taken back; model {found['base']} stays")
     if version is None:
         state = client.get("models")
         earlier = [entry["version"] for entry in state["history"] if entry["version"] != state["current"]]
@@ -75,6 +78,98 @@ def rollback(
         version = earlier[0]
     found = client.post(f"models/{version}/publish", params={"note": note})
     return found, lambda: typer.echo(f"model {found['version']} is current")
+
+
+@command(app, "canary")
+def canary(
+    client: OperatorClient,
+    version: Annotated[
+        str | None, typer.Argument(help="Version to try.  [default: none: show how the running one does]")
+    ] = None,
+    share: Annotated[float | None, typer.Option(help="Of the devices.  [default: the server's]", max=0.5)] = None,
+    seconds: Annotated[float | None, typer.Option(help="How long they have it alone.")] = None,
+    patience: Annotated[float | None, typer.Option(help="Seconds after which a device counts as lost.")] = None,
+    minimum: Annotated[int | None, typer.Option(help="Devices of either arm before anything is decided.")] = None,
+    doubt: Annotated[float | None, typer.Option(help="Of taking a harmless model back.")] = None,
+    automatic: Annotated[bool, typer.Option(help="Promote it when its time is over.")] = True,
+    note: Annotated[str, typer.Option(help="Why.")] = "",
+) -> Answer:
+    """Give a model to a share of the devices first, or show how those that have it do."""
+    if version is not None:
+        given = {"share": share, "seconds": seconds, "patience": patience, "minimum": minimum, "doubt": doubt}
+        settings = {name: value for name, value in given.items() if value is not None}
+        if settings or not automatic:
+            settings["automatic"] = automatic
+        found = client.post("canary", json={"version": version, "note": note, "settings": settings or None})
+        text = f"model {version} goes to {100 * found['settings']['share']:g} % of the devices"
+        return found, lambda: typer.echo(text)
+    found = client.get("canary")
+
+    def present() -> None:
+        rows = [
+            (
+                entry["version"],
+                entry["base"],
+                entry["state"].replace("_", " "),
+                f"{100 * entry['settings']['share']:g}",
+                *("{failed}/{watched} of {seen}".format(**entry["arms"][arm]) for arm in ("canary", "control")),
+                moment(entry["started_at"]),
+                entry["note"],
+            )
+            for entry in found["canaries"]
+        ]
+        columns = ("version", "instead of", "state", "%", "failed", "failed without", "started", "note")
+        show("Canaries (failed/watched of seen)", columns, rows)
+
+    return found, present
+
+
+@command(app, "promote")
+def promote(
+    client: OperatorClient,
+    force: Annotated[bool, typer.Option("--force", help="Also if it hears held-out speech worse.")] = False,
+    note: Annotated[str, typer.Option(help="Why.")] = "",
+) -> Answer:
+    """Publish the model that some devices try to all of them."""
+    found = client.post("canary/promote", params={"note": note, "force": force})
+    return found, lambda: typer.echo(f"model {found['version']} is current")
+
+
+@command(app, "lineage")
+def lineage(
+    client: OperatorClient,
+    version: Annotated[str | None, typer.Argument(help="Whose.  [default: the current model's]")] = None,
+) -> Answer:
+    """Show what a model grew out of, the newest first, with the figures of each."""
+    state = client.get("models")
+    known = {entry["version"]: entry for entry in state["models"]}
+    name = version or state["current"]
+    if name not in known:
+        raise ConfigurationError(f"model {name!r} is not in the registry; see: idiolect models list")
+    line = []
+    while name is not None:
+        line.append(known[name])
+        name = known[name]["parent"]
+    published = [entry["version"] for entry in state["history"]]
+    found = {"version": line[0]["version"], "lineage": line}
+
+    def present() -> None:
+        rows = [
+            (
+                entry["version"],
+                entry["round_id"],
+                "yes" if entry["version"] in published else "",
+                ", ".join(f"{key} {value:.4g}" for key, value in sorted(entry["figures"].items())),
+                entry["sha256"][:12],
+                moment(entry["created_at"]),
+                entry["note"],
+            )
+            for entry in line
+        ]
+        columns = ("version", "round", "published", "figures", "sha256", "created", "note")
+        show(f"Lineage of model {line[0]['version']}", columns, rows)
+
+    return found, present
 
 
 def _read_weights(source: Path, version: str | None) -> tuple[bytes, str]:

@@ -86,6 +86,19 @@ def command(
         str | None,
         typer.Option(envvar="IDIOLECT_UPDATES_PASSPHRASE", help="Of encrypted signing keys.", show_default=False),
     ] = None,
+    canary: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the devices that a round's model goes to first; all get it once these do not fare worse."
+            "  [default: all at once]",
+            min=0.0,
+            max=0.5,
+        ),
+    ] = None,
+    canary_seconds: Annotated[float, typer.Option(help="How long they have it alone.", min=0.01)] = 172_800.0,
+    canary_patience: Annotated[
+        float, typer.Option(help="Seconds after which a device that has not come back counts as lost.", min=0.01)
+    ] = 86_400.0,
     workers: Annotated[
         int | None,
         typer.Option(help="Processes that add up a round's deltas.  [default: the server's own, or all of Ray]", min=1),
@@ -99,6 +112,7 @@ def command(
     verbose: Annotated[bool, typer.Option(help="Log every request.")] = False,
 ) -> None:
     """Serve devices and operators until stopped. Stop it with Ctrl-C, or kill it: nothing accepted is lost."""
+    from server.canaries.settings import CanarySettings
     from server.registry.initial import initial_from_bundle
     from server.settings import ServerSettings, default_blobs
     from server.updates.settings import UpdateSettings
@@ -118,6 +132,7 @@ def command(
         retry_after_seconds=retry_after,
         keep_models=keep_models,
         updates=UpdateSettings(updates, updates_passphrase) if updates is not None else None,
+        canary=CanarySettings(share=canary, seconds=canary_seconds, patience=canary_patience) if canary else None,
         workers=workers,
         ray=ray,
     )

@@ -17,6 +17,9 @@ from sqlalchemy import Connection, Row, select, update
 
 from device_sdk.errors import IdiolectError, LearningError, PrivacyError
 from server.aggregation.folding import Workers
+from server.canaries.settings import CanarySettings
+from server.canaries.store import begin
+from server.problems import Refusal
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version, publish
@@ -67,9 +70,11 @@ def advance(
     rehearse: Rehearse | None = None,
     workers: Workers | None = None,
     caps: Caps | None = None,
+    canary: CanarySettings | None = None,
 ) -> None:
     """Take a closing, aggregated or evaluated round as far as it goes: to published or abandoned. Where more rounds
-    like it are to come, the next one is open then. caps: of what devices may be charged; None has no bound."""
+    like it are to come, the next one is open then. caps: of what devices may be charged; None has no bound. canary:
+    how the model is tried on some devices first, which the next round waits for; None publishes it to all."""
     while True:
         with database.read() as connection:
             row = find_round(connection, round_id)
@@ -81,7 +86,7 @@ def advance(
             case RoundState.AGGREGATED:
                 _evaluate(database, blobs, row, clock(), evaluate)
             case RoundState.EVALUATED:
-                _publish(database, row, clock())
+                _publish(database, row, clock(), canary)
             case _:
                 return
 
@@ -242,12 +247,13 @@ def _evaluate(database: Database, blobs: BlobStore, row: Row[Any], now: float, e
         transition(connection, current, target, now, verdict.note)
 
 
-def _publish(database: Database, row: Row[Any], now: float) -> None:
+def _publish(database: Database, row: Row[Any], now: float, canary: CanarySettings | None = None) -> None:
     with database.write() as connection:
         current = find_round(connection, row.id)
         if current.state != RoundState.EVALUATED:
             return
-        notes = []
+        notes: list[str] = []
+        tried = False
         for kind, version, base in (
             ("model", current.model_version, current.base_model),
             ("marginals", current.marginals_version, current.base_marginals),
@@ -255,9 +261,24 @@ def _publish(database: Database, row: Row[Any], now: float) -> None:
             if version is None:
                 continue
             if current_version(connection, kind) == str(base):
-                publish(connection, kind, version, now, f"round {current.number}")
+                if kind == "model" and canary is not None:
+                    tried = _try(connection, version, canary, now, f"round {current.number}", notes)
+                else:
+                    publish(connection, kind, version, now, f"round {current.number}")
             else:  # an operator published another version meanwhile: theirs stays
                 notes.append(f"{kind} {version} kept unpublished: its base {base} is no longer current")
         transition(connection, current, RoundState.PUBLISHED, now, "; ".join(notes))
-        follow_up(connection, current, now)
+        if not tried:
+            follow_up(connection, current, now)
     log.info("round %s published: model %s, marginals %s", row.id, row.model_version, row.marginals_version)
+
+
+def _try(connection: Connection, version: str, canary: CanarySettings, now: float, note: str, notes: list[str]) -> bool:
+    """Whether the model's canary has begun; if not, why goes to the notes."""
+    try:
+        begin(connection, version, canary, now, note)
+    except Refusal as error:
+        notes.append(f"model {version} kept unpublished: {error.detail}")
+        return False
+    notes.append(f"model {version} goes to {100 * canary.share:g} % of the devices first")
+    return True

@@ -7,6 +7,7 @@ import random
 from sqlalchemy import Connection
 
 from device_sdk.wire.messages import CheckedIn, CheckIn, RoundOffer
+from server.canaries.store import model_for
 from server.devices.authentication import Sender, spend_nonce
 from server.problems import Refusal
 from server.registry.marginals import find_marginals
@@ -31,7 +32,7 @@ def check_in(connection: Connection, settings: ServerSettings, sender: Sender, m
         raise Refusal(403, "other_device", "device_id: differs from the device that signed", "device_id")
     now = settings.clock()
     spend_nonce(connection, sender, now)
-    model = find_model(connection, current_version(connection, "model"))
+    model = model_for(connection, message.device_id, message.model_version, now)
     marginals = find_marginals(connection, int(current_version(connection, "marginals")))
     teacher = None
     if model.teacher is not None and message.revision >= 2:

@@ -23,6 +23,8 @@ __all__ = [
     "actions",
     "aggregation_groups",
     "aggregation_messages",
+    "canaries",
+    "canary_devices",
     "devices",
     "enrolment_tokens",
     "ledger",
@@ -299,4 +301,34 @@ enrolment_tokens = Table(
     Column("used", Integer, nullable=False),
     Column("expires_at", Float),
     Column("revoked_at", Float),
+)
+
+canaries = Table(
+    "canaries",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("version", ForeignKey("models.version"), nullable=False),
+    # What all other devices have; a canary is over when that changes.
+    Column("base", ForeignKey("models.version"), nullable=False),
+    Column("settings", JSON, nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("looks", Integer, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("ended_at", Float),
+    Column("figures", JSON, nullable=False),
+    Column("note", String, nullable=False),
+    CheckConstraint("state IN ('running', 'promoted', 'rolled_back')", name="state"),
+)
+
+canary_devices = Table(
+    "canary_devices",
+    metadata,
+    Column("canary_id", ForeignKey("canaries.id"), primary_key=True),
+    Column("device_id", ForeignKey("devices.id"), primary_key=True),
+    Column("arm", String(8), nullable=False),
+    Column("first_seen", Float, nullable=False),
+    Column("last_seen", Float, nullable=False),
+    # Whether the device said, when it came last, that it has what its arm is to have.
+    Column("installed", Boolean, nullable=False),
+    CheckConstraint("arm IN ('canary', 'control')", name="arm"),
 )

@@ -86,10 +86,10 @@ class Fleet:
         """What the app ships."""
         return (self.keys / "server" / "roots" / "1.root.json").read_bytes()
 
-    def publish(self, version: str, seed: int) -> bytes:
-        content = weights(self.bundle, seed)
+    def publish(self, version: str, seed: int, *, published: bool = True, scale: float = 0.01) -> bytes:
+        content = weights(self.bundle, seed, scale)
         answer = self.operator.post(
-            f"/v1/operator/models/{version}", content=content, params={"note": version, "published": True}
+            f"/v1/operator/models/{version}", content=content, params={"note": version, "published": published}
         )
         assert answer.is_success, answer.text
         return content
@@ -124,12 +124,12 @@ class Fleet:
         }
 
 
-def weights(bundle: Bundle, seed: int) -> bytes:
+def weights(bundle: Bundle, seed: int, scale: float = 0.01) -> bytes:
     from safetensors.numpy import save
 
     rng = np.random.default_rng(seed)
     moved = {
-        name: array + np.float32(0.01) * rng.standard_normal(array.shape).astype(np.float32)
+        name: array + np.float32(scale) * rng.standard_normal(array.shape).astype(np.float32)
         if name in bundle.architecture.parameter_shapes()
         else np.array(array)
         for name, array in bundle.weights.items()
@@ -170,7 +170,10 @@ def changed_root(content: bytes, signers: Mapping[Path, bool], days: float = 1.0
 
 
 @contextmanager
-def running(folder: Path, bundle: Bundle, **changes: Any) -> Iterator[Fleet]:
+def running(
+    folder: Path, bundle: Bundle, *, server_settings: Mapping[str, Any] | None = None, **changes: Any
+) -> Iterator[Fleet]:
+    """changes: of the settings of updates."""
     import uvicorn
 
     from server.app import create_app
@@ -182,7 +185,12 @@ def running(folder: Path, bundle: Bundle, **changes: Any) -> Iterator[Fleet]:
     create(keys, keys=3, threshold=2, days=2.0, root_passphrase=None, passphrase=None)
     files = str(folder / "server.sqlite"), folder / "blobs"
     settings = ServerSettings(
-        *files, TOKEN, OPERATOR, marginals_cap=math.inf, updates=UpdateSettings(keys / "server", **changes)
+        *files,
+        TOKEN,
+        OPERATOR,
+        marginals_cap=math.inf,
+        updates=UpdateSettings(keys / "server", **changes),
+        **(server_settings or {}),
     )
     initial = InitialModel(dict(bundle.weights), bundle.version, bundle.words.digest, np.asarray(bundle.background))
     with socket.socket() as probe:

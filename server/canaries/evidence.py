@@ -1,0 +1,100 @@
+"""Whether the devices with the new model fare worse than the control: Fisher's exact test, looked at as they come in.
+
+Who is in which arm is drawn by a hash, so where the models are alike every way to spread the failures over the devices
+of both arms is equally likely, whatever their number: the number of failures in the canary is hypergeometric. Its upper
+tail is the p-value, which needs no large numbers.
+
+Looking often would find something in the end. So the doubt is spent: half of it is kept for the last look, when the
+canary's time is over; the k-th look before, k = 0, 1, ..., is taken once, when ``minimum`` 2^k of its devices have been
+watched, and may spend doubt / 2^(k + 2). All looks together then take a harmless model back with a probability of at
+most ``doubt``. None of it is in the papers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, inf, lgamma
+from typing import Literal
+
+from server.canaries.settings import CanarySettings
+
+__all__ = ["Evidence", "Verdict", "Watched", "judged", "upper_tail"]
+
+Decision = Literal["wait", "promote", "roll_back"]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Devices of one arm that have been watched for long enough, and how many of them failed."""
+
+    devices: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    canary: Watched
+    control: Watched
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """looks: how many were taken before the last one, with this. p: the p-value of this look, None where none was
+    taken. allowed: what it may spend."""
+
+    decision: Decision
+    looks: int
+    note: str
+    p: float | None = None
+    allowed: float | None = None
+
+
+def upper_tail(found: Evidence) -> float:
+    """P(at least so many of the failures fall on the canary), where any devices of both arms may have failed."""
+    canary, control = found.canary, found.control
+    both, failed = canary.devices + control.devices, canary.failed + control.failed
+    whole = _log_binomial(both, failed)
+    return min(
+        1.0,
+        sum(
+            exp(_log_binomial(canary.devices, number) + _log_binomial(control.devices, failed - number) - whole)
+            for number in range(canary.failed, min(failed, canary.devices) + 1)
+        ),
+    )
+
+
+def judged(found: Evidence, settings: CanarySettings, looks: int, seconds: float) -> Verdict:
+    """looks: taken so far. seconds: since the canary began."""
+    least = min(found.canary.devices, found.control.devices)
+    if least < settings.minimum:
+        return Verdict("wait", looks, f"{least} devices of an arm watched, fewer than {settings.minimum}")
+    # Without promotion there is no last look: it would be taken again and again.
+    p, over = upper_tail(found), settings.automatic and seconds >= settings.seconds
+    reached = looks
+    while settings.minimum * 2**reached <= found.canary.devices:
+        reached += 1  # looks that were missed are not made up for: what they could have spent stays unspent
+    allowed = 0.0
+    if reached > looks:
+        allowed += settings.doubt / 2 ** (reached + 1)
+    if over:
+        allowed += settings.doubt / 2
+    if not allowed:
+        return Verdict("wait", looks, _told(found))
+    if p <= allowed:
+        return Verdict("roll_back", reached, f"{_told(found)}: p = {p:.3g}, at most {allowed:.3g}", p, allowed)
+    return Verdict(
+        "promote" if over else "wait", reached, f"{_told(found)}: p = {p:.3g}, more than {allowed:.3g}", p, allowed
+    )
+
+
+def _told(found: Evidence) -> str:
+    return (
+        f"{found.canary.failed} of {found.canary.devices} devices failed with it, "
+        f"{found.control.failed} of {found.control.devices} without"
+    )
+
+
+def _log_binomial(of: int, number: int) -> float:
+    if not 0 <= number <= of:
+        return -inf
+    return lgamma(of + 1) - lgamma(number + 1) - lgamma(of - number + 1)

@@ -1,0 +1,82 @@
+"""The routes of canaries, for operators.
+
+GET  /v1/operator/canary                  the running one, and those before it
+POST /v1/operator/canary                  CanaryRequest: begin
+POST /v1/operator/canary/promote          ?force=false
+POST /v1/operator/canary/roll-back
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict
+
+from device_sdk.wire.messages import Identifier
+from server.canaries import conduct, store
+from server.canaries.settings import CanarySettings
+from server.operators.actions import record
+from server.registry.models import find_model
+from server.registry.retention import check_present
+from server.routes.authorization import operator_of
+from server.routes.bodies import body_reader, parse, plain, service
+
+__all__ = ["CanaryRequest", "router"]
+
+router = APIRouter(prefix="/v1/operator/canary")
+
+Small = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes))]
+
+
+class CanaryRequest(BaseModel):
+    """A registered model that some of the devices are to get first. settings: None for the server's own."""
+
+    model_config = ConfigDict(extra="forbid")
+    version: Identifier
+    settings: CanarySettings | None = None
+    note: str = ""
+
+
+@router.get("")
+def get_canary(request: Request) -> Response:
+    own = service(request)
+    now = own.settings.clock()
+    with own.database.read() as connection:
+        running = store.running(connection)
+        found = [store.view(connection, row, now) for row in store.list_canaries(connection)]
+    return plain({"running": None if running is None else running.version, "canaries": found})
+
+
+@router.post("")
+def post_canary(request: Request, body: Small) -> Response:
+    """Answers with the canary. Its devices get the model with their next check-in."""
+    own, wanted = service(request), parse(CanaryRequest, body)
+    now, by = own.settings.clock(), operator_of(request).name
+    with own.database.write() as connection:
+        check_present(own.blobs, find_model(connection, wanted.version))
+        settings = wanted.settings or own.settings.canary or CanarySettings()
+        store.begin(connection, wanted.version, settings, now, wanted.note[:500] or f"begun by {by}")
+        record(connection, by, "canary.begin", wanted.version, now, wanted.note)
+        return plain(store.view(connection, store.require_running(connection), now), 201)
+
+
+@router.post("/promote")
+def post_promote(request: Request, note: str = "", force: bool = False) -> Response:
+    """Answers when held-out speech was heard, where the server has some."""
+    own, by = service(request), operator_of(request).name
+    found = own.promote_canary(note[:500] or f"promoted by {by}", force=force)
+    with own.database.write() as connection:
+        record(connection, by, "canary.promote", found["version"], own.settings.clock(), note)
+    return plain(found)
+
+
+@router.post("/roll-back")
+def post_roll_back(request: Request, note: str = "") -> Response:
+    own, by = service(request), operator_of(request).name
+    now = own.settings.clock()
+    found = conduct.roll_back(own.database, now, note[:500] or f"rolled back by {by}")
+    with own.database.write() as connection:
+        record(connection, by, "canary.roll-back", found["version"], now, note)
+    return plain(found)

@@ -1,0 +1,162 @@
+"""Real devices of a canary, beside those that are not in it: each has what was signed for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.checkin import identity
+from device_sdk.device import Device
+from device_sdk.errors import BundleError, CheckInError
+from device_sdk.updates.release import release_of
+from device_sdk.wire.canary import MILLIONTHS, arm_of, millionths
+from tests.device_sdk.updates.fleet import KEY, Fleet, running
+
+pytest.importorskip("uvicorn")
+
+QUIET = (np.random.default_rng(1).normal(size=9600) * 0.05).astype(np.float32)
+
+
+@dataclass
+class Scene:
+    """devices: every second one trusts a root, the others take the server's word."""
+
+    fleet: Fleet
+    devices: list[Device]
+    clock: list[float]
+
+    def check_in(self) -> list[str]:
+        """What each has afterwards; nothing that is signed is ever refused."""
+        for device in self.devices:
+            with suppress(BundleError):
+                assert self.fleet.check_in(device).updates_refused == ()
+        return [device.model_version for device in self.devices]
+
+    def arms(self, version: str, share: float) -> list[str]:
+        found = []
+        for device in self.devices:
+            known = identity.load(device._knowledge.store, self.fleet.url)
+            assert known is not None
+            found.append(arm_of(known.device_id or "", version, share))
+        return found
+
+    def begin(self, version: str, **settings: Any) -> None:
+        wanted = {"version": version, "settings": {"share": 0.5, "minimum": 2} | settings}
+        answer = self.fleet.operator.post("/v1/operator/canary", json=wanted)
+        assert answer.is_success, answer.text
+
+    def state(self) -> dict[str, Any]:
+        return dict(self.fleet.operator.get("/v1/operator/canary").json()["canaries"][0])
+
+    def named(self, *versions: str, share: float = 0.5) -> str:
+        """A version for which both arms have a device of either kind of trust."""
+        for number in range(10_000):
+            name = f"{versions[0]}-{number}"
+            arms = self.arms(name, share)
+            if all(arms[kind::2].count(arm) == 1 for kind in (0, 1) for arm in ("canary", "control")):
+                return name
+        raise AssertionError("no such version")
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Iterator[Scene]:
+    folder, clock = tmp_path_factory.mktemp("fleet"), [time.time()]
+    settings = {"clock": lambda: clock[0], "window_seconds": 1e6}
+    with running(folder, tiny_bundle, server_settings=settings) as fleet, ExitStack() as stack:
+        devices = [
+            stack.enter_context(
+                Device.open(folder / f"d{number}", KEY, tiny_bundle, trusted_root=fleet.root if number % 2 else None)
+            )
+            for number in range(4)
+        ]
+        scene = Scene(fleet, devices, clock)
+        assert scene.check_in() == [tiny_bundle.version] * 4
+        yield scene
+
+
+def test_a_share_goes_first_and_back_or_ahead_with_all(scene: Scene, tiny_bundle: Bundle) -> None:
+    version = scene.named("second")
+    scene.fleet.publish(version, 2, published=False)
+    scene.begin(version, seconds=1e6, patience=1e6)
+    before = scene.devices[0].recognise(QUIET).text
+    arms = scene.arms(version, 0.5)
+    for _ in range(2):
+        assert scene.check_in() == [version if arm == "canary" else tiny_bundle.version for arm in arms]
+    assert scene.state()["arms"]["canary"]["seen"] == arms.count("canary")
+    assert scene.fleet.operator.post("/v1/operator/canary/roll-back").is_success
+    assert scene.check_in() == [tiny_bundle.version] * 4
+    assert scene.devices[0].recognise(QUIET).text == before
+    scene.begin(version, seconds=1e6, patience=1e6)
+    assert scene.check_in() == [version if arm == "canary" else tiny_bundle.version for arm in arms]
+    assert scene.fleet.operator.post("/v1/operator/canary/promote").is_success
+    assert scene.check_in() == [version] * 4
+    for device in scene.devices:
+        device.recognise(QUIET)
+
+
+def test_weights_that_no_device_takes_are_rolled_back_by_themselves(scene: Scene) -> None:
+    """Finite, of the right shapes, and of a size that no trained weight has."""
+    good = scene.devices[0].model_version
+    version = scene.named("unfit")
+    scene.fleet.publish(version, 3, published=False, scale=1e7)
+    scene.begin(version, seconds=1e6, patience=1000.0, doubt=0.9)
+    for _ in range(3):
+        assert scene.check_in() == [good] * 4
+        assert scene.state()["state"] == "running"
+        scene.clock[0] += 450.0
+    deadline = time.monotonic() + 30
+    while scene.state()["state"] == "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    found = scene.state()
+    assert found["state"] == "rolled_back", found
+    count = found["arms"]["canary"]["seen"]
+    assert f"{count} of {count} devices failed with it, 0 of {4 - count} without" in found["note"]
+    assert scene.check_in() == [good] * 4
+    scene.fleet.publish("afterwards", 4)
+    assert scene.check_in() == ["afterwards"] * 4
+
+
+def targets(*canaries: tuple[str, Any]) -> dict[str, Any]:
+    hashes = {"sha256": "0" * 64}
+    found: dict[str, Any] = {
+        "models/one.safetensors": (8, hashes, {"current": True, "teacher": None}),
+        "marginals/3.float64": (8, hashes, {"current": True, "words_digest": "w"}),
+    }
+    for version, share in canaries:
+        found[f"models/{version}.safetensors"] = (9, hashes, {"canary": share, "teacher": "one"})
+    return found
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.75, 1.0])
+def test_a_device_reads_its_own_place_from_what_is_signed(share: float) -> None:
+    for number in range(40):
+        device_id = f"{number:032x}"
+        release = release_of(targets(("two", millionths(share))), device_id)
+        wanted = "two" if arm_of(device_id, "two", share) == "canary" else "one"
+        assert release.model.version == wanted
+        assert (release.teacher is None) == (wanted == "one")
+        assert release_of(targets(), device_id).model.version == "one"
+
+
+@pytest.mark.parametrize("share", ["all", None, 1.0, [MILLIONTHS], {"share": MILLIONTHS}])
+def test_a_share_that_is_none_moves_nobody(share: Any) -> None:
+    assert release_of(targets(("two", share)), "0" * 32).model.version == "one"
+
+
+def test_a_device_that_is_not_enrolled_takes_what_is_current() -> None:
+    assert release_of(targets(("two", MILLIONTHS))).model.version == "one"
+
+
+def test_a_canary_takes_no_place_of_the_current_model() -> None:
+    found = targets(("two", MILLIONTHS // 2))
+    found.pop("models/one.safetensors")
+    with pytest.raises(CheckInError, match="found 0 targets"):
+        release_of(found, "0" * 32)

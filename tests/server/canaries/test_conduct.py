@@ -1,0 +1,273 @@
+"""A canary on a real server: who gets what, and what becomes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from device_sdk.wire.canary import arm_of, place
+from server.aggregation.weights_file import dump_weights, parse_weights
+from server.app import create_app
+from server.canaries.settings import CanarySettings
+from server.rounds.advance import Evaluation
+from tests.server.parties import HEADERS, Operator, Party, initial, settings
+
+QUICK = {"share": 0.5, "minimum": 4, "patience": 1000.0, "seconds": 1500.0, "doubt": 0.2}
+
+
+class Scene:
+    """A server, its operator, and devices of which at least ``minimum`` are in either arm of version v2's canary."""
+
+    def __init__(self, http: Any, clock: list[float]) -> None:
+        self.http, self.operator, self.clock = http, Operator(http), clock
+        self.arms: dict[str, list[Party]] = {"canary": [], "control": [], "rest": []}
+
+    def enrol(self, version: str, share: float = 0.5, least: int = 4) -> None:
+        while min(len(self.arms["canary"]), len(self.arms["control"])) < least:
+            device = Party(self.http).enrol()
+            self.arms[arm_of(device.id, version, share)].append(device)
+
+    def push(self, version: str, seed: int = 1) -> None:
+        content = dump_weights(initial(seed=seed).weights)
+        self.operator.post(f"models/{version}", content=content, params={"published": False})
+
+    def begin(self, version: str = "v2", **changes: Any) -> dict[str, Any]:
+        return self.operator.post("canary", json={"version": version, "settings": QUICK | changes})
+
+    def offered(self, arm: str, **changes: Any) -> set[str]:
+        return {device.check_in(**changes).json()["model_version"] for device in self.arms[arm]}
+
+    def canary(self) -> dict[str, Any]:
+        return dict(self.operator.get("canary")["canaries"][0])
+
+    def later(self, seconds: float = 900.0) -> None:
+        self.clock[0] += seconds
+
+    def until(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not done():
+            assert time.monotonic() < deadline, self.operator.get("canary")
+            time.sleep(0.02)
+
+
+@contextmanager
+def serving(folder: Path, evaluate: Any = None, **changes: Any) -> Iterator[Scene]:
+    clock = [time.time()]
+    own = settings(folder, clock=lambda: clock[0], window_seconds=1e9, **changes)
+    with TestClient(create_app(own, initial(), evaluate)) as http:
+        yield Scene(http, clock)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with serving(tmp_path) as found:
+        found.push("v2")
+        found.enrol("v2")
+        yield found
+
+
+def test_a_good_model_goes_to_its_share_and_then_to_all(scene: Scene) -> None:
+    assert scene.begin()["arms"]["canary"] == {"seen": 0, "watched": 0, "failed": 0}
+    for _ in range(2):
+        assert scene.offered("canary") == {"v2"}
+        assert scene.offered("control") == {"base-1"}
+
+    for _ in range(2):
+        scene.later()
+        assert scene.canary()["state"] == "running"
+        scene.offered("canary", model_version="v2")
+        scene.offered("control")
+    scene.until(lambda: scene.canary()["state"] == "promoted")
+    assert scene.offered("control") == scene.offered("canary") == {"v2"}
+    found = scene.canary()
+    assert found["note"].startswith(f"0 of {len(scene.arms['canary'])} devices failed with it, 0 of ")
+    assert found["arms"]["canary"]["seen"] == len(scene.arms["canary"])
+    history = scene.operator.get("models")["history"]
+    assert [entry["version"] for entry in history] == ["v2", "base-1"]
+
+
+def test_a_model_that_devices_cannot_install_is_taken_back(scene: Scene) -> None:
+    """They come back and say that they have the old one."""
+    scene.begin(seconds=1e6)
+    for _ in range(3):
+        assert scene.offered("canary") == {"v2"}
+        assert scene.offered("control") == {"base-1"}
+        scene.later(450.0)
+    scene.until(lambda: scene.canary()["state"] == "rolled_back")
+    assert scene.offered("canary") == scene.offered("control") == {"base-1"}
+    found = scene.canary()
+    count = len(scene.arms["canary"])
+    assert f"{count} of {count} devices failed with it, 0 of " in found["note"]
+    assert 0 < found["figures"]["p"] <= found["figures"]["allowed"] < 0.2
+    assert [entry["version"] for entry in scene.operator.get("models")["history"]] == ["base-1"]
+
+
+def test_a_model_after_which_devices_are_silent_is_taken_back(scene: Scene) -> None:
+    """They had installed it."""
+    scene.begin(seconds=1e6)
+    assert scene.offered("canary", model_version="v2") == {"v2"}
+    for _ in range(3):
+        scene.offered("control")
+        scene.later(450.0)
+    scene.until(lambda: scene.canary()["state"] == "rolled_back")
+
+
+def test_where_both_arms_are_silent_nobody_is_to_blame(scene: Scene) -> None:
+    scene.begin(seconds=1e6)
+    scene.offered("canary", model_version="v2")
+    scene.offered("control")
+    scene.later(2000.0)
+    scene.until(lambda: scene.canary()["looks"] > 0)
+    found = scene.canary()
+    assert found["state"] == "running"
+    assert found["figures"]["p"] == pytest.approx(1.0)
+
+
+def test_operators_promote_and_roll_back(scene: Scene) -> None:
+    scene.begin(seconds=1e6, patience=1e6)
+    assert scene.operator.get("canary")["running"] == "v2"
+    assert scene.operator.post("canary/roll-back", params={"note": "not now"})["note"] == "not now"
+    assert scene.offered("canary") == {"base-1"}
+    scene.begin(seconds=1e6, patience=1e6)
+    assert scene.operator.post("canary/promote")["state"] == "promoted"
+    assert scene.offered("rest") | scene.offered("control") == {"v2"}
+    done = [(action["action"], action["subject"]) for action in scene.operator.get("actions")["actions"]]
+    assert done[:4] == [
+        ("canary.promote", "v2"), ("canary.begin", "v2"), ("canary.roll-back", "v2"), ("canary.begin", "v2"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status", "code"),
+    [
+        ("canary", {"version": "v2"}, 409, "canary_running"),
+        ("canary", {"version": "base-1"}, 409, "canary_running"),
+        ("canary", {"version": "v9"}, 404, "unknown_model"),
+        ("canary", {"version": "v2", "settings": {"share": 2}}, 422, "bad_message"),
+    ],
+)
+def test_what_cannot_begin(scene: Scene, path: str, content: dict[str, Any], status: int, code: str) -> None:
+    scene.begin(seconds=1e6, patience=1e6)
+    answer = scene.http.request("POST", f"/v1/operator/{path}", json=content, headers=HEADERS)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["code"] == code
+
+
+def test_without_a_canary_there_is_nothing_to_promote(scene: Scene) -> None:
+    for path in ("canary/promote", "canary/roll-back"):
+        answer = scene.http.request("POST", f"/v1/operator/{path}", headers=HEADERS)
+        assert (answer.status_code, answer.json()["code"]) == (409, "no_canary")
+    answer = scene.http.request("POST", "/v1/operator/canary", json={"version": "base-1"}, headers=HEADERS)
+    assert (answer.status_code, answer.json()["code"]) == (409, "is_current")
+
+
+@pytest.mark.parametrize(("published", "state"), [("v2", "promoted"), ("v3", "rolled_back")])
+def test_what_an_operator_publishes_meanwhile_ends_it(scene: Scene, published: str, state: str) -> None:
+    scene.push("v3", seed=3)
+    scene.begin(seconds=1e6, patience=1e6)
+    scene.operator.post(f"models/{published}/publish")
+    assert scene.offered("canary") == scene.offered("control") == {published}
+    scene.until(lambda: scene.canary()["state"] == state)
+    assert scene.canary()["note"] == f"model {published} was published"
+
+
+def test_held_out_speech_has_the_last_word(tmp_path: Path) -> None:
+    verdict = [Evaluation(False, {"word_error": 0.5}, "word error 20.0 -> 50.0 %")]
+    with serving(tmp_path, lambda _candidate, _base: verdict[0]) as scene:
+        scene.push("v2")
+        scene.enrol("v2")
+        scene.begin(automatic=False)
+        answer = scene.http.request("POST", "/v1/operator/canary/promote", headers=HEADERS)
+        assert (answer.status_code, answer.json()["code"]) == (409, "worse")
+        assert scene.operator.post("canary/promote", params={"force": True})["state"] == "promoted"
+        scene.operator.post("models/base-1/publish")
+        scene.begin()
+
+        for _ in range(3):
+            scene.offered("canary", model_version="v2")
+            scene.offered("control")
+            scene.later()
+        scene.until(lambda: scene.canary()["state"] == "rolled_back")
+        assert scene.canary()["note"].endswith("word error 20.0 -> 50.0 %")
+        assert scene.canary()["figures"]["word_error"] == 0.5
+
+
+def test_a_device_is_where_it_is() -> None:
+    """Uniform, and drawn anew for every version; what a protocol says never moves."""
+    assert place("a-device", "v2") == pytest.approx(0.8567, abs=1e-4)
+    places = np.array([[place(f"{number:032x}", version) for version in ("a", "b")] for number in range(4000)])
+    assert abs(places.mean(axis=0) - 0.5).max() < 0.02
+    assert abs(np.corrcoef(places.T)[0, 1]) < 0.05
+    arms = [arm_of(f"{number:032x}", "a", 0.1) for number in range(4000)]
+    assert 320 < arms.count("canary") < 480
+    assert 320 < arms.count("control") < 480
+
+
+def test_a_series_of_rounds_waits_for_its_canary(tmp_path: Path) -> None:
+    """Promoted, the next round begins from the model; taken back, the series ends and what follows begins from before:
+    weights, parents, optimizer state and figures are those of the line that was kept."""
+    canary = CanarySettings(share=0.5, seconds=1e6, patience=1e6)
+    with serving(tmp_path, canary=canary) as scene:
+        operator = scene.operator
+        momentum = {"kind": "momentum", "learning_rate": 0.5, "momentum": 0.9}
+        plan = {"marginals": None, "deltas": {}, "weighting": "uniform", "optimizer": momentum, "rounds": 9}
+        round_id = str(operator.post("rounds", json={"settings": plan})["id"])
+
+        def closed(value: float, base: str) -> dict[str, Any]:
+            sent = Party(scene.http).enrol().send_delta(round_id, value=value, model_version=base)
+            assert sent.status_code == 200, sent.text
+            return operator.close(round_id)
+
+        def following() -> str | None:
+            found = [each for each in operator.get("status")["rounds"] if each["state"] == "open"]
+            return str(found[0]["id"]) if found else None
+
+        def weights(version: str) -> np.ndarray:
+            content = scene.http.get(f"/v1/models/{version}").content
+            return np.asarray(parse_weights(content)["encoder.0.W"])
+
+        before = initial().weights["encoder.0.W"]
+        first = closed(0.02, "base-1")
+        one = first["model_version"]
+        assert first["state"] == "published"
+        assert "first" in first["note"]
+        assert operator.get("status")["model_version"] == "base-1"
+        assert following() is None
+        operator.post("canary/promote")
+        assert operator.get("status")["model_version"] == one
+
+        round_id = str(following())
+        second = closed(-0.04, one)
+        two = second["model_version"]
+        operator.post("canary/roll-back")
+        assert operator.get("status")["model_version"] == one
+        assert following() is None
+
+        round_id = str(operator.post("rounds", json={"settings": plan})["id"])
+        assert operator.get(f"rounds/{round_id}")["base_model"] == one
+        third = closed(0.01, one)
+        three = third["model_version"]
+        operator.post("canary/promote")
+
+        # Heavy-ball by hand, of the kept line: v = 0.9 v - mean delta; w = w - 0.5 v.
+        velocity = -np.float32(0.02)
+        np.testing.assert_allclose(weights(one), before - 0.5 * velocity, rtol=1e-6, atol=1e-7)
+        velocity_three = np.float32(0.9) * velocity - np.float32(0.01)
+        np.testing.assert_allclose(weights(three), weights(one) - 0.5 * velocity_three, rtol=1e-6, atol=1e-7)
+        known = {entry["version"]: entry for entry in operator.get("models")["models"]}
+        assert [known[version]["parent"] for version in (one, two, three)] == ["base-1", one, one]
+        size = float(np.sqrt(48 + 5))  # all of W and of the bias move alike
+        assert known[three]["figures"]["update_norm"] == pytest.approx(
+            0.5 * size * abs(float(velocity_three)), rel=1e-4
+        )
+        assert known[three]["figures"]["reports"] == 1.0
+        assert [entry["version"] for entry in operator.get("models")["history"]] == [three, one, "base-1"]
+        states = [(entry["version"], entry["state"]) for entry in operator.get("canary")["canaries"]]
+        assert states == [(three, "promoted"), (two, "rolled_back"), (one, "promoted")]
