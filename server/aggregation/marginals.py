@@ -61,13 +61,17 @@ def merge(left: CountSum, right: CountSum) -> CountSum:
     return CountSum(left.total + right.total, left.reports + right.reports)
 
 
-def surviving_counts(released: Counts, variance: float, deviations: float = 3.0) -> NDArray[np.float64]:
+def surviving_counts(
+    released: Counts, variance: float, mechanism: str, suppression: float = 3.0
+) -> NDArray[np.float64]:
     """Counts in words after clamping at zero and dropping what lies within the noise.
 
     released: int64 [words], cumulative noised counts in fixed-point units. variance: of one word's cumulative noise,
-    in squared words; 0 keeps every positive count. Returns float64 [words].
+    in squared words. mechanism: that the noise is of. suppression: counts below so many of its standard deviations are
+    dropped, and below as many as noise alone may reach; 0 keeps every positive count. Returns float64 [words].
     """
     counts = np.maximum(released, 0).astype(np.float64) / FIXED_POINT
+    deviations = max(suppression, noise_reach(len(released), mechanism)) if suppression else 0.0
     counts[counts < deviations * np.sqrt(variance)] = 0.0
     return counts
 
@@ -90,14 +94,15 @@ def global_marginal(
     variance: float,
     background: NDArray[np.float64],
     smoothing: float,
-    deviations: float = 3.0,
+    mechanism: str,
+    suppression: float = 3.0,
 ) -> NDArray[np.float64]:
     """The global distribution over the words, positive everywhere.
 
     q(w) = (c(w) + s u(w)) / (sum c + s): equation 6 on the surviving counts c, mixed with the background u, whose share
     s / (sum c + s) shrinks as evidence grows. smoothing: s > 0, in words. Returns float64 [words] that sums to 1.
     """
-    return smoothed(surviving_counts(released, variance, deviations), background, smoothing)
+    return smoothed(surviving_counts(released, variance, mechanism, suppression), background, smoothing)
 
 
 def nearest_counts(released: Counts) -> NDArray[np.float64]:

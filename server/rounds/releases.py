@@ -121,9 +121,7 @@ def release_counts(
     else:
         released = marginal_registry.read_counts(previous) + drawn
         cumulative = previous.variance + variance
-        reach = counting.noise_reach(released.size, plan.mechanism)
-        deviations = max(settings.suppression, reach) if settings.suppression else 0.0
-        kept = counting.surviving_counts(released, cumulative, deviations)
+        kept = counting.surviving_counts(released, cumulative, plan.mechanism, settings.suppression)
     probabilities = counting.smoothed(kept, marginal_registry.read_probabilities(background), settings.smoothing)
     return Release(
         stream="marginals",

@@ -75,7 +75,7 @@ class Paper:
 class Bounded:
     """The default of rounds: utterances since the last report, ``plan.max_words`` words each, one noised sum a round.
 
-    Owns the running sum of releases. suppression: counts within so many standard deviations of the noise are dropped.
+    Owns the running sum of releases. suppression: of :func:`~server.aggregation.marginals.surviving_counts`.
     """
 
     background: Array
@@ -93,4 +93,6 @@ class Bounded:
         found = noised(total.total, self.plan)
         self.released = found if self.released is None else self.released + found
         self.variance += released_variance(self.plan, total.reports)
-        return global_marginal(self.released, self.variance, self.background, self.smoothing, self.suppression)
+        return global_marginal(
+            self.released, self.variance, self.background, self.smoothing, self.plan.mechanism, self.suppression
+        )
