@@ -12,13 +12,12 @@ import sys
 import traceback
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from device_sdk.errors import ConfigurationError, MissingExtraError, StateError
 
-__all__ = ["REQUEST", "Format", "JsonLines", "Lines", "configure", "fields"]
+__all__ = ["REQUEST", "JsonLines", "Lines", "configure", "fields"]
 
-Format = Literal["text", "json"]
 REQUEST: ContextVar[str | None] = ContextVar("request", default=None)
 """Id of the request that is being answered: drawn here, told in ``X-Request-ID``, and in every line about it."""
 
@@ -26,8 +25,9 @@ _OWN_WORDS = (ConfigurationError, MissingExtraError, StateError)
 _QUIET = ("alembic", "httpx", "uvicorn.access")
 
 
-def configure(form: Format, *, requests: bool = False) -> None:
-    """Have everything that is logged written to standard error. requests: a line for every one that was answered."""
+def configure(form: str, *, requests: bool = False) -> None:
+    """Have everything that is logged written to standard error. form: ``text`` or ``json``. requests: a line for every
+    one that was answered."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else Lines())
     root = logging.getLogger()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 __all__ = ["Metrics"]
 
@@ -21,8 +25,15 @@ class Metrics:
         self.limited = Counter(
             "idiolect_limited", "Requests refused for coming too often.", ("by",), registry=self.registry
         )
-        self.devices = Gauge("idiolect_devices", "Devices enrolled.", registry=self.registry)
-        self.rounds = Gauge("idiolect_rounds", "Rounds by state.", ("state",), registry=self.registry)
+        # Of several processes, the one that was asked last knows best.
+        newest: Any = {"registry": self.registry, "multiprocess_mode": "mostrecent"}
+        self.devices = Gauge("idiolect_devices", "Devices enrolled.", **newest)
+        self.rounds = Gauge("idiolect_rounds", "Rounds by state.", ("state",), **newest)
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        """In Prometheus' text format; of all processes of the server, where it has several."""
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return generate_latest(self.registry)
+        everything = CollectorRegistry()
+        MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
+        return generate_latest(everything)

@@ -48,7 +48,7 @@ class Watched:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = message | {"headers": [*message.get("headers", ()), (HEADER, request.encode())]}
+                message = {**message, "headers": [*message.get("headers", ()), (HEADER, request.encode())]}
             await send(message)
 
         try:

@@ -39,6 +39,7 @@ from server.settings import ServerSettings
 from server.storage.blobs import BlobStore, FolderLock, open_blobs
 from server.storage.database import Database
 from server.storage.schema import publications
+from server.storage.turns import Lead, Turn
 from server.updates.repository import Repository
 
 __all__ = ["Service"]
@@ -59,15 +60,15 @@ class Service:
         rehearse: Rehearse | None = None,
     ) -> None:
         self.settings = settings
-        # Two processes would each take the other's uploads in progress for leftovers of a crash.
-        self._lock = FolderLock(settings.lock_folder)
+        # Two servers would each take the other's uploads in progress for leftovers of a crash.
+        self._lock = None if settings.member else FolderLock(settings.lock_folder)
         try:
-            self.database = Database(settings.database_url)
-            self.database.claim()
+            self.database = Database(settings.database_url, settings.connections)
+            self.database.claim(processes=settings.processes, member=settings.member)
         except BaseException:
-            self._lock.release()
+            self._unlock()
             raise
-        self.blobs = open_blobs(settings.blobs)
+        self.blobs = open_blobs(settings.blobs, tidy=not settings.member)
         self.metrics = Metrics()
         rates = settings.rates
         self.address_rates = Buckets(rates.address, rates.remembered, time.monotonic)
@@ -78,7 +79,8 @@ class Service:
         self._rehearse = rehearse
         self._workers = _workers(settings, self.blobs)
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
-        self._advancing = threading.Lock()
+        self._advancing = Turn(self.database)
+        self._lead = Lead(self.database)
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._ticker: threading.Thread | None = None
@@ -92,10 +94,11 @@ class Service:
             self.updates: Repository | None = None
             if settings.updates is not None:
                 self.updates = Repository(settings.updates, self.database, settings.clock)
-            remove_orphans(self.database, self.blobs)
+            if not settings.member:
+                remove_orphans(self.database, self.blobs)
         except BaseException:
             self.database.close()
-            self._lock.release()
+            self._unlock()
             raise
 
     def start(self) -> None:
@@ -109,8 +112,13 @@ class Service:
         if self._ticker is not None:
             self._ticker.join()
         self._workers.close()
+        self._lead.close()
         self.database.close()
-        self._lock.release()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     def __enter__(self) -> Self:
         self.start()
@@ -269,7 +277,8 @@ class Service:
             self._wake.clear()
             pause = self.settings.tick_seconds
             try:
-                self.tick()
+                if self._lead.mine():
+                    self.tick()
             except Exception:
                 # The round stays where it is, its reports are safe; the next look tries again.
                 log.exception("moving rounds on failed; trying again in %.0f s", PAUSE_AFTER_FAILURE)

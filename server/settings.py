@@ -14,7 +14,10 @@ from server.buckets import Rate
 from server.canaries.settings import CanarySettings
 from server.updates.settings import UpdateSettings
 
-__all__ = ["Limits", "Rates", "ServerSettings", "database_url", "default_blobs"]
+__all__ = ["THIS_MACHINE", "Limits", "Rates", "ServerSettings", "database_url", "default_blobs"]
+
+
+THIS_MACHINE = ("127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class ServerSettings:
     canary: how a round's model is tried on some of the devices first; None publishes it to all of them at once.
     workers: processes that add up a round's deltas; None: this one, or as many as ``ray`` has processors. ray: address
     of a Ray cluster that does it instead (:mod:`server.aggregation.ray_workers`). What they make is the same.
+    processes: how many serve one address, for a database that several may write to. member: whether this is one of
+    them, and another process has claimed and tidied the state (:mod:`server.processes`).
     """
 
     database: str
@@ -92,11 +97,13 @@ class ServerSettings:
     keep_models: int | None = None
     limits: Limits = Limits()
     rates: Rates = field(default_factory=Rates)
-    trusted_proxies: tuple[str, ...] = ("127.0.0.1", "::1")
+    trusted_proxies: tuple[str, ...] = THIS_MACHINE
     updates: UpdateSettings | None = None
     canary: CanarySettings | None = None
     workers: int | None = None
     ray: str | None = None
+    processes: int = 1
+    member: bool = False
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
@@ -111,6 +118,13 @@ class ServerSettings:
             raise ConfigurationError(f"keep_models: found {self.keep_models}, expected 2 or more, or None")
         if self.workers is not None and self.workers < 1:
             raise ConfigurationError(f"workers: found {self.workers}, expected 1 or more, or None")
+        if self.processes < 1:
+            raise ConfigurationError(f"processes: found {self.processes}, expected 1 or more")
+        if self.processes > 1 and self.database_url.startswith("sqlite"):
+            raise ConfigurationError(
+                f"processes: found {self.processes} with an SQLite database, expected 1: its file has one writer, for "
+                "whom other processes would have to poll; for more processes give a postgresql:// database"
+            )
         for proxy in self.trusted_proxies:
             try:
                 ip_network(proxy)
@@ -124,6 +138,11 @@ class ServerSettings:
     @property
     def database_url(self) -> str:
         return database_url(self.database)
+
+    @property
+    def connections(self) -> int:
+        """To the database, of one process: together they stay below the hundred that PostgreSQL grants by default."""
+        return min(48, max(4, 88 // self.processes))
 
     @property
     def lock_folder(self) -> Path:

@@ -9,6 +9,8 @@ import secrets
 import signal
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from device_sdk.errors import ConfigurationError
+from server.buckets import Rate
+from server.logs import configure
+from server.processes import end_with_parent, own_command, watch
 
 if TYPE_CHECKING:
     from server.evaluation.gate import WordErrorGate
@@ -25,7 +30,14 @@ if TYPE_CHECKING:
     from server.rounds.releases import Rehearse
     from server.settings import ServerSettings
 
-__all__ = ["command", "read_tokens", "run"]
+__all__ = ["command", "read_tokens", "run", "run_many"]
+
+
+class LogFormat(StrEnum):
+    """Of what is logged."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 def command(
@@ -106,20 +118,36 @@ def command(
     ray: Annotated[
         str | None, typer.Option(help="Ray cluster that does it instead: ray://host:10001, auto, or local.")
     ] = None,
+    processes: Annotated[
+        int, typer.Option(help="Processes that serve; more than 1 with a postgresql:// database.", min=1)
+    ] = 1,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Address or network of a proxy that is believed when it says whom a request is from; may be given "
+            "several times.  [default: this machine]"
+        ),
+    ] = None,
+    address_rate: Annotated[
+        str, typer.Option(metavar="RATE:BURST", help="Requests a second of one address, and at once after a rest.")
+    ] = "50:3000",
+    device_rate: Annotated[
+        str, typer.Option(metavar="RATE:BURST", help="Requests a second of one device, and at once after a rest.")
+    ] = "2:120",
     ready_file: Annotated[
         Path | None, typer.Option(help="Written with the URL as JSON once the server accepts connections.")
     ] = None,
+    log_format: Annotated[LogFormat, typer.Option(help="Lines for people, or JSON objects.")] = LogFormat.TEXT,
     verbose: Annotated[bool, typer.Option(help="Log every request.")] = False,
+    inherited: Annotated[int | None, typer.Option("--socket", hidden=True)] = None,
 ) -> None:
     """Serve devices and operators until stopped. Stop it with Ctrl-C, or kill it: nothing accepted is lost."""
     from server.canaries.settings import CanarySettings
     from server.registry.initial import initial_from_bundle
-    from server.settings import ServerSettings, default_blobs
+    from server.settings import THIS_MACHINE, Rates, ServerSettings, default_blobs
     from server.updates.settings import UpdateSettings
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    for chatty in ("alembic", "httpx"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    configure(log_format.value, requests=verbose)
     stem = Path(database) if "://" not in database else Path("idiolect-server")
     tokens = read_tokens(token_file or stem.with_suffix(".tokens.json"), enrolment_token, operator_token)
     settings = ServerSettings(
@@ -135,14 +163,21 @@ def command(
         canary=CanarySettings(share=canary, seconds=canary_seconds, patience=canary_patience) if canary else None,
         workers=workers,
         ray=ray,
+        rates=Rates(_rate("address-rate", address_rate), _rate("device-rate", device_rate)),
+        trusted_proxies=tuple(trusted_proxy) if trusted_proxy else THIS_MACHINE,
+        processes=processes,
+        member=inherited is not None,
     )
+    if processes > 1 and inherited is None:
+        run_many(settings, initial_from_bundle(bundle), host=host, port=port, ready_file=ready_file)
+        return
     run(
         settings,
         initial_from_bundle(bundle),
         host=host,
         port=port,
         ready_file=ready_file,
-        verbose=verbose,
+        inherited=inherited,
         rehearse=_pseudo_devices(bundle, rehearsal) if rehearsal else None,
         evaluate=_gate(bundle, held_out, tolerance) if held_out else None,
     )
@@ -155,25 +190,28 @@ def run(
     host: str,
     port: int,
     ready_file: Path | None = None,
-    verbose: bool = False,
+    inherited: int | None = None,
     rehearse: Rehearse | None = None,
     evaluate: Evaluate | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. Raises ConfigurationError when the address cannot be used."""
+    """Serve until SIGINT or SIGTERM. Raises ConfigurationError when the address cannot be used.
+
+    inherited: descriptor of a socket that listens already, from the process that started this one and ends it.
+    """
     import uvicorn
 
     from server.app import create_app
 
     # Bound before the state is opened: a port in use is found while nothing has happened, and 0 becomes a number.
-    listener = _listen(host, port)
+    listener = _listen(host, port) if inherited is None else socket.socket(fileno=inherited)
     url = f"http://{host}:{listener.getsockname()[1]}"
     try:
         app = create_app(settings, initial, evaluate, rehearse)
         config = uvicorn.Config(
             app,
             log_config=None,
-            access_log=verbose,
-            log_level="info" if verbose else "warning",
+            access_log=False,  # it would quote addresses with their queries; requests are logged by their routes
+            proxy_headers=False,  # the application decides whom it believes
             timeout_graceful_shutdown=10,
         )
         server = uvicorn.Server(config)
@@ -188,11 +226,52 @@ def run(
         # uvicorn raises the signal it stopped for once more when it is done; with this handler that is a clean exit.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
+        if inherited is not None:
+            end_with_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
         server.run(sockets=[listener])
     finally:
         listener.close()
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
+
+
+def run_many(
+    settings: ServerSettings, initial: InitialModel | None, *, host: str, port: int, ready_file: Path | None = None
+) -> None:
+    """Serve with several processes until SIGINT or SIGTERM: claim the state, bring it up to date, and watch over them.
+
+    Raises ConfigurationError when the address cannot be used, StateError when a process does not come up.
+    """
+    from server.service import Service
+
+    listener = _listen(host, port)
+    url = f"http://{host}:{listener.getsockname()[1]}"
+
+    def told(ids: list[int]) -> None:
+        if ready_file is not None:
+            _write_private(ready_file, {"url": url, "pid": os.getpid(), "processes": ids})
+        logging.getLogger("idiolect.server").info("serving on %s with %d processes", url, len(ids))
+
+    try:
+        # Held, not started: the processes do the work.
+        held = Service(replace(settings, workers=None, ray=None, updates=None, canary=None), initial)
+        try:
+            watch(own_command(), settings.processes, listener, told)
+        finally:
+            held.close()
+    finally:
+        listener.close()
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+
+
+def _rate(option: str, given: str) -> Rate:
+    """Raises ConfigurationError."""
+    per_second, _, burst = given.partition(":")
+    try:
+        return Rate(float(per_second), float(burst))
+    except ValueError as error:
+        raise ConfigurationError(f"--{option}: found {given!r}, expected RATE:BURST such as 50:3000") from error
 
 
 def _pseudo_devices(bundle: Path | None, sources: Sequence[str]) -> PseudoDevices:
@@ -247,7 +326,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _write_private(path: Path, content: Mapping[str, str | int]) -> None:
+def _write_private(path: Path, content: Mapping[str, str | int | list[int]]) -> None:
     """Whole or not at all, readable by the owner only."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

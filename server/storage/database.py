@@ -17,8 +17,11 @@ from device_sdk.errors import MissingExtraError, StateError
 __all__ = ["Database"]
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-WRITER, SERVER = 0x1D10, 0x1D11
-"""PostgreSQL's numbers of the locks that writers of this schema take in turn, and that one server holds."""
+WRITER, SERVER, MEMBERS = 0x1D10, 0x1D11, 0x1D12
+"""PostgreSQL's numbers of the locks that writers of this schema take in turn, that one server holds, and that each of
+its processes shares."""
+CONNECTIONS = 48
+"""Of one process, at most."""
 
 
 class Database:
@@ -28,7 +31,8 @@ class Database:
     the database is, one transaction writes at a time: what it read when it began is still true when it commits.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, connections: int = CONNECTIONS) -> None:
+        """connections: how many at most; requests that find all of them in use wait for one."""
         try:
             parsed = make_url(url)
         except SQLAlchemyError as error:
@@ -44,8 +48,8 @@ class Database:
         try:
             self.engine = create_engine(
                 parsed,
-                pool_size=16,
-                max_overflow=32,
+                pool_size=min(16, connections),
+                max_overflow=max(0, connections - 16),
                 pool_pre_ping=not self.sqlite,
                 hide_parameters=True,  # errors are logged, and parameters hold what devices sent
             )
@@ -90,15 +94,23 @@ class Database:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
 
-    def claim(self) -> None:
-        """Have the database for one server process until it ends. Raises StateError where another has it.
+    def claim(self, *, processes: int = 1, member: bool = False) -> None:
+        """Have the database for one server until this process ends. Raises StateError where another server has it.
 
+        processes: how many the server will have, each of which then claims its part as a ``member``. A server that was
+        killed leaves the database to the next when the last of its members has gone too.
         SQLite's file is claimed with the folder beside it (:class:`server.storage.blobs.FolderLock`).
         """
         if self.sqlite or self._claim is not None:
             return
         self._claim = self.engine.connect()
-        free = self._claim.exec_driver_sql(f"SELECT pg_try_advisory_lock({SERVER})").scalar_one()
+        if member:
+            taken = f"pg_try_advisory_lock_shared({MEMBERS})"
+        else:
+            taken = f"pg_try_advisory_lock({SERVER}) AND pg_try_advisory_lock({MEMBERS})"
+        free = self._claim.exec_driver_sql(f"SELECT {taken}").scalar_one()
+        if free and not member and processes > 1:
+            self._claim.exec_driver_sql(f"SELECT pg_advisory_unlock({MEMBERS})")
         self._claim.commit()
         if not free:
             self.close()

@@ -1,0 +1,96 @@
+"""Turns that processes of one server take: who moves rounds on, and who looks whether any can be moved.
+
+PostgreSQL keeps them, by locks that end with the connection of a process that was killed. SQLite's file belongs to one
+process, whose threads take turns among themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from server.storage.database import Database
+
+__all__ = ["Lead", "Turn"]
+
+ADVANCING, LEADING = 0x1D13, 0x1D14
+"""PostgreSQL's numbers of the two locks."""
+
+
+class Turn:
+    """A ``with`` block that one thread of one process is in at a time; others wait for it to end."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._threads = threading.Lock()
+        self._held: Connection | None = None
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        if self._database.sqlite:
+            return
+        try:
+            self._held = _connect(self._database)
+            self._held.exec_driver_sql(f"SELECT pg_advisory_lock({ADVANCING})")
+        except BaseException:
+            self._release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        try:
+            if held is not None:
+                _end(held)
+        finally:
+            self._threads.release()
+
+
+class Lead:
+    """Whether this process is the one of its server that looks after rounds; another takes over when it ends."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._held: Connection | None = None
+
+    def mine(self) -> bool:
+        """Take the lead where nobody has it. Ask again and again: it is lost with the connection that holds it."""
+        if self._database.sqlite:
+            return True
+        try:
+            if self._held is not None:
+                self._held.exec_driver_sql("SELECT 1")
+                return True
+            connection = _connect(self._database)
+            if connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({LEADING})").scalar_one():
+                self._held = connection
+                return True
+            connection.close()
+        except SQLAlchemyError:
+            self.close()
+            raise
+        return False
+
+    def close(self) -> None:
+        """Leave the lead to another process."""
+        held, self._held = self._held, None
+        if held is not None:
+            _end(held)
+
+
+def _connect(database: Database) -> Connection:
+    """A connection without a transaction: a lock may be held for as long as a round takes to aggregate."""
+    return database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+
+
+def _end(connection: Connection) -> None:
+    """Close the connection for good, which frees its locks whatever state it is in."""
+    connection.invalidate()
+    connection.close()

@@ -1,0 +1,185 @@
+"""``idiolect serve --processes`` on a real PostgreSQL: one address, one state, one hand on the rounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.errors import ConfigurationError
+from server.storage.database import Database
+from server.storage.turns import Lead, Turn
+from tests.server.parties import ENROLMENT, OPERATOR, Operator, Party, settings
+from tests.server.postgres import postgres_server
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with postgres_server() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Beside the database, as long as that is there."""
+    return tmp_path_factory.mktemp("processes") / "blobs"
+
+
+def until(found: Callable[[], Any], seconds: float = 90.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value
+
+
+@contextmanager
+def serving(
+    url: str, blobs: Path, folder: Path, bundle: Bundle, *more: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    folder.mkdir(exist_ok=True)
+    ready = folder / "ready.json"
+    command = [sys.executable, "-m", "device_sdk.cli", "serve", "--bundle", str(bundle.path), "--port", "0"]
+    command += ["--database", url, "--blobs", str(blobs), "--ready-file", str(ready), *more]
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "IDIOLECT_ENROLMENT_TOKEN": ENROLMENT,
+        "IDIOLECT_OPERATOR_TOKEN": OPERATOR,
+    }
+    with (folder / "server.log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log)
+    try:
+        yield process, ready
+    finally:
+        process.kill()
+        process.wait()
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes where Linux shows them")
+def test_two_processes_are_one_server(url: str, blobs: Path, tiny_bundle: Bundle, tmp_path: Path) -> None:
+    """Reports on many connections are counted once each, rounds are published once, a killed process comes back, and
+    the whole of it ends when it is told to."""
+    options = ("--processes", "2", "--marginals-cap", "inf", "--log-format", "json")
+    with serving(url, blobs, tmp_path, tiny_bundle, *options) as (process, ready):
+        until(lambda: ready.exists() or process.poll() is not None)
+        started = json.loads(ready.read_text())
+        address, members = started["url"], started["processes"]
+        assert len({*members, process.pid}) == 3
+
+        def report(round_id: str) -> int:
+            with httpx.Client(timeout=60) as http:  # a connection of its own, to whichever process takes it
+                party = Party(http, address).enrol()
+                body = party.counts(round_id, {1: 256}, words_digest=tiny_bundle.words.digest)
+                path = f"/v1/rounds/{round_id}/marginals"
+                first, again = (party.post(path, body, round_id) for _ in range(2))
+                assert (first.json()["duplicate"], again.json()["duplicate"]) == (False, True)
+                return int(first.status_code)
+
+        with httpx.Client(timeout=60) as http, ThreadPoolExecutor(8) as pool:
+            operator = Operator(http, address)
+            opened = operator.open(goal=24)
+            assert list(pool.map(report, [opened] * 24)) == [200] * 24
+            until(lambda: operator.get(f"rounds/{opened}")["state"] == "published")
+            found = operator.get(f"rounds/{opened}")
+            assert found["reports"]["marginals"] == found["releases"]["marginals"]["reports"] == 24
+            states = [move["target"] for move in found["transitions"]]
+            assert states == ["open", "closing", "aggregated", "evaluated", "published"]
+            text = http.get(f"{address}/metrics", headers={"Authorization": f"Bearer {OPERATOR}"}).text
+            assert 'idiolect_reports_total{outcome="accepted",stream="marginals"} 24.0' in text
+            assert 'idiolect_reports_total{outcome="duplicate",stream="marginals"} 24.0' in text
+
+        os.kill(members[0], signal.SIGKILL)
+        renewed = until(lambda: [m for m in [json.loads(ready.read_text())["processes"]] if members[0] not in m])[0]
+        assert members[1] in renewed
+        with httpx.Client(timeout=60) as http:
+            operator = Operator(http, address)
+            second = operator.open()
+            assert report(second) == 200
+            assert operator.close(second)["state"] == "published"
+        log = [json.loads(line) for line in (tmp_path / "server.log").read_text().splitlines()]
+        assert [line["code"] for line in log if line["message"].startswith("a process ended")] == [-signal.SIGKILL]
+
+        with serving(url, tmp_path / "more", tmp_path / "other", tiny_bundle) as (other, _):
+            assert other.wait(60) != 0
+        assert "another server uses it" in (tmp_path / "other" / "server.log").read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert not any(alive(member) for member in renewed)
+        assert not ready.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes where Linux shows them")
+def test_they_end_when_the_one_that_watches_is_killed(
+    url: str, blobs: Path, tiny_bundle: Bundle, tmp_path: Path
+) -> None:
+    with serving(url, blobs, tmp_path, tiny_bundle, "--processes", "2") as (process, ready):
+        until(lambda: ready.exists() or process.poll() is not None)
+        members = json.loads(ready.read_text())["processes"]
+        process.kill()
+        until(lambda: not any(alive(member) for member in members), 30.0)
+
+
+@pytest.mark.postgres
+def test_one_leads_until_it_ends(url: str) -> None:
+    databases = [Database(url) for _ in range(3)]
+    leads = [Lead(database) for database in databases]
+    assert [lead.mine() for lead in leads] == [True, False, False]
+    assert [lead.mine() for lead in leads] == [True, False, False], "asked again, it is still the same"
+    databases[0].engine.dispose()  # its connection is in use: the lead stays
+    assert leads[0].mine()
+    leads[0].close()
+    assert [lead.mine() for lead in leads[1:]] == [True, False]
+    for lead, database in zip(leads, databases, strict=True):
+        lead.close()
+        database.close()
+
+
+@pytest.mark.postgres
+def test_processes_take_turns(url: str) -> None:
+    databases = [Database(url) for _ in range(3)]
+    turns = [Turn(database) for database in databases]
+    inside: list[int] = []
+    most: list[int] = []
+
+    def enter(number: int) -> None:
+        with turns[number % 3]:
+            inside.append(number)
+            most.append(len(inside))
+            time.sleep(0.01)
+            inside.remove(number)
+
+    with ThreadPoolExecutor(9) as pool:
+        list(pool.map(enter, range(18)))
+    assert most == [1] * 18
+    for database in databases:
+        database.close()
+
+
+def test_sqlite_has_one_process(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="its file has one writer"):
+        settings(tmp_path, processes=2)

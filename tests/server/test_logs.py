@@ -1,0 +1,172 @@
+"""What is logged: enough to see what the server did, and nothing that anybody sent it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from device_sdk.errors import StateError
+from server.app import create_app
+from server.logs import REQUEST, JsonLines, Lines, fields
+from server.service import Service
+from tests.server.parties import HEADERS, Operator, Party, initial, settings
+
+CANARY = "kanarienvogel"
+
+
+@contextmanager
+def logged(formatter: logging.Formatter, level: int = logging.DEBUG) -> Iterator[StringIO]:
+    """Everything that is logged within the block, by anybody."""
+    root, stream = logging.getLogger(), StringIO()
+    handler, before = logging.StreamHandler(stream), root.level
+    handler.setFormatter(formatter)
+    handler.addFilter(lambda record: not record.name.startswith("httpx"))  # the test's own client
+    requests = logging.getLogger("idiolect.requests")
+    root.addHandler(handler)
+    root.setLevel(level)
+    requests.setLevel(logging.INFO)
+    try:
+        yield stream
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)
+        requests.setLevel(logging.NOTSET)
+
+
+def ask_everything(http: Any) -> list[int]:
+    """Requests that carry the canary wherever a request can carry something; the last ones fail inside the server."""
+    device, operator = Party(http).enrol(), Operator(http)
+    round_id = operator.open(deltas={})
+    found = [
+        device.send_counts(round_id, {1: 256}, report_id=f"{CANARY}-1"),
+        device.send_counts(round_id, {1: 256}, report_id=f"{CANARY}-2"),
+        device.send_counts(round_id, {1: 256}, words_digest=CANARY),
+        device.send_counts(CANARY, {1: 256}),
+        device.send_delta(round_id, model_version=CANARY),
+        device.post(f"/v1/rounds/{round_id}/deltas", CANARY.encode(), round_id),
+        device.post("/v1/check-in", CANARY.encode()),
+        device.check_in(model_version=CANARY),
+        http.post("/v1/enrol", json={"token": CANARY, "public_key": CANARY}),
+        http.get(f"/v1/models/{CANARY}?q={CANARY}", headers={"User-Agent": CANARY, "X-Request-ID": CANARY}),
+        http.get(f"/{CANARY}", headers={"Authorization": f"Bearer {CANARY}", "Cookie": f"{CANARY}={CANARY}"}),
+        http.request(CANARY.upper(), "/healthz"),
+        http.get("/v1/operator/status", headers={"Authorization": f"Bearer {CANARY}"}),
+        http.post(f"/v1/operator/marginals/0/publish?note={CANARY}", headers=HEADERS),
+        http.post("/v1/operator/rounds", content=CANARY, headers=HEADERS),
+        http.post("/dashboard/sign-in", data={"token": CANARY}),
+        http.get(f"/dashboard/rounds/{CANARY}"),
+        http.get("/v1/updates/" + CANARY),
+    ]
+    operator.close(round_id)
+    for path, body in (
+        ("/v1/check-in", {"device_id": device.id, "bundle_format": 1, "model_version": CANARY}),
+        ("/v1/rounds/r1/marginals", {"words": CANARY}),
+    ):
+        found.append(device.post(path, json.dumps(body).encode(), None if path.endswith("in") else "r1"))
+    return [answer.status_code for answer in found]
+
+
+@pytest.mark.parametrize("formatter", [JsonLines(), Lines()], ids=["json", "text"])
+def test_no_canary_is_ever_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, formatter: logging.Formatter
+) -> None:
+    app = create_app(settings(tmp_path), initial())
+    with logged(formatter) as stream, TestClient(app, raise_server_exceptions=False) as http:
+        codes = ask_everything(http)
+        assert {200, 401, 404, 405, 409, 422} <= set(codes)
+
+        def fails(*_: Any, **__: Any) -> Any:
+            try:
+                json.loads(f"[{CANARY}")
+            except ValueError as error:
+                raise RuntimeError(f"cannot read {CANARY}") from ExceptionGroup(CANARY, [error, OSError(CANARY)])
+
+        monkeypatch.setattr("server.routes.devices.checking.check_in", fails)
+        failed = Party(http).enrol().check_in(model_version=CANARY)
+        assert (failed.status_code, failed.json()["code"]) == (500, "internal")
+        metrics = http.get("/metrics", headers=HEADERS).text
+    text = stream.getvalue()
+    assert "POST /v1/check-in failed" in text
+    assert "RuntimeError" in text
+    assert "test_logs.py" in text, "an error says where it came from"
+    assert failed.headers["x-request-id"] in text, "and which request it was"
+    for kept in (text, metrics):
+        assert CANARY not in kept.lower()
+    assert HEADERS["Authorization"].split()[1] not in text
+
+
+def test_every_json_line_is_an_object_that_names_its_request(tmp_path: Path) -> None:
+    app = create_app(settings(tmp_path), initial())
+    with logged(JsonLines(), logging.INFO) as stream, TestClient(app) as http:
+        device = Party(http).enrol()
+        round_id = Operator(http).open()
+        answers = [device.send_counts(round_id, {1: 1}), http.get("/nothing"), http.get("/healthz")]
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    by_request = {line["request"]: line for line in lines if line["logger"] == "idiolect.requests"}
+    own = [by_request[answer.headers["x-request-id"]] for answer in answers]
+    assert [(line["method"], line["route"], line["status"]) for line in own] == [
+        ("POST", "/v1/rounds/{round_id}/marginals", 200),
+        ("GET", "unmatched", 404),
+        ("GET", "/healthz", 200),
+    ]
+    assert {line.get("operator") for line in by_request.values()} == {"bootstrap", None}
+    assert device.id not in stream.getvalue()
+
+
+def test_two_requests_at_once_keep_their_ids_apart() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+    from contextvars import copy_context
+
+    def line(number: int) -> str:
+        REQUEST.set(f"id-{number}")
+        record = logging.LogRecord("x", logging.INFO, "", 0, "here %d", (number,), None)
+        return JsonLines().format(record)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda number: copy_context().run(line, number), range(64)))
+    assert all(json.loads(text)["request"] == f"id-{number}" for number, text in enumerate(found))
+
+
+@pytest.mark.parametrize("formatter", [JsonLines(), Lines()], ids=["json", "text"])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (StateError("disk is full"), True),
+        (ValueError("disk is full"), False),
+        (ExceptionGroup("disk", [StateError("disk is full")]), True),
+        (ExceptionGroup("disk is full", [ValueError("x")]), False),
+    ],
+)
+def test_only_the_projects_own_errors_are_quoted(formatter: logging.Formatter, error: Exception, told: bool) -> None:
+    logger = logging.getLogger(secrets.token_hex(4))
+    with logged(formatter) as stream:
+        logger.error("no", exc_info=error, extra=fields(count=3))
+    assert ("disk is full" in stream.getvalue()) is told
+    assert type(error).__name__ in stream.getvalue()
+    assert "count" in stream.getvalue()
+
+
+def test_what_rounds_do_is_logged_with_its_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Service(settings(tmp_path), initial())
+
+    def fails(*_: Any) -> None:
+        own._stopping.set()
+        own.wake()
+        raise RuntimeError(CANARY)
+
+    monkeypatch.setattr("server.service.close_overdue", fails)
+    with logged(JsonLines()) as stream, own:
+        own._ticker and own._ticker.join(10)
+    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert any("moving rounds on failed" in line["message"] and "RuntimeError" in line["error"][0] for line in found)
+    assert CANARY not in stream.getvalue()

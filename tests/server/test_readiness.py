@@ -1,0 +1,93 @@
+"""Ready is something else than alive: every reason for which a server cannot serve, brought about for real."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import create_engine, text
+
+from server.app import create_app
+from server.readiness import CHECKS, Readiness
+from server.service import Service
+from server.settings import Limits
+from tests.server.parties import initial, settings
+
+
+def lose_the_database(own: Service) -> None:
+    own.database.engine.dispose()
+    own.database.engine = create_engine("sqlite:////nowhere/at/all.db")
+
+
+def go_back_in_the_schema(own: Service) -> None:
+    with own.database.write() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+
+
+def lose_the_weights(own: Service) -> None:
+    shutil.rmtree(Path(own.settings.blobs) / "models")
+
+
+def lose_the_blobs(own: Service) -> None:
+    shutil.rmtree(own.settings.blobs)
+    Path(own.settings.blobs).write_text("no folder any more")
+
+
+def fill_the_disk(own: Service) -> None:
+    own.settings = replace(own.settings, limits=Limits(free_bytes=1 << 62))
+
+
+def end_the_rounds(own: Service) -> None:
+    own._stopping.set()
+    own.wake()
+    assert own._ticker is not None
+    own._ticker.join()
+
+
+def test_a_server_is_ready_once_it_has_started(http: Any) -> None:
+    answer = http.get("/readyz")
+    assert answer.status_code == 200
+    assert answer.json() == {"status": "ready", "checks": dict.fromkeys(CHECKS, True), "model_version": "base-1"}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "failing"),
+    [
+        (lose_the_database, {"database", "schema", "model"}),
+        (go_back_in_the_schema, {"schema"}),
+        (lose_the_weights, {"model"}),
+        (lose_the_blobs, {"model", "blobs", "disk"}),
+        (fill_the_disk, {"disk"}),
+        (end_the_rounds, {"rounds"}),
+    ],
+)
+def test_what_is_not_in_order_is_named(tmp_path: Path, trouble: Callable[[Service], None], failing: set[str]) -> None:
+    app = create_app(settings(tmp_path, tick_seconds=60.0), initial())
+    with TestClient(app, raise_server_exceptions=False) as http:
+        own = app.state.service
+        trouble(own)
+        answer = http.get("/readyz")
+        assert answer.status_code == 503
+        found = {name for name, good in answer.json()["checks"].items() if not good}
+        # A disk whose folder became a file still has room.
+        assert failing - {"disk"} <= found <= failing
+        assert answer.json()["status"] == "unready"
+        assert str(tmp_path) not in answer.text
+        assert http.get("/healthz").json() == {"status": "ok"}, "it lives"
+        own.settings = settings(tmp_path)
+
+
+def test_asking_often_looks_once(http: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = http.app.state.service
+    own.readiness = Readiness()
+    looked: list[int] = []
+    answers = own.database.answers
+    monkeypatch.setattr(own.database, "answers", lambda: looked.append(1) or answers())
+    assert {http.get("/readyz").status_code for _ in range(10)} == {200}
+    assert looked == [1]
+    assert not list((Path(own.settings.blobs) / "probes").iterdir()), "what was tried is gone again"
