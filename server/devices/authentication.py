@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from device_sdk.wire.signing import DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
 from server.devices.enrolment import find_device
@@ -94,12 +94,13 @@ def authenticate(
 
 def spend_nonce(connection: Connection, sender: Sender, now: float) -> None:
     """Remember a nonce until its request could no longer be replayed. Raises Refusal (409) if it was spent before."""
-    connection.execute(delete(nonces).where(nonces.c.expires_at < now))
-    seen = connection.execute(
-        select(nonces.c.nonce).where(nonces.c.device_id == sender.device_id, nonces.c.nonce == sender.nonce)
-    ).first()
-    if seen is not None:
+    connection.execute(_FORGET, {"now": now})
+    if connection.execute(_SEEN, {"sender": sender.device_id, "spent": sender.nonce}).first() is not None:
         raise Refusal(409, "replayed", "this request was received before; sign it anew", NONCE)
-    connection.execute(
-        insert(nonces).values(device_id=sender.device_id, nonce=sender.nonce, expires_at=sender.expires_at)
-    )
+    connection.execute(_SPEND, {"device_id": sender.device_id, "nonce": sender.nonce, "expires_at": sender.expires_at})
+
+
+# Every request needs these: they are built once.
+_FORGET = delete(nonces).where(nonces.c.expires_at < bindparam("now"))
+_SEEN = select(nonces.c.nonce).where(nonces.c.device_id == bindparam("sender"), nonces.c.nonce == bindparam("spent"))
+_SPEND = insert(nonces)

@@ -8,7 +8,7 @@ from hmac import compare_digest
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from device_sdk.wire.messages import Enrol
 from server.devices.tokens import find_enrolment_token, use
@@ -53,7 +53,10 @@ def read_public_key(message: Enrol) -> bytes:
 
 
 def find_device(connection: Connection, device_id: str) -> Row[Any] | None:
-    return connection.execute(select(devices).where(devices.c.id == device_id)).first()
+    return connection.execute(_FIND, {"device_id": device_id}).first()
+
+
+_FIND = select(devices).where(devices.c.id == bindparam("device_id"))
 
 
 def list_devices(connection: Connection, after: str, limit: int) -> list[Row[Any]]:

@@ -66,7 +66,10 @@ def record(
     """Append the charge of an accepted report, in the caller's transaction. draw: which of the draws of noise that the
     report takes part in; there is a second one only where a round's reports changed after the first."""
     row = asdict(charge) | {"device_id": device_id, "stream": stream, "round_id": round_id, "report_id": report_id}
-    connection.execute(insert(ledger).values(**row, draw=draw, charged_at=now))
+    connection.execute(_APPEND, row | {"draw": draw, "charged_at": now})
+
+
+_APPEND = insert(ledger)
 
 
 def spent(connection: Connection, device_id: str, stream: str) -> Spent:

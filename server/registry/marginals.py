@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, Row, bindparam, func, insert, select
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import Marginals
@@ -78,10 +78,13 @@ def find_marginals(connection: Connection, version: int) -> Row[Any]:
     """The row of a version. Raises Refusal (404)."""
     row = None
     if 0 <= version < 1 << 62:
-        row = connection.execute(select(marginals).where(marginals.c.version == version)).first()
+        row = connection.execute(_FIND, {"wanted": version}).first()
     if row is None:
         raise Refusal(404, "unknown_marginals", f"marginals {version} are not in the registry", "version")
     return row
+
+
+_FIND = select(marginals).where(marginals.c.version == bindparam("wanted"))
 
 
 def list_marginals(connection: Connection) -> list[Row[Any]]:

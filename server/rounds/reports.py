@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from device_sdk.wire.messages import Receipt
 from server.devices.authentication import Sender, spend_nonce
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record, within
 from server.problems import Refusal
-from server.rounds.settings import RoundSettings
+from server.rounds.settings import STREAMS, RoundSettings
 from server.rounds.states import RoundState
 from server.rounds.store import find_round, read_settings, transition
 from server.storage.schema import reports, rounds
@@ -51,7 +51,7 @@ def accept(
     """
     spend_nonce(connection, sender, now)
     digest = sha256(contribution.body).hexdigest()
-    known = connection.execute(select(reports).where(reports.c.id == contribution.report_id)).first()
+    known = connection.execute(_KNOWN, {"report_id": contribution.report_id}).first()
     if known is not None:
         if known.body_sha256 == digest and known.device_id == sender.device_id:
             return Receipt(report_id=contribution.report_id, duplicate=True), False
@@ -70,18 +70,19 @@ def accept(
         raise Refusal(422, "utterances", f"utterances: expected at most {UTTERANCES_LIMIT}", "utterances")
     counts = contribution.counts
     connection.execute(
-        insert(reports).values(
-            id=contribution.report_id,
-            device_id=sender.device_id,
-            round_id=row.id,
-            stream=contribution.stream,
-            body_sha256=digest,
-            size=len(contribution.body),
-            utterances=contribution.utterances,
-            accepted_at=now,
-            counts={str(word): count for word, count in counts.items()} if counts is not None else None,
-            blob=contribution.blob,
-        )
+        _INSERT,
+        {
+            "id": contribution.report_id,
+            "device_id": sender.device_id,
+            "round_id": row.id,
+            "stream": contribution.stream,
+            "body_sha256": digest,
+            "size": len(contribution.body),
+            "utterances": contribution.utterances,
+            "accepted_at": now,
+            "counts": {str(word): count for word, count in counts.items()} if counts is not None else None,
+            "blob": contribution.blob,
+        },
     )
     record(
         connection,
@@ -92,8 +93,7 @@ def accept(
         charge=charge,
         now=now,
     )
-    column = _counter(contribution.stream)
-    connection.execute(update(rounds).where(rounds.c.id == row.id).values({column: rounds.c[column] + 1}))
+    connection.execute(_COUNT[contribution.stream], {"counted": row.id})
     return Receipt(report_id=contribution.report_id), close_if_full(connection, row.id, settings, now)
 
 
@@ -106,8 +106,7 @@ def affordable(
 
 def reported_streams(connection: Connection, device_id: str, round_id: str) -> set[str]:
     """Streams in which the device's one report of the round was accepted."""
-    query = select(reports.c.stream).where(reports.c.device_id == device_id, reports.c.round_id == round_id)
-    return set(connection.execute(query).scalars())
+    return set(connection.execute(_REPORTED, {"sender": device_id, "asked": round_id}).scalars())
 
 
 def check_open(row: Row[Any], settings: RoundSettings, stream: str) -> None:
@@ -128,10 +127,9 @@ def _check_single(connection: Connection, device_id: str, contribution: Contribu
 
 def close_if_full(connection: Connection, round_id: str, settings: RoundSettings, now: float) -> bool:
     """Close a round that has all the reports it wants, in every stream. Returns whether it did."""
-    row = find_round(connection, round_id)
     if settings.goal is None:
         return False
-    goal = settings.goal
+    row, goal = find_round(connection, round_id), settings.goal
     if any(getattr(row, _counter(stream)) < goal for stream in settings.streams):
         return False
     transition(connection, row, RoundState.CLOSING, now, "goal reached")
@@ -140,3 +138,17 @@ def close_if_full(connection: Connection, round_id: str, settings: RoundSettings
 
 def _counter(stream: str) -> str:
     return f"{stream}_reports"
+
+
+# Every report needs these: they are built once.
+_KNOWN = select(reports).where(reports.c.id == bindparam("report_id"))
+_REPORTED = select(reports.c.stream).where(
+    reports.c.device_id == bindparam("sender"), reports.c.round_id == bindparam("asked")
+)
+_INSERT = insert(reports)
+_COUNT = {
+    stream: update(rounds)
+    .where(rounds.c.id == bindparam("counted"))
+    .values({_counter(stream): rounds.c[_counter(stream)] + 1})
+    for stream in STREAMS
+}

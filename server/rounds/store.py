@@ -5,7 +5,7 @@ from __future__ import annotations
 from secrets import token_hex
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from device_sdk.wire.messages import WHOLE
 from server.problems import Refusal
@@ -87,10 +87,13 @@ def transition(connection: Connection, row: Row[Any], target: RoundState, now: f
 
 def find_round(connection: Connection, round_id: str) -> Row[Any]:
     """Raises Refusal (404)."""
-    row = connection.execute(select(rounds).where(rounds.c.id == round_id)).first()
+    row = connection.execute(_FIND, {"round_id": round_id}).first()
     if row is None:
         raise Refusal(404, "unknown_round", f"round {round_id[:64]!r} does not exist", "round_id")
     return row
+
+
+_FIND = select(rounds).where(rounds.c.id == bindparam("round_id"))
 
 
 def list_rounds(connection: Connection, limit: int = 100) -> list[Row[Any]]:
