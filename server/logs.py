@@ -28,10 +28,10 @@ _QUIET = ("alembic", "httpx", "uvicorn.access")
 def configure(form: str, *, requests: bool = False) -> None:
     """Have everything that is logged written to standard error. form: ``text`` or ``json``. requests: a line for every
     one that was answered."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StandardError()
     handler.setFormatter(JsonLines() if form == "json" else Lines())
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [*(other for other in root.handlers if not isinstance(other, _StandardError)), handler]
     root.setLevel(logging.INFO)
     for chatty in _QUIET:
         logging.getLogger(chatty).setLevel(logging.WARNING)
@@ -74,6 +74,13 @@ class JsonLines(logging.Formatter):
         if record.exc_info is not None and record.exc_info[1] is not None:
             line["error"] = _told(record.exc_info[1])
         return json.dumps(line, default=str)
+
+
+class _StandardError(logging.Handler):
+    """Writes to what standard error is at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
 
 
 def _time(record: logging.LogRecord) -> str:
