@@ -21,6 +21,9 @@ from device_sdk.learning.guard import Watch
 from device_sdk.learning.guard import from_bytes as guard_from_bytes
 from device_sdk.learning.guard import to_bytes as guard_to_bytes
 from device_sdk.learning.learner import Student, rebased
+from device_sdk.learning.measures import Measures
+from device_sdk.learning.measures import from_bytes as measures_from_bytes
+from device_sdk.learning.measures import to_bytes as measures_to_bytes
 from device_sdk.learning.step import Momentum
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization import ngrams
@@ -81,6 +84,7 @@ class Knowledge:
             student = _with_gradients(
                 _with_teacher(student, records.read_published_teacher(store), bundle), store, base
             )
+            student = replace(student, measures=measures_from_bytes(store.get("settings", "measures"), base.version))
         content = store.get("counts", "cache")
         cache = caches.empty(bundle.words) if content is None else caches.from_bytes(content, bundle.words)
         cache = replace(cache, ngrams=self._stored_ngrams(bundle))
@@ -123,6 +127,7 @@ class Knowledge:
                 if student.start is None and self.student.start is not None:
                     records.drop_local(self.store)
                 records.write_local(self.store, _local(student, self.base), self.base.weights)
+                self.store.put("settings", "measures", measures_to_bytes(student.measures, self.base.version))
                 if student.gradients is not None:
                     self._write_gradients(student.gradients)
                 if watch is not None:
@@ -140,7 +145,8 @@ class Knowledge:
             else:
                 gradients = empty(self.base.architecture.parameter_shapes(), limit)
                 self._write_gradients(gradients)
-            self.student = replace(self.student, gradients=gradients)
+            self.store.delete("settings", "measures")
+            self.student = replace(self.student, gradients=gradients, measures=Measures())
 
     def adopt_teacher(self, published: records.Published | None) -> None:
         """The server's teacher labels from here on; None: the teacher is the local one, which starts as the student.
@@ -249,7 +255,7 @@ class Knowledge:
 
     def _start_here(self) -> None:
         """Deltas are measured from the weights as they are now."""
-        student = replace(self.student, start=self.student.weights, utterances=0)
+        student = replace(self.student, start=self.student.weights, utterances=0, measures=Measures())
         records.write_start(self.store, student.weights, self.base.weights)
         self.commit(student)
 

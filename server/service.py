@@ -138,6 +138,10 @@ class Service:
         return found
 
     @property
+    def _caps(self) -> Caps:
+        return Caps(self.settings.delta_probability, {stream: self.settings.cap(stream) for stream in STREAMS})
+
+    @property
     def ready(self) -> Ready:
         """Whether this process can serve, as it was found some seconds ago at most."""
         rounds = self._ticker is not None and self._ticker.is_alive()
@@ -181,7 +185,7 @@ class Service:
                 self._evaluate,
                 self._rehearse,
                 self._workers,
-                Caps(self.settings.delta_probability, {stream: self.settings.cap(stream) for stream in STREAMS}),
+                self._caps,
                 self.settings.canary,
             )
             if self.settings.keep_models is not None:
@@ -191,9 +195,10 @@ class Service:
     def create_round(self, settings: RoundSettings, *, opened: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``round_open``, 422 ``no_rehearsal`` for a rehearsal without speech to rehearse,
         ``privacy_cap`` for a round in which no device could report."""
-        if settings.rehearsal is not None and self._rehearse is None:
-            detail = "this server has no transcribed speech; start it with --rehearsal KIND:PATH"
-            raise Refusal(422, "no_rehearsal", detail, "rehearsal")
+        for name in ("rehearsal", "server_step"):
+            if getattr(settings, name) is not None and self._rehearse is None:
+                detail = "this server has no transcribed speech; start it with --rehearsal KIND:PATH"
+                raise Refusal(422, "no_rehearsal", detail, name)
         for stream in settings.streams:
             cap = self.settings.cap(stream)
             first = Spent().plus(charge_for(stream, settings))
@@ -205,14 +210,14 @@ class Service:
             round_id = create_round(connection, settings, now)
             record(connection, by, "round.create", round_id, now)
             if opened:
-                open_round(connection, round_id, now)
+                open_round(connection, round_id, now, self._caps)
                 record(connection, by, "round.open", round_id, now)
             return view(connection, find_round(connection, round_id))
 
     def open_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
         with self.database.write() as connection:
             now = self.settings.clock()
-            open_round(connection, round_id, now)
+            open_round(connection, round_id, now, self._caps)
             record(connection, by, "round.open", round_id, now)
             return view(connection, find_round(connection, round_id))
 

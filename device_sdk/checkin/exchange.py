@@ -22,6 +22,7 @@ from device_sdk.checkin.outbox import Outgoing, keep, one_by_one, release
 from device_sdk.errors import CheckInError, StateError
 from device_sdk.learning.delta import bounded
 from device_sdk.learning.encoding import encode
+from device_sdk.learning.measures import Measures
 from device_sdk.learning.step import Arrays
 from device_sdk.personalization.cache import MarginalCache, reported
 from device_sdk.privacy.contributions import bounded_counts, unbounded_counts
@@ -195,10 +196,17 @@ def restored(store: Store, cache: MarginalCache, outgoing: Outgoing) -> Marginal
 
 
 def enqueue_delta(
-    store: Store, identity: Identity, offer: RoundOffer, plan: DeltaPlan, delta: Arrays, utterances: int
+    store: Store,
+    identity: Identity,
+    offer: RoundOffer,
+    plan: DeltaPlan,
+    delta: Arrays,
+    utterances: int,
+    measures: Measures = Measures(),
 ) -> None:
-    """Puts a delta of the plan's kind, clipped, noised and encoded as the plan says, into the outbox. What is random in
-    it is drawn once: a repeat sends the same bytes. Call inside a transaction."""
+    """Puts a delta of the plan's kind, clipped, noised and encoded as the plan says, into the outbox, with what the
+    plan asks of ``measures``. What is random in it is drawn once: a repeat sends the same bytes. Call inside a
+    transaction."""
     report_id = secrets.token_hex(16)
     header = DeltaHeader(
         report_id=report_id,
@@ -209,6 +217,8 @@ def enqueue_delta(
         kind=plan.kind,
         encoding=plan.encoding,
         scale_per=plan.scale_per,
+        loss=measures.mean_loss if plan.measure == "loss" else None,
+        word_error=measures.word_error if plan.measure == "word_error" else None,
     )
     body = delta_report(header, plan, delta)
     keep(store, Outgoing(report_id, identity.server, "deltas", offer.round_id, body))

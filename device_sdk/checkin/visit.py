@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["visit"]
 
+_UNMEASURED = {
+    "loss": (
+        "deltas: found a round that weighs devices by their training loss, and no loss of at least 0 since the model "
+        "came (REINFORCE has none); use another objective, or rounds that weigh devices in another way"
+    ),
+    "word_error": (
+        "deltas: found a round that weighs devices by their word error, and no utterance since the model came whose "
+        "words the user gave"
+    ),
+}
 _NO_GRADIENTS = (
     "deltas: found a round that collects gradients of the published weights, and learning.subset 'adapters', which has "
     "gradients of its factors only; use another subset, or collect differences"
@@ -131,13 +141,13 @@ def _enqueue(
         deltas = offer.deltas if settings.share_deltas and knowledge.consent.deltas else None
         if deltas is not None and deltas.kind == "gradient" and settings.learning.subset == "adapters":
             return (_NO_GRADIENTS,)
-        if deltas is not None:
-            _enqueue_delta(who, offer, deltas, knowledge)
-    return ()
+        why = None if deltas is None else _enqueue_delta(who, offer, deltas, knowledge)
+    return () if why is None else (why,)
 
 
-def _enqueue_delta(who: Identity, offer: RoundOffer, plan: DeltaPlan, knowledge: Knowledge) -> None:
+def _enqueue_delta(who: Identity, offer: RoundOffer, plan: DeltaPlan, knowledge: Knowledge) -> str | None:
     """Puts what was learned into the outbox, once a round, where there is enough of the kind that the plan asks for.
+    Returns why it is left out though there is enough.
 
     A plan of another kind than the last takes effect with what is heard from now on: gradients are of the published
     weights, and are summed up instead of taking steps. Every gradient leaves in one report.
@@ -149,17 +159,24 @@ def _enqueue_delta(who: Identity, offer: RoundOffer, plan: DeltaPlan, knowledge:
     if offer.model_version != knowledge.base.version or exchange.has_reported(
         knowledge.store, who, offer.round_id, "deltas"
     ):
-        return
+        return None
     student = knowledge.student
+    utterances = student.utterances if student.gradients is None else student.gradients.utterances
+    if utterances < plan.minimum_utterances:
+        return None
+    measures = student.measures
+    told = {"none": 0.0, "loss": measures.mean_loss, "word_error": measures.word_error}
+    if told[plan.measure] is None:
+        return _UNMEASURED[plan.measure]
     if student.gradients is not None:
-        if student.gradients.utterances >= plan.minimum_utterances:
-            delta, utterances = mean(student.gradients), student.gradients.utterances
-            exchange.enqueue_delta(knowledge.store, who, offer, plan, delta, utterances)
-            knowledge.collect(limit)
-    elif student.utterances >= plan.minimum_utterances:
+        delta = mean(student.gradients)
+    else:
         start = student.start or {name: knowledge.base.weights[name] for name in student.weights}
         delta = difference(student.weights, start)
-        exchange.enqueue_delta(knowledge.store, who, offer, plan, delta, student.utterances)
+    exchange.enqueue_delta(knowledge.store, who, offer, plan, delta, utterances, measures)
+    if student.gradients is not None:
+        knowledge.collect(limit)
+    return None
 
 
 def _fetch_teacher(client: Client, answer: CheckedIn, knowledge: Knowledge) -> None:

@@ -21,6 +21,7 @@ from device_sdk.learning import teacher as teachers
 from device_sdk.learning.candidates import Heard, gather, objective
 from device_sdk.learning.delta import difference
 from device_sdk.learning.gradients import GradientSum, add
+from device_sdk.learning.measures import Measures, measured
 from device_sdk.learning.memory import Example
 from device_sdk.learning.memory_budget import affordable
 from device_sdk.learning.objectives import Objective, Tokens, running_mean
@@ -43,6 +44,7 @@ class Student:
     late, for REINFORCE; None until there was feedback. factors: of adapters, in memory only, see
     :mod:`device_sdk.learning.adapters`. gradients: at the base's own weights, summed up instead of taking steps, where
     the server collects gradients. teacher_version: of the server's teacher, None where the teacher is the student's.
+    measures: how well it went.
     """
 
     weights: Arrays
@@ -55,6 +57,7 @@ class Student:
     factors: Arrays = field(default_factory=dict)
     gradients: GradientSum | None = None
     teacher_version: str | None = None
+    measures: Measures = field(default_factory=Measures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +169,10 @@ def learn_one(
         return Outcome(student, cost=cost, skipped=reason)
     if student.gradients is not None:
         student, value, norm = _collected(student, example.features, loss, session, bundle, settings, generator)
-        return Outcome(student, (value,), (norm,), cost)
+        return Outcome(_measured(student, (value,), example), (value,), (norm,), cost)
     student, losses, norms = _descended(student, example.features, loss, session, bundle, settings, generator)
-    return Outcome(replace(student, utterances=student.utterances + 1), losses, norms, cost, shortened=shortened)
+    student = _measured(replace(student, utterances=student.utterances + 1), losses, example)
+    return Outcome(student, losses, norms, cost, shortened=shortened)
 
 
 def rehearse_one(
@@ -194,6 +198,10 @@ def rehearse_one(
     student = replace(student, momentum=replace(student.momentum, loss=math.nan))
     student, losses, norms = _descended(student, features, loss, session, bundle, settings, generator)
     return Outcome(replace(student, momentum=replace(student.momentum, loss=usual)), losses, norms)
+
+
+def _measured(student: Student, losses: Sequence[float], example: Example) -> Student:
+    return replace(student, measures=measured(student.measures, losses, example.nbest[0].text, example.signal))
 
 
 def _collected(

@@ -19,6 +19,7 @@ devices.
     1  weight differences in float32, clipped as a whole
     2  gradients, clipping by layer, float16 and int8; a teacher beside the model
     3  marginals: discrete Gaussian noise, shares of noise under secure aggregation, the counts of paper 002
+    4  a delta's training loss or word error, where the round weighs devices by it (paper 003)
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ __all__ = [
     "MarginalPlan",
     "MarginalReport",
     "Marginals",
+    "Measure",
     "NoiseMechanism",
     "Problem",
     "Receipt",
@@ -60,7 +62,7 @@ __all__ = [
 ]
 
 VERSION = 1
-REVISION = 3
+REVISION = 4
 FIXED_POINT = 1 << 8
 """Marginal counts travel as integers in units of 1 / FIXED_POINT."""
 
@@ -70,6 +72,7 @@ Clipping = Literal["global", "uniform", "dim"]
 Encoding = Literal["float32", "float16", "int8"]
 NoiseMechanism = Literal["discrete_laplace", "discrete_gaussian"]
 Trust = Literal["central", "distributed", "local"]
+Measure = Literal["none", "loss", "word_error"]
 
 _SECOND: dict[str, JsonValue] = {"revision": 2}
 """Marks a field of revision 2: it is left out where it has its default, so that a peer of revision 1 reads the rest.
@@ -77,6 +80,9 @@ Its default is part of the protocol and never changes."""
 
 _THIRD: dict[str, JsonValue] = {"revision": 3}
 """Marks a field of revision 3, in the same way."""
+
+_FOURTH: dict[str, JsonValue] = {"revision": 4}
+"""Marks a field of revision 4, in the same way."""
 
 WHOLE = {"whole": True}
 """Context of a dump that leaves nothing out: for what is stored or shown, not sent."""
@@ -94,7 +100,7 @@ class Message(BaseModel):
         if info.context == WHOLE:
             return fields
         for name, field in type(self).model_fields.items():
-            if field.json_schema_extra in (_SECOND, _THIRD) and getattr(self, name) == field.default:
+            if field.json_schema_extra in (_SECOND, _THIRD, _FOURTH) and getattr(self, name) == field.default:
                 fields.pop(name, None)
         return fields
 
@@ -176,6 +182,8 @@ class DeltaPlan(Message):
     noise_stddev: standard deviation of the Gaussian noise this device adds to every value (its share of the cohort's
     noise), 0 for none (then epsilon is infinite).
     encoding: of the values on the wire, see :mod:`device_sdk.learning.encoding`; one scale for each ``scale_per``.
+    measure: what the device tells of its learning besides, for rounds that weigh devices by it (paper 003, eq. 9 and
+    10): the mean training loss, or the word error where its user gave the words. It is not noised.
     """
 
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
@@ -186,6 +194,7 @@ class DeltaPlan(Message):
     clipping: Annotated[Clipping, Field(json_schema_extra=_SECOND)] = "global"
     encoding: Annotated[Encoding, Field(json_schema_extra=_SECOND)] = "float32"
     scale_per: Annotated[Literal["tensor", "row"], Field(json_schema_extra=_SECOND)] = "row"
+    measure: Annotated[Measure, Field(json_schema_extra=_FOURTH)] = "none"
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:
@@ -198,6 +207,8 @@ class DeltaPlan(Message):
     @property
     def revision(self) -> int:
         """The first revision of the protocol that can follow this plan."""
+        if self.measure != "none":
+            return 4
         plain = (self.kind, self.clipping, self.encoding) == ("difference", "global", "float32")
         return 1 if plain else 2
 
@@ -244,7 +255,10 @@ class MarginalReport(Message):
 
 
 class DeltaHeader(Message):
-    """Travels as the ``header`` entry of the safetensors metadata. kind, encoding, scale_per: as the plan had it."""
+    """Travels as the ``header`` entry of the safetensors metadata. kind, encoding, scale_per: as the plan had it.
+
+    loss: mean training loss over the utterances, nats; word_error: word errors over reference words of those whose
+    words the user gave. Only what the plan's ``measure`` asks for."""
 
     report_id: Identifier
     device_id: Identifier
@@ -254,6 +268,8 @@ class DeltaHeader(Message):
     kind: Annotated[DeltaKind, Field(json_schema_extra=_SECOND)] = "difference"
     encoding: Annotated[Encoding, Field(json_schema_extra=_SECOND)] = "float32"
     scale_per: Annotated[Literal["tensor", "row"], Field(json_schema_extra=_SECOND)] = "row"
+    loss: Annotated[float | None, Field(ge=0, le=1e6, json_schema_extra=_FOURTH)] = None
+    word_error: Annotated[float | None, Field(ge=0, le=1e3, json_schema_extra=_FOURTH)] = None
 
 
 class Receipt(Message):

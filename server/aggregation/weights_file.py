@@ -23,7 +23,16 @@ _deserialize: Any = deserialize  # the library has no type for it
 def dump_weights(weights: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str] | None = None) -> bytes:
     """float32 arrays as safetensors, names sorted, so equal weights give equal bytes."""
     ordered = {name: np.ascontiguousarray(weights[name], dtype=np.float32) for name in sorted(weights)}
-    return bytes(save(ordered, metadata=dict(metadata) if metadata else None))
+    content = bytes(save(ordered, metadata=dict(metadata) if metadata else None))
+    if metadata is None or len(metadata) < 2:
+        return content
+    # The library writes metadata in an order that changes from call to call.
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
 def parse_weights(content: bytes) -> dict[str, NDArray[np.float32]]:

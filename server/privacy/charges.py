@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from device_sdk.privacy.contributions import l1_sensitivity, l2_sensitivity, weight_units
 from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan
 from server.privacy.noise import plan_noise
 from server.rounds.settings import RoundSettings
 
-__all__ = ["PAPER", "Charge", "charge_for"]
+__all__ = ["LEDGER_FIELDS", "PAPER", "Charge", "charge_for"]
 
 PAPER = "paper_laplace"
 """Mechanism of rounds in mode ``paper``: an epsilon of one count, none of an utterance or a user."""
@@ -24,7 +24,9 @@ class Charge:
     norm). coordinates: how many one user changes at most, each with its own draw. scale: of the noise that hides it,
     the Laplace scale or a standard deviation. delta: a chance of failure besides what composition asks for.
     epsilon, squared_ratio: the same as a bound that just adds up: epsilon of a pure mechanism, and (L2 sensitivity /
-    deviation)^2 of a Gaussian one. unbounded: no epsilon holds for a user.
+    deviation)^2 of a Gaussian one. unbounded: no epsilon holds for a user. sampling: the probability q with which a
+    user was in the round at all, each on its own; 1 without amplification. replaced: of a neighbour whose reports are
+    any others instead of absent, which matters to sampling only.
     """
 
     mechanism: str
@@ -36,6 +38,8 @@ class Charge:
     epsilon: float = 0.0
     squared_ratio: float = 0.0
     unbounded: bool = False
+    sampling: float = 1.0
+    replaced: bool = False
 
     @property
     def count_epsilon(self) -> float | None:
@@ -43,11 +47,19 @@ class Charge:
         return self.sensitivity / self.scale if self.mechanism == PAPER else None
 
 
+LEDGER_FIELDS = tuple(field.name for field in fields(Charge) if field.name not in ("sampling", "replaced"))
+"""What a line of the ledger holds: those are of reports that came, so nothing was left to sampling."""
+
+
 def charge_for(stream: str, settings: RoundSettings) -> Charge:
-    """The cost of one report in a round."""
+    """The cost of one report in a round; where accounting is amplified, of having been eligible."""
     if stream == "marginals":
-        return _marginal_charge(settings.marginals or MarginalPlan())
-    return _delta_charge(settings.deltas or DeltaPlan(), settings.minimum)
+        charge = _marginal_charge(settings.marginals or MarginalPlan())
+    else:
+        charge = _delta_charge(settings.deltas or DeltaPlan(), settings.minimum, settings.noise_multiplier)
+    if settings.sampling is None or not settings.sampling.amplified:
+        return charge
+    return replace(charge, sampling=settings.sampling.rate or 1.0)
 
 
 def _marginal_charge(plan: MarginalPlan) -> Charge:
@@ -63,7 +75,10 @@ def _marginal_charge(plan: MarginalPlan) -> Charge:
     return Charge("discrete_laplace", plan.trust, weight_units(plan), scale, plan.max_words, epsilon=epsilon)
 
 
-def _delta_charge(plan: DeltaPlan, minimum: int) -> Charge:
+def _delta_charge(plan: DeltaPlan, minimum: int, noise_multiplier: float) -> Charge:
+    if noise_multiplier:
+        scale = noise_multiplier * plan.clip_norm
+        return Charge("gaussian", "central", plan.clip_norm, scale, squared_ratio=noise_multiplier**-2)
     total = plan.noise_stddev * math.sqrt(minimum)
     if total == 0:
         return Charge("none", "none", plan.clip_norm, 0.0, unbounded=True)

@@ -4,7 +4,8 @@ A user's report moves up to k coordinates by w each, under independent draws: th
 sensitivity w dominates it, since noise whose density is log-concave tells more of a larger shift. So one report is k of
 those, ten reports are 10 k, and dp-accounting composes them. What it says is compared with two bounds that just add up,
 pure epsilons and zero-concentrated divergences; all of them hold, so the smallest is stated. Anything that cannot be
-computed counts as infinite.
+computed counts as infinite. A charge of a round with Poisson-sampled users is amplified:
+:mod:`server.privacy.subsampling`.
 """
 
 from __future__ import annotations
@@ -64,10 +65,11 @@ def exchanged(charges: Iterable[Charge]) -> list[Charge]:
     """The charges for a neighbour whose reports are any others, instead of absent: one utterance more or less may take
     the place of every word in a report, so up to twice the coordinates move; a clipped delta moves twice as far."""
     return [
-        replace(charge, sensitivity=2 * charge.sensitivity, squared_ratio=4 * charge.squared_ratio)
+        replace(charge, sensitivity=2 * charge.sensitivity, squared_ratio=4 * charge.squared_ratio, replaced=True)
         if charge.mechanism == "gaussian"
         else replace(
             charge,
+            replaced=True,
             coordinates=2 * charge.coordinates,
             epsilon=2 * charge.epsilon,
             squared_ratio=2 * charge.squared_ratio,
@@ -83,10 +85,13 @@ def _composed(lines: tuple[tuple[Charge, int], ...], delta: float) -> tuple[floa
     if best == 0 or math.isinf(best):
         return best, used
     spare = delta - sum(charge.delta * times for charge, times in lines)
-    if {charge.mechanism for charge, _ in lines} == {"gaussian"}:  # known in closed form
+    sampled = any(charge.sampling < 1 for charge, _ in lines)
+    if not sampled and {charge.mechanism for charge, _ in lines} == {"gaussian"}:  # known in closed form
         exact = gaussian_epsilon(math.sqrt(sum(charge.squared_ratio * times for charge, times in lines)), spare)
         return (exact, delta) if exact < best else (best, used)
-    if best > LARGEST_LOSS:
+    # Of sampled rounds there may be thousands, each of which costs little; alone, it must fit.
+    alone = max(_sums(((charge, 1),), delta)[0] if charge.sampling < 1 else best for charge, _ in lines)
+    if alone > LARGEST_LOSS or (sampled and not spare > 0):
         return best, used
     losses = [_losses(replace(charge, trust="", delta=0.0), times) for charge, times in lines]
     whole = losses[0]
@@ -118,6 +123,7 @@ def _sensible(charge: Charge) -> bool:
         charge.mechanism in _MECHANISMS
         and all(math.isfinite(value) and value >= 0 for value in values)
         and charge.coordinates >= 1
+        and 0 < charge.sampling <= 1
     )
 
 
@@ -126,6 +132,11 @@ def _losses(charge: Charge, times: int) -> Any:
     """Privacy loss distribution of a mechanism run ``times`` times."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
+    if charge.sampling < 1:
+        from server.privacy.subsampling import subsampled
+
+        whole = _losses(replace(charge, sampling=1.0, replaced=False), 1)
+        return subsampled(whole, charge.sampling, _reach(charge), INTERVAL, charge.replaced).self_compose(times)
     build, sensitivity, scale = getattr(pld, f"from_{charge.mechanism}_mechanism"), charge.sensitivity, charge.scale
     if charge.mechanism == "discrete_laplace":
         scale = 1 / scale
@@ -133,3 +144,9 @@ def _losses(charge: Charge, times: int) -> Any:
         sensitivity = int(sensitivity)
     one = build(scale, sensitivity, value_discretization_interval=INTERVAL, use_connect_dots=True)
     return one.self_compose(times * charge.coordinates)
+
+
+def _reach(charge: Charge) -> float:
+    """The privacy loss of one release beyond which nothing is left that counts."""
+    ratio = math.sqrt(charge.squared_ratio)
+    return charge.epsilon + charge.squared_ratio / 2 + 12 * ratio + INTERVAL

@@ -1,26 +1,29 @@
 """The privacy ledger: an append-only line per device, stream and accepted report.
 
 A line holds the mechanism and its parameters. Every accepted report is charged in full, unamplified: no sampling
-assumption is made. Lines of one device compose over rounds (see :mod:`server.privacy.composition`), so the figures
-bound what all releases together tell about one user, and about one utterance. A contribution without noise, or without
-a bound, makes the stream's epsilon infinite from then on.
+assumption is made. A round with amplified accounting charges everyone who was eligible instead, when it opens
+(:mod:`server.privacy.population`). Lines of one device compose over rounds (see :mod:`server.privacy.composition`), so
+the figures bound what all releases together tell about one user, and about one utterance. A contribution without
+noise, or without a bound, makes the stream's epsilon infinite from then on.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from dataclasses import asdict, fields
+from collections import Counter, defaultdict
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select
 
-from server.privacy.charges import Charge
+from server.privacy import population
+from server.privacy.charges import LEDGER_FIELDS, Charge
 from server.privacy.composition import Spent, compose, exchanged, quick_bound
+from server.problems import Refusal
+from server.rounds.sampling import eligible_at
 from server.rounds.settings import STREAMS
-from server.storage.schema import ledger
+from server.storage.schema import devices, ledger
 
-__all__ = ["device_summary", "record", "spent", "summary", "within"]
+__all__ = ["check_population", "device_summary", "record", "spent", "summary", "within"]
 
 ADJACENCY = {
     "marginals": "user: all that one device reports added or removed, composed over its rounds",
@@ -50,6 +53,10 @@ TRUST = {
     "none": "no noise is added anywhere; the server and everyone who gets the model may learn from it",
 }
 SAMPLING = "none: every accepted report is charged in full, without amplification"
+AMPLIFIED = (
+    "Poisson, in rounds with amplified accounting: every eligible device is charged for being in the round with "
+    "probability q, against all who cannot tell whom the server asked; every other accepted report in full"
+)
 
 
 def record(
@@ -65,7 +72,8 @@ def record(
 ) -> None:
     """Append the charge of an accepted report, in the caller's transaction. draw: which of the draws of noise that the
     report takes part in; there is a second one only where a round's reports changed after the first."""
-    row = asdict(charge) | {"device_id": device_id, "stream": stream, "round_id": round_id, "report_id": report_id}
+    row = {name: getattr(charge, name) for name in LEDGER_FIELDS}
+    row |= {"device_id": device_id, "stream": stream, "round_id": round_id, "report_id": report_id}
     connection.execute(_APPEND, row | {"draw": draw, "charged_at": now})
 
 
@@ -75,7 +83,24 @@ _APPEND = insert(ledger)
 def spent(connection: Connection, device_id: str, stream: str) -> Spent:
     """What a device has spent in a stream so far."""
     query = _charges().where(ledger.c.device_id == device_id, ledger.c.stream == stream)
-    return Spent({_charge(row): row.times for row in connection.execute(query)})
+    own = Counter({_charge(row): row.times for row in connection.execute(query)})
+    return Spent(own + population.spent_as_population(connection, device_id, stream))
+
+
+def check_population(connection: Connection, stream: str, charge: Charge, cap: float, delta: float, now: float) -> None:
+    """Raises Refusal (409 ``privacy_cap``) where one more charge of everyone who is eligible at ``now`` would take any
+    of them past the cap: an amplified round asks all or none of them."""
+    if math.isinf(cap):
+        return
+    query = select(ledger.c.device_id).join(devices).where(ledger.c.stream == stream, *eligible_at(now)).distinct()
+    candidates = {*connection.execute(query).scalars(), population.first_enrolled(connection, now)} - {None}
+    for device_id in candidates:
+        if not within(connection, device_id, stream, charge, cap, delta):
+            detail = (
+                f"{stream}: a device that is eligible would pass the cap {cap:g}; an amplified round charges all of "
+                "them, so ask for more noise or a smaller rate"
+            )
+            raise Refusal(409, "privacy_cap", detail, stream)
 
 
 def within(connection: Connection, device_id: str, stream: str, charge: Charge, cap: float, delta: float) -> bool:
@@ -104,6 +129,8 @@ def summary(connection: Connection, delta: float) -> dict[str, dict[str, Any]]:
     totals = _by_device(connection)
     query = select(ledger.c.stream, ledger.c.trust, ledger.c.round_id).distinct()
     used = [(row.stream, row.trust, row.round_id) for row in connection.execute(query)]
+    amplified = population.lines(connection)
+    used += [(row.stream, row.trust, row.round_id) for row in amplified]
     streams: dict[str, dict[str, Any]] = {}
     for stream in STREAMS:
         # Thousands of devices share few histories.
@@ -117,7 +144,7 @@ def summary(connection: Connection, delta: float) -> dict[str, dict[str, Any]]:
             "count_epsilon": max(counts, default=None),
             "adjacency": ADJACENCY[stream],
             "utterance_adjacency": UTTERANCE_ADJACENCY[stream],
-            "sampling": SAMPLING,
+            "sampling": AMPLIFIED if any(row.stream == stream for row in amplified) else SAMPLING,
             "trust_model": "; ".join(f"{label}: {TRUST[label]}" for label in labels) or "unused",
             "rounds": len({round_id for name, _, round_id in used if name == stream}),
             "devices": len(own),
@@ -146,19 +173,18 @@ def _worst(levels: list[dict[str, Any]], epsilon: str, delta: str) -> dict[str, 
 
 
 def _by_device(connection: Connection) -> dict[tuple[str, str], Spent]:
-    found: defaultdict[tuple[str, str], dict[Charge, int]] = defaultdict(dict)
+    found: defaultdict[tuple[str, str], Counter[Charge]] = defaultdict(Counter)
     for row in connection.execute(_charges(ledger.c.device_id, ledger.c.stream)):
         found[row.device_id, row.stream][_charge(row)] = row.times
+    for key, charges in population.by_device(connection).items():
+        found[key] = found[key] + charges if key in found else charges
     return {key: Spent(charges) for key, charges in found.items()}
 
 
-_PARAMETERS = tuple(field.name for field in fields(Charge))
-
-
 def _charges(*keys: Any) -> Any:
-    columns = [*keys, *(ledger.c[name] for name in _PARAMETERS)]
+    columns = [*keys, *(ledger.c[name] for name in LEDGER_FIELDS)]
     return select(*columns, func.count().label("times")).group_by(*columns)
 
 
 def _charge(row: Row[Any]) -> Charge:
-    return Charge(**{name: getattr(row, name) for name in _PARAMETERS})
+    return Charge(**{name: getattr(row, name) for name in LEDGER_FIELDS})

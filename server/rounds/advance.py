@@ -86,7 +86,7 @@ def advance(
             case RoundState.AGGREGATED:
                 _evaluate(database, blobs, row, clock(), evaluate)
             case RoundState.EVALUATED:
-                _publish(database, row, clock(), canary)
+                _publish(database, row, clock(), canary, caps)
             case _:
                 return
 
@@ -138,15 +138,20 @@ def _aggregate(
     made: list[Release] = []
     diverged = False
     for stream, contributions in accepted.items():
-        if len(contributions) < settings.minimum:
+        if len(contributions) < settings.minimum and not settings.amplified:
             missing.append(f"{stream}: {len(contributions)} reports, fewer than the minimum {settings.minimum}")
         elif stream == "marginals":
             if stream in keys or not draws_noise(stream, settings):
                 key = keys.get(stream)
                 made.append(release_marginals(settings, contributions, previous, background, counts, key))
-        else:
+        elif stream in keys or not draws_noise(stream, settings):
+            key = keys.get(stream)
             try:
-                made.append(release_deltas(blobs, settings, contributions, lineage, row.number, rehearse, workers))
+                made.append(
+                    release_deltas(
+                        blobs, settings, contributions, lineage, row.number, rehearse, workers, key, row.eligible
+                    )
+                )
             except LearningError as error:
                 missing.append(f"{stream}: {error}")
                 diverged = True
@@ -161,7 +166,7 @@ def _aggregate(
         target = RoundState.AGGREGATED if made else RoundState.ABANDONED
         transition(connection, current, target, now, "; ".join(missing))
         if not made and not diverged:  # too few came this time: the next round may find more
-            follow_up(connection, current, now)
+            follow_up(connection, current, now, caps)
         used = _clear(connection, row.id)
     for name in used:
         blobs.delete(name)
@@ -247,7 +252,9 @@ def _evaluate(database: Database, blobs: BlobStore, row: Row[Any], now: float, e
         transition(connection, current, target, now, verdict.note)
 
 
-def _publish(database: Database, row: Row[Any], now: float, canary: CanarySettings | None = None) -> None:
+def _publish(
+    database: Database, row: Row[Any], now: float, canary: CanarySettings | None = None, caps: Caps | None = None
+) -> None:
     with database.write() as connection:
         current = find_round(connection, row.id)
         if current.state != RoundState.EVALUATED:
@@ -269,7 +276,7 @@ def _publish(database: Database, row: Row[Any], now: float, canary: CanarySettin
                 notes.append(f"{kind} {version} kept unpublished: its base {base} is no longer current")
         transition(connection, current, RoundState.PUBLISHED, now, "; ".join(notes))
         if not tried:
-            follow_up(connection, current, now)
+            follow_up(connection, current, now, caps)
     log.info("round %s published: model %s, marginals %s", row.id, row.model_version, row.marginals_version)
 
 

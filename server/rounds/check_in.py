@@ -14,6 +14,7 @@ from server.registry.marginals import find_marginals
 from server.registry.models import find_model
 from server.registry.publications import current_version
 from server.rounds.reports import affordable, reported_streams
+from server.rounds.sampling import is_sampled
 from server.rounds.states import RoundState
 from server.rounds.store import read_settings, rounds_in
 from server.secure_aggregation.store import find_message
@@ -54,6 +55,8 @@ def _offer(
     connection: Connection, settings: ServerSettings, message: CheckIn, words_digest: str, now: float
 ) -> RoundOffer | None:
     for row in rounds_in(connection, RoundState.OPEN):
+        if not is_sampled(connection, row, message.device_id):
+            continue
         plans = read_settings(row)
         done = reported_streams(connection, message.device_id, row.id)
         if plans.aggregated and find_message(connection, row.id, message.device_id, "keys") is not None:

@@ -8,6 +8,7 @@ can take the noise off.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -19,9 +20,11 @@ from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes
 from server.privacy.charges import charge_for
 from server.privacy.key_stream import key_stream, new_key
-from server.privacy.ledger import record, within
+from server.privacy.ledger import check_population, record, within
+from server.privacy.population import charge_population
+from server.problems import Refusal
 from server.rounds.settings import RoundSettings
-from server.storage.schema import release_keys, reports
+from server.storage.schema import release_keys, reports, rounds
 
 __all__ = ["Caps", "ReleaseKey", "accepted_reports", "digest_of", "draws_noise", "forget_keys", "obtain_key"]
 
@@ -58,7 +61,9 @@ class ReleaseKey:
 
 def draws_noise(stream: str, settings: RoundSettings) -> bool:
     """Whether the server itself adds noise to what a stream releases."""
-    return stream == "marginals" and settings.marginals is not None and settings.marginals.trust == "central"
+    if stream == "deltas":
+        return settings.noise_multiplier > 0
+    return settings.marginals is not None and settings.marginals.trust == "central"
 
 
 def accepted_reports(connection: Connection, round_id: str, stream: str) -> list[Row[Any]]:
@@ -86,7 +91,7 @@ def obtain_key(
     device past its cap, or where the key was forgotten.
     """
     accepted = accepted_reports(connection, round_id, stream)
-    if len(accepted) < settings.minimum:
+    if len(accepted) < settings.minimum and not settings.amplified:
         return None
     inputs_sha256 = digest_of(accepted)
     own = (release_keys.c.round_id == round_id, release_keys.c.stream == stream)
@@ -127,6 +132,9 @@ def _charge_again(
     draw: int,
     now: float,
 ) -> None:
+    if settings.amplified:
+        _charge_population_again(connection, round_id, stream, settings, caps, draw, now)
+        return
     for report in accepted:
         if not caps.allow(connection, report.device_id, stream, settings):
             raise PrivacyError(f"{stream}: the reports have changed, and another draw would pass a device's cap")
@@ -142,3 +150,24 @@ def _charge_again(
             now=now,
             draw=draw,
         )
+
+
+def _charge_population_again(
+    connection: Connection, round_id: str, stream: str, settings: RoundSettings, caps: Caps, draw: int, now: float
+) -> None:
+    row = connection.execute(select(rounds).where(rounds.c.id == round_id)).one()
+    charge = charge_for(stream, settings)
+    try:
+        check_population(connection, stream, charge, caps.streams.get(stream, math.inf), caps.delta, row.opened_at)
+    except Refusal as error:
+        raise PrivacyError(f"the reports have changed, and this is another draw: {error.detail}") from error
+    charge_population(
+        connection,
+        round_id=round_id,
+        stream=stream,
+        charge=charge,
+        eligible=row.eligible,
+        eligible_at=row.opened_at,
+        now=now,
+        draw=draw,
+    )

@@ -19,11 +19,14 @@ from server.aggregation.folding import Accepted, Here, Workers, leaves, merged, 
 from server.aggregation.optimizers import update_norm
 from server.aggregation.teachers import follow
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
+from server.privacy.delta_noise import noised_sum
 from server.privacy.noise import noised, plan_noise, released_variance
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.rounds.release_keys import ReleaseKey, digest_of
+from server.rounds.server_step import stepped
 from server.rounds.settings import RoundSettings
+from server.rounds.weights import weights_of
 from server.storage.blobs import BlobStore
 from server.storage.schema import releases, rounds
 
@@ -157,18 +160,23 @@ def release_deltas(
     number: int,
     rehearse: Rehearse | None = None,
     workers: Workers | None = None,
+    key: ReleaseKey | None = None,
+    eligible: int | None = None,
 ) -> Release:
     """The model that the mean of the reports and of the rehearsal makes of the base, and the teacher after it.
 
-    workers: who adds the reports up, which no result depends on; None: this process. Raises LearningError where the
-    optimizer diverges, StateError where a stored report is not what was accepted or the round wants a rehearsal that
-    this server cannot give.
+    workers: who adds the reports up, which no result depends on; None: this process. key: of the server's noise, where
+    it adds some. eligible: devices that the round could ask, where it sampled. Raises LearningError where the optimizer
+    diverges, StateError where a stored report is not what was accepted or the round wants a rehearsal that this server
+    cannot give.
     """
     plan, base = settings.deltas, lineage.base
     assert plan is not None
     weights = model_registry.load(blobs, base.sha256)
     shapes = model_registry.trainable(weights)
-    total = _summed(blobs, settings, plan, contributions, shapes, workers or Here(blobs))
+    total = deltas.fold(_summed(blobs, settings, plan, contributions, shapes, workers or Here(blobs)))
+    if settings.noise_multiplier:
+        total = replace(total, sum=_noised(total.sum, settings, plan, key, digest_of(contributions)))
     rehearsed = 0.0
     if settings.rehearsal is not None:
         if rehearse is None:
@@ -176,11 +184,14 @@ def release_deltas(
         for sent in rehearse(weights, settings, number):
             total = deltas.add(total, sent, settings.rehearsal_weight)
         rehearsed = settings.rehearsal_weight * settings.rehearsal.pseudo_devices
-    noisy = plan.noise_stddev > 0
-    mean = deltas.finish(total, float(settings.goal or 1) + rehearsed if noisy else None)
+    fixed = settings.denominator(eligible)
+    denominator = total.weight if fixed is None else fixed + rehearsed
+    mean = deltas.finish(total, denominator)
     if plan.kind == "gradient":  # a delta points where the loss falls, a gradient where it rises
         mean = {name: -gradient for name, gradient in mean.items()}
     updated, state = _moved(blobs, settings, base, weights, mean)
+    if settings.server_step is not None:
+        updated = stepped(settings.server_step, updated, number, rehearse)
     optimizer_sha256 = None
     if settings.optimizer.kind != "sgd":
         arrays, metadata = optimizers.state_to_arrays(state)
@@ -194,15 +205,19 @@ def release_deltas(
         inputs_sha256=inputs,
         reports=len(contributions),
         mechanism={
-            "name": "gaussian" if noisy else "none",
-            "trust": "share" if noisy else "none",
+            "name": "gaussian" if settings.noisy else "none",
+            "trust": "central" if settings.noise_multiplier else "share" if settings.noisy else "none",
             "kind": plan.kind,
             "clip_norm": plan.clip_norm,
             "clipping": plan.clipping,
             "encoding": plan.encoding,
             "averaging": settings.averaging,
+            "weighting": settings.weighting,
             "noise_stddev": plan.noise_stddev,
-            "denominator": float(settings.goal or 1) + rehearsed if noisy else total.weight,
+            "noise_multiplier": settings.noise_multiplier,
+            "denominator": denominator,
+            "sampling_rate": settings.sampling.rate if settings.amplified and settings.sampling else None,
+            "stale": sum(row.staleness > 0 for row in contributions),
             "pseudo_devices": settings.rehearsal.pseudo_devices if settings.rehearsal is not None else 0,
             "rehearsal_weight": rehearsed,
         },
@@ -284,7 +299,10 @@ def _summed(
 
     Raises StateError where a stored report is not what was accepted.
     """
-    accepted = [Accepted(row.blob, row.body_sha256, _weight(settings, row.utterances)) for row in contributions]
+    accepted = [
+        Accepted(row.blob, row.body_sha256, weight)
+        for row, weight in zip(contributions, weights_of(settings, contributions), strict=True)
+    ]
     if settings.averaging != "mean":
         sent = (read_accepted(blobs, report, plan) for report in accepted)
         with robust.spooled(sent, shapes) as spool:
@@ -294,8 +312,15 @@ def _summed(
     return merged(workers.fold(leaves(accepted, shapes, plan)), shapes)
 
 
-def _weight(settings: RoundSettings, utterances: int) -> float:
-    return float(min(utterances, settings.weight_limit)) if settings.weighting == "utterances" else 1.0
+def _noised(
+    total: Weights, settings: RoundSettings, plan: DeltaPlan, key: ReleaseKey | None, inputs_sha256: str
+) -> dict[str, NDArray[np.float32]]:
+    if key is None or key.inputs_sha256 != inputs_sha256:
+        raise PrivacyError("key: found none of these reports; noise is drawn from a key that was stored for them")
+    digest = sha256()
+    for name in sorted(total):
+        digest.update(np.ascontiguousarray(total[name]).data)
+    return noised_sum(total, plan.clip_norm, settings.noise_multiplier, key.source(digest.digest()))
 
 
 def _moved(

@@ -14,6 +14,7 @@ from server.devices.authentication import Sender, spend_nonce
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record, within
 from server.problems import Refusal
+from server.rounds.sampling import check_sampled
 from server.rounds.settings import STREAMS, RoundSettings
 from server.rounds.states import RoundState
 from server.rounds.store import find_round, read_settings, transition
@@ -29,6 +30,7 @@ class Contribution:
     """A report that was parsed and, for deltas, already stored. body: its exact bytes.
 
     counts: word id -> fixed-point units of a marginal report; blob: name of a delta's bytes in the blob store.
+    staleness: models published since the delta's own. loss, word_error: what the device told besides.
     """
 
     report_id: str
@@ -38,6 +40,9 @@ class Contribution:
     utterances: int
     counts: Mapping[int, int] | None = None
     blob: str | None = None
+    staleness: int = 0
+    loss: float | None = None
+    word_error: float | None = None
 
 
 def accept(
@@ -46,7 +51,7 @@ def accept(
     """Count a report once. Returns its receipt and whether it closed the round by reaching the goal.
 
     The same id with the same body is answered as a duplicate whatever state the round is in. Raises Refusal:
-    409 ``replayed``, ``report_conflict``, ``round_closed``, ``not_collected``, ``already_reported``;
+    409 ``replayed``, ``report_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``, ``already_reported``;
     403 ``privacy_cap``; 404 ``unknown_round``; 422 ``utterances``.
     """
     spend_nonce(connection, sender, now)
@@ -58,13 +63,13 @@ def accept(
         raise Refusal(409, "report_conflict", "this report id was used for another report", "report_id")
     row = find_round(connection, contribution.round_id)
     settings = read_settings(row)
-    check_open(row, settings, contribution.stream)
+    check_open(row, settings, contribution.stream, now)
+    check_sampled(connection, row, sender.device_id)
     if contribution.counts is None and contribution.blob is None:
         # The round opened after the body was looked at, so nobody checked its values.
         raise Refusal(409, "round_closed", f"round {row.id} was not open when the report arrived", "round_id")
     _check_single(connection, sender.device_id, contribution)
-    charge = charge_for(contribution.stream, settings)
-    if not within(connection, sender.device_id, contribution.stream, charge, cap, delta):
+    if not affordable(connection, sender.device_id, contribution.stream, settings, cap, delta):
         raise Refusal(403, "privacy_cap", f"{contribution.stream}: this device's epsilon would pass the cap {cap:g}")
     if contribution.utterances > UTTERANCES_LIMIT:
         raise Refusal(422, "utterances", f"utterances: expected at most {UTTERANCES_LIMIT}", "utterances")
@@ -82,17 +87,21 @@ def accept(
             "accepted_at": now,
             "counts": {str(word): count for word, count in counts.items()} if counts is not None else None,
             "blob": contribution.blob,
+            "staleness": contribution.staleness,
+            "loss": contribution.loss,
+            "word_error": contribution.word_error,
         },
     )
-    record(
-        connection,
-        device_id=sender.device_id,
-        stream=contribution.stream,
-        round_id=row.id,
-        report_id=contribution.report_id,
-        charge=charge,
-        now=now,
-    )
+    if not settings.amplified:  # there everyone was charged when the round opened
+        record(
+            connection,
+            device_id=sender.device_id,
+            stream=contribution.stream,
+            round_id=row.id,
+            report_id=contribution.report_id,
+            charge=charge_for(contribution.stream, settings),
+            now=now,
+        )
     connection.execute(_COUNT[contribution.stream], {"counted": row.id})
     return Receipt(report_id=contribution.report_id), close_if_full(connection, row.id, settings, now)
 
@@ -100,8 +109,9 @@ def accept(
 def affordable(
     connection: Connection, device_id: str, stream: str, settings: RoundSettings, cap: float, delta: float
 ) -> bool:
-    """Whether a device may still report in a stream of a round with these settings."""
-    return within(connection, device_id, stream, charge_for(stream, settings), cap, delta)
+    """Whether a device may still report in a stream of a round with these settings. Where accounting is amplified it
+    may: it was charged when the round opened."""
+    return settings.amplified or within(connection, device_id, stream, charge_for(stream, settings), cap, delta)
 
 
 def reported_streams(connection: Connection, device_id: str, round_id: str) -> set[str]:
@@ -109,10 +119,13 @@ def reported_streams(connection: Connection, device_id: str, round_id: str) -> s
     return set(connection.execute(_REPORTED, {"sender": device_id, "asked": round_id}).scalars())
 
 
-def check_open(row: Row[Any], settings: RoundSettings, stream: str) -> None:
-    """Raises Refusal: 409 ``round_closed``, ``not_collected``."""
+def check_open(row: Row[Any], settings: RoundSettings, stream: str, now: float) -> None:
+    """Raises Refusal: 409 ``round_closed``, for a straggler too, ``not_collected``."""
     if row.state != RoundState.OPEN:
         raise Refusal(409, "round_closed", f"round {row.id} is {row.state}; it takes no more reports", "round_id")
+    if row.deadline <= now:
+        late = f"round {row.id} took reports until its deadline, {now - row.deadline:.0f} s ago"
+        raise Refusal(409, "round_closed", late, "round_id")
     if stream not in settings.streams:
         raise Refusal(409, "not_collected", f"round {row.id} does not collect {stream}", "round_id")
     if settings.goal is not None and getattr(row, _counter(stream)) >= settings.goal:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.aggregation.optimizers import OptimizerSettings
+from server.rounds.sampling import SamplingPlan
 from server.secure_aggregation.settings import GroupPlan, check_groups
 
-__all__ = ["PRESETS", "STREAMS", "RehearsalPlan", "RoundSettings", "TeacherPlan"]
+__all__ = ["PRESETS", "STREAMS", "BufferPlan", "RehearsalPlan", "RoundSettings", "ServerStep", "TeacherPlan"]
 
 STREAMS = ("marginals", "deltas")
+_MEASURES = {"loss": "loss", "word_errors": "word_error"}
+"""What a weighting needs to know of every device."""
 
 
 class TeacherPlan(BaseModel):
@@ -43,21 +46,54 @@ class RehearsalPlan(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
+class ServerStep(BaseModel):
+    """Steps on transcribed speech that the server holds, taken from the weights that a round has made and before they
+    are published: the additional iteration on held-out data of paper 003, section 3.1.
+
+    utterances: one step each, drawn as for rehearsal. learning_rate: of the steps. clip_norm: L2 bound of what they
+    move together. seed: of the draws.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    utterances: Annotated[int, Field(ge=1, le=1_000_000)] = 16
+    learning_rate: Annotated[float, Field(gt=0, le=1e3)] = 0.1
+    clip_norm: Annotated[float, Field(gt=0, lt=1e9)] = 1.0
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class BufferPlan(BaseModel):
+    """Buffered asynchronous aggregation (FedBuff: Nguyen et al. 2022): devices learn at their own pace, and a delta may
+    be on a model that has been followed by others.
+
+    The buffer holds ``goal`` = K deltas. staleness s: models published in between, at most ``staleness_limit``. A delta
+    weighs 1 / sqrt(1 + s) (``inverse_root``) or 1 (``constant``), and the sum is divided by K, whatever the weights
+    are and however few came: what is stale makes the step smaller, not the others larger.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    staleness_limit: Annotated[int, Field(ge=0, le=1000)] = 10
+    staleness_weight: Literal["inverse_root", "constant"] = "inverse_root"
+
+
 class RoundSettings(BaseModel):
     """Streams, cohort and aggregation of one round, and how many follow it.
 
     marginals, deltas: the plans devices follow; None leaves the stream out. goal: reports per stream at which the
     round closes by itself and beyond which it accepts none; None leaves closing to the deadline or the operator.
     minimum: a stream with fewer reports releases nothing. seconds: from opening to the deadline. smoothing: weight of
-    the background in the published marginal, in words. weighting: of deltas in their mean; weight_limit: the largest
-    number of utterances that counts. averaging: ``median`` of every value, or its mean without the ``trimmed`` share
+    the background in the published marginal, in words. weighting: of deltas in their mean, by utterances, by training
+    loss or by word error (paper 003, eq. 8 to 10), or alike; weight_limit: the largest number of utterances that
+    counts. averaging: ``median`` of every value, or its mean without the ``trimmed`` share
     of the largest and of the smallest, which a minority of devices cannot pull far; devices count alike there.
     suppression: released counts below this many standard deviations are dropped, and below as many as noise alone may
     reach on a list of so many words; 0 keeps every positive count. teacher, rehearsal: what the server adds to rounds
     that collect deltas; None leaves it out. rounds: how many rounds like this one there are, with it; the next opens
     when this one ends, unless an operator abandons it, its model is refused, or another round is open. groups: of
     devices that add up their counts by secure aggregation, where the trust of ``marginals`` is ``distributed``;
-    ``goal`` is then of devices that joined and have not dropped out.
+    ``goal`` is then of devices that joined and have not dropped out. noise_multiplier: z, the standard deviation of the
+    Gaussian noise that the server adds to every value of the deltas' sum, in clipping bounds; 0 for none. sampling: who
+    is asked; None asks every device. buffered: takes deltas on older models too; None takes those on the round's only.
+    server_step: on held-out speech, after the round's; None takes none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -68,7 +104,7 @@ class RoundSettings(BaseModel):
     seconds: Annotated[float, Field(gt=0, le=366 * 86400)] = 86400.0
     smoothing: Annotated[float, Field(gt=0)] = 100.0
     suppression: Annotated[float, Field(ge=0)] = 3.0
-    weighting: Literal["utterances", "uniform"] = "utterances"
+    weighting: Literal["utterances", "uniform", "loss", "word_errors"] = "utterances"
     weight_limit: Annotated[int, Field(ge=1)] = 100
     averaging: Literal["mean", "median", "trimmed"] = "mean"
     trimmed: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
@@ -77,6 +113,18 @@ class RoundSettings(BaseModel):
     rehearsal: RehearsalPlan | None = None
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     groups: GroupPlan = GroupPlan()
+    noise_multiplier: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    sampling: SamplingPlan | None = None
+    buffered: BufferPlan | None = None
+    server_step: ServerStep | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asked_measure(cls, fields: Any) -> Any:
+        """What devices must tell of themselves follows from the weighting, where the plan says nothing of it."""
+        if isinstance(fields, dict) and fields.get("weighting") in _MEASURES and isinstance(fields.get("deltas"), dict):
+            return fields | {"deltas": {"measure": _MEASURES[fields["weighting"]]} | fields["deltas"]}
+        return fields
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -95,18 +143,21 @@ class RoundSettings(BaseModel):
             for name, value in plan.model_dump().items() if plan is not None else ():
                 if isinstance(value, float) and not value < 1e9:
                     raise ValueError(f"{name}: found {value!r}, expected a number below 1e9")
-        for name in ("teacher", "rehearsal"):
+        for name in ("teacher", "rehearsal", "buffered", "server_step"):
             if self.deltas is None and getattr(self, name) is not None:
                 raise ValueError(f"{name}: found a plan without one for deltas; expected a round that moves the model")
-        if self.deltas is not None and self.averaging != "mean" and self.weighting != "uniform":
-            raise ValueError(f"weighting: devices count alike in the {self.averaging}; use 'uniform'")
-        if self.deltas is not None and self.deltas.noise_stddev > 0:
-            if self.averaging != "mean":
-                raise ValueError(f"averaging: the noise of a {self.averaging} is not accounted; with noise use 'mean'")
-            if self.weighting != "uniform":
-                raise ValueError("weighting: weights by utterances depend on the data; with noise use 'uniform'")
-            if self.goal is None:
-                raise ValueError("goal: with noise the denominator must be fixed before the round; give a goal")
+        if self.deltas is not None:
+            self._check_averaging(self.deltas)
+        if self.noise_multiplier and self.deltas is None:
+            raise ValueError(
+                "noise_multiplier: found noise without a plan for deltas; expected a round that collects them"
+            )
+        if self.noisy:
+            self._check_noise()
+        if self.buffered is not None:
+            self._check_buffered()
+        if self.sampling is not None:
+            self._check_sampling(self.sampling)
         return self
 
     @property
@@ -123,8 +174,83 @@ class RoundSettings(BaseModel):
         return self.rehearsal.weight * utterances
 
     @property
+    def noisy(self) -> bool:
+        """Whether deltas are noised, by the devices or by the server."""
+        return self.deltas is not None and (self.deltas.noise_stddev > 0 or self.noise_multiplier > 0)
+
+    @property
+    def amplified(self) -> bool:
+        """Whether the ledger charges the whole eligible population by amplified accounting."""
+        return self.sampling is not None and self.sampling.amplified
+
+    def denominator(self, eligible: int | None) -> float | None:
+        """What the sum of deltas is divided by where that must not depend on who answered: q N of ``eligible`` devices
+        where accounting is amplified, else the goal; None where it is the sum of the weights."""
+        if self.amplified and self.sampling is not None:
+            return max((self.sampling.rate or 1.0) * (eligible or 0), 1.0)
+        return float(self.goal or 1) if self.noisy or self.buffered is not None else None
+
+    @property
     def streams(self) -> tuple[str, ...]:
         return tuple(stream for stream in STREAMS if getattr(self, stream) is not None)
+
+    def _check_averaging(self, plan: DeltaPlan) -> None:
+        if self.averaging != "mean" and self.weighting != "uniform":
+            raise ValueError(f"weighting: devices count alike in the {self.averaging}; use 'uniform'")
+        wanted = _MEASURES.get(self.weighting, "none")
+        if plan.measure != wanted:
+            raise ValueError(
+                f"deltas.measure: found {plan.measure!r}, expected {wanted!r}, which weighting {self.weighting!r} needs"
+            )
+
+    def _check_noise(self) -> None:
+        plan = self.deltas
+        assert plan is not None
+        if self.averaging != "mean":
+            raise ValueError(f"averaging: the noise of a {self.averaging} is not accounted; with noise use 'mean'")
+        if self.weighting != "uniform":
+            raise ValueError(f"weighting: weights by {self.weighting} depend on the data; with noise use 'uniform'")
+        if self.buffered is not None and self.buffered.staleness_weight != "constant":
+            raise ValueError("buffered.staleness_weight: with noise weights must be constant; use 'constant'")
+        if self.goal is None and not self.amplified:
+            raise ValueError("goal: with noise the denominator must be fixed before the round; give a goal")
+        if self.noise_multiplier and plan.noise_stddev:
+            raise ValueError("noise_multiplier: found the server's noise and deltas.noise_stddev; expected one of them")
+        if self.noise_multiplier and plan.encoding != "float32":
+            raise ValueError(
+                f"deltas.encoding: found {plan.encoding!r}, whose rounding may pass the clipping bound; where the "
+                "server adds the noise use 'float32'"
+            )
+
+    def _check_buffered(self) -> None:
+        if self.goal is None:
+            raise ValueError("goal: found none; a buffered round closes when its buffer holds that many deltas")
+        if self.marginals is not None:
+            raise ValueError(
+                "marginals: found a plan in a buffered round; counts are of no model, collect them in another"
+            )
+        if self.averaging != "mean" or self.weighting != "uniform":
+            raise ValueError(
+                "weighting, averaging: a buffered round weighs by staleness only; use 'uniform' and 'mean'"
+            )
+        if self.sampling is not None:
+            raise ValueError("sampling: found a plan in a buffered round, which takes whoever is ready; leave it out")
+
+    def _check_sampling(self, plan: SamplingPlan) -> None:
+        if self.goal is None and plan.rate is None:
+            raise ValueError("sampling.rate, goal: found neither; expected a rate, or a goal to ask enough devices for")
+        if not plan.amplified:
+            return
+        if self.goal is not None:
+            raise ValueError(
+                f"goal: found {self.goal}; an amplified round takes whoever was sampled until its deadline"
+            )
+        if self.minimum != 1:
+            raise ValueError(f"minimum: found {self.minimum}; an amplified round releases however few answered, use 1")
+        if self.marginals is not None and (self.marginals.trust, self.marginals.mode) != ("central", "bounded"):
+            raise ValueError("marginals: amplification holds where the server adds the noise to bounded counts only")
+        if self.deltas is not None and not self.noise_multiplier:
+            raise ValueError("noise_multiplier: found 0; amplified accounting of deltas needs the server's noise")
 
 
 PRESETS: dict[str, RoundSettings] = {

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from secrets import token_hex
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from device_sdk.wire.messages import WHOLE
+from server.privacy.charges import charge_for
+from server.privacy.ledger import check_population
+from server.privacy.population import charge_population
 from server.problems import Refusal
 from server.registry.publications import current_version
+from server.rounds.release_keys import Caps
+from server.rounds.sampling import new_sample
 from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState, check
 from server.secure_aggregation.store import list_groups
@@ -48,12 +54,16 @@ def create_round(connection: Connection, settings: RoundSettings, now: float) ->
     return round_id
 
 
-def open_round(connection: Connection, round_id: str, now: float) -> None:
-    """Open a planned round on what is current. Raises Refusal (409) while another round is open."""
+def open_round(connection: Connection, round_id: str, now: float, caps: Caps | None = None) -> None:
+    """Open a planned round on what is current: who is asked is drawn, and where accounting is amplified, all who may be
+    are charged, within the caps. Raises Refusal (409): ``round_open`` while another round is, ``privacy_cap``,
+    ``no_devices``."""
     other = connection.execute(select(rounds.c.id).where(rounds.c.state == RoundState.OPEN)).scalar()
     if other is not None:
         raise Refusal(409, "round_open", f"round {other} is open; close or abandon it first", "state")
     row = find_round(connection, round_id)
+    check(RoundState(row.state), RoundState.OPEN)
+    sampled = _sample(connection, row, now, caps)
     transition(connection, row, RoundState.OPEN, now)
     connection.execute(
         update(rounds)
@@ -63,18 +73,50 @@ def open_round(connection: Connection, round_id: str, now: float) -> None:
             base_marginals=int(current_version(connection, "marginals")),
             opened_at=now,
             deadline=now + read_settings(row).seconds,
+            **sampled,
         )
     )
 
 
-def follow_up(connection: Connection, row: Row[Any], now: float) -> str | None:
+def _sample(connection: Connection, row: Row[Any], now: float, caps: Caps | None) -> dict[str, Any]:
+    settings = read_settings(row)
+    if settings.sampling is None:
+        return {}
+    sample = new_sample(connection, settings.sampling, settings.goal, now)
+    if not sample.eligible:
+        raise Refusal(
+            409, "no_devices", "no device is enrolled that could be asked; sample once there are some", "sampling"
+        )
+    if settings.amplified:
+        if caps is None:
+            raise Refusal(409, "privacy_cap", "an amplified round opens only where the caps of its server are known")
+        charges = {stream: charge_for(stream, settings) for stream in settings.streams}
+        for stream, charge in charges.items():
+            check_population(connection, stream, charge, caps.streams.get(stream, math.inf), caps.delta, now)
+        for stream, charge in charges.items():
+            charge_population(
+                connection,
+                round_id=row.id,
+                stream=stream,
+                charge=charge,
+                eligible=sample.eligible,
+                eligible_at=now,
+                now=now,
+            )
+    return {"sampling_key": sample.key, "sampling_threshold": sample.threshold, "eligible": sample.eligible}
+
+
+def follow_up(connection: Connection, row: Row[Any], now: float, caps: Caps | None = None) -> str | None:
     """Open the next of the rounds like one that has ended, where more are to come and no other round is open. Returns
-    its id."""
+    its id; a round that must not open stays planned, and its note says why."""
     settings = read_settings(row)
     if settings.rounds == 1 or connection.execute(select(rounds.c.id).where(rounds.c.state == RoundState.OPEN)).first():
         return None
     round_id = create_round(connection, settings.model_copy(update={"rounds": settings.rounds - 1}), now)
-    open_round(connection, round_id, now)
+    try:
+        open_round(connection, round_id, now, caps)
+    except Refusal as error:  # it was refused before anything of it was written
+        connection.execute(update(rounds).where(rounds.c.id == round_id).values(note=error.detail))
     return round_id
 
 
@@ -128,6 +170,7 @@ def view(connection: Connection, row: Row[Any]) -> dict[str, Any]:
         "base_marginals": row.base_marginals,
         "opened_at": row.opened_at,
         "deadline": row.deadline,
+        "eligible": row.eligible,
         "reports": {"marginals": row.marginals_reports, "deltas": row.deltas_reports},
         "model_version": row.model_version,
         "teacher_version": None

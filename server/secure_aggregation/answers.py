@@ -26,6 +26,7 @@ from server.devices.enrolment import find_device
 from server.problems import Refusal
 from server.registry.marginals import find_marginals
 from server.rounds.reports import affordable, check_open, close_if_full
+from server.rounds.sampling import check_sampled
 from server.rounds.settings import RoundSettings
 from server.rounds.store import find_round, read_settings
 from server.secure_aggregation import checks, store
@@ -70,15 +71,16 @@ def join(
     """Take a device's keys; it is in a group as soon as enough others have joined. Returns its receipt and whether that
     closed the round.
 
-    Raises Refusal: 409 ``replayed``, ``message_conflict``, ``round_closed``, ``not_collected``, ``busy``,
-    ``other_words``; 403 ``privacy_cap``; 404 ``unknown_round``; 422 ``bad_message``.
+    Raises Refusal: 409 ``replayed``, ``message_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``,
+    ``busy``, ``other_words``; 403 ``privacy_cap``; 404 ``unknown_round``; 422 ``bad_message``.
     """
     spend_nonce(connection, sender, now)
     if (known := _repeated(connection, sender, envelope)) is not None:
         return known, False
     row = find_round(connection, envelope.round_id)
     settings = _settings(row)
-    check_open(row, settings, "marginals")
+    check_open(row, settings, "marginals", now)
+    check_sampled(connection, row, sender.device_id)
     if store.is_busy(connection, sender.device_id):
         raise Refusal(409, "busy", "this device is in a group of another round; finish that first", "device_id")
     if envelope.message.words_digest != find_marginals(connection, 0).words_digest:

@@ -33,6 +33,7 @@ __all__ = [
     "models",
     "nonces",
     "operators",
+    "population_charges",
     "publications",
     "release_keys",
     "releases",
@@ -61,6 +62,8 @@ devices = Table(
     Column("revoked_at", Float),
     # Name of the token that let it in; none is the server's own.
     Column("enrolment_token", String(64)),
+    # When it last checked in, to the hour.
+    Column("seen_at", Float, index=True),
 )
 
 nonces = Table(
@@ -122,6 +125,11 @@ rounds = Table(
     Column("marginals_version", ForeignKey("marginals.version")),
     Column("evaluation", JSON),
     Column("note", String, nullable=False),
+    # Who is asked, where not everybody is: the key of the draw, and the number below which it must be. How many devices
+    # there were to ask.
+    Column("sampling_key", LargeBinary(32)),
+    Column("sampling_threshold", BigInteger),
+    Column("eligible", Integer),
     CheckConstraint(
         "state IN ('planned', 'open', 'closing', 'aggregated', 'evaluated', 'published', 'abandoned')", name="state"
     ),
@@ -152,6 +160,10 @@ reports = Table(
     # Raw contributions: a marginal report's counts, or a delta's blob. Cleared once the round is aggregated.
     Column("counts", JSON(none_as_null=True)),
     Column("blob", String),
+    # What weighs a delta: models published since its own, and what the device told of its learning.
+    Column("staleness", Integer, nullable=False, server_default="0"),
+    Column("loss", Float),
+    Column("word_error", Float),
     UniqueConstraint("device_id", "round_id", "stream"),
     Index(None, "round_id", "stream"),
     CheckConstraint("stream IN ('marginals', 'deltas')", name="stream"),
@@ -181,6 +193,31 @@ ledger = Table(
     Column("charged_at", Float, nullable=False),
     UniqueConstraint("report_id", "draw"),
     Index(None, "device_id", "stream"),
+)
+
+population_charges = Table(
+    "population_charges",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("round_id", ForeignKey("rounds.id"), nullable=False),
+    Column("stream", String(16), nullable=False),
+    Column("draw", Integer, nullable=False),
+    # Charged is who was enrolled, and not revoked, at that time; so many there were.
+    Column("eligible", Integer, nullable=False),
+    Column("eligible_at", Float, nullable=False),
+    Column("sampling", Float, nullable=False),
+    # As in the ledger, before sampling.
+    Column("mechanism", String(32), nullable=False),
+    Column("trust", String(16), nullable=False),
+    Column("sensitivity", Float, nullable=False),
+    Column("scale", Float, nullable=False),
+    Column("coordinates", Integer, nullable=False),
+    Column("delta", Float, nullable=False),
+    Column("epsilon", Float, nullable=False),
+    Column("squared_ratio", Float, nullable=False),
+    Column("unbounded", Boolean, nullable=False),
+    Column("charged_at", Float, nullable=False),
+    UniqueConstraint("round_id", "stream", "draw"),
 )
 
 release_keys = Table(

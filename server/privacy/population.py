@@ -1,0 +1,99 @@
+"""Charges of amplified rounds: one line a round and stream, for everyone who was eligible when it opened.
+
+Who was asked must stay unknown for the amplification to hold, so nobody is charged for having been asked: the whole
+population is, when the round opens, whether its devices report or not and whatever becomes of the round. Who that is
+follows from when devices were enrolled and revoked, so a million devices take one line. Append-only like the ledger.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, func, insert, select
+
+from server.privacy.charges import LEDGER_FIELDS, Charge
+from server.rounds import sampling
+from server.storage.schema import devices, population_charges
+
+__all__ = ["by_device", "charge_population", "first_enrolled", "lines", "spent_as_population"]
+
+_PARAMETERS = (*LEDGER_FIELDS, "sampling")
+
+
+def charge_population(
+    connection: Connection,
+    *,
+    round_id: str,
+    stream: str,
+    charge: Charge,
+    eligible: int,
+    eligible_at: float,
+    now: float,
+    draw: int = 1,
+) -> None:
+    """Append one line, in the caller's transaction: the ``eligible`` devices that there were at ``eligible_at``, when
+    the round opened, are charged. draw: 1 then, one more for every other draw of the round's noise."""
+    values = {name: value for name, value in asdict(charge).items() if name in _PARAMETERS}
+    row = values | {"round_id": round_id, "stream": stream, "eligible": eligible, "draw": draw}
+    connection.execute(insert(population_charges).values(**row, eligible_at=eligible_at, charged_at=now))
+
+
+def spent_as_population(connection: Connection, device_id: str, stream: str) -> Counter[Charge]:
+    """Charges of the rounds that a device was eligible for, and how often each was made."""
+    columns = [population_charges.c[name] for name in _PARAMETERS]
+    joined = population_charges.join(devices, and_(*sampling.eligible_at(population_charges.c.eligible_at)))
+    query = (
+        select(*columns, func.count().label("times"))
+        .select_from(joined)
+        .where(devices.c.id == device_id, population_charges.c.stream == stream)
+        .group_by(*columns)
+    )
+    return Counter({_charge(row): row.times for row in connection.execute(query)})
+
+
+def by_device(connection: Connection) -> dict[tuple[str, str], Counter[Charge]]:
+    """(device, stream) -> what it was charged as one of the population; empty without amplified rounds."""
+    found: dict[tuple[str, str], Counter[Charge]] = {}
+    rounds = lines(connection)
+    if not rounds:
+        return found
+    histories: dict[tuple[int, ...], dict[str, Counter[Charge]]] = {}
+    for device in connection.execute(select(devices.c.id, devices.c.enrolled_at, devices.c.revoked_at)):
+        own = tuple(
+            index
+            for index, row in enumerate(rounds)
+            if device.enrolled_at <= row.eligible_at
+            and (device.revoked_at is None or device.revoked_at >= row.eligible_at)
+        )
+        if own not in histories:  # a million devices share few of them
+            histories[own] = _by_stream([rounds[index] for index in own])
+        for stream, charges in histories[own].items():
+            found[device.id, stream] = charges
+    return found
+
+
+def first_enrolled(connection: Connection, now: float) -> str | None:
+    """The eligible device that has been there longest: whatever others were charged as population, it was, too."""
+    query = (
+        select(devices.c.id).where(*sampling.eligible_at(now)).order_by(devices.c.enrolled_at, devices.c.id).limit(1)
+    )
+    found: str | None = connection.execute(query).scalar()
+    return found
+
+
+def lines(connection: Connection) -> list[Row[Any]]:
+    """All of them, the oldest first."""
+    return list(connection.execute(select(population_charges).order_by(population_charges.c.id)))
+
+
+def _by_stream(rows: list[Row[Any]]) -> dict[str, Counter[Charge]]:
+    found: dict[str, Counter[Charge]] = {}
+    for row in rows:
+        found.setdefault(row.stream, Counter())[_charge(row)] += 1
+    return found
+
+
+def _charge(row: Any) -> Charge:
+    return Charge(**{name: getattr(row, name) for name in _PARAMETERS})
