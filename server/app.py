@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from server.openapi import document
 from server.problems import Refusal
 from server.registry.initial import InitialModel
 from server.requests import Limited, Watched
@@ -46,9 +47,6 @@ def create_app(
             yield
 
     app = FastAPI(
-        title="idiolect server",
-        description="Devices check in, send bounded and noised contributions, and fetch models and marginals.",
-        version="1",
         lifespan=lifespan,
         dependencies=[Depends(authorize)],
         # Served as a route of ours, with a row in the authorization table. Its viewers load scripts from elsewhere.
@@ -56,6 +54,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
+    app.openapi = document  # type: ignore[method-assign]
     app.state.service = own
     for routes in (devices, secure_aggregation, updates, operators, canaries, accounts, health, dashboard):
         app.include_router(routes.router)

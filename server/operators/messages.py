@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from device_sdk.wire.messages import Identifier
+from server.canaries.settings import CanarySettings
 from server.operators.roles import Role
 from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState
@@ -17,6 +18,9 @@ from server.rounds.states import RoundState
 __all__ = [
     "ActionEntry",
     "Actions",
+    "Canaries",
+    "Canary",
+    "CanaryRequest",
     "DeviceEntry",
     "DeviceRevoked",
     "Devices",
@@ -72,6 +76,14 @@ class MarginalPush(Request):
     probabilities: str
     note: str = ""
     publish: bool = True
+
+
+class CanaryRequest(Request):
+    """A registered model that some of the devices are to get first. settings: None for the server's own."""
+
+    version: Identifier
+    settings: CanarySettings | None = None
+    note: str = ""
 
 
 class OperatorRequest(Request):
@@ -279,6 +291,36 @@ class MarginalsWords(MarginalsVersion):
 
     words: int
     top: list[Word]
+
+
+class CanaryArm(Answer):
+    """seen: devices of it that checked in; watched: for long enough to be counted; failed: of these."""
+
+    seen: int
+    watched: int
+    failed: int
+
+
+class Canary(Answer):
+    """A model that some devices got first. base: what the others have; looks: how often it was judged."""
+
+    version: str
+    base: str
+    state: Literal["running", "promoted", "rolled_back"]
+    settings: dict[str, Any]
+    started_at: float
+    ended_at: float | None
+    looks: int
+    arms: dict[str, CanaryArm]
+    figures: dict[str, Any]
+    note: str
+
+
+class Canaries(Answer):
+    """running: the version of the one that runs; the newest first."""
+
+    running: str | None
+    canaries: list[Canary]
 
 
 class DeviceEntry(Answer):

@@ -18,7 +18,7 @@ from device_sdk.wire.messages import Message, Problem
 from server.problems import Refusal
 from server.service import Service
 
-__all__ = ["answer", "body_reader", "parse", "plain", "problem", "refused", "service"]
+__all__ = ["answer", "body_reader", "finite", "parse", "plain", "problem", "refused", "service"]
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -95,14 +95,15 @@ def answer(message: Message, *, status: int = 200, headers: dict[str, str] | Non
 
 def plain(content: Any, status: int = 200) -> Response:
     """An operators' answer: plain JSON, infinite numbers as the string ``Infinity``."""
-    return JSONResponse(_finite(content), status)
+    return JSONResponse(finite(content), status)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """JSON has no infinite numbers: they are told by name."""
     if isinstance(value, dict):
-        return {name: _finite(entry) for name, entry in value.items()}
+        return {name: finite(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -12,31 +12,21 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict
 
-from device_sdk.wire.messages import Identifier
 from server.canaries import conduct, store
 from server.canaries.settings import CanarySettings
 from server.operators.actions import record
+from server.operators.messages import CanaryRequest
 from server.registry.models import find_model
 from server.registry.retention import check_present
 from server.routes.authorization import operator_of
 from server.routes.bodies import body_reader, parse, plain, service
 
-__all__ = ["CanaryRequest", "router"]
+__all__ = ["router"]
 
 router = APIRouter(prefix="/v1/operator/canary")
 
 Small = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes))]
-
-
-class CanaryRequest(BaseModel):
-    """A registered model that some of the devices are to get first. settings: None for the server's own."""
-
-    model_config = ConfigDict(extra="forbid")
-    version: Identifier
-    settings: CanarySettings | None = None
-    note: str = ""
 
 
 @router.get("")

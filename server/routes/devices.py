@@ -6,7 +6,7 @@ from typing import Annotated
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import Response
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import CheckIn, DeltaHeader, Enrol, Enrolled, MarginalReport
@@ -23,6 +23,7 @@ from server.rounds import check_in as checking
 from server.rounds.reports import Contribution, accept
 from server.rounds.store import find_round, read_settings
 from server.routes.bodies import answer, body_reader, parse, refused, service
+from server.routes.downloads import Download
 from server.routes.senders import check_addressed, check_claimed, sender_of
 from server.service import Service
 from server.storage.schema import reports
@@ -139,7 +140,7 @@ def get_model(request: Request, version: str) -> Response:
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers={"ETag": etag})
     path = own.blobs.file(model_registry.blob_name(row.sha256))
-    return FileResponse(path, headers={"ETag": etag}, media_type="application/octet-stream")
+    return Download(path, headers={"ETag": etag}, media_type="application/octet-stream")
 
 
 @router.get("/marginals/{version}")

@@ -1,0 +1,240 @@
+"""The OpenAPI document: whole, true to what the server answers, and with examples that the server understands."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from jsonschema import Draft202012Validator
+
+from server.aggregation.weights_file import dump_weights
+from server.app import create_app
+from server.openapi import document
+from server.openapi.operations import OPERATIONS
+from server.openapi.problems import PROBLEMS
+from server.routes.authorization import TABLE
+from server.updates.roots import create
+from server.updates.settings import UpdateSettings
+from tests.server.parties import ENROLMENT, HEADERS, Operator, Party, initial, settings
+from tests.server.secure_aggregation.members import PLAN, Member
+
+OPERATION_NAMES = ("get", "post")
+DOCUMENT = document()
+
+
+def validator(schema: dict[str, Any]) -> Draft202012Validator:
+    return Draft202012Validator({"components": DOCUMENT["components"], **schema})
+
+
+def contents() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every content of the document, with where it is."""
+    for path, methods in DOCUMENT["paths"].items():
+        for method, told in methods.items():
+            parts = [("request", told["requestBody"])] if "requestBody" in told else []
+            for status, answer in [*parts, *told["responses"].items()]:
+                for media, content in answer.get("content", {}).items():
+                    yield f"{method} {path} {status} {media}", content
+
+
+def test_it_is_a_valid_document() -> None:
+    validate = pytest.importorskip("openapi_spec_validator").validate
+    validate(DOCUMENT)
+
+
+def test_it_has_every_route_but_the_web_pages() -> None:
+    found = {(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods}
+    assert found == OPERATIONS.keys() == {row for row in TABLE if row[1] != "/" and not row[1].startswith("/dashboard")}
+
+
+def test_everything_has_examples_that_fit() -> None:
+    count = 0
+    for where, content in contents():
+        assert content["examples"], where
+        for example in content["examples"].values():
+            if "json" in where:
+                errors = list(validator(content["schema"]).iter_errors(example["value"]))
+                assert not errors, (where, errors[0].message)
+            count += 1
+    assert count > 300
+
+
+def test_every_problem_is_one_of_some_route() -> None:
+    used = {name for operation in OPERATIONS.values() for name in operation.refuses}
+    unused = PROBLEMS.keys() - used - {"too_many_requests", "internal", "no_such_route"}
+    assert unused == set()
+
+
+def test_every_code_of_the_source_is_told() -> None:
+    """What raises a Refusal with a literal code raises one that the document knows, with that status."""
+    told = {(refusal.status, refusal.code) for refusal in PROBLEMS.values()}
+    root = Path(__file__).parents[3] / "server"
+    found: set[tuple[int, str]] = set()
+    for path in root.rglob("*.py"):
+        if "openapi" not in path.parts:
+            pattern = r'Refusal\(\s*([0-9]{3}),\s*"([a-z_]+)"'
+            found |= {(int(status), code) for status, code in re.findall(pattern, path.read_text())}
+    assert len(found) > 40
+    assert found - told <= {(403, "no_rule")}
+
+
+def test_bytes_are_told_as_base64() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    key = schemas["KeyAdvertisement"]["properties"]["identity_key"]
+    assert (key["minLength"], key["maxLength"], key["contentEncoding"]) == (44, 44, "base64")
+    assert "binary" not in json.dumps(schemas)
+
+
+class Watch:
+    """A client that holds every answer against the document."""
+
+    def __init__(self, http: Any) -> None:
+        self.http = http
+        self.seen: set[tuple[str, str, int]] = set()
+        patterns = ((re.sub(r"\{[a-z_]+\}", "[^/]+", path), path) for _, path in OPERATIONS)
+        self.paths = sorted(set(patterns), key=lambda pair: pair[1].count("{"))
+
+    def request(self, method: str, url: str, **content: Any) -> Any:
+        answer = self.http.request(method, url, **content)
+        path = next(path for pattern, path in self.paths if re.fullmatch(pattern, url.partition("?")[0]))
+        told = DOCUMENT["paths"][path][method.lower()]["responses"]
+        assert str(answer.status_code) in told, (method, url, answer.status_code, answer.text)
+        described = told[str(answer.status_code)]
+        if "content" in described:
+            media = answer.headers["content-type"].partition(";")[0]
+            assert media in described["content"], (method, url, media)
+            if media == "application/json":
+                validator(described["content"][media]["schema"]).validate(answer.json())
+            if not answer.is_success and media == "application/json" and answer.status_code != 503:
+                assert answer.json()["code"] in described["content"][media]["examples"], (url, answer.text)
+        self.seen.add((method, path, answer.status_code))
+        return answer
+
+    def get(self, url: str, **content: Any) -> Any:
+        return self.request("GET", url, **content)
+
+    def post(self, url: str, **content: Any) -> Any:
+        return self.request("POST", url, **content)
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    create(tmp_path / "keys", keys=1, threshold=1, days=10.0, root_passphrase=None, passphrase=None)
+    updates = UpdateSettings(tmp_path / "keys" / "server")
+    app = create_app(settings(tmp_path, updates=updates), initial())
+    with TestClient(app, raise_server_exceptions=False) as http:
+        yield Watch(http)
+
+
+def test_the_server_answers_as_the_document_says(watch: Watch) -> None:
+    """A walk through every route, each with an answer that is a success, and with many that are not."""
+    operator, device = Operator(watch), Party(watch).enrol()
+    watch.post("/v1/enrol", json={"token": "nothing", "public_key": "x"})
+    watch.post("/v1/enrol", json={"token": ENROLMENT, "public_key": "x"})
+    watch.post("/v1/check-in", content=b"{}")
+    device.post("/v1/check-in", b"{}")
+    opened = operator.open(deltas={})
+    assert device.check_in().json()["round"]["round_id"] == opened
+    for _ in range(2):
+        device.send_counts(opened, {1: 256})
+        device.send_delta(opened)
+    device.send_delta("r0-none")
+    device.send_counts(opened, {1: 10**6}, report_id="other")
+    watch.post("/v1/operator/rounds", json={}, headers=HEADERS)
+    watch.post("/v1/operator/rounds", json={"settings": {"goal": 0}}, headers=HEADERS)
+    closed = operator.close(opened)
+    watch.post(f"/v1/operator/rounds/{opened}/open", headers=HEADERS)
+    planned = operator.post("rounds", json={"open": False})["id"]
+    operator.post(f"rounds/{planned}/open")
+    operator.post(f"rounds/{planned}/abandon")
+    for path in ("me", "status", "privacy", "rounds", f"rounds/{opened}", "models", "marginals", "marginals/1"):
+        operator.get(path)
+        watch.get(f"/v1/operator/{path}")
+    for path in ("rounds?limit=0", "rounds/none", "marginals/9", "marginals/x"):
+        watch.get(f"/v1/operator/{path}", headers=HEADERS)
+
+    model = closed["model_version"]
+    whole = watch.get(f"/v1/models/{model}")
+    etag = {"If-None-Match": whole.headers["etag"]}
+    watch.get(f"/v1/models/{model}", headers=etag)
+    watch.get(f"/v1/models/{model}", headers={"Range": "bytes=5-9"})
+    beyond = watch.get(f"/v1/models/{model}", headers={"Range": "bytes=99999999-"})
+    assert (beyond.status_code, beyond.headers["content-range"]) == (416, f"bytes */{len(whole.content)}")
+    assert watch.get(f"/v1/models/{model}", headers={"Range": "bytes=a-b"}).status_code == 400
+    watch.get("/v1/models/none")
+    watch.get("/v1/marginals/1")
+    watch.get("/v1/marginals/9")
+    watch.get("/v1/updates/timestamp.json")
+    watch.get("/v1/updates/nothing")
+    if ("GET", "/v1/models/{version}/from/{base}") in OPERATIONS:
+        watch.get(f"/v1/models/{model}/from/base-1")
+        watch.get(f"/v1/models/{model}/from/none")
+
+    weights = dump_weights(initial(seed=3).weights)
+    watch.post("/v1/operator/models/pushed?published=false", content=weights, headers=HEADERS)
+    watch.post("/v1/operator/models/bad", content=b"x", headers=HEADERS)
+    operator.post("canary", json={"version": "pushed"})
+    watch.post("/v1/operator/canary", json={"version": "pushed"}, headers=HEADERS)
+    operator.get("canary")
+    operator.post("canary/roll-back")
+    watch.post("/v1/operator/canary/roll-back", headers=HEADERS)
+    operator.post("canary", json={"version": "pushed"})
+    operator.post("canary/promote?force=true")
+    operator.post("models/base-1/publish")
+    watch.post("/v1/operator/models/none/publish", headers=HEADERS)
+    probabilities = b64encode(np.full(40, 1 / 40, "<f8").tobytes()).decode()
+    operator.post("marginals", json={"probabilities": probabilities})
+    watch.post("/v1/operator/marginals", json={"probabilities": "AAAA"}, headers=HEADERS)
+    operator.post("marginals/1/publish")
+
+    anna = operator.post("operators", json={"name": "anna", "role": "viewer"})["token"]
+    watch.post("/v1/operator/operators", json={"name": "anna", "role": "viewer"}, headers=HEADERS)
+    watch.post("/v1/operator/rounds", json={}, headers={"Authorization": f"Bearer {anna}"})
+    operator.get("operators")
+    operator.post("operators/anna/revoke")
+    watch.post("/v1/operator/operators/none/revoke", headers=HEADERS)
+    token = operator.post("enrolment-tokens", json={"name": "one", "uses": 1})["token"]
+    operator.get("enrolment-tokens")
+    for _ in range(2):
+        watch.post("/v1/enrol", json={"token": token, "public_key": Party(watch).public})
+    operator.post("enrolment-tokens/one/revoke")
+    watch.post("/v1/enrol", json={"token": token, "public_key": Party(watch).public})
+    operator.get("devices")
+    operator.post(f"devices/{device.id}/revoke")
+    watch.post("/v1/operator/devices/none/revoke", headers=HEADERS)
+    device.check_in()
+    operator.get("actions")
+    for path in ("/healthz", "/readyz", "/openapi.json"):
+        watch.get(path)
+    watch.get("/metrics", headers=HEADERS)
+    watch.get("/metrics")
+
+    group = operator.open(marginals=PLAN, minimum=2, groups={"size": 3})
+    members = [Member(Party(watch).enrol(), group, np.arange(40, dtype=np.int64)) for _ in range(3)]
+    watch.post(f"/v1/rounds/{group}/aggregation", content=b"{}")
+    for member in members:
+        member.join()
+        member.join()
+    watch.post(f"/v1/rounds/{group}/aggregation/nonsense", content=b"{}")
+    for _ in range(4):
+        for member in members:
+            member.step()
+
+    succeeded = {(method, path) for method, path, status in watch.seen if status < 300}
+    missing = OPERATIONS.keys() - succeeded
+    assert missing <= {("GET", "/v1/models/{version}/from/{base}")}
+    assert {status for _, _, status in watch.seen} >= {200, 201, 206, 304, 401, 403, 404, 409, 416, 422}
+
+
+def test_the_examples_of_operators_requests_are_taken(watch: Watch) -> None:
+    """A server that is given the documents' own examples understands them."""
+    for path in ("rounds", "operators", "enrolment-tokens"):
+        told = DOCUMENT["paths"][f"/v1/operator/{path}"]["post"]["requestBody"]["content"]["application/json"]
+        for example in told["examples"].values():
+            assert watch.post(f"/v1/operator/{path}", json=example["value"], headers=HEADERS).status_code == 201
