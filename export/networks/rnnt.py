@@ -93,7 +93,15 @@ class RNNT(nn.Module):
                 named |= {f"{name}.{layer}.W": w, f"{name}.{layer}.R": r, f"{name}.{layer}.B": b}
         named |= {public: self.get_parameter(own) for public, own in _PLAIN.items()}
         order = a.constant_shapes() | a.parameter_shapes()
-        return {name: named[name].detach().to(torch.float32).numpy().copy() for name in order}
+        return {name: named[name].detach().to(torch.float32).cpu().numpy().copy() for name in order}
+
+    def parameters_of(self, name: str) -> list[nn.Parameter]:
+        """What a public parameter is made of here: an LSTM's merged bias has two, all others one."""
+        if name in _PLAIN:
+            return [self.get_parameter(_PLAIN[name])]
+        network, layer, part = name.split(".")
+        own = {"W": _PARTS[:1], "R": _PARTS[1:2], "B": _PARTS[2:]}[part]
+        return [self.get_parameter(f"{network}.{each}_l{layer}") for each in own]
 
     def to_gradients(self) -> dict[str, Array]:
         """What the last backward pass left, by public parameter name, float32, LSTMs in ONNX layout; 0 where nothing.

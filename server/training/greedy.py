@@ -15,17 +15,18 @@ from device_sdk.bundle.architecture import BLANK
 from export.networks.rnnt import RNNT
 from server.training.data import Example, collate
 
-__all__ = ["ctc_greedy", "greedy", "word_errors"]
+__all__ = ["ctc_greedy", "distance", "greedy", "word_errors"]
 
 
 @torch.no_grad()
 def greedy(network: RNNT, features: Sequence[NDArray[np.floating]], most_per_frame: int = 4) -> list[list[int]]:
     """Token ids of each utterance [F, M]; at most ``most_per_frame`` tokens a frame."""
-    batch = collate([(f.astype(np.float32), []) for f in features], network.architecture.subsampling_factor)
+    device = network.mean.device
+    batch = collate([(f.astype(np.float32), []) for f in features], network.architecture.subsampling_factor).to(device)
     encoded = network.encode(batch.features)
     size = encoded.shape[0]
     result: list[list[int]] = [[] for _ in range(size)]
-    started = torch.full((size, 1), BLANK)
+    started = torch.full((size, 1), BLANK, device=device)
     output, state = network.predictor(network.embedding(started))
     predicted = network.joiner_predictor(output)[:, 0]
     for frame in range(encoded.shape[1]):
@@ -67,12 +68,12 @@ def word_errors(
         for example, text in zip(chosen, decode([example.features for example in chosen]), strict=True):
             truth = example.text.split()
             tally = errors.setdefault(example.source, [0, 0])
-            tally[0] += _distance(truth, text.split())
+            tally[0] += distance(truth, text.split())
             tally[1] += len(truth)
     return {source: wrong / max(1, total) for source, (wrong, total) in sorted(errors.items())}
 
 
-def _distance(truth: Sequence[str], found: Sequence[str]) -> int:
+def distance(truth: Sequence[str], found: Sequence[str]) -> int:
     """Levenshtein distance over words."""
     row = list(range(len(found) + 1))
     for index, word in enumerate(truth, 1):

@@ -10,8 +10,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import soxr
@@ -216,6 +217,15 @@ def _prepare(mixture: Mixture) -> None:
     global _mixture
     os.nice(5)
     _mixture = mixture
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A run that is killed leaves nobody to tell this process that no more shards are wanted."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _make(path: str, seed: int, index: int, count: int) -> None:

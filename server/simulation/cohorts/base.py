@@ -112,7 +112,7 @@ def _plan(
         shard=max(40, min(stage.shard, round(_SHARD_A_MINUTE * minutes * stage.share))),
         window=stage.window,
         batch=40,
-        frames=12_000,
+        seconds=120.0,
         threads=threads,
     )
     return recipe, mixture

@@ -104,7 +104,7 @@ def train_recogniser(data: Path, meetings: Sequence[Meeting], settings: BaseSett
         shard=settings.shard,
         window=6,
         batch=40,
-        frames=12_000,
+        seconds=120.0,
         threads=settings.threads,
         snapshot_minutes=15.0,
     )

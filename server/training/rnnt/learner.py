@@ -30,25 +30,27 @@ class Learner(nn.Module):
         for linear in (self.ctc_hidden, self.ctc_output, self.network.joiner_encoder, self.network.joiner_predictor):
             nn.init.xavier_uniform_(linear.weight)
 
-    def flat_loss(self, hidden: Tensor, batch: Batch, letters: Tensor) -> Tensor:
-        """Cross-entropy per frame against tokens spread over the utterance in proportion to their ``letters`` [V]."""
-        targets = flat_targets(batch, letters)
-        return nn.functional.nll_loss(self.ctc_log_probs(hidden).transpose(1, 2).contiguous(), targets)
+    def flat_loss(self, hidden: Tensor, batch: Batch, letters: Tensor) -> tuple[Tensor, float]:
+        """Cross-entropy, summed over the frames that have a guess, against tokens spread over the utterance in
+        proportion to their ``letters`` [V]; and how many frames have one."""
+        targets = flat_targets(batch, letters).to(hidden.device)
+        scores = self.ctc_log_probs(hidden).transpose(1, 2).contiguous()
+        return nn.functional.nll_loss(scores, targets, reduction="sum"), float((targets >= 0).sum())
 
     def ctc_loss(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Mean negative log-likelihood per token of the encoder's output [B, T, H]."""
+        """Negative log-likelihood of the encoder's output [B, T, H], summed over utterances."""
         scores = self.ctc_log_probs(hidden)
         losses = nn.functional.ctc_loss(
             scores.transpose(0, 1), batch.tokens, batch.frames, batch.lengths, BLANK, "none", zero_infinity=True
         )
-        return losses.sum() / batch.lengths.sum()
+        return losses.sum()
 
     def ctc_log_probs(self, hidden: Tensor) -> Tensor:
         scores: Tensor = self.ctc_output(torch.tanh(self.ctc_hidden(hidden)))
         return scores.float().log_softmax(-1)
 
     def rnnt_loss(self, hidden: Tensor, batch: Batch, dtype: torch.dtype, pruning: float) -> Tensor:
-        """Mean negative log-likelihood per token."""
+        """Negative log-likelihood, summed over utterances."""
         network = self.network
         losses = rnnt_loss(
             network.joiner_encoder(hidden).float(),
@@ -61,7 +63,7 @@ class Learner(nn.Module):
             dtype=dtype,
             pruning=pruning,
         )
-        return losses.sum().float() / batch.lengths.sum()
+        return losses.sum().float()
 
     @torch.no_grad()
     def begin_transducer(self) -> None:
@@ -79,6 +81,7 @@ def flat_targets(batch: Batch, letters: Tensor, delay: int = 2, edge: int = 3) -
     Tokens share the speech in proportion to their letters; ``edge`` frames at both ends are taken as silence (blank at
     the beginning), and everything comes ``delay`` frames late, since the encoder hears no future. -100: no guess.
     """
+    batch = batch.to(torch.device("cpu"))
     targets = torch.full((batch.features.shape[0], int(batch.frames.max())), -100)
     for row, (frames, length) in enumerate(zip(batch.frames.tolist(), batch.lengths.tolist(), strict=True)):
         tokens = batch.tokens[row, :length]

@@ -1,14 +1,65 @@
-"""The log of a run, one JSON line a record."""
+"""What a run tells: a log with one JSON line a record, a progress bar, TensorBoard."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["append_log"]
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from device_sdk.errors import MissingExtraError
+
+__all__ = ["Observer", "TensorBoard", "append_log", "progress_bar"]
+
+
+class Observer(Protocol):
+    """Is told of every step of a process: its number, the share of the budget used, and named figures."""
+
+    def __call__(self, step: int, progress: float, figures: Mapping[str, float]) -> None: ...
+
+
+@contextmanager
+def progress_bar(show: bool = True) -> Iterator[Observer]:
+    """An observer that draws a bar on the terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    with Progress(*columns, TimeElapsedColumn(), disable=not show) as bar:
+        task = bar.add_task("training", total=1.0)
+
+        def observe(step: int, progress: float, figures: Mapping[str, float]) -> None:
+            losses = " ".join(f"{name} {value:.3f}" for name, value in figures.items() if name.startswith("loss/"))
+            bar.update(task, completed=progress, description=f"step {step} {losses.replace('loss/', '')}")
+
+        yield observe
+
+
+class TensorBoard:
+    """An observer that writes what TensorBoard reads. Owns the files; use as a context manager.
+
+    Raises MissingExtraError where tensorboard is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
+        self.writer: Any = SummaryWriter(str(folder))
+
+    def __enter__(self) -> TensorBoard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.writer.close()
+
+    def __call__(self, step: int, progress: float, figures: Mapping[str, float]) -> None:
+        for name, value in figures.items():
+            self.writer.add_scalar(name, value, step)
+        if any(name.startswith("wer/") for name in figures):
+            self.writer.flush()
 
 
 def append_log(path: Path, record: Mapping[str, Any]) -> None:

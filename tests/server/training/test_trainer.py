@@ -70,9 +70,12 @@ def test_training_goes_on_exactly_from_a_checkpoint(tmp_path: Path) -> None:
     for seed in range(6):
         stepped(*straight, seed)
         if seed == 2:
-            save_checkpoint(path, *straight, {"steps": 3})
+            drawn = torch.get_rng_state()
+            save_checkpoint(path, *straight, {"steps": 3}, {"cpu.0": torch.get_rng_state()})
     resumed = built()
-    assert load_checkpoint(path, *resumed)["steps"] == 3
+    state, generators = load_checkpoint(path, *resumed)
+    assert state["steps"] == 3
+    assert torch.equal(generators["cpu.0"], drawn)
     for seed in range(3, 6):
         stepped(*resumed, seed)
     for one, other in zip(straight[0].parameters(), resumed[0].parameters(), strict=True):

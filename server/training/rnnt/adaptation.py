@@ -1,0 +1,73 @@
+"""Going on from a trained RNN-T: more speech of the same kind, a narrower domain, another language.
+
+V: pieces; E: embedding size; J: joiner size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle.architecture import BLANK, Architecture
+from device_sdk.errors import BundleError, ConfigurationError
+from export.networks.rnnt import RNNT
+
+__all__ = ["Start", "freeze"]
+
+_OF_PIECES = ("predictor.embedding", "joiner.output.weight", "joiner.output.bias")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a run goes on from.
+
+    parameters: of the trained network, constants too, by public name. fresh_pieces: the tokenizer is a new one, of any
+    size, so that what belongs to pieces (the embedding [V, E] and the joint's output [V, J], [V]) begins anew and the
+    encoder is first trained by CTC. frozen: names of parameters that stay as they are, or the beginnings of such
+    names up to a dot: ``encoder.0``, ``predictor``, ``joiner.output.bias``.
+    """
+
+    parameters: Mapping[str, NDArray[np.floating]]
+    fresh_pieces: bool = False
+    frozen: Sequence[str] = ()
+
+    def parameters_for(self, architecture: Architecture, seed: int) -> Mapping[str, NDArray[np.floating]]:
+        """The parameters to begin with. Fresh rows are as large as the trained ones; blank keeps its own.
+
+        Raises BundleError where one that is needed is missing.
+        """
+        if not self.fresh_pieces:
+            return self.parameters
+        shapes = architecture.parameter_shapes()
+        generator = np.random.default_rng([seed, 0xF5])
+        fresh = dict(self.parameters)
+        for name in _OF_PIECES:
+            if name not in fresh:
+                raise BundleError(f"weights: {name} is missing; expected the parameters of an RNN-T")
+            old = np.asarray(fresh[name], np.float32)
+            rows = generator.normal(0.0, old[1:].std(0).mean(), shapes[name]) + old[1:].mean()
+            fresh[name] = rows.astype(np.float32)
+            if fresh[name].shape[1:] == old.shape[1:]:
+                fresh[name][BLANK] = old[BLANK]
+        return fresh
+
+
+def freeze(network: RNNT, names: Sequence[str]) -> list[str]:
+    """Leave these parameters as they are from now on; see :class:`Start`. Returns their public names in order.
+
+    Raises ConfigurationError for a name that fits none.
+    """
+    known = list(network.architecture.parameter_shapes())
+    chosen = []
+    for name in names:
+        fitting = [each for each in known if each == name or each.startswith(f"{name}.")]
+        if not fitting:
+            raise ConfigurationError(f"freeze: found {name!r}, expected the beginning of one of {', '.join(known)}")
+        chosen += fitting
+    for name in chosen:
+        for value in network.parameters_of(name):
+            value.requires_grad_(False)
+    return [name for name in known if name in chosen]
