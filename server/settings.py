@@ -22,13 +22,15 @@ THIS_MACHINE = ("127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Upper bounds, in bytes or seconds. delta_overhead: bytes a delta may have beyond its float32 values. free_bytes:
-    with less than that left on its disk the server says that it is not ready."""
+    """Upper bounds, in bytes or seconds. delta_overhead: bytes a delta may have beyond its float32 values.
+    head_seconds, body_seconds: how long the parts of a request may take to arrive. free_bytes: with less than that left
+    on its disk the server says that it is not ready."""
 
     message_bytes: int = 64 * 1024
     report_bytes: int = 4 * 1024 * 1024
     delta_overhead: int = 64 * 1024
     model_bytes: int = 1 << 30
+    head_seconds: float = 20.0
     body_seconds: float = 120.0
     free_bytes: int = 256 * 1024 * 1024
 

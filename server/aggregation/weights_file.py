@@ -69,10 +69,18 @@ def read_metadata(content: bytes) -> dict[str, str]:
     if length > min(HEADER_LIMIT, len(content) - 8):
         raise ProtocolError(f"safetensors: header length {length} does not fit; found {len(content)} bytes in all")
     try:
-        header: Any = json.loads(content[8 : 8 + length])
+        header: Any = json.loads(content[8 : 8 + length], object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError("safetensors: the header is not JSON") from error
+        raise ProtocolError("safetensors: the header is not JSON, or names something twice") from error
     metadata = header.get("__metadata__", {}) if isinstance(header, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise ProtocolError("safetensors: __metadata__ must be an object of strings")
     return metadata
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. ValueError: a name is there twice, so that one reader may take the first and another the last."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name twice")
+    return found

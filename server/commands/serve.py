@@ -201,6 +201,7 @@ def run(
     import uvicorn
 
     from server.app import create_app
+    from server.connections import deadline_protocol
 
     # Bound before the state is opened: a port in use is found while nothing has happened, and 0 becomes a number.
     listener = _listen(host, port) if inherited is None else socket.socket(fileno=inherited)
@@ -209,6 +210,7 @@ def run(
         app = create_app(settings, initial, evaluate, rehearse)
         config = uvicorn.Config(
             app,
+            http=deadline_protocol(settings.limits.head_seconds),
             log_config=None,
             access_log=False,  # it would quote addresses with their queries; requests are logged by their routes
             proxy_headers=False,  # the application decides whom it believes

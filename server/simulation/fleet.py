@@ -38,7 +38,7 @@ from server.simulation.population import Participant, Population, Recording
 from server.simulation.process import Operator, ServerProcess
 from server.simulation.settings import FleetSettings, SimulationSettings
 
-__all__ = ["Task", "run_task", "saw", "start_worker"]
+__all__ = ["Member", "Task", "hear", "listen", "opened", "round_settings", "run_task", "saw", "start_worker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def run_task(task: Task) -> Run:
     attack = task.settings.fleet.attack
     chosen = attackers(attack, len(task.population.devices), task.seed)
     fleet = [
-        _Member(voice, folder / f"device-{number:02d}", secrets.token_bytes(32), attack if number in chosen else None)
+        Member(voice, folder / f"device-{number:02d}", secrets.token_bytes(32), attack if number in chosen else None)
         for number, voice in enumerate(task.population.devices)
     ]
     outcomes: list[Outcome] = []
@@ -89,14 +89,14 @@ def run_task(task: Task) -> Run:
         for number in range(task.settings.shape.rounds):
             bytes_moved = [[0, 0] for _ in fleet]
             for member, moved in zip(fleet, bytes_moved, strict=True):
-                with _opened(member, bundle, task) as device:
+                with opened(member, bundle, task) as device:
                     if server is not None:
                         _check_in(device, server, moved, member.attack)
-                    outcomes += _hear(device, member, number, task)
+                    outcomes += hear(device, member, number, task)
             if server is not None and operator is not None:
                 round_id = operator.open_round(round_settings(task.settings.fleet, condition, len(fleet)))
                 for member, moved in zip(fleet, bytes_moved, strict=True):
-                    with _opened(member, bundle, task) as device:
+                    with opened(member, bundle, task) as device:
                         _check_in(device, server, moved, member.attack)
                 operator.close_round(round_id)
                 epsilon = operator.privacy()
@@ -107,7 +107,7 @@ def run_task(task: Task) -> Run:
                 ]
         recognizer = _published(bundle, server, operator, condition)
     for voice in task.population.heldout:
-        outcomes += _listen(recognizer, voice, task.population.lexicon)
+        outcomes += listen(recognizer, voice, task.population.lexicon)
     for stream, entry in epsilon.items():
         entry["per_round"] = [values[stream] for values in spent]
     return Run(
@@ -122,8 +122,8 @@ def run_task(task: Task) -> Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
-    """attack: what this device does, None where it is honest."""
+class Member:
+    """A device of the fleet. folder, key: of its state. attack: what it does, None where it is honest."""
 
     voice: Participant
     folder: Path
@@ -132,7 +132,8 @@ class _Member:
 
 
 @contextmanager
-def _opened(member: _Member, bundle: Bundle, task: Task) -> Iterator[Device]:
+def opened(member: Member, bundle: Bundle, task: Task) -> Iterator[Device]:
+    """A member's device, whose user agrees to what the condition sends."""
     with Device.open(member.folder, member.key, bundle, device_settings(task.settings.fleet, task.condition)) as device:
         device.agree(*streams(task.condition))
         yield device
@@ -184,7 +185,7 @@ def _check_in(device: Device, server: ServerProcess, moved: list[int], attack: A
     moved[1] += report.bytes_down
 
 
-def _hear(device: Device, member: _Member, number: int, task: Task) -> Iterator[Outcome]:
+def hear(device: Device, member: Member, number: int, task: Task) -> Iterator[Outcome]:
     """Predict, then learn: every utterance of a round, in order."""
     voice = member.voice
     for recording in voice.rounds[number]:
@@ -261,7 +262,8 @@ def _published(
     return Recognizer(bundle, DecodingSettings(), rescore)
 
 
-def _listen(recognizer: Recognizer, voice: Participant, lexicon: SlotLexicon | None) -> Iterator[Outcome]:
+def listen(recognizer: Recognizer, voice: Participant, lexicon: SlotLexicon | None) -> Iterator[Outcome]:
+    """What a held-out voice says, recognised and scored."""
     for round_ in voice.rounds:
         for recording in round_:
             begin = time.perf_counter()

@@ -1,0 +1,102 @@
+"""A server in a process of its own with tight limits, and clients that speak bytes to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+__all__ = ["HEAD_SECONDS", "BODY_SECONDS", "HostileServer", "exchange", "status_of"]
+
+HEAD_SECONDS, BODY_SECONDS = 2.0, 2.0
+ROOT = Path(__file__).parents[3]
+PROGRAM = f"""
+import sys
+from pathlib import Path
+from server.commands.serve import run
+from server.settings import Limits
+from tests.server.parties import initial, settings
+folder = Path(sys.argv[1])
+limits = Limits(head_seconds={HEAD_SECONDS}, body_seconds={BODY_SECONDS})
+run(settings(folder, limits=limits), initial(), host="127.0.0.1", port=0, ready_file=folder / "ready.json")
+"""
+
+
+class HostileServer:
+    """Owns the process; its log is ``folder``'s ``server.log``."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder / "server.log"
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, str(folder)],
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + 180
+        while not (folder / "ready.json").exists():
+            assert self._process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, "the server did not start"
+            time.sleep(0.02)
+        self.url: str = json.loads((folder / "ready.json").read_text())["url"]
+        self.port = urlsplit(self.url).port or 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the process holds now."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found is not None
+        return 1024 * int(found[1])
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def connect(self, timeout: float = 60.0) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait(60)
+
+
+def exchange(server: HostileServer, *parts: bytes, pause: float = 0.0) -> tuple[bytes, float]:
+    """(everything that comes back until the server ends the connection, seconds that took). The parts are sent one
+    after the other, ``pause`` seconds apart, as long as the server takes them."""
+    begun = time.monotonic()
+    found = b""
+    with server.connect() as line:
+        try:
+            for part in parts:
+                line.sendall(part)
+                if pause:
+                    time.sleep(pause)
+        except OSError:
+            pass
+        try:
+            while chunk := line.recv(1 << 16):
+                found += chunk
+        except ConnectionResetError:
+            pass
+    return found, time.monotonic() - begun
+
+
+def status_of(answer: bytes) -> int:
+    """Of the first answer; 0 where there is none."""
+    return int(answer[9:12]) if answer.startswith(b"HTTP/1.1 ") else 0
