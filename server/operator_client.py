@@ -1,22 +1,41 @@
-"""The operator's side of a server's HTTP interface, for commands and simulations."""
+"""The operator's side of a server's HTTP interface, typed: for commands, simulations and an operator's own programs.
+
+What the server answers comes back as the messages of :mod:`server.operators.messages`; what it serves to devices can
+be read here too.
+"""
 
 from __future__ import annotations
 
+from base64 import b64encode
+from collections.abc import Iterator
+from hashlib import sha256
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 
 from device_sdk.checkin.client import refusal
 from device_sdk.errors import CheckInError
+from device_sdk.wire.messages import WHOLE, Marginals
+from server.canaries.settings import CanarySettings
+from server.operators import messages
+from server.operators.roles import Role
+from server.rounds.settings import RoundSettings
 
 if TYPE_CHECKING:
     import httpx
 
 __all__ = ["OperatorClient"]
 
+_Answer = TypeVar("_Answer", bound=BaseModel)
+
 
 class OperatorClient:
     """Owns the connections of whoever runs one server. Every request raises CheckInError where the server is out of
-    reach or refuses.
+    reach or answers what is none of its messages, and Refused, with status and code, where it refuses.
     """
 
     def __init__(
@@ -29,12 +48,171 @@ class OperatorClient:
         self._token = token
         self._http = httpx.Client(timeout=timeout, transport=transport)
 
+    # Rounds
+
+    def me(self) -> messages.Me:
+        """Whose token this is."""
+        return self._read(messages.Me, "me")
+
+    def status(self) -> messages.Status:
+        return self._read(messages.Status, "status")
+
+    def privacy(self) -> messages.Privacy:
+        return self._read(messages.Privacy, "privacy")
+
+    def rounds(self, limit: int = 100) -> list[messages.Round]:
+        """The newest first."""
+        return self._read(messages.Rounds, "rounds", limit=limit).rounds
+
+    def round(self, round_id: str) -> messages.Round:
+        return self._read(messages.Round, f"rounds/{_part(round_id)}")
+
+    def create_round(self, settings: RoundSettings | None = None, *, opened: bool = True) -> messages.Round:
+        """opened: whether it takes reports at once; only one round can."""
+        content: dict[str, Any] = {"open": opened}
+        if settings is not None:
+            content["settings"] = settings.model_dump(mode="json", context=WHOLE)
+        return self._do(messages.Round, "rounds", json=content)
+
+    def open_round(self, round_id: str) -> messages.Round:
+        return self._do(messages.Round, f"rounds/{_part(round_id)}/open")
+
+    def close_round(self, round_id: str) -> messages.Round:
+        """Waits until its result is published, or until its devices have nothing left to do but add up their counts."""
+        return self._do(messages.Round, f"rounds/{_part(round_id)}/close")
+
+    def abandon_round(self, round_id: str) -> messages.Round:
+        return self._do(messages.Round, f"rounds/{_part(round_id)}/abandon")
+
+    # Models and marginals
+
+    def models(self) -> messages.Models:
+        return self._read(messages.Models, "models")
+
+    def push_model(self, version: str, weights: bytes, *, note: str = "", published: bool = True) -> messages.Model:
+        """weights: safetensors bytes, of the current model's names and shapes."""
+        parameters = {"note": note, "published": published}
+        return self._do(messages.Model, f"models/{_part(version)}", content=weights, params=parameters)
+
+    def publish_model(self, version: str, *, note: str = "") -> messages.Model:
+        return self._do(messages.Model, f"models/{_part(version)}/publish", params={"note": note})
+
+    def canaries(self) -> messages.Canaries:
+        return self._read(messages.Canaries, "canary")
+
+    def begin_canary(self, version: str, settings: CanarySettings | None = None, *, note: str = "") -> messages.Canary:
+        """Have some of the devices get a registered model first. settings: None for the server's own."""
+        wanted = messages.CanaryRequest(version=version, settings=settings, note=note)
+        return self._do(messages.Canary, "canary", json=wanted.model_dump(mode="json"))
+
+    def promote_canary(self, *, note: str = "", force: bool = False) -> messages.Canary:
+        return self._do(messages.Canary, "canary/promote", params={"note": note, "force": force})
+
+    def roll_back_canary(self, *, note: str = "") -> messages.Canary:
+        return self._do(messages.Canary, "canary/roll-back", params={"note": note})
+
+    def marginals(self) -> messages.MarginalsList:
+        return self._read(messages.MarginalsList, "marginals")
+
+    def words(self, version: int, top: int = 20) -> messages.MarginalsWords:
+        """One version of the marginals, and the words that it lifts most over the background."""
+        return self._read(messages.MarginalsWords, f"marginals/{version}", top=top)
+
+    def push_marginals(
+        self, probabilities: NDArray[np.float64], *, note: str = "", published: bool = True
+    ) -> messages.MarginalsVersion:
+        """probabilities: over the public word list, float64 [words]."""
+        values = b64encode(np.ascontiguousarray(probabilities, "<f8").tobytes()).decode()
+        wanted = messages.MarginalPush(probabilities=values, note=note, publish=published)
+        return self._do(messages.MarginalsVersion, "marginals", json=wanted.model_dump())
+
+    def publish_marginals(self, version: int, *, note: str = "") -> messages.MarginalsVersion:
+        return self._do(messages.MarginalsVersion, f"marginals/{version}/publish", params={"note": note})
+
+    # Who may do what
+
+    def devices(self) -> Iterator[messages.DeviceEntry]:
+        """All of them by id, fetched a page at a time."""
+        after = ""
+        while page := self._read(messages.Devices, "devices", after=after, limit=1000).devices:
+            yield from page
+            after = page[-1].device_id
+
+    def revoke_device(self, device_id: str) -> None:
+        self._do(messages.DeviceRevoked, f"devices/{_part(device_id)}/revoke")
+
+    def operators(self) -> list[messages.OperatorEntry]:
+        return self._read(messages.Operators, "operators").operators
+
+    def add_operator(self, name: str, role: Role) -> messages.OperatorMade:
+        """Its token is told this once."""
+        wanted = _asked(messages.OperatorRequest, name=name, role=role)
+        return self._do(messages.OperatorMade, "operators", json=wanted)
+
+    def revoke_operator(self, name: str) -> messages.OperatorEntry:
+        return self._do(messages.OperatorEntry, f"operators/{_part(name)}/revoke")
+
+    def enrolment_tokens(self) -> list[messages.EnrolmentTokenEntry]:
+        return self._read(messages.EnrolmentTokens, "enrolment-tokens").enrolment_tokens
+
+    def add_enrolment_token(
+        self, name: str, *, uses: int | None = None, seconds: float | None = None
+    ) -> messages.EnrolmentTokenMade:
+        """The token is told this once. uses: how many devices it lets in; seconds: how long."""
+        wanted = _asked(messages.EnrolmentTokenRequest, name=name, uses=uses, seconds=seconds)
+        return self._do(messages.EnrolmentTokenMade, "enrolment-tokens", json=wanted)
+
+    def revoke_enrolment_token(self, name: str) -> messages.EnrolmentTokenEntry:
+        return self._do(messages.EnrolmentTokenEntry, f"enrolment-tokens/{_part(name)}/revoke")
+
+    def actions(self, limit: int = 100) -> list[messages.ActionEntry]:
+        """What operators did, the newest first."""
+        return self._read(messages.Actions, "actions", limit=limit).actions
+
+    # What the server serves to everybody
+
+    def is_alive(self) -> bool:
+        return self._parse(messages.Health, "/healthz", self._answer("GET", "/healthz")).status == "ok"
+
+    def readiness(self) -> messages.Readiness:
+        """Of a server that answers, whether it is ready or not."""
+        return self._parse(messages.Readiness, "/readyz", self._answer("GET", "/readyz", accepted=(503,)))
+
+    def metrics(self) -> str:
+        """In Prometheus' text format."""
+        return self._answer("GET", "/metrics", signed=True).text
+
+    def openapi(self) -> dict[str, Any]:
+        return self._object("/openapi.json", self._answer("GET", "/openapi.json"))
+
+    def weights(self, version: str) -> bytes:
+        """A model as devices get it: safetensors bytes. CheckInError where they are not what their digest says."""
+        path = f"/v1/models/{_part(version)}"
+        answer = self._answer("GET", path)
+        if (found := sha256(answer.content).hexdigest()) != (told := answer.headers.get("etag", "").strip('"')):
+            raise CheckInError(f"{self.server}{path}: sha256: found {found}, expected {told}; ask again")
+        return answer.content
+
+    def published_marginals(self, version: int) -> Marginals:
+        """Marginals as devices get them."""
+        path = f"/v1/marginals/{version}"
+        return self._parse(Marginals, path, self._answer("GET", path))
+
+    def update_metadata(self, name: str = "timestamp.json") -> bytes:
+        """Signed metadata of updates, exact bytes."""
+        return self._answer("GET", f"/v1/updates/{_part(name)}").content
+
+    # Anything else
+
     def get(self, path: str, **parameters: Any) -> dict[str, Any]:
-        return self._send("GET", path, params=parameters)
+        """An operators' route by its path, as JSON."""
+        full = f"/v1/operator/{path}"
+        return self._object(full, self._answer("GET", full, signed=True, params=parameters))
 
     def post(self, path: str, **content: Any) -> dict[str, Any]:
         """content: httpx's json, content or params."""
-        return self._send("POST", path, **content)
+        full = f"/v1/operator/{path}"
+        return self._object(full, self._answer("POST", full, signed=True, **content))
 
     def close(self) -> None:
         self._http.close()
@@ -47,23 +225,64 @@ class OperatorClient:
     ) -> None:
         self.close()
 
-    def _send(self, method: str, path: str, **content: Any) -> dict[str, Any]:
+    def _read(self, message: type[_Answer], path: str, **parameters: Any) -> _Answer:
+        full = f"/v1/operator/{path}"
+        return self._parse(message, full, self._answer("GET", full, signed=True, params=parameters))
+
+    def _do(self, message: type[_Answer], path: str, **content: Any) -> _Answer:
+        full = f"/v1/operator/{path}"
+        return self._parse(message, full, self._answer("POST", full, signed=True, **content))
+
+    def _answer(
+        self, method: str, path: str, *, signed: bool = False, accepted: tuple[int, ...] = (), **content: Any
+    ) -> httpx.Response:
+        """signed: show the token. accepted: statuses of errors that are an answer."""
         import httpx
 
-        url = f"{self.server}/v1/operator/{path}"
-        if not self._token:
+        url = f"{self.server}{path}"
+        if signed and not self._token:
             raise CheckInError("no operator token; give --token or set IDIOLECT_OPERATOR_TOKEN")
+        headers = {"Authorization": f"Bearer {self._token}"} if signed else {}
         try:
-            headers = {"Authorization": f"Bearer {self._token}"}
             answer = self._http.request(method, url, headers=headers, **content)
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise CheckInError(f"{url}: cannot be reached ({error}); is the server running?") from error
-        if answer.is_error:
+        if answer.is_error and answer.status_code not in accepted:
             raise refusal(url, answer.status_code, answer.content)
+        return answer
+
+    def _parse(self, message: type[_Answer], path: str, answer: httpx.Response) -> _Answer:
+        self._object(path, answer)
+        try:
+            return message.model_validate_json(answer.content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            field = ".".join(str(part) for part in first["loc"]) or "(message)"
+            raise CheckInError(
+                f"{self.server}{path}: {message.__name__}.{field}: {first['msg']}; is the server of another version?"
+            ) from error
+
+    def _object(self, path: str, answer: httpx.Response) -> dict[str, Any]:
         try:
             found = answer.json()
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise CheckInError(f"{url}: found status {answer.status_code} without a JSON object; is this the server?")
+            where = f"{self.server}{path}: found status {answer.status_code} without a JSON object"
+            raise CheckInError(f"{where}; is this the server?")
         return found
+
+
+def _part(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
+def _asked(message: type[BaseModel], **values: Any) -> dict[str, Any]:
+    """A request as JSON. Raises CheckInError naming the field that is wrong."""
+    try:
+        return message.model_validate(values).model_dump(mode="json")
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise CheckInError(f"{field}: found {first['input']!r}: {first['msg']}") from error

@@ -139,11 +139,11 @@ def _example(message: type[BaseModel]) -> Any:
 
 def _schemas() -> dict[str, Any]:
     """Of every message that is taken or answered, as it is read: what is written can be read."""
-    contents = [
+    contents: list[type[BaseModel]] = [
         content
         for operation in OPERATIONS.values()
         for content in (*operation.takes, *operation.answers.values())
-        if isinstance(content, type)
+        if content is not None and not isinstance(content, Bytes)
     ]
     _, definitions = models_json_schema(
         [(message, "validation") for message in dict.fromkeys((*contents, Problem))],

@@ -107,30 +107,44 @@ class ServerProcess:
         return self._log.read_text("utf-8", "replace")[-600:].strip() or "(nothing)"
 
 
-class Operator(OperatorClient):
-    """What a simulation asks of its server."""
+class Operator:
+    """What a simulation asks of its server. Owns the connections to it."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._client = OperatorClient(url, token)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.close()
 
     def open_round(self, settings: dict[str, Any]) -> str:
         """The id of a new round, open at once. settings: as JSON of :class:`server.rounds.settings.RoundSettings`."""
-        return str(self.post("rounds", json={"settings": settings, "open": True})["id"])
+        return str(self._client.post("rounds", json={"settings": settings, "open": True})["id"])
 
     def close_round(self, round_id: str) -> dict[str, Any]:
         """Closes a round and waits until it is published or abandoned; what became of it."""
         deadline = time.monotonic() + START_SECONDS
         while True:
-            found = self.post(f"rounds/{round_id}/close")
+            found = self._client.post(f"rounds/{round_id}/close")
             if found["state"] in {"published", "abandoned"} or time.monotonic() > deadline:
                 return found
             time.sleep(0.05)
 
     def status(self) -> dict[str, Any]:
-        return self.get("status")
+        return self._client.get("status")
 
     def privacy(self) -> dict[str, dict[str, Any]]:
         """Per stream, what the ledger says of the device that spent most."""
-        streams: dict[str, dict[str, Any]] = self.get("privacy")["streams"]
+        streams: dict[str, dict[str, Any]] = self._client.get("privacy")["streams"]
         return streams
 
     def models(self) -> dict[str, str]:
         """Version -> sha256 of every model."""
-        return {entry["version"]: entry["sha256"] for entry in self.get("models")["models"]}
+        return {entry["version"]: entry["sha256"] for entry in self._client.get("models")["models"]}

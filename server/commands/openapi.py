@@ -1,0 +1,21 @@
+"""``idiolect openapi``: the server's interface as a document, without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from device_sdk.commands.output import deliver
+
+__all__ = ["command"]
+
+
+def command(
+    output: Annotated[Path | None, typer.Option(help="Write it to a file.  [default: print it]")] = None,
+) -> None:
+    """Write the server's OpenAPI document: every route with its bodies, answers, refusals and examples."""
+    from server.openapi import document
+
+    deliver(document(), output is None, output)

@@ -1,0 +1,211 @@
+"""The typed client against the real server: everything it can ask, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from device_sdk.checkin.client import Refused
+from device_sdk.errors import CheckInError
+from device_sdk.wire.messages import DeltaPlan, MarginalPlan
+from server.aggregation.weights_file import dump_weights, parse_weights
+from server.app import create_app
+from server.canaries.settings import CanarySettings
+from server.commands import accounts, openapi, operators
+from server.operator_client import OperatorClient
+from server.operators.roles import Role
+from server.rounds.settings import RoundSettings
+from server.rounds.states import RoundState
+from server.updates.roots import create
+from server.updates.settings import UpdateSettings
+from tests.server.commands.test_operator_commands import InProcess
+from tests.server.parties import HEADERS, NO_NOISE, OPERATOR, Party, initial, settings
+
+URL = "http://testserver"
+
+
+@pytest.fixture
+def client(http: Any) -> OperatorClient:
+    return OperatorClient(URL, OPERATOR, transport=InProcess(http))
+
+
+def test_a_round_from_its_plan_to_what_it_released(http: Any, client: OperatorClient, device: Party) -> None:
+    wanted = RoundSettings(marginals=MarginalPlan(epsilon=NO_NOISE), deltas=DeltaPlan(), smoothing=1.0)
+    planned = client.create_round(wanted, opened=False)
+    assert (planned.state, planned.opened_at) == (RoundState.PLANNED, None)
+    assert RoundSettings.model_validate(planned.settings) == wanted
+    assert client.open_round(planned.id).state is RoundState.OPEN
+    assert [entry.id for entry in client.status().rounds] == [planned.id]
+    device.send_counts(planned.id, {5: 256})
+    device.send_delta(planned.id)
+    closed = client.close_round(planned.id)
+    assert (closed.state, closed.reports) == (RoundState.PUBLISHED, {"marginals": 1, "deltas": 1})
+    assert closed == client.round(planned.id) == client.rounds()[0]
+    assert closed.releases["marginals"].reports == 1
+    assert [move.target for move in closed.transitions][-1] is RoundState.PUBLISHED
+
+    found = client.models()
+    assert found.current == closed.model_version == client.status().model_version
+    assert (found.models[0].parent, found.history[0].version) == ("base-1", found.current)
+    weights = client.weights(found.current)
+    assert parse_weights(weights).keys() == initial().weights.keys()
+    assert closed.marginals_version is not None
+    words = client.words(closed.marginals_version, top=1)
+    assert (words.top[0].word, words.top[0].released_count) == ("word5", 1.0)
+    assert client.published_marginals(words.version).words_digest == words.words_digest
+
+    spent = client.privacy()
+    assert spent.streams["deltas"].epsilon == spent.caps["deltas"] == float("inf")
+    assert {line.device_id for line in spent.devices} == {device.id}
+    dropped = client.create_round(wanted)
+    assert client.abandon_round(dropped.id).state is RoundState.ABANDONED
+
+
+def test_versions_made_elsewhere(client: OperatorClient) -> None:
+    pushed = client.push_model("v2", dump_weights(initial(seed=2).weights), note="trial", published=False)
+    assert (pushed.version, pushed.parent, client.models().current) == ("v2", "base-1", "base-1")
+    begun = client.begin_canary("v2", CanarySettings(share=0.25))
+    assert (begun.state, begun.settings["share"], client.canaries().running) == ("running", 0.25, "v2")
+    assert client.roll_back_canary(note="not now").state == "rolled_back"
+    client.begin_canary("v2")
+    assert client.promote_canary(force=True).state == "promoted"
+    assert client.models().current == "v2"
+    assert client.publish_model("base-1", note="back").version == "base-1"
+    made = client.push_marginals(np.full(40, 1 / 40), note="flat")
+    assert (made.version, client.marginals().current) == (1, 1)
+    assert client.publish_marginals(0).version == 0
+    assert [entry.note for entry in client.marginals().history][:2] == [
+        "published by bootstrap",
+        "flat (pushed by bootstrap)",
+    ]
+
+
+def test_who_may_do_what(http: Any, client: OperatorClient) -> None:
+    assert (client.me().name, client.me().role) == ("bootstrap", Role.ADMINISTRATOR)
+    made = client.add_operator("anna", Role.VIEWER)
+    anna = OperatorClient(URL, made.token, transport=InProcess(http))
+    assert (anna.me().name, anna.me().role) == ("anna", Role.VIEWER)
+    with pytest.raises(Refused, match="anna is viewer") as raised:
+        anna.create_round()
+    assert (raised.value.status, raised.value.code) == (403, "role")
+    token = client.add_enrolment_token("spring", uses=2, seconds=60.0)
+    parties = [Party(http) for _ in range(2)]
+    for party in parties:
+        body = {"token": token.token, "public_key": party.public}
+        party.id = http.post("/v1/enrol", json=body).json()["device_id"]
+    assert [entry.used for entry in client.enrolment_tokens()] == [2]
+    assert {entry.device_id for entry in anna.devices()} == {party.id for party in parties}
+    client.revoke_device(parties[0].id)
+    assert [entry.revoked_at is None for entry in client.devices()].count(False) == 1
+    assert client.revoke_enrolment_token("spring").revoked_at is not None
+    assert client.revoke_operator("anna").revoked_at is not None
+    assert [entry.name for entry in client.operators()] == ["anna"]
+    with pytest.raises(Refused, match="revoked"):
+        anna.me()
+    assert [entry.action for entry in client.actions(3)] == ["operator.revoke", "enrolment.revoke", "device.revoke"]
+    for wrong in (lambda: client.add_operator("a b", Role.VIEWER), lambda: client.add_enrolment_token("x", uses=0)):
+        with pytest.raises(CheckInError, match="found"):
+            wrong()
+
+
+def test_what_everybody_may_read(tmp_path: Path) -> None:
+    from fastapi.testclient import TestClient
+
+    create(tmp_path / "keys", keys=1, threshold=1, days=10.0, root_passphrase=None, passphrase=None)
+    app = create_app(settings(tmp_path, updates=UpdateSettings(tmp_path / "keys" / "server")), initial())
+    with TestClient(app, raise_server_exceptions=False) as http:
+        nobody = OperatorClient(URL, "", transport=InProcess(http))
+        assert nobody.is_alive()
+        assert (nobody.readiness().status, nobody.readiness().model_version) == ("ready", "base-1")
+        assert nobody.openapi()["openapi"].startswith("3.1")
+        assert json.loads(nobody.update_metadata())["signed"]["_type"] == "timestamp"
+        assert nobody.published_marginals(0).marginals_version == 0
+        assert sorted(parse_weights(nobody.weights("base-1"))) == sorted(initial().weights)
+        with pytest.raises(CheckInError, match="no operator token"):
+            nobody.metrics()
+        viewer = OperatorClient(URL, OPERATOR, transport=InProcess(http))
+        assert "idiolect_devices 0.0" in viewer.metrics()
+        app.state.service._stopping.set()
+        app.state.service.wake()
+        app.state.service._ticker.join()
+        assert viewer.readiness().checks["rounds"] is False
+
+
+def test_names_cannot_lead_elsewhere(http: Any, client: OperatorClient) -> None:
+    for name in ("../operators", "a/b", "x?y=1", "%2e%2e"):
+        with pytest.raises(Refused) as raised:
+            client.round(name)
+        assert raised.value.code in ("unknown_round", "no_such_route")
+
+
+def test_an_answer_of_another_kind_is_named() -> None:
+    answers = httpx.MockTransport(lambda _request: httpx.Response(200, json={"name": "anna", "role": "owner"}))
+    with pytest.raises(CheckInError, match=r"Me\.role: .*another version"):
+        OperatorClient(URL, "token", transport=answers).me()
+    damaged = httpx.MockTransport(lambda _request: httpx.Response(200, content=b"x", headers={"ETag": '"0"'}))
+    with pytest.raises(CheckInError, match="sha256: found"):
+        OperatorClient(URL, "token", transport=damaged).weights("m")
+
+
+def test_nothing_the_server_says_is_lost(http: Any, client: OperatorClient, device: Party) -> None:
+    """Every field of an answer is in the message, those that the message does not know too."""
+    opened = client.create_round(RoundSettings(marginals=MarginalPlan(epsilon=NO_NOISE)))
+    device.send_counts(opened.id, {1: 256})
+    client.close_round(opened.id)
+    for path, found in (
+        ("status", client.status()),
+        ("models", client.models()),
+        ("marginals", client.marginals()),
+        ("privacy", client.privacy()),
+        (f"rounds/{opened.id}", client.round(opened.id)),
+    ):
+        raw = http.get(f"/v1/operator/{path}", headers=HEADERS).text.replace('"Infinity"', "Infinity")
+        assert found.model_dump(mode="python") == json.loads(raw), path
+
+
+def test_commands(http: Any, client: OperatorClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(operators, "OperatorClient", partial(OperatorClient, transport=InProcess(http)))
+    for name, value in (("IDIOLECT_SERVER", URL), ("IDIOLECT_OPERATOR_TOKEN", OPERATOR), ("COLUMNS", "200")):
+        monkeypatch.setenv(name, value)
+
+    def run(app: typer.Typer, *words: str) -> str:
+        result = CliRunner().invoke(app, list(words))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    token = run(accounts.operators, "add", "anna", "--role", "viewer").strip()
+    assert "anna, viewer" in run(accounts.operators, "me", "--token", token)
+    assert "anna" in run(accounts.operators, "list")
+    assert "is revoked" in run(accounts.operators, "revoke", "anna")
+    assert "operator.revoke" in run(accounts.operators, "audit")
+    spring = run(accounts.enrolment, "add", "spring", "--uses", "3", "--hours", "2").strip()
+    ids = [
+        http.post("/v1/enrol", json={"token": spring, "public_key": Party(http).public}).json()["device_id"]
+        for _ in range(2)
+    ]
+    other = Party(http).enrol().id
+    assert "2 of 3" in run(accounts.enrolment, "list")
+    listed = json.loads(run(accounts.devices, "list", "--enrolment-token", "spring", "--json"))["devices"]
+    assert {entry["device_id"] for entry in listed} == set(ids)
+    assert "1 devices are revoked" in run(accounts.devices, "revoke", ids[0])
+    assert json.loads(run(accounts.devices, "revoke", "--enrolment-token", "spring", "--json"))["revoked"] == ids[1:]
+    assert http.post("/v1/enrol", json={"token": spring, "public_key": Party(http).public}).status_code == 403
+    assert {entry.device_id for entry in client.devices() if entry.revoked_at is None} == {other}
+    run(accounts.enrolment, "add", "autumn")
+    assert "let in 0 devices" in run(accounts.enrolment, "revoke", "autumn")
+    assert CliRunner().invoke(accounts.devices, ["revoke"]).exit_code == 2
+
+    app = typer.Typer()
+    app.command()(openapi.command)
+    run(app, "--output", str(tmp_path / "openapi.json"))
+    assert json.loads((tmp_path / "openapi.json").read_text()) == client.openapi() == json.loads(run(app))
