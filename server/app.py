@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -61,6 +62,7 @@ def create_app(
     app.add_exception_handler(Refusal, _refusal)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(DataError, _unstorable)
     app.add_middleware(Limited, buckets=own.address_rates, metrics=own.metrics)
     app.add_middleware(Watched, metrics=own.metrics)
     app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
@@ -77,6 +79,11 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][1:])[:200] or None
     return problem(Refusal(422, "bad_request", str(first["msg"])[:300], field))
+
+
+async def _unstorable(_request: Request, _error: Exception) -> Response:
+    """A value that no column can hold or be compared with: PostgreSQL's text has no NUL."""
+    return problem(Refusal(422, "unstorable", "a text of this request holds what no database stores, such as NUL"))
 
 
 async def _http(_request: Request, error: Exception) -> Response:

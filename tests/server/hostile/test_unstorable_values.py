@@ -1,0 +1,48 @@
+"""Texts that PostgreSQL cannot hold end in an answer that says so, as on SQLite in one that finds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device_sdk.wire.messages import Problem
+from tests.server.parties import HEADERS, Party, initial, settings
+from tests.server.postgres import postgres_server
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def http(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    from contextlib import ExitStack
+
+    from fastapi.testclient import TestClient
+
+    from server.app import create_app
+
+    with ExitStack() as stack:
+        changes = {"database": stack.enter_context(postgres_server())} if request.param == "postgresql" else {}
+        app = create_app(settings(tmp_path, **changes), initial())
+        yield stack.enter_context(TestClient(app, raise_server_exceptions=False, client=("127.0.0.1", 1)))
+
+
+def test_nul_and_numbers_without_end(http: Any) -> None:
+    party = Party(http).enrol()
+    for method, path in (
+        ("GET", "/v1/models/a%00b"),
+        ("GET", f"/v1/marginals/{10**40}"),
+        ("GET", f"/v1/marginals/-{10**40}"),
+        ("GET", "/v1/operator/rounds/%00"),
+        ("POST", "/v1/operator/rounds/%00/close"),
+        ("POST", "/v1/operator/models/%00/publish?note=%00"),
+        ("POST", "/v1/operator/devices/%00/revoke"),
+        ("GET", f"/v1/operator/rounds?limit={10**30}"),
+    ):
+        answer = http.request(method, path, headers=HEADERS)
+        assert answer.status_code in {404, 422}, (method, path, answer.text)
+        assert Problem.model_validate_json(answer.content).code
+    answer = party.post("/v1/rounds/%00/marginals", party.counts("r", {1: 1}), "\0")
+    assert 400 <= answer.status_code < 500, answer.text
+    answer = http.post("/v1/operator/models/base-1/publish?note=%00", headers=HEADERS)
+    assert answer.status_code in {200, 422}, answer.text
