@@ -1,4 +1,4 @@
-"""``idiolect operators``, ``idiolect enrolment`` and ``idiolect devices``: who may run a server, and who may report."""
+"""Who may run a server (``idiolect operators``), and whose devices may report (``idiolect enrolment``, ``devices``)."""
 
 from __future__ import annotations
 

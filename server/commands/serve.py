@@ -1,4 +1,4 @@
-"""``idiolect serve``: one server process over HTTP."""
+"""``idiolect serve``: a server over HTTP, of one process or several."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Literal
 
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
@@ -27,7 +27,7 @@ __all__ = ["document"]
 
 _ROUTERS = (devices, secure_aggregation, updates, operators, accounts, canaries, health)
 _REFERENCE = "#/components/schemas/"
-_ALWAYS = ("too_many_requests", "internal")
+_ALWAYS = ("unstorable", "too_many_requests", "internal")
 _SIGNED = {
     DEVICE: "The device's id.",
     NONCE: "8 to 128 characters that it never used before.",
@@ -145,10 +145,11 @@ def _schemas() -> dict[str, Any]:
         for content in (*operation.takes, *operation.answers.values())
         if content is not None and not isinstance(content, Bytes)
     ]
-    _, definitions = models_json_schema(
-        [(message, "validation") for message in dict.fromkeys((*contents, Problem))],
-        ref_template=_REFERENCE + "{model}",
-    )
+    contents.append(Problem)
+    read: list[tuple[type[BaseModel], Literal["validation"]]] = [
+        (message, "validation") for message in dict.fromkeys(contents)
+    ]
+    _, definitions = models_json_schema(read, ref_template=_REFERENCE + "{model}")
     found: dict[str, Any] = definitions["$defs"]
     _as_base64(found)
     return found

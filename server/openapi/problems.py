@@ -74,6 +74,7 @@ PROBLEMS: Final[Mapping[str, Refusal]] = _named(
     Refusal(422, "other_round", "round_id: found r6, the address says r7", "round_id"),
     Refusal(422, "too_few_utterances", "utterances: found 2, expected at least 8", "utterances"),
     Refusal(422, "too_many_utterances", "utterances: found 20, a gradient is of at most 16", "utterances"),
+    Refusal(422, "unstorable", "a text of this request holds what no database stores, such as NUL"),
     Refusal(422, "utterances", "utterances: expected at most 1000000", "utterances"),
     Refusal(429, "too_many_requests", "this address asks too often; ask again in 3 s", retry_after=3),
     Refusal(500, "internal", "the server failed; nothing of this request was counted, send it again"),

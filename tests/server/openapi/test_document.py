@@ -67,7 +67,7 @@ def test_everything_has_examples_that_fit() -> None:
 
 def test_every_problem_is_one_of_some_route() -> None:
     used = {name for operation in OPERATIONS.values() for name in operation.refuses}
-    unused = PROBLEMS.keys() - used - {"too_many_requests", "internal", "no_such_route"}
+    unused = PROBLEMS.keys() - used - {"unstorable", "too_many_requests", "internal", "no_such_route"}
     assert unused == set()
 
 
