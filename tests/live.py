@@ -28,7 +28,7 @@ from tests.server.parties import settings
 logging.basicConfig(level=logging.DEBUG)
 folder = Path(sys.argv[1])
 run(settings(folder), initial_from_bundle(Path(sys.argv[2])), host="127.0.0.1", port=0,
-    ready_file=folder / "ready.json", verbose=True)
+    ready_file=folder / "ready.json")
 """
 
 

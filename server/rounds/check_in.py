@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from device_sdk.wire.messages import CheckedIn, CheckIn, RoundOffer
 from server.canaries.store import model_for
@@ -13,8 +14,10 @@ from server.problems import Refusal
 from server.registry.marginals import find_marginals
 from server.registry.models import find_model
 from server.registry.publications import current_version
+from server.rounds.buffered import staleness_of
 from server.rounds.reports import affordable, reported_streams
 from server.rounds.sampling import is_sampled
+from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState
 from server.rounds.store import read_settings, rounds_in
 from server.secure_aggregation.store import find_message
@@ -76,9 +79,18 @@ def _offer(
         if wanted and row.deadline > now:
             return RoundOffer(
                 round_id=row.id,
-                model_version=row.base_model,
+                model_version=_base(connection, row, plans, message),
                 marginals=plans.marginals if "marginals" in wanted else None,
                 deltas=plans.deltas if "deltas" in wanted else None,
                 closes_in_seconds=row.deadline - now,
             )
     return None
+
+
+def _base(connection: Connection, row: Row[Any], plans: RoundSettings, message: CheckIn) -> str:
+    """The model that a device may send a delta of: a buffered round takes its own, while that is not too old."""
+    if plans.buffered is not None:
+        limit = plans.buffered.staleness_limit
+        if staleness_of(connection, row.base_model, message.model_version, limit) is not None:
+            return message.model_version
+    return str(row.base_model)

@@ -14,6 +14,7 @@ from server.devices.authentication import Sender, spend_nonce
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record, within
 from server.problems import Refusal
+from server.rounds.buffered import check_staleness, taking_round
 from server.rounds.sampling import check_sampled
 from server.rounds.settings import STREAMS, RoundSettings
 from server.rounds.states import RoundState
@@ -30,7 +31,7 @@ class Contribution:
     """A report that was parsed and, for deltas, already stored. body: its exact bytes.
 
     counts: word id -> fixed-point units of a marginal report; blob: name of a delta's bytes in the blob store.
-    staleness: models published since the delta's own. loss, word_error: what the device told besides.
+    model_version: what a delta was made on. loss, word_error: what the device told besides.
     """
 
     report_id: str
@@ -40,7 +41,7 @@ class Contribution:
     utterances: int
     counts: Mapping[int, int] | None = None
     blob: str | None = None
-    staleness: int = 0
+    model_version: str = ""
     loss: float | None = None
     word_error: float | None = None
 
@@ -51,8 +52,8 @@ def accept(
     """Count a report once. Returns its receipt and whether it closed the round by reaching the goal.
 
     The same id with the same body is answered as a duplicate whatever state the round is in. Raises Refusal:
-    409 ``replayed``, ``report_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``, ``already_reported``;
-    403 ``privacy_cap``; 404 ``unknown_round``; 422 ``utterances``.
+    409 ``replayed``, ``report_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``, ``stale_model``,
+    ``already_reported``; 403 ``privacy_cap``; 404 ``unknown_round``; 422 ``utterances``; 503 ``between_rounds``.
     """
     spend_nonce(connection, sender, now)
     digest = sha256(contribution.body).hexdigest()
@@ -61,14 +62,17 @@ def accept(
         if known.body_sha256 == digest and known.device_id == sender.device_id:
             return Receipt(report_id=contribution.report_id, duplicate=True), False
         raise Refusal(409, "report_conflict", "this report id was used for another report", "report_id")
-    row = find_round(connection, contribution.round_id)
+    row = taking_round(connection, find_round(connection, contribution.round_id), now)
     settings = read_settings(row)
     check_open(row, settings, contribution.stream, now)
     check_sampled(connection, row, sender.device_id)
     if contribution.counts is None and contribution.blob is None:
         # The round opened after the body was looked at, so nobody checked its values.
         raise Refusal(409, "round_closed", f"round {row.id} was not open when the report arrived", "round_id")
-    _check_single(connection, sender.device_id, contribution)
+    staleness = 0
+    if contribution.stream == "deltas":
+        staleness = check_staleness(connection, row, settings, contribution.model_version)
+    _check_single(connection, sender.device_id, row.id, contribution.stream)
     if not affordable(connection, sender.device_id, contribution.stream, settings, cap, delta):
         raise Refusal(403, "privacy_cap", f"{contribution.stream}: this device's epsilon would pass the cap {cap:g}")
     if contribution.utterances > UTTERANCES_LIMIT:
@@ -87,7 +91,7 @@ def accept(
             "accepted_at": now,
             "counts": {str(word): count for word, count in counts.items()} if counts is not None else None,
             "blob": contribution.blob,
-            "staleness": contribution.staleness,
+            "staleness": staleness,
             "loss": contribution.loss,
             "word_error": contribution.word_error,
         },
@@ -132,9 +136,9 @@ def check_open(row: Row[Any], settings: RoundSettings, stream: str, now: float) 
         raise Refusal(409, "round_closed", f"round {row.id} has all the {stream} reports it wants", "round_id")
 
 
-def _check_single(connection: Connection, device_id: str, contribution: Contribution) -> None:
-    if contribution.stream in reported_streams(connection, device_id, contribution.round_id):
-        detail = f"this device already sent its one {contribution.stream} report of round {contribution.round_id}"
+def _check_single(connection: Connection, device_id: str, round_id: str, stream: str) -> None:
+    if stream in reported_streams(connection, device_id, round_id):
+        detail = f"this device already sent its one {stream} report of round {round_id}"
         raise Refusal(409, "already_reported", detail, "device_id")
 
 

@@ -20,6 +20,7 @@ from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.retention import check_present
 from server.rounds import check_in as checking
+from server.rounds.buffered import check_staleness, taking_round
 from server.rounds.reports import Contribution, accept
 from server.rounds.store import find_round, read_settings
 from server.routes.bodies import answer, body_reader, parse, refused, service
@@ -99,22 +100,28 @@ def post_deltas(request: Request, round_id: str, body: Large) -> Response:
     header = parse(DeltaHeader, metadata.get("header", ""))
     check_addressed(sender, round_id, header.device_id, header.round_id)
     with own.database.read() as connection:
-        row = find_round(connection, round_id)
         known = connection.execute(reports.select().where(reports.c.id == header.report_id)).first()
+        row = find_round(connection, round_id)
+        if known is None:
+            row = taking_round(connection, row, own.settings.clock())
         base = model_registry.find_model(connection, row.base_model) if row.base_model is not None else None
-    plan = read_settings(row).deltas
+    settings = read_settings(row)
+    plan = settings.deltas
     blob: str | None = None
     # A repeat, a closed round or a stream that is not collected is settled by ``accept``, without reading the values.
     if known is None and plan is not None and base is not None and row.state == "open":
-        if header.model_version != base.version:
-            detail = f"model_version: delta is on {header.model_version}, the round is on {base.version}"
-            raise Refusal(409, "stale_model", detail, "model_version")
+        with own.database.read() as connection:
+            check_staleness(connection, row, settings, header.model_version)
         if header.utterances < plan.minimum_utterances:
             detail = f"utterances: found {header.utterances}, expected at least {plan.minimum_utterances}"
             raise Refusal(422, "too_few_utterances", detail, "utterances")
         for field in ("kind", "encoding", "scale_per"):
             if getattr(header, field) != getattr(plan, field):
                 detail = f"{field}: found {getattr(header, field)}, the round asks for {getattr(plan, field)}"
+                raise Refusal(422, "other_plan", detail, field)
+        for field in ("loss", "word_error"):
+            if (getattr(header, field) is not None) != (plan.measure == field):
+                detail = f"{field}: found {getattr(header, field)}, the round asks for {plan.measure}"
                 raise Refusal(422, "other_plan", detail, field)
         if plan.kind == "gradient" and header.utterances > plan.batch_size:
             detail = f"utterances: found {header.utterances}, a gradient is of at most {plan.batch_size}"
@@ -125,7 +132,17 @@ def post_deltas(request: Request, round_id: str, body: Large) -> Response:
             raise refused(error, "bad_delta", str(error).partition(": ")[0]) from error
         blob = f"deltas/{round_id}/{uuid4().hex}.safetensors"
         own.blobs.put(blob, body)
-    contribution = Contribution(header.report_id, round_id, "deltas", body, header.utterances, blob=blob)
+    contribution = Contribution(
+        header.report_id,
+        round_id,
+        "deltas",
+        body,
+        header.utterances,
+        blob=blob,
+        model_version=header.model_version,
+        loss=header.loss,
+        word_error=header.word_error,
+    )
     return _accept(own, sender, contribution)
 
 

@@ -1,0 +1,128 @@
+"""Devices at different paces against a server process: deltas on two models in one buffered round, and measures."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.device import Device
+from device_sdk.feedback import Accepted, Corrected
+from device_sdk.feedback.distance import edit_distance
+from device_sdk.learning import LearningSettings, StepSettings
+from device_sdk.settings import DeviceSettings
+from server.aggregation.weights_file import parse_weights
+from tests.live import LiveServer
+from tests.server.parties import ENROLMENT, Operator
+
+SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05)))
+
+
+def opened(folder: Path, bundle: Bundle, key: int) -> Device:
+    device = Device.open(folder, bytes([key]) * 32, bundle, SETTINGS)
+    device.agree("deltas")
+    return device
+
+
+def taught(device: Device, seed: int, signal: Any = Corrected("turn on the light")) -> str:
+    """Hears a noise, gets the signal, learns. Returns what was served."""
+    waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
+    result = device.recognise(waveform)
+    device.feedback(result.utterance_id, signal)
+    report = device.learn()
+    assert report.steps, report
+    return result.nbest[0].text
+
+
+def test_a_slow_device_is_heard_though_its_model_was_followed(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """K = 1: the quick device's delta makes w1, then the slow one's, made on w0, moves w1 by d / sqrt(2)."""
+    with (
+        LiveServer(tmp_path / "server", tiny_bundle.path) as server,
+        httpx.Client(timeout=120) as http,
+        opened(tmp_path / "quick", tiny_bundle, 1) as quick,
+        opened(tmp_path / "slow", tiny_bundle, 2) as slow,
+    ):
+        operator = Operator(http, server.url)
+        plan = {"deltas": {"clip_norm": 100.0}, "weighting": "uniform", "goal": 1, "rounds": 9, "buffered": {}}
+        first = operator.open(marginals=None, **plan)
+        slow.check_in(server.url, ENROLMENT)  # it knows the round, and has learned nothing yet
+        taught(quick, 1)
+        assert [sent.refused for sent in quick.check_in(server.url, ENROLMENT).sent] == [None]
+        one = _followed(operator, first)
+        taught(slow, 2)
+        own = {name: slow.student.weights[name] - tiny_bundle.weights[name] for name in slow.student.weights}
+        report = slow.check_in(server.url)
+        assert [sent.refused for sent in report.sent] == [None]
+        assert report.round_id != first and report.new_model, "it reports first, then takes the new model"
+        two = _followed(operator, str(report.round_id))
+        before, after = (parse_weights(http.get(f"{server.url}/v1/models/{each}").content) for each in (one, two))
+        for name, moved in own.items():
+            np.testing.assert_allclose(after[name] - before[name], moved / math.sqrt(2), atol=1e-6)
+
+
+def _followed(operator: Operator, round_id: str) -> str:
+    for _ in range(1200):
+        found = operator.get(f"rounds/{round_id}")
+        if found["state"] == "published" and operator.get("status")["rounds"]:
+            return str(found["model_version"])
+        time.sleep(0.05)
+    raise AssertionError(found)
+
+
+@pytest.mark.parametrize("weighting", ["loss", "word_errors"])
+def test_a_device_tells_how_well_it_learned(tmp_path: Path, tiny_bundle: Bundle, weighting: str) -> None:
+    with (
+        LiveServer(tmp_path / "server", tiny_bundle.path) as server,
+        httpx.Client(timeout=120) as http,
+        opened(tmp_path / "device", tiny_bundle, 3) as device,
+    ):
+        operator, url = Operator(http, server.url), server.url
+        round_id = operator.open(marginals=None, deltas={"clip_norm": 100.0}, weighting=weighting)
+        served = taught(device, 1, Accepted()) if weighting == "word_errors" else taught(device, 1)
+        if weighting == "word_errors":
+            report = device.check_in(url, ENROLMENT)
+            assert report.sent == () and "words the user gave" in report.left_out[0]
+            served = taught(device, 2)
+        losses = device.student.measures
+        assert (losses.utterances, losses.words) == ((2, 4) if weighting == "word_errors" else (1, 4))
+        assert device.check_in(url, ENROLMENT).sent[0].refused is None
+        with closing(sqlite3.connect(tmp_path / "server/server.db")) as database:
+            row = database.execute("SELECT loss, word_error FROM reports").fetchone()
+        if weighting == "loss":
+            assert row == (pytest.approx(losses.loss), None)
+            assert losses.loss > 1.0
+        else:
+            errors = edit_distance(["turn", "on", "the", "light"], served.split())
+            assert row == (None, pytest.approx(errors / 4))
+        assert operator.close(round_id)["state"] == "published"
+        assert device.check_in(url).new_model
+        assert device.student.measures.utterances == 0, "counted anew on a new model"
+
+
+def test_measures_are_kept_over_a_restart_and_forgotten_with_the_rest(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with opened(tmp_path / "device", tiny_bundle, 4) as device:
+        taught(device, 1)
+        before = device.student.measures
+    with opened(tmp_path / "device", tiny_bundle, 4) as device:
+        assert device.student.measures == before
+        taught(device, 2)
+        assert device.student.measures.utterances == 2
+        device.forget()
+        assert device.student.measures.utterances == 0
+
+
+def test_reinforce_has_no_loss_to_tell(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    from device_sdk.learning.measures import Measures
+
+    assert Measures(loss=-3.0, utterances=2).mean_loss is None
+    assert Measures().mean_loss is None and Measures().word_error is None
+    assert replace(Measures(), loss=3.0, utterances=2).mean_loss == 1.5

@@ -1,0 +1,149 @@
+"""Rounds that weigh devices by their loss or word error, and a step on held-out speech afterwards (paper 003)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from device_sdk.bundle import Bundle
+from device_sdk.errors import LearningError
+from device_sdk.wire.messages import DeltaHeader
+from server.aggregation.weights_file import parse_weights
+from server.app import create_app
+from server.rehearsal import PseudoDevices
+from server.rounds.releases import Weights
+from server.rounds.server_step import stepped
+from server.rounds.settings import RoundSettings, ServerStep
+from tests.server.parties import HEADERS, Operator, Party, initial, settings
+from tests.server.rehearsal.test_pseudo_devices import spoken
+
+BIAS = "joiner.output.bias"
+
+
+@pytest.mark.parametrize(
+    ("weighting", "field", "told"),
+    [("loss", "loss", (1.0, 3.0, 0.5)), ("word_errors", "word_error", (0.0, 1.5, 0.2))],
+)
+def test_devices_weigh_by_what_they_tell(
+    http: Any, operator: Operator, devices: Callable[[int], list[Party]], weighting: str, field: str, told: tuple[float]
+) -> None:
+    values = (0.01, 0.05, -0.02)
+    round_id = operator.open(marginals=None, deltas={}, weighting=weighting)
+    for device, value, measure in zip(devices(3), values, told, strict=True):
+        assert device.send_delta(round_id, value=value, **{field: measure}).status_code == 200
+    found = operator.close(round_id)
+    moved = parse_weights(http.get(f"/v1/models/{found['model_version']}").content)[BIAS] - initial().weights[BIAS]
+    alpha = np.exp(-np.array(told)) / np.exp(-np.array(told)).sum()  # eq. 9; eq. 10's e^1 cancels
+    assert moved == pytest.approx(float(alpha @ np.array(values)), abs=1e-7)
+    assert found["releases"]["deltas"]["mechanism"]["weighting"] == weighting
+
+
+@pytest.mark.parametrize(
+    ("weighting", "header", "status", "field"),
+    [
+        ("loss", {}, 422, "loss"),
+        ("loss", {"loss": 1.0, "word_error": 0.1}, 422, "word_error"),
+        ("word_errors", {"loss": 1.0}, 422, "loss"),
+        ("utterances", {"loss": 1.0}, 422, "loss"),
+        ("loss", {"loss": -0.1}, 422, "loss"),
+        ("loss", {"loss": 1e7}, 422, "loss"),
+        ("word_errors", {"word_error": 1e4}, 422, "word_error"),
+    ],
+)
+def test_what_a_device_tells_is_checked(
+    operator: Operator, device: Party, weighting: str, header: dict[str, Any], status: int, field: str
+) -> None:
+    round_id = operator.open(marginals=None, deltas={}, weighting=weighting)
+    answer = device.send_delta(round_id, **header)
+    assert (answer.status_code, answer.json()["field"]) == (status, field), answer.text
+
+
+def test_nan_is_no_loss(operator: Operator, device: Party) -> None:
+    round_id = operator.open(marginals=None, deltas={}, weighting="loss")
+    assert device.send_delta(round_id, loss=float("nan")).status_code == 422
+
+
+def test_only_devices_that_know_the_measure_are_asked(operator: Operator, device: Party) -> None:
+    operator.open(marginals=None, deltas={}, weighting="word_errors")
+    assert device.check_in(revision=3).json()["round"] is None
+    assert device.check_in(revision=4).json()["round"]["deltas"]["measure"] == "word_error"
+    header = DeltaHeader(report_id="r", device_id="d", round_id="o", model_version="m", utterances=1)
+    assert not {"loss", "word_error"} & header.model_dump().keys(), "older servers read what they know"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weighting": "loss", "deltas": {"noise_stddev": 0.1}, "goal": 4}, "weights by loss depend on the data"),
+        ({"weighting": "word_errors", "noise_multiplier": 1.0, "goal": 4}, "weights by word_errors depend"),
+        ({"weighting": "loss", "averaging": "median"}, "devices count alike in the median"),
+        ({"weighting": "loss", "deltas": {"measure": "word_error"}}, "deltas.measure"),
+        ({"weighting": "uniform", "deltas": {"measure": "loss"}}, "deltas.measure: found 'loss', expected 'none'"),
+        ({"server_step": {}, "deltas": None, "marginals": {}}, "server_step"),
+    ],
+)
+def test_settings_that_contradict_themselves(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        RoundSettings.model_validate({"marginals": None, "deltas": {}} | changes)
+
+
+def shifted(weights: Weights, plan: RoundSettings, number: int) -> Iterator[Weights]:
+    """A pseudo-device whose outcome is known: a tenth of the weights it begins with, towards 0."""
+    assert plan.rehearsal is not None and plan.rehearsal.pseudo_devices == 1 and plan.deltas is not None
+    yield {name: (-0.1 * weights[name]).astype(np.float32) for name in ("encoder.0.W", BIAS)}
+
+
+def test_the_server_steps_from_what_the_round_made(tmp_path: Path) -> None:
+    from fastapi.testclient import TestClient
+
+    with TestClient(create_app(settings(tmp_path), initial(), rehearse=shifted)) as http:
+        operator, device = Operator(http), Party(http).enrol()
+        round_id = operator.open(marginals=None, deltas={}, server_step={"utterances": 4}, teacher={"interval": 1})
+        device.send_delta(round_id, value=0.05)
+        found = operator.close(round_id)
+        made = parse_weights(http.get(f"/v1/models/{found['model_version']}").content)
+        assert made[BIAS] == pytest.approx(0.9 * (initial().weights[BIAS] + 0.05), rel=1e-5)
+        assert np.array_equal(made["features.scale"], initial().weights["features.scale"])
+
+
+def test_a_server_without_speech_refuses_the_step(http: Any) -> None:
+    plan = {"settings": {"marginals": None, "deltas": {}, "server_step": {}}}
+    answer = http.post("/v1/operator/rounds", json=plan, headers=HEADERS)
+    assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (422, "no_rehearsal", "server_step")
+
+
+def test_held_out_speech_is_likelier_after_the_step(tiny_bundle: Bundle) -> None:
+    """With the real training graph: the loss on what was stepped on falls, and equal calls are equal."""
+    devices = PseudoDevices(tiny_bundle, [spoken(number) for number in range(4)])
+    plan = ServerStep(utterances=4, learning_rate=0.02, clip_norm=10.0, seed=3)
+    once, again = (stepped(plan, tiny_bundle.weights, 1, devices) for _ in range(2))
+    assert all(np.array_equal(once[name], again[name]) for name in once)
+    assert once.keys() == tiny_bundle.weights.keys()
+
+    def loss(weights: Weights) -> float:
+        from device_sdk.features import logmel
+        from device_sdk.runtimes.training import TrainingSession
+
+        session, total = TrainingSession(tiny_bundle), 0.0
+        for number in range(4):
+            utterance = spoken(number)
+            tokens = tuple(tiny_bundle.tokenizer.encode(utterance.text or ""))
+            features = logmel(utterance.load(), tiny_bundle.features)
+            found = session.run(weights, features, (tokens,), np.ones(1, np.float32))
+            total += float(found.negative_log_likelihoods[0])
+        return total
+
+    assert loss(once) < loss(tiny_bundle.weights)
+
+
+def test_a_step_that_diverges_makes_no_model() -> None:
+    def diverging(weights: Weights, plan: RoundSettings, number: int) -> Iterator[Weights]:
+        yield {BIAS: np.full(5, np.inf, np.float32)}
+
+    with pytest.raises(LearningError, match=f"server_step: {BIAS}"):
+        stepped(ServerStep(), initial().weights, 1, diverging)
