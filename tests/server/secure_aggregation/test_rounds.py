@@ -118,6 +118,30 @@ def test_a_round_from_its_opening_to_new_marginals(server: Server) -> None:
     assert {row.total for row in server.rows(select(aggregation_groups))} == {None}
 
 
+def test_masked_vectors_are_counted_as_reports(server: Server) -> None:
+    members = server.members(3)
+    server.operator.close(members[0].round_id)
+    through(members, "shares")
+    for member in members[:2]:
+        member.step()
+    path = f"/v1/rounds/{members[0].round_id}/aggregation/masked"
+    again = members[0].party.post(path, members[0].sent[-1], members[0].round_id)
+    assert again.json()["duplicate"] is True
+    assert members[2].post("masked", {}).status_code == 422, "no message at all is no report"
+    other = json.loads(members[0].sent[-1]) | {"masked": b64encode(bytes(4 * WORDS)).decode()}
+    assert refusal(members[0].party.post(path, json.dumps(other).encode(), members[0].round_id)) == (
+        409,
+        "message_conflict",
+    )
+    found = server.http.get("/metrics", headers=HEADERS).text
+    counted = {
+        line.split('outcome="')[1].split('"')[0]: float(line.split()[-1])
+        for line in found.splitlines()
+        if line.startswith("idiolect_reports_total{")
+    }
+    assert counted == {"accepted": 2.0, "duplicate": 1.0, "refused": 1.0}
+
+
 @pytest.mark.parametrize(
     ("stage", "lost"),
     [("shares", 2), ("masked", 2), ("masked", 3), ("consistency", 2), ("unmasking", 2), ("unmasking", 3)],
