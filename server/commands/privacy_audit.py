@@ -85,10 +85,32 @@ def plan(
     max_weight: Annotated[float, typer.Option(help="Largest count of one word.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Of Gaussian noise, and of the composition.")] = 1e-6,
     survivors: Annotated[int, typer.Option(help="Fewest devices whose shares are all of the noise.")] = 1,
+    population: Annotated[
+        int | None, typer.Option(help="Users who may be drawn: plans deltas of sampled cohorts instead.")
+    ] = None,
+    cohort: Annotated[int, typer.Option(help="With --population: users of a round, on average.")] = 100,
+    noise: Annotated[
+        float, typer.Option(help="With --population: noise of a round's sum over the clipping bound.")
+    ] = 1,
+    scales: Annotated[str, typer.Option(help="Cohorts, of populations as much larger, to extrapolate to.")] = "10,100",
+    populations: Annotated[str, typer.Option(help="Then populations still larger, with the largest cohort.")] = "10",
+    target: Annotated[float, typer.Option(help="How much larger must everything be for this epsilon?")] = 10.0,
+    pld: Annotated[bool, typer.Option(help="Also by privacy loss distributions (up to a minute a row).")] = True,
     as_json: JsonFlag = False,
     output: OutputFile = None,
 ) -> None:
-    """What a plan for marginals costs over its rounds, and how much a word must be said to stand out of the noise."""
+    """What a plan for marginals costs over its rounds, and how much a word must be said to stand out of the noise.
+
+    With --population: epsilon of a user whose deltas are summed with Gaussian noise, by RDP and PLD, and of larger
+    federations at the same noise of the mean update (paper 004, tables 2, 16 and 17).
+    """
+    if population is not None:
+        from server.commands.privacy_plan import plan_cohorts
+        from server.privacy.plans import Plan
+
+        wished = Plan(population, cohort, rounds, noise, delta)
+        plan_cohorts(wished, scales, populations, target, pld, as_json, output)
+        return
     from pydantic import ValidationError
 
     from device_sdk.wire.messages import FIXED_POINT, MarginalPlan

@@ -1,0 +1,365 @@
+"""What each kind of layer gives a cohort: its output, clients' weights stacked or shared, and gradients as factors.
+
+K: clients of a group; N: examples of each; R = K N rows, client after client; M: rows of a client once time is folded
+in; I, O: sizes in and out. Every tensor that a layer reads has R as its leading size.
+
+A weight's gradient of client k is the product of two tall matrices, sum over rows m of b[k, m] a[k, m]^T. So its norm
+needs only the products of rows with rows, and a weighted sum over clients is one product of all rows: gradients of
+single clients are never held (Goodfellow 2015; Li et al. 2021, Bu et al. 2022 for sequences and convolutions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from device_sdk.errors import ConfigurationError
+from server.simulation.engine.recurrence import lstm
+
+__all__ = ["Factors", "Forward", "Tape", "patched", "recorded", "unsupported"]
+
+BLOCK = 1 << 24
+"""Values of single clients' gradients that are held at once where that is quicker than rows with rows."""
+
+Forward = Callable[..., Any]
+
+
+class Factors(Protocol):
+    """The gradient of one parameter for K clients, not multiplied out."""
+
+    def squares(self) -> Tensor:
+        """Squared L2 norm of every client's gradient, [K]."""
+
+    def total(self, scales: Tensor) -> Tensor:
+        """Sum over clients of scale times gradient, in the parameter's shape. scales: [K]."""
+
+    def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
+        """Every client's weights [K, ...] plus scale times its gradient. weights: [K, ...], which are overwritten, or
+        those that all share, in the parameter's shape. scales: [K]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """inputs: [K, M, I]; outputs: [K, M, O], gradients with respect to the layer's output; shape: the parameter's, with
+    O I values."""
+
+    inputs: Tensor
+    outputs: Tensor
+    shape: torch.Size
+
+    def squares(self) -> Tensor:
+        clients, rows, width = self.inputs.shape
+        values = width * self.outputs.shape[2]
+        if rows * (width + self.outputs.shape[2]) < values:
+            own = torch.bmm(self.inputs, self.inputs.transpose(1, 2))
+            own *= torch.bmm(self.outputs, self.outputs.transpose(1, 2))
+            return own.flatten(1).sum(1)
+        found = []
+        at_once = max(1, BLOCK // values)
+        for start in range(0, clients, at_once):
+            a, b = self.inputs[start : start + at_once], self.outputs[start : start + at_once]
+            found.append(torch.linalg.vector_norm(torch.bmm(b.transpose(1, 2), a), dim=(1, 2)).square())
+        return torch.cat(found)
+
+    def total(self, scales: Tensor) -> Tensor:
+        scaled = self.outputs * scales[:, None, None]
+        return (scaled.flatten(0, 1).t() @ self.inputs.flatten(0, 1)).reshape(self.shape)
+
+    def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
+        scaled = (self.outputs * scales[:, None, None]).transpose(1, 2)
+        if weights.dim() == len(self.shape):
+            whole = torch.baddbmm(weights.flatten(1).unsqueeze(0), scaled, self.inputs)
+            return whole.reshape(-1, *self.shape)
+        weights.flatten(2).baddbmm_(scaled, self.inputs)
+        return weights
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """gradients: [K, ...] as they are, of parameters that are as small as a layer's output: biases, norms' weights."""
+
+    gradients: Tensor
+
+    def squares(self) -> Tensor:
+        return self.gradients.flatten(1).square().sum(1)
+
+    def total(self, scales: Tensor) -> Tensor:
+        return torch.tensordot(scales, self.gradients, 1)
+
+    def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
+        own = scales.view(-1, *[1] * (self.gradients.dim() - 1))
+        if weights.dim() < self.gradients.dim():
+            return torch.addcmul(weights.unsqueeze(0), self.gradients, own)
+        return weights.addcmul_(self.gradients, own)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Rows of an embedding. tokens: [K, M]; outputs: [K, M, O]; rows: of the table; padding: a row that stays."""
+
+    tokens: Tensor
+    outputs: Tensor
+    rows: int
+    padding: int | None
+
+    def _learning(self) -> Tensor:
+        if self.padding is None:
+            return self.outputs
+        return self.outputs * (self.tokens != self.padding).unsqueeze(2)
+
+    def squares(self) -> Tensor:
+        outputs = self._learning()
+        same = (self.tokens.unsqueeze(2) == self.tokens.unsqueeze(1)).to(outputs.dtype)
+        return (same * torch.bmm(outputs, outputs.transpose(1, 2))).flatten(1).sum(1)
+
+    def total(self, scales: Tensor) -> Tensor:
+        scaled = (self._learning() * scales[:, None, None]).flatten(0, 1)
+        table = scaled.new_zeros(self.rows, scaled.shape[1])
+        return table.index_add_(0, self.tokens.flatten(), scaled)
+
+    def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
+        clients = len(self.tokens)
+        if weights.dim() == 2:
+            weights = weights.repeat(clients, 1, 1)
+        scaled = (self._learning() * scales[:, None, None]).flatten(0, 1)
+        places = self.tokens + torch.arange(clients).mul_(self.rows).unsqueeze(1)
+        weights.view(clients * self.rows, -1).index_add_(0, places.flatten(), scaled)
+        return weights
+
+
+class Tape:
+    """Owns what a shared forward pass leaves for the norms: outputs to differentiate by, and how to read them."""
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self.outputs: list[Tensor] = []
+        self._readers: list[Callable[[Tensor], dict[str, Factors]]] = []
+
+    def watch(self, output: Tensor, reader: Callable[[Tensor], dict[str, Factors]]) -> Tensor:
+        """``output``, which takes part in the backward pass; ``reader`` turns its gradient into factors by name."""
+        if not output.requires_grad:
+            output.requires_grad_()
+        self.outputs.append(output)
+        self._readers.append(reader)
+        return output
+
+    def factors(self, gradients: Sequence[Tensor]) -> dict[str, Factors]:
+        """By parameter name, from the gradients of ``outputs``."""
+        found: dict[str, Factors] = {}
+        for reader, gradient in zip(self._readers, gradients, strict=True):
+            more = reader(gradient)
+            if found.keys() & more.keys():
+                raise ConfigurationError(f"{min(more)}: used twice in one pass, which has no rule; use way 'loop'")
+            found |= more
+        return found
+
+    def rows(self, values: Tensor) -> Tensor:
+        """[R, ..., D] -> [K, M, D]."""
+        return values.reshape(self.clients, -1, values.shape[-1])
+
+
+@contextmanager
+def patched(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
+    """Modules compute with other functions for a while."""
+    for module, forward in forwards.items():
+        module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        for module in forwards:
+            del module.__dict__["forward"]
+
+
+def unsupported(network: nn.Module) -> str | None:
+    """Why a network cannot go through in bulk, None where it can: a layer that holds parameters and has no rule."""
+    for name, module in network.named_modules():
+        if not any(True for _ in module.parameters(recurse=False)):
+            continue
+        where = f"{name or 'network'} ({type(module).__name__})"
+        if type(module) not in _RULES:
+            return f"{where} has no rule"
+        if isinstance(module, nn.LSTM) and (not module.batch_first or module.bidirectional or module.proj_size):
+            return f"{where}: expected batch_first, one direction, no projection"
+        if isinstance(module, nn.LSTM) and (module.dropout or not module.bias):
+            return f"{where}: expected no dropout and both biases"
+        if isinstance(module, nn.Conv1d | nn.Conv2d) and (module.groups != 1 or module.padding_mode != "zeros"):
+            return f"{where}: expected one group, padded with zeros"
+        if isinstance(module, nn.Conv1d | nn.Conv2d) and isinstance(module.padding, str):
+            return f"{where}: expected padding in numbers"
+        if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.scale_grad_by_freq):
+            return f"{where}: expected no max_norm and no scaling by frequency"
+    names = [name for name, _ in network.named_parameters(remove_duplicate=False)]
+    return None if len(names) == len({id(p) for p in network.parameters()}) else "parameters are shared between layers"
+
+
+def recorded(network: nn.Module, tape: Tape, weights: Mapping[str, Tensor] | None = None) -> dict[nn.Module, Forward]:
+    """Forwards that tell the tape of every layer. weights: by name, each client's own [K, ...]; None: all share the
+    network's."""
+    return {
+        module: _RULES[type(module)](module, f"{name}." if name else "", tape, weights).forward
+        for name, module in network.named_modules()
+        if type(module) in _RULES
+    }
+
+
+class _Rule:
+    """A layer while it is recorded."""
+
+    def __init__(self, module: Any, prefix: str, tape: Tape, weights: Mapping[str, Tensor] | None) -> None:
+        self.module, self.prefix, self.tape, self.weights = module, prefix, tape, weights
+
+    def forward(self, inputs: Tensor) -> Any:
+        raise NotImplementedError
+
+    def parameter(self, name: str) -> Tensor | None:
+        """[K, ...], or [1, ...] where all clients share it."""
+        if self.weights is None:
+            own: Tensor | None = getattr(self.module, name)
+            return None if own is None else own.unsqueeze(0)
+        return self.weights.get(f"{self.prefix}{name}")
+
+    def affine(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """[K, M, I] times weight [K, O, I]^T plus bias [K, O] -> [K, M, O]."""
+        if len(weight) == 1:
+            return functional.linear(rows, weight[0], None if bias is None else bias[0])
+        if bias is None:
+            return torch.bmm(rows, weight.transpose(1, 2))
+        return torch.baddbmm(bias.unsqueeze(1), rows, weight.transpose(1, 2))
+
+    def watched(self, output: Tensor, inputs: Tensor, shape: torch.Size, biased: bool) -> Tensor:
+        """An affine layer's output. inputs: [K, M, I]; shape: of one client's weight."""
+        held = inputs.detach()
+
+        def read(gradient: Tensor) -> dict[str, Factors]:
+            rows = self.tape.rows(gradient)
+            found: dict[str, Factors] = {f"{self.prefix}weight": Product(held, rows, shape)}
+            if biased:
+                found[f"{self.prefix}bias"] = Plain(rows.sum(1))
+            return found
+
+        return self.tape.watch(output, read)
+
+
+class _Linear(_Rule):
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight, bias = self.parameter("weight"), self.parameter("bias")
+        assert weight is not None
+        rows = self.tape.rows(inputs)
+        output = self.watched(self.affine(rows, weight, bias), rows, weight.shape[1:], bias is not None)
+        return output.view(*inputs.shape[:-1], weight.shape[1])
+
+
+class _Embedding(_Rule):
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight = self.parameter("weight")
+        assert weight is not None
+        stacked, rows, width = weight.shape
+        own = inputs.reshape(self.tape.clients, -1)
+        places = own if stacked == 1 else own + torch.arange(stacked).mul_(rows).unsqueeze(1)
+
+        def read(gradient: Tensor) -> dict[str, Factors]:
+            return {f"{self.prefix}weight": Lookup(own, gradient, rows, self.module.padding_idx)}
+
+        output = self.tape.watch(functional.embedding(places, weight.reshape(stacked * rows, width)), read)
+        return output.view(*inputs.shape, width)
+
+
+class _Norm(_Rule):
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight, bias, shape = self.parameter("weight"), self.parameter("bias"), self.module.normalized_shape
+        assert weight is not None
+        plain = functional.layer_norm(inputs, shape, None, None, self.module.eps)
+        plain = plain.view(self.tape.clients, -1, *shape)
+
+        def read(gradient: Tensor) -> dict[str, Factors]:
+            found: dict[str, Factors] = {f"{self.prefix}weight": Plain((gradient * plain.detach()).sum(1))}
+            if bias is not None:
+                found[f"{self.prefix}bias"] = Plain(gradient.sum(1))
+            return found
+
+        output = plain * weight.unsqueeze(1)
+        if bias is not None:
+            output = output + bias.unsqueeze(1)
+        return self.tape.watch(output, read).view(inputs.shape)
+
+
+class _Conv(_Rule):
+    """As a product over patches: [R, C, *S] becomes [R, P, C * kernel]."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight, bias = self.parameter("weight"), self.parameter("bias")
+        assert weight is not None
+        rows = self.tape.rows(self._patches(inputs))
+        output = self.affine(rows, weight.flatten(2), bias)
+        output = self.watched(output, rows, weight.shape[1:], bias is not None)
+        by_row = output.view(len(inputs), -1, weight.shape[1]).transpose(1, 2)
+        return by_row.reshape(len(inputs), weight.shape[1], *self._sizes(inputs))
+
+    def _patches(self, inputs: Tensor) -> Tensor:
+        module = self.module
+        if isinstance(module, nn.Conv1d):
+            inputs = inputs.unsqueeze(2)
+            kernel, dilation = (1, *module.kernel_size), (1, *module.dilation)
+            padding, stride = (0, *module.padding), (1, *module.stride)
+        else:
+            kernel, dilation, padding, stride = module.kernel_size, module.dilation, module.padding, module.stride
+        return functional.unfold(inputs, kernel, dilation, padding, stride).transpose(1, 2)
+
+    def _sizes(self, inputs: Tensor) -> list[int]:
+        module = self.module
+        return [
+            (size + 2 * pad - gap * (kernel - 1) - 1) // stride + 1
+            for size, pad, gap, kernel, stride in zip(
+                inputs.shape[2:], module.padding, module.dilation, module.kernel_size, module.stride, strict=True
+            )
+        ]
+
+
+class _Lstm(_Rule):
+    """From a zero state. The state after the last step is not given: nothing here asks for it."""
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, None]:
+        rows, steps, _ = inputs.shape
+        by_time = inputs.view(self.tape.clients, -1, steps, inputs.shape[2]).transpose(1, 2)
+        for layer in range(self.module.num_layers):
+            by_time = self._layer(by_time, layer)
+        return by_time.transpose(1, 2).reshape(rows, steps, -1), None
+
+    def _layer(self, inputs: Tensor, layer: int) -> Tensor:
+        """[K, T, N, I] -> [K, T, N, H]."""
+        clients, steps = inputs.shape[:2]
+        names = [f"{kind}_l{layer}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        into, back, bias, other = (self.parameter(name) for name in names)
+        assert into is not None and back is not None and bias is not None and other is not None
+        rows = inputs.reshape(clients, -1, inputs.shape[3])
+        held = rows.detach()
+        outputs: list[Tensor] = []
+
+        def read(gradient: Tensor) -> dict[str, Factors]:
+            gates, after = gradient.flatten(1, 2), outputs[0]
+            first = gradient.shape[2]
+            earlier = after[:, :-1].flatten(1, 2)
+            sums = Plain(gates.sum(1))
+            factors = (Product(held, gates, into.shape[1:]), Product(earlier, gates[:, first:], back.shape[1:]))
+            return dict(zip((f"{self.prefix}{name}" for name in names), (*factors, sums, sums), strict=True))
+
+        projected = self.affine(rows, into, bias + other).view(clients, steps, -1, into.shape[1])
+        found = lstm(self.tape.watch(projected, read), back)
+        outputs.append(found.detach())
+        return found
+
+
+_RULES: dict[type[nn.Module], Callable[[Any, str, Tape, Mapping[str, Tensor] | None], _Rule]] = {
+    nn.Linear: _Linear,
+    nn.Embedding: _Embedding,
+    nn.LayerNorm: _Norm,
+    nn.Conv1d: _Conv,
+    nn.Conv2d: _Conv,
+    nn.LSTM: _Lstm,
+}
