@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from device_sdk.errors import StateError
 from server.storage.schema import publications
@@ -19,12 +19,18 @@ def publish(connection: Connection, kind: str, version: str | int, now: float, n
 
 def current_version(connection: Connection, kind: str) -> str:
     """Raises StateError when nothing was ever published: the server was started without a bundle."""
-    version = connection.execute(
-        select(publications.c.version).where(publications.c.kind == kind).order_by(publications.c.id.desc()).limit(1)
-    ).scalar()
+    version = connection.execute(_NEWEST, {"wanted": kind}).scalar()
     if version is None:
         raise StateError(f"registry: no {kind} published; start the server with a bundle")
     return str(version)
+
+
+_NEWEST = (
+    select(publications.c.version)
+    .where(publications.c.kind == bindparam("wanted"))
+    .order_by(publications.c.id.desc())
+    .limit(1)
+)
 
 
 def history(connection: Connection, kind: str) -> list[dict[str, Any]]:
