@@ -33,7 +33,7 @@ from rescoring.ngrams import NgramCounts
 if TYPE_CHECKING:
     from device_sdk.checkin.outbox import Outgoing
 
-__all__ = ["Knowledge"]
+__all__ = ["Knowledge", "with_published"]
 
 
 class Knowledge:

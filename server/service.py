@@ -24,6 +24,7 @@ from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
 from server.problems import Refusal
 from server.readiness import Readiness, Ready
+from server.registry.differences import Differences
 from server.registry.initial import InitialModel, register_initial
 from server.registry.models import find_model, load, trainable
 from server.registry.publications import current_version
@@ -78,6 +79,7 @@ class Service:
         self._evaluate = evaluate
         self._rehearse = rehearse
         self._workers = _workers(settings, self.blobs)
+        self.differences = Differences(self.blobs)
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         self._advancing = Turn(self.database)
         self._lead = Lead(self.database)

@@ -21,14 +21,15 @@ from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask,
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["UNKNOWN", "Client", "Refused", "refusal"]
+    from device_sdk.checkin.partial import Partial
+
+__all__ = ["RETRIED", "UNKNOWN", "Client", "Refused", "refusal"]
 
 UNKNOWN = "unknown"
 """Code of a refusal that is no Problem: something between device and server answered, or another server did."""
 
 _Answer = TypeVar("_Answer", bound=Message)
-_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
-_PROBLEM_BYTES = 1 << 16
+RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CONTENT_TYPE = {"marginals": "application/json", "deltas": "application/octet-stream"}
 
 
@@ -115,38 +116,20 @@ class Client:
     def marginals(self, version: int) -> Marginals:
         return self._message(Marginals, "GET", f"/v1/marginals/{version}", b"")
 
-    def download(self, path: str, limit: int, seconds: float) -> bytes:
+    def download(self, path: str, limit: int, seconds: float, partial: Partial | None = None) -> bytes:
         """A public file whose length is bounded before it comes, as what is not trusted must be.
 
-        CheckInError: more than ``limit`` bytes, not all there within ``seconds``, or not reached. Nothing is decoded,
-        so that no answer grows on the device.
+        partial: keeps what has come, so that a later call goes on from there; a line that breaks is gone on with either
+        way. CheckInError: more than ``limit`` bytes, not all there within ``seconds``, or not reached. Nothing is
+        decoded, so that no answer grows on the device.
         """
-        import httpx
+        from device_sdk.checkin.download import download
 
-        where, started, trouble = f"{self.url}{path}", time.monotonic(), ""
-        for attempt in range(self._attempts):
-            if attempt:
-                self._pause(min(30.0, 0.5 * 2**attempt) * (0.5 + random.random() / 2))
-            content = bytearray()
-            try:
-                with self._http.stream("GET", where, headers={"Accept-Encoding": "identity"}) as answer:
-                    most = limit if answer.is_success else _PROBLEM_BYTES
-                    for chunk in answer.iter_raw():
-                        content += chunk
-                        self.bytes_down += len(chunk)
-                        if len(content) > most:
-                            raise CheckInError(f"{where}: found more than {most} bytes; the download is dropped")
-                        if time.monotonic() - started > seconds:
-                            raise CheckInError(f"{where}: not there after {seconds:.3g} s; the download is dropped")
-            except httpx.HTTPError as error:
-                trouble = f"{type(error).__name__}: {error}"
-                continue
-            if answer.is_success:
-                return bytes(content)
-            if answer.status_code not in _RETRIED:
-                raise refusal(where, answer.status_code, bytes(content))
-            trouble = str(refusal("answer", answer.status_code, bytes(content)))
-        raise CheckInError(f"{where}: no usable answer after {self._attempts} tries ({trouble})")
+        return download(self, self._http, path, limit, seconds, self._attempts, partial)
+
+    def wait(self, failures: int) -> None:
+        """Before the next try: longer each time, and spread out."""
+        self._pause(min(30.0, 0.5 * 2**failures) * (0.5 + random.random() / 2))
 
     def aggregation_task(self, identity: Identity, round_id: str) -> AggregationTask:
         """What a round's secure aggregation waits for from this device."""
@@ -206,7 +189,7 @@ class Client:
         trouble = ""
         for attempt in range(self._attempts):
             if attempt:
-                self._pause(min(30.0, 0.5 * 2**attempt) * (0.5 + random.random() / 2))  # spread devices out
+                self.wait(attempt)
             headers = {"Content-Type": content_type} if body else {}
             if signer is not None:
                 headers |= signed_headers(signer, method, url.path, round_id, body)
@@ -219,7 +202,7 @@ class Client:
             self.bytes_down += len(answer.content)
             if answer.is_success:
                 return answer.content
-            if answer.status_code not in _RETRIED:
+            if answer.status_code not in RETRIED:
                 raise refusal(f"{self.url}{path}", answer.status_code, answer.content)
             trouble = str(refusal("answer", answer.status_code, answer.content))
         raise CheckInError(

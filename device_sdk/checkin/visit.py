@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from device_sdk.checkin import aggregation, exchange, identity
@@ -9,6 +10,7 @@ from device_sdk.errors import CheckInError
 from device_sdk.learning.delta import difference
 from device_sdk.learning.gradients import mean
 from device_sdk.state import records
+from device_sdk.updates.fetching import Base, Wanted, base_of, fetch, largest, teacher_of
 from device_sdk.updates.release import Adopted
 from device_sdk.wire.messages import REVISION, CheckedIn, CheckIn
 
@@ -98,7 +100,7 @@ def _adopt(client: Client, answer: CheckedIn, knowledge: Knowledge, settings: De
     """Fetches what is newer, as the answer says."""
     new_model = answer.model_version != knowledge.base.version
     if new_model:
-        content = client.model(answer.model_version, answer.model_sha256)
+        content = _weights(client, knowledge, answer.model_version, answer.model_sha256, base_of(knowledge))
         knowledge.adopt(records.Published(answer.model_version, content), settings.learning.keep)
     if settings.learning.teacher.schedule == "server":
         _fetch_teacher(client, answer, knowledge)
@@ -184,4 +186,14 @@ def _fetch_teacher(client: Client, answer: CheckedIn, knowledge: Knowledge) -> N
     if version is None or digest is None:
         knowledge.adopt_teacher(None)
     elif version != knowledge.student.teacher_version:
-        knowledge.adopt_teacher(records.Published(version, client.model(version, digest)))
+        content = _weights(client, knowledge, version, digest, teacher_of(knowledge))
+        knowledge.adopt_teacher(records.Published(version, content))
+
+
+def _weights(client: Client, knowledge: Knowledge, version: str, digest: str, base: Base) -> bytes:
+    def check(content: bytes) -> None:
+        found = sha256(content).hexdigest()
+        if found != digest:
+            raise CheckInError(f"model {version}: sha256: found {found}, expected {digest}; the download is dropped")
+
+    return fetch(client, knowledge.store, Wanted(version, largest(knowledge.base.architecture), check), base)

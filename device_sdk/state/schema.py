@@ -13,10 +13,11 @@ from typing import Literal
 
 __all__ = ["COLUMNS", "FILES", "META", "RECORDS", "TABLES", "Holds", "Record", "Table", "record_of"]
 
-Holds = Literal["counts", "weights", "identity", "outbox", "settings", "updates"]
+Holds = Literal["counts", "weights", "identity", "outbox", "settings", "updates", "downloads"]
 """What a value is made of. counts: weights of words, and of n-grams where the app allows these, never the
 order of more; weights: model parameters; identity: keys and ids at servers; outbox: exact bytes of reports on their
-way; settings: versions, counters, choices; updates: signed metadata about what a server publishes."""
+way; settings: versions, counters, choices; updates: signed metadata about what a server publishes;
+downloads: the beginning of a file that a server publishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ TABLES: Mapping[str, Table] = {
     "identity": Table("the device's signing key and id at a server"),
     "settings": Table("versions, counters and the ledger of what was sent"),
     "updates": Table("signed metadata of updates, as last verified"),
+    "downloads": Table("the beginning of a published file, until all of it is there", True),
 }
 """Every table that holds values, and all that it may hold."""
 
@@ -87,6 +89,8 @@ RECORDS: tuple[Record, ...] = (
         "updates",
         "TUF metadata, as the server signed it",
     ),
+    Record("downloads", "head", "downloads", "JSON: the published file's path and ETag"),
+    Record("downloads", "[0-9]{6}", "downloads", "some of its bytes, in order"),
 )
 """Every value. What lies beside it in the clear: the row's name and number, and the length of what was sealed."""
 

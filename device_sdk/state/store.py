@@ -18,7 +18,7 @@ from device_sdk.state.schema import META, TABLES
 
 __all__ = ["FILED_BYTES", "SCHEMA_VERSION", "Store"]
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 FILED_BYTES = 1 << 14
 """A value of at least this size lies in a file of its own, in tables declared so."""
 
@@ -198,7 +198,7 @@ class Store:
         self._run("DELETE FROM meta WHERE name = 'erasing'")
 
     def _upgrade(self, version: int) -> None:
-        """Version 1 had every value in its row; they stay there until they are written again. Versions 2 and 3
+        """Version 1 had every value in its row; they stay there until they are written again. Later ones
         had fewer tables."""
         if version == SCHEMA_VERSION:
             return

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import math
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from device_sdk.checkin import exchange
 from device_sdk.errors import CheckInError
 from device_sdk.state import records
+from device_sdk.updates.fetching import Base, Wanted, base_of, fetch, largest, teacher_of
 from device_sdk.updates.metadata import refresh
 from device_sdk.updates.release import Adopted, Release, Target
 from device_sdk.wire.messages import Marginals
@@ -26,8 +25,6 @@ __all__ = ["adopt"]
 _PATIENCE = 60.0
 _SLOWEST = 16_384
 """Seconds that every download may take, and bytes a second that it brings at least beyond these."""
-_HEADER = 1 << 20
-"""Bytes that a weights file may have beside its values."""
 
 
 def adopt(
@@ -46,7 +43,7 @@ def adopt(
         return Adopted(refused=(f"updates: {error}; model {version[0]} and marginals {version[1]} stay",))
     try:
         if release.model.version != version[0]:
-            content = _file(client, release.model, knowledge)
+            content = _file(client, release.model, knowledge, base_of(knowledge))
             knowledge.adopt(records.Published(release.model.version, content), settings.learning.keep)
     except CheckInError as error:
         refused.append(f"model {release.model.version}: {error}; model {version[0]} stays")
@@ -67,24 +64,22 @@ def adopt(
     )
 
 
-def _file(client: Client, target: Target, knowledge: Knowledge) -> bytes:
-    """CheckInError: other bytes than signed, or more than weights of this device's architecture can have: they are held
-    in memory, whoever signed them."""
-    architecture = knowledge.base.architecture
-    shapes = architecture.parameter_shapes() | architecture.constant_shapes()
-    most = _HEADER + 4 * sum(math.prod(shape) for shape in shapes.values())
+def _file(client: Client, target: Target, knowledge: Knowledge, base: Base) -> bytes:
+    """base: what the device has of its kind. CheckInError: other bytes than signed, or more than weights of this
+    device's architecture can have: they are held in memory, whoever signed them."""
+    most = largest(knowledge.base.architecture)
     if target.length > most:
         raise CheckInError(f"{target.name}: length: found {target.length} as signed, expected at most {most}")
-    content = _download(client, f"/v1/models/{quote(target.version, safe='')}", target.length)
-    target.check(content)
-    return content
+    wanted = Wanted(target.version, target.length, target.check, _PATIENCE + target.length / _SLOWEST)
+    return fetch(client, knowledge.store, wanted, base)
 
 
 def _adopt_teacher(client: Client, target: Target | None, knowledge: Knowledge) -> None:
     if target is None:
         knowledge.adopt_teacher(None)
     elif target.version != knowledge.student.teacher_version:
-        knowledge.adopt_teacher(records.Published(target.version, _file(client, target, knowledge)))
+        content = _file(client, target, knowledge, teacher_of(knowledge))
+        knowledge.adopt_teacher(records.Published(target.version, content))
 
 
 def _adopt_marginals(client: Client, release: Release, knowledge: Knowledge) -> None:

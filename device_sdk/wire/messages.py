@@ -5,6 +5,7 @@
     POST /v1/rounds/{round}/marginals   signed  MarginalReport -> Receipt
     POST /v1/rounds/{round}/deltas      signed  safetensors bytes, DeltaHeader in its metadata -> Receipt
     GET  /v1/models/{version}                   safetensors bytes (weights only), sha256 in the ETag; teachers too
+    GET  /v1/models/{version}/from/{version}    the difference of two models, where the server has one
     GET  /v1/marginals/{version}                Marginals
 
 Secure aggregation has messages of its own: :mod:`device_sdk.wire.secure_aggregation`.

@@ -66,6 +66,7 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", f"{_V1}/rounds/{{round_id}}/aggregation"): Rule(Caller.DEVICE),
     ("POST", f"{_V1}/rounds/{{round_id}}/aggregation/{{stage}}"): Rule(Caller.DEVICE),
     ("GET", f"{_V1}/models/{{version}}"): Rule(Caller.ANYBODY, _PUBLISHED),
+    ("GET", f"{_V1}/models/{{version}}/from/{{base}}"): Rule(Caller.ANYBODY, _PUBLISHED),
     ("GET", f"{_V1}/marginals/{{version}}"): Rule(Caller.ANYBODY, _PUBLISHED),
     ("GET", f"{_V1}/updates/{{name}}"): Rule(Caller.ANYBODY, "metadata signed for everybody, as its standard has it"),
     # Operators who read

@@ -18,6 +18,7 @@ from server.devices.tokens import find_enrolment_token
 from server.problems import Refusal
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
+from server.registry.differences import find_way
 from server.registry.retention import check_present
 from server.rounds import check_in as checking
 from server.rounds.buffered import check_staleness, taking_round
@@ -158,6 +159,18 @@ def get_model(request: Request, version: str) -> Response:
         return Response(status_code=304, headers={"ETag": etag})
     path = own.blobs.file(model_registry.blob_name(row.sha256))
     return Download(path, headers={"ETag": etag}, media_type="application/octet-stream")
+
+
+@router.get("/models/{version}/from/{base}")
+def get_difference(request: Request, version: str, base: str) -> Response:
+    """What makes the weights of ``version`` of those of ``base`` (:mod:`device_sdk.updates.difference`), where there is
+    a short way: from what was published lately to what is current. Else 404: take all of it. Ranges are served."""
+    own = service(request)
+    with own.database.read() as connection:
+        way = find_way(connection, version, base)
+    if request.headers.get("if-none-match") == way.etag:
+        return Response(status_code=304, headers={"ETag": way.etag})
+    return Download(own.differences.file(way), headers={"ETag": way.etag}, media_type="application/octet-stream")
 
 
 @router.get("/marginals/{version}")

@@ -11,7 +11,10 @@ from typing import Any
 from device_sdk.errors import MissingExtraError, StateError
 from server.storage.blobs import check_name
 
-__all__ = ["ObjectBlobs"]
+__all__ = ["HELD", "ObjectBlobs"]
+
+HELD = 8
+"""Files that are fetched and kept for downloads: models, teachers, those of a canary, ways between them."""
 
 
 class ObjectBlobs:
@@ -29,6 +32,7 @@ class ObjectBlobs:
             raise MissingExtraError(f"blobs {url}: {error}; run: pip install 'idiolect-server[objects]'") from error
         self.url = url
         self._folder = tempfile.TemporaryDirectory(prefix="idiolect-models-")
+        self._held: list[Path] = []
         self._fetching = threading.Lock()
         try:
             self._store: Any = obstore.store.from_url(url, client_options={"allow_http": True})
@@ -66,15 +70,18 @@ class ObjectBlobs:
         yield from sorted(found)
 
     def file(self, name: str) -> Path:
-        """Fetched once, and again only after another has been: one model at a time is what most devices ask for."""
+        """Fetched once, and again only after ``HELD`` others have been: few files are what most devices ask for."""
         place = Path(self._folder.name) / check_name(name).replace("/", "-")
         with self._fetching:
             if not place.exists():
-                for old in place.parent.iterdir():
-                    old.unlink()  # whoever is reading it goes on
+                while len(self._held) >= HELD:
+                    self._held.pop(0).unlink(missing_ok=True)  # whoever is reading it goes on
                 partial = place.with_suffix(".partial")
                 partial.write_bytes(self.get(name))
                 partial.replace(place)
+            elif place in self._held:
+                self._held.remove(place)
+            self._held.append(place)  # the last to go
         return place
 
     def hold(self, name: str, place: Path) -> None:

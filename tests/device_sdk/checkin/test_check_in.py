@@ -268,7 +268,7 @@ def test_a_model_that_does_not_fit_is_refused_and_the_old_one_kept(
         server.close_round(round_id)
         damaged = save({"joiner.output.bias": np.zeros(3, np.float32)})
         with monkeypatch.context() as patch, pytest.raises(BundleError, match="tensor"):
-            patch.setattr(Client, "model", lambda self, version, digest: damaged)
+            patch.setattr("device_sdk.checkin.visit.fetch", lambda client, store, wanted, base: damaged)
             device.check_in(server.url)
         assert device.model_version == tiny_bundle.version
         assert device.student.steps == 1

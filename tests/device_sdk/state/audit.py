@@ -221,6 +221,10 @@ def _updates(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     return set(fields) == {"signed", "signatures"} and fields["signed"]["_type"] == role
 
 
+def _downloads(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
+    return name != "head" or set(json.loads(plain)) == {"path", "etag"}
+
+
 _CONTENTS: dict[str, Callable[[str, str, bytes, Bundle], bool]] = {
     "counts": _counts,
     "weights": _weights,
@@ -228,4 +232,5 @@ _CONTENTS: dict[str, Callable[[str, str, bytes, Bundle], bool]] = {
     "outbox": _outbox,
     "settings": _settings,
     "updates": _updates,
+    "downloads": _downloads,
 }

@@ -125,19 +125,19 @@ def _root(scene: Scene, signers: Mapping[Path, bool]) -> dict[str, Answer]:
 
 def swapped_model(scene: Scene) -> dict[str, Answer]:
     """Weights that fit, as long as the true ones; one of them is another."""
-    return {MODEL: scene.model[:-4] + np.float32(0.5).tobytes()}
+    return _weights(scene.model[:-4] + np.float32(0.5).tobytes())
 
 
 def longer_model(scene: Scene) -> dict[str, Answer]:
-    return {MODEL: scene.model + b"\0"}
+    return _weights(scene.model + b"\0")
 
 
 def shorter_model(scene: Scene) -> dict[str, Answer]:
-    return {MODEL: scene.model[:-1]}
+    return _weights(scene.model[:-1])
 
 
 def endless_model(scene: Scene) -> dict[str, Answer]:
-    return {MODEL: _endless}
+    return _weights(_endless)
 
 
 def endless_timestamp(scene: Scene) -> dict[str, Answer]:
@@ -158,6 +158,11 @@ def no_metadata(scene: Scene) -> dict[str, Answer]:
 
 def other_role(scene: Scene) -> dict[str, Answer]:
     return {TIMESTAMP: scene.third["snapshot"]}
+
+
+def _weights(answer: Answer) -> dict[str, Answer]:
+    """Whichever way the device asks for them."""
+    return {MODEL: answer, f"{MODEL}/from/second": answer}
 
 
 def _endless() -> Iterator[bytes]:

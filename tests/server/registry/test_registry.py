@@ -69,7 +69,7 @@ def test_a_new_database_needs_a_bundle(tmp_path: Path) -> None:
 def test_push_list_and_roll_back_models(http: Any, operator: Operator) -> None:
     weights = {name: values + 1 for name, values in initial().weights.items()}
     pushed = operator.post("models/v2", content=dump_weights(weights), params={"note": "by hand"})
-    assert (pushed["parent"], pushed["note"]) == ("base-1", "by hand")
+    assert (pushed["parent"], pushed["note"]) == ("base-1", "by hand (pushed by bootstrap)")
     assert operator.get("status")["model_version"] == "v2"
     served = parse_weights(http.get("/v1/models/v2").content)
     assert all(np.array_equal(served[name], values) for name, values in weights.items())
@@ -106,7 +106,7 @@ def test_push_and_publish_marginals(http: Any, operator: Operator) -> None:
     lifted = np.full(WORDS, 0.5 / (WORDS - 1))
     lifted[3] = 0.5
     pushed = operator.post("marginals", json=encoded(lifted) | {"note": "news"})
-    assert (pushed["version"], pushed["parent"], pushed["note"]) == (1, 0, "news")
+    assert (pushed["version"], pushed["parent"], pushed["note"]) == (1, 0, "news (pushed by bootstrap)")
     assert operator.get("marginals/1?top=1")["top"][0]["word"] == "word3"
     operator.post("marginals", json=encoded(lifted) | {"publish": False})
     assert operator.get("marginals")["current"] == 1

@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from device_sdk.errors import StateError
 from server.app import create_app
 from server.storage.blobs import open_blobs
+from server.storage.objects import HELD
 from tests.server.parties import Operator, Party, initial, settings
 
 BUCKET = "idiolect"
@@ -61,6 +62,19 @@ def test_as_a_folder_does(bucket: str, tmp_path: Path) -> None:
         for wrong in ("../x", "models", "models/../x", "Models/x"):
             with pytest.raises(StateError, match="blob name"):
                 store.put(wrong, b"")
+
+
+def test_the_files_asked_for_last_are_held(bucket: str) -> None:
+    store = open_blobs(bucket)
+    names = [f"models/{number}.safetensors" for number in range(HELD + 2)]
+    for name in names:
+        store.put(name, name.encode())
+    first = store.file(names[0])
+    for name in [*names[1:HELD], names[0], *names[HELD:]]:
+        assert store.file(name).read_bytes() == name.encode()
+    assert first.exists() and first.read_bytes() == names[0].encode()  # asked for again meanwhile
+    assert len(list(first.parent.iterdir())) == HELD
+    assert store.file(names[1]).read_bytes() == names[1].encode()
 
 
 def test_a_store_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,100 @@
+"""Weights from a server: as the difference to what the device has where there is one, and from where they broke off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.checkin.client import Refused
+from device_sdk.checkin.partial import Partial
+from device_sdk.errors import CheckInError, ProtocolError
+from device_sdk.knowledge import with_published
+from device_sdk.state import records
+from device_sdk.updates import difference
+
+if TYPE_CHECKING:
+    from device_sdk.checkin.client import Client
+    from device_sdk.knowledge import Knowledge
+    from device_sdk.state import Store
+
+__all__ = ["Base", "Wanted", "base_of", "fetch", "largest", "teacher_of"]
+
+_HEADER = 1 << 20
+"""Bytes that a weights file may have beside its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Weights that the device has, and that the server may know by their version."""
+
+    version: str
+    weights: Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """length: bytes, at most. check: raises CheckInError for other bytes than were announced or signed. seconds: that
+    all of it may take."""
+
+    version: str
+    length: int
+    check: Callable[[bytes], None]
+    seconds: float = math.inf
+
+
+def largest(architecture: Architecture) -> int:
+    """Bytes of a weights file, at most."""
+    shapes = architecture.parameter_shapes() | architecture.constant_shapes()
+    return _HEADER + 4 * sum(math.prod(shape) for shape in shapes.values())
+
+
+def base_of(knowledge: Knowledge) -> Base:
+    return Base(knowledge.base.version, knowledge.base.weights)
+
+
+def teacher_of(knowledge: Knowledge) -> Base:
+    """The server's teacher as it is here; before there is one, the base, which the first teacher is near to."""
+    held = records.read_published_teacher(knowledge.store)
+    if held is None:
+        return base_of(knowledge)
+    return Base(held.version, with_published(knowledge.packaged, held).weights)
+
+
+def fetch(client: Client, store: Store, wanted: Wanted, base: Base | None) -> bytes:
+    """The bytes of the safetensors file that is wanted; what came of it before is gone on with.
+
+    CheckInError: not to be had, or other bytes than wanted. What came of a line that broke is kept.
+    """
+    path = f"/v1/models/{quote(wanted.version, safe='')}"
+    partial = Partial(store)
+    if base is not None and partial.path != path:
+        found = _by_difference(client, partial, f"{path}/from/{quote(base.version, safe='')}", wanted, base)
+        if found is not None:
+            return found
+    content = client.download(path, wanted.length, wanted.seconds, partial)
+    partial.drop()
+    wanted.check(content)
+    return content
+
+
+def _by_difference(client: Client, partial: Partial, path: str, wanted: Wanted, base: Base) -> bytes | None:
+    """None: there is none, or it leads elsewhere; all of the file is to be taken then."""
+    try:
+        found = client.download(path, wanted.length, wanted.seconds, partial)
+    except Refused:
+        partial.drop()
+        return None
+    partial.drop()
+    try:
+        content = difference.apply(base.weights, found, wanted.length)
+        wanted.check(content)
+    except (ProtocolError, CheckInError):
+        return None
+    return content

@@ -1,0 +1,291 @@
+"""Downloads by a real device from a real server, over a line that breaks, and by a process that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.checkin import CheckInReport, Client
+from device_sdk.checkin.partial import PART, Partial
+from device_sdk.device import Device
+from device_sdk.errors import CheckInError
+from tests.cutting import CuttingLine
+from tests.device_sdk.state.audit import findings
+from tests.device_sdk.updates.fleet import KEY, TOKEN, Fleet, _Stream, running
+
+pytest.importorskip("uvicorn")
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Iterator[Fleet]:
+    with running(tmp_path_factory.mktemp("fleet"), tiny_bundle) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny model is no larger than one part would be."""
+    monkeypatch.setattr("device_sdk.checkin.partial.PART", 4096)
+
+
+@pytest.fixture(params=["signed", "plain"])
+def device(request: pytest.FixtureRequest, tmp_path: Path, tiny_bundle: Bundle, fleet: Fleet) -> Iterator[Device]:
+    root = fleet.root if request.param == "signed" else None
+    with Device.open(tmp_path / "state", KEY, tiny_bundle, trusted_root=root) as found:
+        check_in(found, fleet.url)
+        yield found
+    assert findings(tmp_path / "state", KEY, tiny_bundle) == []
+
+
+def check_in(device: Device, url: str, attempts: int = 3) -> CheckInReport:
+    with Client(url, attempts=attempts, pause=lambda seconds: None) as client:
+        return device.check_in(client, TOKEN)
+
+
+def published(fleet: Fleet, name: str) -> tuple[str, bytes]:
+    """A fresh version, and the exact bytes that the server has of it."""
+    version = f"{name}-{time.monotonic_ns()}"
+    fleet.publish(version, seed=len(fleet.line.heard) + int(time.monotonic_ns() % 1000))
+    return version, fleet.operator.get(f"/v1/models/{version}").content
+
+
+def installed(device: Device) -> bytes:
+    content = device._knowledge.store.get("weights", "published")
+    assert content is not None
+    return content
+
+
+def test_a_difference_is_taken_and_exact(device: Device, fleet: Fleet) -> None:
+    version, content = published(fleet, "short")
+    before = device.model_version
+    with Client(fleet.url) as client:
+        client.download(f"/v1/models/{version}/from/{before}", len(content), 60.0)
+        size = client.bytes_down
+    report = check_in(device, fleet.url)
+    assert (report.new_model, device.model_version) == (True, version)
+    assert installed(device) == content
+    assert size < 0.8 * len(content)
+    signed = device._trusted_root is not None
+    assert report.bytes_down < size + (12_000 if signed else 4096)
+    assert Partial(device._knowledge.store).path is None
+
+
+@pytest.mark.parametrize("most", [20_000, 60_000])
+def test_a_line_that_breaks_is_gone_on_with(device: Device, fleet: Fleet, most: int) -> None:
+    version, content = published(fleet, "broken")
+    with CuttingLine(fleet.url, most) as line:
+        report = check_in(device, line.url)
+        assert line.broken >= 2
+    assert (report.new_model, device.model_version) == (True, version)
+    assert installed(device) == content
+    assert report.bytes_down < len(content)
+
+
+def test_a_later_check_in_goes_on(device: Device, fleet: Fleet) -> None:
+    _, content = published(fleet, "later")
+    before = device.model_version
+    with CuttingLine(fleet.url, 30_000) as line, pytest.raises(CheckInError, match=r"no usable answer|updates"):
+        report = check_in(device, line.url, attempts=1)
+        assert not report.new_model
+        raise CheckInError("; ".join(("updates", *report.updates_refused)))
+    assert device.model_version == before
+    store = device._knowledge.store
+    held = sum(len(store.get("downloads", name) or b"") for name in store.names("downloads") if name != "head")
+    assert held >= 20_000
+    report = check_in(device, fleet.url)
+    assert (report.new_model, installed(device)) == (True, content)
+    assert store.names("downloads") == []
+
+
+def test_a_model_that_was_published_meanwhile_begins_anew(device: Device, fleet: Fleet) -> None:
+    published(fleet, "old")
+    with CuttingLine(fleet.url, 30_000) as line, suppress(CheckInError):
+        check_in(device, line.url, attempts=1)
+    assert Partial(device._knowledge.store).path is not None
+    version, content = published(fleet, "new")
+    assert check_in(device, fleet.url).model_version == version
+    assert installed(device) == content
+
+
+class Tampering(httpx.BaseTransport):
+    """Answers requests for the difference, the whole or either by ``answer``; passes others on."""
+
+    def __init__(self, answer: Any, kind: str = "either") -> None:
+        self._inner, self._answer, self._kind = httpx.HTTPTransport(), answer, kind
+        self.asked: list[tuple[str, str | None]] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        kind = "difference" if "/from/" in request.url.path else "whole"
+        if "/v1/models/" in request.url.path:
+            self.asked.append((kind, request.headers.get("range")))
+            if self._kind in (kind, "either"):
+                given: httpx.Response | None = self._answer(request)
+                if given is not None:
+                    stream = given.stream if isinstance(given.stream, _Breaking) else _Stream(iter([given.content]))
+                    headers = {name: value for name, value in given.headers.items() if name != "content-length"}
+                    return httpx.Response(given.status_code, headers=headers, stream=stream)
+        return self._inner.handle_request(request)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def tampered(device: Device, fleet: Fleet, line: Tampering) -> CheckInReport:
+    with Client(fleet.url, transport=line, pause=lambda seconds: None) as client:
+        return device.check_in(client, TOKEN)
+
+
+@pytest.mark.parametrize("device", ["plain"], indirect=True)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda request: httpx.Response(404, json={"version": 1, "code": "no_such_route", "detail": "older"}),
+        lambda request: httpx.Response(410, text="gone"),
+        lambda request: httpx.Response(200, content=b"nonsense"),
+        lambda request: httpx.Response(200, content=b"idiolect difference 1\n" + bytes(100)),
+    ],
+    ids=["an older server", "gone", "nonsense", "damaged"],
+)
+def test_without_a_good_difference_all_of_it_is_taken(device: Device, fleet: Fleet, answer: Any) -> None:
+    version, content = published(fleet, "whole")
+    line = Tampering(answer, "difference")
+    assert tampered(device, fleet, line).model_version == version
+    assert installed(device) == content
+    assert [kind for kind, _ in line.asked] == ["difference", "whole"]
+
+
+def half_then(rest: Any) -> Any:
+    """The first answer breaks off in the middle; the others are as ``rest`` makes them of the file's bytes."""
+    seen: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        path = str(request.url)
+        whole = httpx.get(path)
+        if not whole.is_success:
+            return None
+        seen.append(1)
+        if len(seen) == 1:
+            return httpx.Response(
+                200, headers={"ETag": whole.headers["etag"]}, stream=_Breaking(whole.content[:30_000])
+            )
+        return rest(whole.content, whole.headers["etag"], request)
+
+    return answer
+
+
+class _Breaking(httpx.SyncByteStream):
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._content
+        raise httpx.ReadError("the line broke")
+
+
+def ranged(content: bytes, etag: str, start: int, named: int | None = None) -> httpx.Response:
+    first = start if named is None else named
+    where = f"bytes {first}-{len(content) - 1}/{len(content)}"
+    return httpx.Response(206, headers={"ETag": etag, "Content-Range": where}, content=content[start:])
+
+
+@pytest.mark.parametrize("device", ["plain"], indirect=True)
+@pytest.mark.parametrize(
+    ("rest", "good"),
+    [
+        (lambda content, etag, request: ranged(content, etag, 30_000), True),
+        (lambda content, etag, request: httpx.Response(200, headers={"ETag": etag}, content=content), True),
+        (lambda content, etag, request: None, True),  # the server's own answer
+        (lambda content, etag, request: httpx.Response(416) if "range" in request.headers else None, True),
+        (lambda content, etag, request: ranged(content, etag, 20_000) if "range" in request.headers else None, True),
+        (lambda content, etag, request: ranged(content, '"x"', 30_000) if "range" in request.headers else None, True),
+        (lambda content, etag, request: httpx.Response(206, content=content[30_000:]), False),
+        (lambda content, etag, request: ranged(content, etag, 20_000, named=30_000), False),
+    ],
+    ids=["goes on", "all of it", "server", "416", "other range", "other file", "no range named", "range that lies"],
+)
+def test_the_rest_of_a_file(device: Device, fleet: Fleet, rest: Any, good: bool) -> None:
+    """Whatever comes, only the file that was wanted is installed."""
+    version, content = published(fleet, "rest")
+    before = device.model_version
+    line = Tampering(half_then(rest), "whole")
+    no_difference = Tampering(lambda request: httpx.Response(404, text=""), "difference")
+    line._inner = no_difference  # type: ignore[assignment]
+    try:
+        report = tampered(device, fleet, line)
+        assert report.new_model == good
+    except CheckInError as error:
+        assert not good
+        assert "no usable answer" in str(error) or "sha256" in str(error)
+    assert ("whole", "bytes=30000-") in line.asked
+    if good:
+        assert installed(device) == content
+    else:
+        assert device.model_version == before
+        assert check_in(device, fleet.url).model_version == version
+        assert installed(device) == content
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from device_sdk.bundle import Bundle
+from device_sdk.checkin import Client
+from device_sdk.device import Device
+from tests.device_sdk.updates.fleet import KEY, TOKEN
+with Device.open(Path(sys.argv[1]), KEY, Bundle.open(None)) as device:
+    with Client(sys.argv[2], timeout=600.0) as client:
+        report = device.check_in(client, TOKEN)
+        print(report.model_version, client.bytes_down, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_device_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real process with the model that ships, killed by SIGKILL in the middle of its download."""
+    monkeypatch.undo()  # parts as they ship
+    bundle, folder = Bundle.open(None), tmp_path / "state"
+
+    def run(url: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(folder), url],
+            stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+
+    def finished(process: subprocess.Popen[str]) -> tuple[str, int]:
+        out, _ = process.communicate(timeout=300)
+        version, size = out.split()
+        return version, int(size)
+
+    with running(tmp_path / "server", bundle) as fleet:
+        assert finished(run(fleet.url))[0] == bundle.version
+        version, content = published(fleet, "killed")
+        size = len(httpx.get(f"{fleet.url}/v1/models/{version}/from/{bundle.version}", timeout=60).content)
+        assert size > 4_000_000
+        with CuttingLine(fleet.url, 3_000_000, stalls=True) as line:
+            killed = run(line.url)
+            deadline = time.monotonic() + 120
+            while not line.broken:
+                assert time.monotonic() < deadline and killed.poll() is None
+                time.sleep(0.02)
+            time.sleep(0.5)
+            killed.send_signal(signal.SIGKILL)
+            killed.wait()
+        found, again = finished(run(fleet.url))
+    assert found == version
+    assert again < size - 3_000_000 + 4 * PART
+    with Device.open(folder, KEY, bundle) as device:
+        assert installed(device) == content
+        assert Partial(device._knowledge.store).path is None
