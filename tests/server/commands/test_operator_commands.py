@@ -139,6 +139,34 @@ def test_models(run: Run, tmp_path: Path, operator: Operator, tiny_bundle: Bundl
     assert CliRunner().invoke(models.app, ["push", str(file)]).exit_code == 2
 
 
+def test_canaries(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    for number in (2, 3):
+        file.write_bytes(dump_weights(initial(seed=number).weights))
+        run(models.app, "push", str(file), "--version", f"v{number}", "--no-publish")
+    with pytest.raises(CheckInError, match="no_canary"):
+        run(models.app, "promote")
+    assert "v2 goes to 10 % of the devices" in run(models.app, "canary", "v2")
+    with pytest.raises(CheckInError, match="canary_running"):
+        run(models.app, "canary", "v3")
+    assert "model v2 is taken back; model base-1 stays" in run(models.app, "rollback", "--note", "too slow")
+    begun = json.loads(run(models.app, "canary", "v3", "--share", "0.2", "--minimum", "5", "--no-automatic", "--json"))
+    assert {name: begun["settings"][name] for name in ("share", "minimum", "automatic")} == {
+        "share": 0.2, "minimum": 5, "automatic": False,
+    }  # fmt: skip
+    shown = run(models.app, "canary")
+    assert "rolled back" in shown and "too slow" in shown and "running" in shown and "0/0 of 0" in shown
+    assert "model v3 is current" in run(models.app, "promote", "--force")
+    assert "base-1 is current" in run(models.app, "rollback")
+    run(models.app, "rollback", "v3")
+    assert "promoted" in run(models.app, "canary")
+    found = json.loads(run(models.app, "lineage", "--json"))
+    assert (found["version"], [entry["version"] for entry in found["lineage"]]) == ("v3", ["v3", "base-1"])
+    assert "Lineage of model v2" in run(models.app, "lineage", "v2")
+    with pytest.raises(ConfigurationError, match="'none' is not in the registry"):
+        run(models.app, "lineage", "none")
+
+
 def test_marginals(run: Run, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "news.txt"
     text.write_text("coffee Coffee milk\n")
