@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,23 +15,30 @@ from device_sdk.errors import ConfigurationError, DataError
 
 __all__ = ["clean", "read_sentences", "train_pieces", "word_list"]
 
-_NOT_TEXT = re.compile(r"[^a-z' ]+")
+_NOT_ENGLISH = re.compile(r"[^a-z' ]+")
+_NOT_LETTERS = re.compile(r"[^\w' ]+|[\d_]+")
 
 
-def clean(sentence: str) -> str:
-    """Lower-case words of a-z and apostrophe, one space apart."""
-    return " ".join(word for word in _NOT_TEXT.sub(" ", sentence.lower()).split() if word.strip("'"))
+def clean(sentence: str, english: bool = True) -> str:
+    """Lower-case words of a-z and apostrophe, one space apart; of any letters where the language is another one."""
+    text = sentence.lower()
+    if english:
+        text = _NOT_ENGLISH.sub(" ", text)
+    else:
+        text = _NOT_LETTERS.sub(" ", unicodedata.normalize("NFC", text).replace("\u2019", "'"))
+    return " ".join(word for word in text.split() if word.strip("'"))
 
 
-def read_sentences(path: Path) -> list[str]:
+def read_sentences(path: Path, english: bool = True) -> list[str]:
     """The distinct sentences of a text file, one a line, cleaned, in order. Sentences with figures are left out."""
     if not path.is_file():
         raise DataError(f"{path}: no such text file; expected one sentence a line")
     lines = path.read_text(encoding="utf-8").splitlines()
-    sentences = dict.fromkeys(clean(line) for line in lines if not any(c.isdigit() for c in line))
+    sentences = dict.fromkeys(clean(line, english) for line in lines if not any(c.isdigit() for c in line))
     sentences.pop("", None)
     if not sentences:
-        raise DataError(f"{path}: found no sentence of the letters a-z; expected one a line")
+        letters = "the letters a-z" if english else "letters"
+        raise DataError(f"{path}: found no sentence of {letters}; expected one a line")
     return list(sentences)
 
 

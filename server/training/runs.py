@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from device_sdk.errors import DataError
+from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features.logmel import logmel
 from server.corpora import grammar
 from server.corpora.barista import read_barista
@@ -21,13 +21,16 @@ from server.training.data import Example
 from server.training.pieces import read_sentences, train_pieces, word_list
 from server.training.recordings import real_recordings, split_voices, sure
 from server.training.rnnt import Recipe, train_rnnt
+from server.training.rnnt.adaptation import Start, read_start
 from server.training.speech import Mixture, Recording, sentence
-from server.training.trainer import write_atomically
+from server.training.trainer import ALONE, Processes, write_atomically
+from server.training.voices import language_examples, language_voices, split_sentences
 
-__all__ = ["portable", "prepare", "run_rnnt"]
+__all__ = ["portable", "prepare", "prepare_language", "run_rnnt"]
 
 _READERS = {"barista": read_barista, "fsdd": read_fsdd, "folder": read_folder}
 _WATCHED_PER_SOURCE = 60
+_LANGUAGE_VOICES = 400
 
 
 def prepare(
@@ -65,6 +68,25 @@ def prepare(
     return mixture, sentences, watched, details
 
 
+def prepare_language(
+    language: str, texts: Sequence[Path], watch: int = _WATCHED_PER_SOURCE
+) -> tuple[Mixture, list[str], list[Example], dict[str, Any]]:
+    """As :func:`prepare`, for espeak-ng's voices of another language than English, which say the given sentences."""
+    if not texts:
+        raise DataError(f"--language {language}: found no sentences; give some with --text, one a line")
+    sentences = [line for path in texts for line in read_sentences(path, english=False)]
+    spoken, watched = split_sentences(sentences, watch)
+    mixture = Mixture(
+        sentences=tuple(spoken),
+        intents={},
+        sentences_share=1.0,
+        recorded=0.0,
+        voices=language_voices(language, "base", _LANGUAGE_VOICES, seed=1),
+    )
+    details = {"language": language, "text": [portable(str(path)) for path in texts], "sentences": len(spoken)}
+    return mixture, spoken, language_examples(language, watched), details
+
+
 def run_rnnt(
     recipe: Recipe,
     out: Path,
@@ -72,16 +94,50 @@ def run_rnnt(
     data: Sequence[str],
     command: str = "",
     snapshots: Path | None = None,
+    *,
+    language: str | None = None,
+    begin: Path | None = None,
+    fresh_pieces: bool = False,
+    frozen: Sequence[str] = (),
+    processes: Processes = ALONE,
+    tensorboard: Path | None = None,
     show: bool = True,
 ) -> dict[str, Any]:
-    """``idiolect train rnnt``. Returns the last line of the log."""
-    mixture, sentences, watched, details = prepare(texts, data)
+    """``idiolect train rnnt``. Returns the last line of the log.
+
+    language: of espeak-ng's voices where it is not English. begin: a bundle, or the folder of a run, to go on from;
+    fresh_pieces, frozen: see :class:`server.training.rnnt.adaptation.Start`.
+    """
+    if begin is None and (fresh_pieces or frozen):
+        raise ConfigurationError("fresh pieces and frozen parameters: found no network to begin with; give --begin")
+    if language is not None and data:
+        raise ConfigurationError("--language and --data exclude each other: real speech is read as English")
+    prepared = prepare(texts, data) if language is None else prepare_language(language, texts)
+    mixture, sentences, watched, details = prepared
     out.mkdir(parents=True, exist_ok=True)
-    pieces = _pieces(recipe, mixture, out)
-    words = word_list(grammar.vocabulary(), sentences)
-    write_atomically(out / "words.txt", ("\n".join(words) + "\n").encode())
-    details = {"command": portable(command.replace(str(out), "RUN")), "words": len(words), **details}
-    return train_rnnt(recipe, mixture, pieces, out, watched, details, snapshots=snapshots, show=show)
+    start, pieces = None, b""
+    if begin is not None:
+        parameters, pieces = read_start(begin)
+        start = Start(parameters, fresh_pieces, tuple(frozen))
+        details = {**details, "begin": portable(str(begin)), "fresh_pieces": fresh_pieces, "frozen": list(frozen)}
+    if start is None or fresh_pieces:
+        pieces = _pieces(recipe, mixture, out)
+    words = word_list(grammar.vocabulary() if language is None else (), sentences)
+    if processes.first:
+        write_atomically(out / "words.txt", ("\n".join(words) + "\n").encode())
+    return train_rnnt(
+        recipe,
+        mixture,
+        pieces,
+        out,
+        watched,
+        {"command": portable(command.replace(str(out), "RUN")), "words": len(words), **details},
+        snapshots=snapshots,
+        begin=start,
+        processes=processes,
+        tensorboard=tensorboard,
+        show=show,
+    )
 
 
 def portable(text: str) -> str:

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import BLANK, Architecture
+from device_sdk.bundle.weights import read as read_weights
 from device_sdk.errors import BundleError, ConfigurationError
 from export.networks.rnnt import RNNT
 
-__all__ = ["Start", "freeze"]
+__all__ = ["Start", "freeze", "read_start"]
 
 _OF_PIECES = ("predictor.embedding", "joiner.output.weight", "joiner.output.bias")
 
@@ -30,11 +34,11 @@ class Start:
     names up to a dot: ``encoder.0``, ``predictor``, ``joiner.output.bias``.
     """
 
-    parameters: Mapping[str, NDArray[np.floating]]
+    parameters: Mapping[str, NDArray[Any]]
     fresh_pieces: bool = False
     frozen: Sequence[str] = ()
 
-    def parameters_for(self, architecture: Architecture, seed: int) -> Mapping[str, NDArray[np.floating]]:
+    def parameters_for(self, architecture: Architecture, seed: int) -> Mapping[str, NDArray[Any]]:
         """The parameters to begin with. Fresh rows are as large as the trained ones; blank keeps its own.
 
         Raises BundleError where one that is needed is missing.
@@ -53,6 +57,17 @@ class Start:
             if fresh[name].shape[1:] == old.shape[1:]:
                 fresh[name][BLANK] = old[BLANK]
         return fresh
+
+
+def read_start(path: Path) -> tuple[Mapping[str, NDArray[Any]], bytes]:
+    """Parameters and tokenizer of a bundle, or of the folder of a run. Raises BundleError for what is neither."""
+    if (path / "weights.safetensors").is_file() and not (path / "manifest.json").is_file():
+        source = path / "weights.safetensors"
+        if not (path / "tokenizer.model").is_file():
+            raise BundleError(f"{path}: has weights.safetensors but no tokenizer.model; expected the folder of a run")
+        return read_weights(source.read_bytes(), str(source)), (path / "tokenizer.model").read_bytes()
+    bundle = Bundle.open(path)
+    return bundle.weights, bundle.file("tokenizer.model").read_bytes()
 
 
 def freeze(network: RNNT, names: Sequence[str]) -> list[str]:

@@ -74,6 +74,11 @@ class Recipe:
                 f"flat_share, easy_share, ctc_share: found {self.flat_share}, {self.easy_share}, {self.ctc_share}; "
                 "expected 0 <= flat_share <= easy_share <= ctc_share < 1"
             )
+        if self.seconds <= 0 or self.batch < 1:
+            raise ConfigurationError(
+                f"seconds, batch: found {self.seconds}, {self.batch}; expected more than 0 and at least 1"
+            )
+        _ = self.settings  # which names what makes no sense
 
     @property
     def architecture(self) -> Architecture:

@@ -10,6 +10,7 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
+from device_sdk.bundle.architecture import BLANK
 from export.networks.rnnt import RNNT
 from server.training.augmentation import augment
 from server.training.data import Batch, Example, batches, collate
@@ -61,7 +62,7 @@ class ShardSampler(Sampler[Batch]):
         return batches(lengths, budget, recipe.batch, np.random.default_rng([recipe.seed, epoch]))
 
     def load(self, epoch: int, chosen: Sequence[int]) -> Batch | None:
-        """Utterances that are too short for their tokens are left out."""
+        """Utterances that are too short for their tokens, or have letters that the pieces lack, are left out."""
         subsampling = self.recipe.architecture.subsampling_factor
         items = []
         for number in chosen:
@@ -69,7 +70,7 @@ class ShardSampler(Sampler[Batch]):
             tokens = self.tokenizer.encode(example.text)
             features = self.change(example, np.random.default_rng([self.recipe.seed, epoch, number]))
             repeats = sum(a == b for a, b in pairwise(tokens))
-            if tokens and features.shape[0] // subsampling > len(tokens) + repeats:
+            if tokens and BLANK not in tokens and features.shape[0] // subsampling > len(tokens) + repeats:
                 items.append((features, tokens))
         return collate(items, subsampling) if items else None
 
