@@ -13,7 +13,7 @@ from export.losses.rnnt import rnnt_loss
 from export.networks.rnnt import RNNT
 from server.training.data import Batch
 
-__all__ = ["Learner", "flat_targets"]
+__all__ = ["Learner", "begin_lstm", "flat_targets"]
 
 
 class Learner(nn.Module):
@@ -26,7 +26,7 @@ class Learner(nn.Module):
         self.ctc_hidden = nn.Linear(a.encoder_size, a.joiner_size)
         self.ctc_output = nn.Linear(a.joiner_size, a.pieces)
         for lstm in (self.network.encoder, self.network.predictor):
-            _begin_lstm(lstm)
+            begin_lstm(lstm)
         for linear in (self.ctc_hidden, self.ctc_output, self.network.joiner_encoder, self.network.joiner_predictor):
             nn.init.xavier_uniform_(linear.weight)
 
@@ -96,7 +96,7 @@ def flat_targets(batch: Batch, letters: Tensor, delay: int = 2, edge: int = 3) -
     return targets
 
 
-def _begin_lstm(lstm: nn.LSTM) -> None:
+def begin_lstm(lstm: nn.LSTM) -> None:
     """Orthogonal recurrence, Xavier inputs and open forget gates: gradients reach far from the first step on."""
     size = lstm.hidden_size
     for name, value in lstm.named_parameters():

@@ -172,7 +172,7 @@ class Trainer(Generic[B]):
             self.average = Average(self.task.module, settings.average)
         rate = settings.schedule.rate(self.progress, at.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
         self.optimizer.zero_grad(set_to_none=True)
         device = processes.device
         sums: dict[str, float] = {"count": 0.0}

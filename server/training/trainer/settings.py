@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,6 +24,7 @@ class Settings:
     and gains. bfloat16: autocast; weights, gradients and losses stay float32.
     checkpoint_steps: steps between checkpoints, 0 for those at epochs' ends only. watch_minutes: of training, after
     which the end of an epoch is watched; watch_steps: steps after which the run is watched anyway, 0 for never.
+    shares: beginning of parameters' names -> their share of the learning rate, for parts that were trained before.
     """
 
     budget: Budget
@@ -37,6 +40,7 @@ class Settings:
     checkpoint_steps: int = 200
     watch_minutes: float = 5.0
     watch_steps: int = 0
+    shares: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.accumulate < 1 or self.clip <= 0 or not 0.0 <= self.average < 1.0:
@@ -52,11 +56,18 @@ class Settings:
 
     def optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
         """AdamW over what requires a gradient."""
-        trained = [value for value in module.parameters() if value.requires_grad]
-        if not trained:
+        named = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+        if not named:
             raise ConfigurationError("trainer: every parameter is frozen; leave some to train")
-        shrunk = [value for value in trained if self.decay_vectors or value.ndim > 1]
-        kept = [value for value in trained if not (self.decay_vectors or value.ndim > 1)]
-        groups = [{"params": shrunk, "weight_decay": self.weight_decay}, {"params": kept, "weight_decay": 0.0}]
+        groups: list[dict[str, Any]] = []
+        for share in sorted({1.0, *self.shares.values()}, reverse=True):
+            trained = [value for name, value in named if self._share(name) == share]
+            shrunk = [value for value in trained if self.decay_vectors or value.ndim > 1]
+            kept = [value for value in trained if not (self.decay_vectors or value.ndim > 1)]
+            groups.append({"params": shrunk, "weight_decay": self.weight_decay, "share": share})
+            groups.append({"params": kept, "weight_decay": 0.0, "share": share})
         given = [group for group in groups if group["params"]]
         return torch.optim.AdamW(given, self.schedule.peak, betas=self.betas, fused=True)
+
+    def _share(self, name: str) -> float:
+        return next((share for prefix, share in self.shares.items() if name.startswith(prefix)), 1.0)
