@@ -9,6 +9,7 @@ import numpy as np
 from sqlalchemy import Connection, func, select
 
 from device_sdk.wire.messages import FIXED_POINT
+from server.canaries import store as canaries
 from server.dashboard.charts import bars_of_words, lines_of
 from server.devices.enrolment import count_devices
 from server.registry import marginals as marginal_registry
@@ -87,18 +88,24 @@ def models(own: Service) -> Page:
         current = current_version(connection, "model")
         teacher = model_registry.find_model(connection, current).teacher
         lineage = _lineage(connection)
+        now = own.settings.clock()
+        tried = [canaries.view(connection, row, now) for row in canaries.list_canaries(connection, 20)]
+    running = {entry["version"] for entry in tried if entry["state"] == "running"}
     children = {entry["parent"] for entry in lineage if entry["parent"]}
     for entry in lineage:
         entry["role"] = (
             "current"
             if entry["version"] == current
+            else "canary"
+            if entry["version"] in running
             else "teacher"
             if entry["version"] == teacher
             else "ancestor"
             if entry["version"] in children
             else ""
         )
-    return {"models": lineage[::-1], "current": current, "charts": _model_charts(lineage)}
+    charts = _model_charts(lineage)
+    return {"models": lineage[::-1], "current": current, "charts": charts, "canaries": tried}
 
 
 def marginals(own: Service, version: int | None, top: int = 15) -> Page:
@@ -273,7 +280,12 @@ def _events(connection: Connection, limit: int) -> list[Page]:
         for row in connection.execute(select(transitions).order_by(transitions.c.id.desc()).limit(limit))
     ]
     events += [
-        {"at": row.at, "what": f"{row.kind} {row.version} published", "note": row.note, "round_id": None}
+        {
+            "at": row.at,
+            "what": f"canary of {row.version}" if row.kind == "canary" else f"{row.kind} {row.version} published",
+            "note": row.note,
+            "round_id": None,
+        }
         for row in connection.execute(select(publications).order_by(publications.c.id.desc()).limit(limit))
     ]
     events += [
