@@ -26,7 +26,10 @@ def command(
         str, typer.Option(help="Speech: 'made' by espeak-ng, or barista:PATH, fsdd:PATH, folder:PATH.")
     ] = "made",
     bundle: Annotated[str | None, typer.Option(help="Bundle to start from; the packaged one by default.")] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds: devices talk, learn and check in, the server aggregates.")] = 3,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="Rounds: devices talk, learn, check in; the server aggregates. 3, or the recipe's."),
+    ] = None,
     devices: Annotated[int | None, typer.Option(help="Number of devices; recordings: all their voices.")] = None,
     each: Annotated[int | None, typer.Option(help="Utterances of a device in a round; recordings: all.")] = None,
     heldout: Annotated[int | None, typer.Option(help="Number of held-out voices; recordings: all of them.")] = None,
@@ -34,6 +37,13 @@ def command(
     seed: Annotated[int, typer.Option(help="Decides voices, sentences and their order.")] = 1,
     seeds: Annotated[int, typer.Option(help="How many seeds to run, from --seed upwards.")] = 1,
     workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
+    engine: Annotated[
+        str, typer.Option(help="fleet: real devices and a server; cohort: clients in bulk, without HTTP (needs torch).")
+    ] = "fleet",
+    recipe: Annotated[
+        Path | None, typer.Option(help="With --engine cohort: a TOML file; a small one by default.")
+    ] = None,
+    work: Annotated[Path, typer.Option(help="With --engine cohort: speech, models and states.")] = Path("runs/cohort"),
     keep: Annotated[
         Path | None, typer.Option(help="A new folder for the state of one server, to look at in its dashboard.")
     ] = None,
@@ -41,7 +51,15 @@ def command(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output instead of the table.")] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
-    """Simulate devices that learn against a live server, under five conditions on the same utterances."""
+    """Simulate devices that learn against a live server, under five conditions on the same utterances.
+
+    With --engine cohort: a federation of made voices without devices or HTTP, by the same aggregation and ledger.
+    """
+    if engine != "fleet":
+        from server.commands.simulate_cohort import simulate_cohort
+
+        simulate_cohort(engine, recipe, work, range(seed, seed + seeds), rounds, json_, output)
+        return
     from rich.console import Console
 
     from server.simulation import Shape, SimulationSettings, render, simulate
@@ -50,7 +68,7 @@ def command(
         source=data,
         bundle=bundle,
         seeds=tuple(range(seed, seed + seeds)),
-        shape=Shape(rounds, devices, each, heldout, heldout_each),
+        shape=Shape(rounds or 3, devices, each, heldout, heldout_each),
         workers=workers,
         keep=str(keep) if keep is not None else None,
     )

@@ -1,0 +1,173 @@
+"""Rows of paper 004's tables: every recipe under every seed, kept on the way."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
+
+from device_sdk.errors import DataError
+from export.networks.alphabet import ALPHABETS
+from export.networks.ctc_transformer import CTCTransformer, CTCTransformerShape
+from server.simulation.dictation.recipes import Recipe
+from server.simulation.dictation.speech import Speech, Spoken, SpokenScale, dictated, shuffled
+from server.simulation.engine.measures import evaluate, summary
+from server.simulation.engine.population import Arrays, joined
+from server.simulation.engine.release import spent
+from server.simulation.engine.rounds import engine, parameters
+from server.simulation.engine.run import run
+from server.simulation.engine.tasks import SpeechCTC
+from server.simulation.progress import Tell
+from server.training.augmentation import Augmentation
+
+__all__ = ["Experiment", "Row", "Scale"]
+
+SMALL = CTCTransformerShape(mel_bins=64, size=40, feed_forward=80, layers=2, heads=2, dropout=0.0, layer_drop=0.0)
+DATA = 1
+"""Of speech and of seed models, which all rows share, as the paper's do: seeds of rows decide cohorts and masks."""
+MASKS = Augmentation(time_masks=2, time_width=12, bin_masks=2, bin_width=8)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large everything is. shape: sizes of the network; steps, batch: of central training of the seed model, with
+    Adam at ``peak``; rounds: share of a recipe's."""
+
+    spoken: SpokenScale = field(default_factory=SpokenScale)
+    shape: CTCTransformerShape = SMALL
+    steps: int = 2000
+    batch: int = 16
+    peak: float = 3e-3
+    rounds: float = 1.0
+
+    @classmethod
+    def full(cls) -> Scale:
+        """The paper's network but for its depth, more voices than most corpora have, and 2,000 rounds: for a GPU."""
+        return cls(
+            spoken=SpokenScale(clients=20_000, server=400, tested=100, each=20),
+            shape=CTCTransformerShape(mel_bins=64, layers=12),
+            steps=40_000,
+            batch=64,
+            peak=5e-4,
+            rounds=33.4,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One recipe under one seed. error: word error rate on voices that nobody learned from; clients: of clients' own
+    sentences, see :func:`server.simulation.engine.measures.summary`; losses: of rounds; layers: mean norms of deltas by
+    parameter, over all rounds; privacy: what it cost."""
+
+    name: str
+    seed: int
+    error: float
+    clients: Mapping[str, float]
+    losses: Sequence[float]
+    layers: Mapping[str, float]
+    privacy: Mapping[str, Any]
+    seconds: float
+
+
+class Experiment:
+    """Owns the work folder: speech, seed models, states of runs and finished rows; makes what is missing."""
+
+    def __init__(self, work: Path, scale: Scale, tell: Tell = lambda *_: None) -> None:
+        digest = sha256(json.dumps(asdict(scale)).encode()).hexdigest()[:8]
+        self.work, self.scale, self.tell = work / digest, scale, tell
+        self.speech = lru_cache(maxsize=1)(self._speech)
+
+    def row(self, recipe: Recipe, seed: int) -> Row:
+        """A finished row, or a run from where it was stopped."""
+        path = self.work / "rows" / f"{recipe.name.replace(' ', '-').replace('/', '-')}-{seed}.json"
+        if path.exists():
+            return _read(path)
+        begun = time.monotonic()
+        settings = recipe.engine.model_copy(
+            update={"seed": seed, "rounds": max(1, round(recipe.engine.rounds * self.scale.rounds))}
+        )
+        speech, task = self.speech(DATA), self.task(recipe.norm, DATA)
+        weights = parameters(task) if recipe.begin == "scratch" else self.seed_model(recipe.norm, recipe.seed_share)
+        voices = shuffled(speech.clients, seed) if recipe.iid else speech.clients
+        history: Sequence[Mapping[str, Any]] = ()
+        privacy: Mapping[str, Any] = {"epsilon": 0.0, "reports": 0}
+        if recipe.begin != "only":
+            masks = MASKS if recipe.masks else None
+            remembered = Spoken([[e for voice in speech.server for e in voice]], ALPHABETS["en"], masks)
+            plan = engine(settings, task, Spoken(voices, ALPHABETS["en"], masks), remembered)
+
+            def watch(state: Any) -> None:
+                self.tell(f"{recipe.name}, seed {seed}", state.number, settings.rounds)
+
+            state = run(plan, path.with_suffix(""), weights, watch, save_every=10)
+            weights, history, privacy = state.weights, state.history, spent(settings, state)
+        tested, own = (
+            summary(evaluate(task, _tensors(weights), Spoken(group, ALPHABETS["en"]), range(len(group))))
+            for group in (speech.tested, speech.clients[: 2 * self.scale.spoken.tested])
+        )
+        layers = {name: float(np.mean([entry["layers"][name] for entry in history])) for name in weights if history}
+        losses = [entry["loss"] for entry in history]
+        seconds = round(time.monotonic() - begun, 1)
+        row = Row(recipe.name, seed, tested["error"], own, losses, layers, privacy, seconds)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".part")
+        temporary.write_text(json.dumps(asdict(row)), "utf-8")
+        temporary.replace(path)
+        return row
+
+    def task(self, norm: str, seed: int) -> SpeechCTC:
+        """The network with the initial weights of a seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            shape = CTCTransformerShape(**(self.scale.shape.to_mapping() | {"norm": norm}))
+            return SpeechCTC(CTCTransformer(shape), ALPHABETS["en"])
+
+    def seed_model(self, norm: str, share: float) -> Arrays:
+        """Trained on the server's voices alone, by Adam with a cosine to zero."""
+        path = self.work / "seeds" / f"{norm}-{share:g}.safetensors"
+        if path.exists():
+            return load_file(path)
+        task = self.task(norm, DATA)
+        every = [example for voice in self.speech(DATA).server for example in voice]
+        population = Spoken([every], ALPHABETS["en"], MASKS)
+        optimizer = torch.optim.Adam(task.network.parameters(), self.scale.peak, betas=(0.9, 0.98))
+        steps, generator = max(1, round(self.scale.steps * share)), np.random.default_rng([DATA, 0x5E])
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.scale.peak, steps, pct_start=0.1)
+        torch.manual_seed(DATA)
+        for step in range(steps):
+            chosen = generator.choice(len(every), min(self.scale.batch, len(every)), replace=False).tolist()
+            batch, shares = joined([population.batch(0, chosen, generator)])
+            optimizer.zero_grad()
+            loss = (task.losses(task.network, batch) * shares.flatten()).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(task.network.parameters(), 5.0)
+            optimizer.step()
+            schedule.step()
+            self.tell(f"seed model, {norm}", step + 1, steps)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(found := parameters(task), path)
+        return found
+
+    def _speech(self, seed: int) -> Speech:
+        told: Callable[[int, int], None] = lambda done, total: self.tell(f"speech, seed {seed}", done, total)  # noqa: E731
+        return dictated(self.scale.spoken, seed, self.work / "speech", told)
+
+
+def _tensors(weights: Arrays) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(values) for name, values in weights.items()}
+
+
+def _read(path: Path) -> Row:
+    try:
+        return Row(**json.loads(path.read_text("utf-8")))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path}: not a finished row ({error!r}); delete it to have it run again") from error

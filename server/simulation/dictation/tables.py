@@ -1,0 +1,139 @@
+"""The rows beside the paper's, which of its findings hold here, and a chart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from server.plots import Bar, bars, standalone
+from server.simulation.dictation.experiment import Row
+from server.simulation.dictation.recipes import Recipe
+
+__all__ = ["chart", "findings", "remarks", "summary", "table"]
+
+CLEAN = "no noise, dim"
+RECOVERED = 0.8
+_LEVEL = re.compile(r"(\w+) noise, (global|uniform|dim)")
+_COLOURS = {"global": "#9ca3af", "uniform": "#60a5fa", "dim": "#1d4ed8"}
+
+
+def summary(recipes: Sequence[Recipe], rows: Sequence[Row]) -> dict[str, Any]:
+    """Everything as JSON: every row under every seed, its mean and spread, and the findings."""
+    lines = []
+    for recipe in recipes:
+        own = [row for row in rows if row.name == recipe.name]
+        if not own:
+            continue
+        errors = [row.error for row in own]
+        lines.append(
+            {
+                "recipe": recipe.model_dump(mode="json"),
+                "paper": recipe.paper,
+                "error": {"mean": float(np.mean(errors)), "std": _deviation(errors), "per_seed": errors},
+                "clients": {"mean": float(np.mean([row.clients["error"] for row in own]))},
+                "epsilon": own[0].privacy["epsilon"],
+                "rows": [asdict(row) for row in own],
+            }
+        )
+    document: dict[str, Any] = {"seeds": sorted({row.seed for row in rows}), "lines": lines}
+    document["findings"] = findings(document)
+    return document
+
+
+def findings(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the paper holds: the share of the loss by noise that per-layer clipping wins back at the noise where
+    global clipping loses most, of means and under each seed; and the order of the three ways at every noise.
+
+    Empty where rows that it needs have not run.
+    """
+    errors = {line["recipe"]["name"]: line["error"]["per_seed"] for line in document["lines"]}
+    levels: dict[str, dict[str, list[float]]] = {}
+    for name, values in errors.items():
+        if match := _LEVEL.fullmatch(name):
+            levels.setdefault(match[1], {})[match[2]] = values
+    whole = {level: found for level, found in levels.items() if {"global", "dim"} <= set(found)}
+    if CLEAN not in errors or not whole:
+        return {}
+    worst = max(whole, key=lambda level: float(np.mean(whole[level]["global"])))
+    result: dict[str, Any] = {"noise": worst}
+    for kind in ("uniform", "dim"):
+        if kind not in whole[worst]:
+            continue
+        triples = list(zip(errors[CLEAN], whole[worst]["global"], whole[worst][kind], strict=False))
+        means = np.mean(triples, axis=0)
+        result[kind] = {
+            "recovered": _recovered(*means),
+            "per_seed": [_recovered(*triple) for triple in triples],
+            "holds": bool((_recovered(*means) or 0.0) >= RECOVERED),
+        }
+    result["ordered"] = {
+        level: bool(np.mean(found["dim"]) <= np.mean(found["global"])) for level, found in whole.items()
+    }
+    return result
+
+
+def table(document: Mapping[str, Any]) -> Table:
+    """Word errors in percent, beside the paper's."""
+    seeds = len(document["seeds"])
+    result = Table(
+        title=f"Word errors in %, {seeds} seed{'s' if seeds > 1 else ''}: made digits here, Common Voice in the paper"
+    )
+    for column in ("table", "row", "test", "clients' own", "epsilon", "paper, test"):
+        result.add_column(column, justify="left" if column == "row" else "right")
+    for line in document["lines"]:
+        spread = f" ± {100 * line['error']['std']:.1f}" if seeds > 1 else ""
+        epsilon = line["epsilon"]
+        result.add_row(
+            line["recipe"]["table"],
+            line["recipe"]["name"],
+            f"{100 * line['error']['mean']:.1f}{spread}",
+            f"{100 * line['clients']['mean']:.1f}",
+            "∞" if isinstance(epsilon, str) else f"{epsilon:.2g}",
+            "" if line["paper"] is None else f"{line['paper']:.1f}",
+        )
+    return result
+
+
+def remarks(document: Mapping[str, Any]) -> Iterator[str]:
+    """The findings in words, and the parameters whose deltas are largest (the paper's figure 5)."""
+    found = document["findings"]
+    if not found:
+        yield "findings: rows without noise, with global and with dim clipping have not all run"
+    for kind in ("uniform", "dim"):
+        if kind in found:
+            share = found[kind]["recovered"]
+            shown = "nothing was lost" if share is None else f"{100 * share:.0f} % of the loss is won back"
+            verdict = "" if kind == "uniform" else " (holds)" if found[kind]["holds"] else " (80 % is missed)"
+            yield f"{found['noise']} noise, where global clipping loses most: by {kind} {shown}{verdict}; paper: " + (
+                "82 %" if kind == "uniform" else "89 %"
+            )
+    for line in document["lines"]:
+        layers = line["rows"][0]["layers"]
+        if line["recipe"]["name"] == "no noise, global" and layers:
+            order = sorted(layers, key=lambda name: -layers[name])
+            yield "largest deltas: " + ", ".join(f"{name} {layers[name]:.2f}" for name in order[:4])
+            yield "smallest: " + ", ".join(f"{name} {layers[name]:.2f}" for name in order[-4:])
+
+
+def chart(document: Mapping[str, Any]) -> str:
+    """Word errors by noise and clipping, as an SVG file."""
+    groups: dict[str, list[Bar]] = {}
+    for line in document["lines"]:
+        match = re.fullmatch(r"(\w+ noise), (global|uniform|dim)", line["recipe"]["name"])
+        if match:
+            groups.setdefault(match[1], []).append(Bar(match[2], match[2], line["error"]["mean"]))
+    return standalone(bars(list(groups.items()), "word error", percent=True), _COLOURS)
+
+
+def _recovered(clean: float, whole: float, layered: float) -> float | None:
+    lost = whole - clean
+    return float((whole - layered) / lost) if lost > 0 else None
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
