@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from device_sdk.checkin.client import Client
 from device_sdk.checkin.identity import Identity
@@ -14,10 +15,10 @@ __all__ = ["PoisoningClient"]
 
 
 class PoisoningClient(Client):
-    """A client that poisons every delta it reports. The device behind it does not know."""
+    """A client that poisons every delta it reports. The device behind it does not know. options: as of a client."""
 
-    def __init__(self, url: str, attack: Attack) -> None:
-        super().__init__(url)
+    def __init__(self, url: str, attack: Attack, **options: Any) -> None:
+        super().__init__(url, **options)
         self._attack = attack
         self._plan: DeltaPlan | None = None
 

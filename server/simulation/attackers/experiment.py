@@ -1,14 +1,15 @@
-"""How much attackers raise word error under each way of averaging: one round of real devices, aggregated many times.
+"""How much attackers raise word error under each way of averaging: rounds of real deltas, with and without them.
 
-Devices learn from what their users say and report to a real server over HTTP; what they sent is kept. The same
-reports, some of them poisoned, then go through the server's checks, its averages and its optimizer, and voices that no
-device has are recognised with the model that comes out. Attackers know the norm bound and keep to it.
+Each voice is a device: the bundle's own training graph takes the local steps, from transcripts, and the SDK bounds and
+writes the report. Some reports are poisoned on their way; then they go through the server's checks, its averages and
+its optimizer, round after round, and voices that no device has are recognised with the model that comes out. There is
+no HTTP here: :class:`server.simulation.settings.FleetSettings` has the same attacks for a fleet with a server.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -17,66 +18,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin.client import Client
-from device_sdk.checkin.identity import Identity
-from device_sdk.checkin.outbox import Outgoing
+from device_sdk.checkin.exchange import delta_report
 from device_sdk.decoding import DecodingSettings, Recognizer
-from device_sdk.errors import ConfigurationError
 from device_sdk.personalization.rescorer import Rescorer
-from device_sdk.wire.messages import DeltaPlan, Receipt
+from device_sdk.wire.messages import DeltaHeader, DeltaPlan
 from server.aggregation import deltas, optimizers, robust
 from server.aggregation.validation import read_delta
+from server.corpora import Utterance
 from server.registry.models import trainable
+from server.rehearsal import PseudoDevices
+from server.rounds.settings import RehearsalPlan, RoundSettings
 from server.simulation.attackers.attacks import ATTACKS, Attack, AttackKind, attackers, poisoned
-from server.simulation.fleet import Member, Task, hear, listen, opened, round_settings
-from server.simulation.outcomes import Condition, Outcome
-from server.simulation.population import Population, Shape, gather
-from server.simulation.process import ServerProcess
+from server.simulation.fleet import listen
+from server.simulation.outcomes import Outcome
+from server.simulation.population import Participant, Population, Shape, gather
 from server.simulation.progress import Tell
-from server.simulation.settings import FleetSettings, SimulationSettings
 
-__all__ = ["AVERAGES", "LEARNING", "Averaging", "Cell", "Reports", "Scale", "aggregated", "learned", "run_cells"]
+__all__ = ["AVERAGES", "Averaging", "Cell", "Devices", "Scale", "aggregated", "run_cells", "train"]
 
 Averaging = Literal["mean", "trimmed", "median"]
 AVERAGES: tuple[Averaging, ...] = ("mean", "trimmed", "median")
 Weights = Mapping[str, NDArray[np.float32]]
 
-LEARNING = Condition("learning", learning=True, supervised=True)
-"""Deltas alone, from true transcripts: the surest learning there is, so that attackers have something to undo."""
-
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """source: of speech, see :func:`server.simulation.population.gather`; shape: who says how much, in one round.
-    share: of the devices that attack. fleet: how devices learn and what the server asks of them, without noise, since
-    that of a robust average is not accounted; bundle: path, None for the packaged one."""
+    """source: of speech, see :func:`server.simulation.population.gather`; shape: who says how much, all of it known
+    from the first round on. rounds: how many; batch: utterances of a device in each, one local step of
+    ``learning_rate`` an utterance. server_rate: of the server's SGD. clip_norm: L2 bound of a delta.
+    attackers: share of the devices; kinds: of their attacks. bundle: path, None for the packaged one."""
 
     source: str = "made"
     shape: Shape = field(default_factory=lambda: Shape(rounds=1, devices=10, each=12, heldout=12, heldout_each=15))
-    share: float = 0.2
-    fleet: FleetSettings = field(default_factory=lambda: FleetSettings(noise_stddev=0.0))
+    rounds: int = 8
+    batch: int = 3
+    learning_rate: float = 0.1
+    server_rate: float = 1.0
+    clip_norm: float = 1.0
+    attackers: float = 0.2
+    kinds: tuple[AttackKind, ...] = ATTACKS
     bundle: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.shape.rounds != 1:
-            raise ConfigurationError(f"rounds: found {self.shape.rounds}, expected 1: its reports are replayed")
-
-
-@dataclass(frozen=True, slots=True)
-class Reports:
-    """What the devices of a seed sent, in their order. honest: bodies of all; lied: of those who learned from wrong
-    transcripts, by device. plan: what the server asked for."""
-
-    seed: int
-    plan: DeltaPlan
-    honest: tuple[bytes, ...]
-    lied: Mapping[int, bytes]
+    @property
+    def rows(self) -> list[tuple[AttackKind | None, Averaging | None]]:
+        """(attack, average) of every cell: the model before, nobody attacks, then every attack, under every average."""
+        return [(None, None), *((attack, averaging) for attack in (None, *self.kinds) for averaging in AVERAGES)]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One attack under one way of averaging and one seed. attack: None where all devices are honest; averaging: None
-    for the model that the round began with. heldout: what voices say that no device has."""
+    for the model before the first round. heldout: what voices say that no device has."""
 
     attack: AttackKind | None
     averaging: Averaging | None
@@ -84,70 +76,68 @@ class Cell:
     heldout: tuple[Outcome, ...]
 
 
+class Devices:
+    """Owns a training session for each voice, and one for each of those that may learn from wrong transcripts."""
+
+    def __init__(self, scale: Scale, bundle: Bundle, population: Population, seed: int) -> None:
+        self.count = len(population.devices)
+        self._scale, self._seed = scale, seed
+        self._plan = DeltaPlan(clip_norm=scale.clip_norm)
+        self._honest = [PseudoDevices(bundle, _said(voice)) for voice in population.devices]
+        chosen = attackers(Attack("wrong transcripts", scale.attackers), self.count, seed)
+        wanted = chosen if "wrong transcripts" in scale.kinds else ()
+        self._lying = {each: PseudoDevices(bundle, _misheard(population.devices[each])) for each in wanted}
+
+    def reports(self, weights: Weights, number: int, attack: Attack | None) -> Iterator[bytes]:
+        """What the server receives from each device in a round. weights: published before it. number: from 1."""
+        chosen = attackers(attack, self.count, self._seed)
+        scale = self._scale
+        for device in range(self.count):
+            lies = attack is not None and attack.kind == "wrong transcripts" and device in chosen
+            learner = self._lying[device] if lies else self._honest[device]
+            rehearsal = RehearsalPlan(
+                pseudo_devices=1, batch_size=scale.batch, learning_rate=scale.learning_rate, seed=self._seed
+            )
+            (delta,) = learner(weights, RoundSettings(deltas=self._plan, rehearsal=rehearsal), number)
+            header = DeltaHeader(
+                report_id=f"report-{device}", device_id=f"device-{device}", round_id=f"round-{number}",
+                model_version="local", utterances=scale.batch,
+            )  # fmt: skip
+            body = delta_report(header, self._plan, delta)
+            yield poisoned(body, self._plan, attack) if attack is not None and device in chosen else body
+
+
 def run_cells(
     scale: Scale, seeds: Sequence[int], tell: Tell = lambda *_: None, found: Callable[[Cell], None] = lambda _: None
 ) -> list[Cell]:
-    """Every cell of every seed: the model before, nobody attacks, then every attack, under every way of averaging.
+    """Every cell of every seed: which devices attack, what is said when. found: is given each when it is there.
 
-    found: is given each cell when it is there. Raises what devices or server raise, as it is.
+    Raises DataError for a source that cannot be used, LearningError where steps diverge.
     """
     bundle = Bundle.open(scale.bundle)
     voices = bundle.manifest.training.get("voices", {})
     cells: list[Cell] = []
-    with tempfile.TemporaryDirectory(prefix="idiolect-attackers-") as name:
+    with tempfile.TemporaryDirectory(prefix="idiolect-attackers-") as folder:
         for seed in seeds:
-            folder = Path(name) / str(seed)
-            population = gather(scale.source, seed, scale.shape, voices, folder / "speech")
-            reports = learned(scale, population, seed, folder, tell)
-            for attack, averaging in _rows():
+            population = gather(scale.source, seed, scale.shape, voices, Path(folder) / str(seed))
+            devices = Devices(scale, bundle, population, seed)
+            for number, (kind, averaging) in enumerate(scale.rows):
+                attack = Attack(kind, scale.attackers) if kind is not None else None
                 weights = bundle.weights
                 if averaging is not None:
-                    bodies = sent(reports, attack, scale.share)
-                    weights = aggregated(weights, bodies, reports.plan, averaging, _rate(scale, len(bodies)))
-                cells.append(Cell(attack, averaging, seed, tuple(_heard(bundle, weights, population))))
+                    weights = train(scale, weights, devices, attack, averaging)
+                cells.append(Cell(kind, averaging, seed, tuple(_heard(bundle, weights, population))))
                 found(cells[-1])
+                tell(f"seed {seed}", number + 1, len(scale.rows))
     return cells
 
 
-def learned(scale: Scale, population: Population, seed: int, folder: Path, tell: Tell = lambda *_: None) -> Reports:
-    """Has every device learn, once honestly and, where it is to attack, once from wrong transcripts, and keeps what it
-    sends; the server's own checks have passed every report."""
-    bundle = Bundle.open(scale.bundle)
-    wrong = Attack("wrong transcripts", scale.share)
-    chosen = attackers(wrong, len(population.devices), seed)
-    settings = SimulationSettings(source=scale.source, bundle=scale.bundle, seeds=(seed,), shape=scale.shape)
-    task = Task(LEARNING, seed, replace(settings, fleet=scale.fleet), population, str(folder))
-    turns = [(number, False) for number in range(len(population.devices))] + [(each, True) for each in sorted(chosen)]
-    bodies: dict[tuple[int, bool], bytes] = {}
-    with ServerProcess(folder / "server", scale.bundle) as server, server.operator() as operator:
-        plan = round_settings(scale.fleet, LEARNING, len(turns)) | {"goal": None}
-        operator.open_round(plan)
-        for done, (number, lies) in enumerate(turns):
-            place, key = folder / f"device-{number:02d}-{lies}", bytes([number]) * 32
-            member = Member(population.devices[number], place, key, wrong if lies else None)
-            with opened(member, bundle, task) as device, _KeepingClient(server.url) as client:
-                list(hear(device, member, 0, task))
-                device.check_in(client, server.token)
-                bodies[number, lies] = client.sent[0]
-            tell(f"devices, seed {seed}", done + 1, len(turns))
-    return Reports(
-        seed,
-        DeltaPlan.model_validate(plan["deltas"]),
-        tuple(bodies[number, False] for number in range(len(population.devices))),
-        {number: bodies[number, True] for number in chosen},
-    )
-
-
-def sent(reports: Reports, kind: AttackKind | None, share: float) -> list[bytes]:
-    """What the server receives where a share of the devices attacks."""
-    if kind is None:
-        return list(reports.honest)
-    attack = Attack(kind, share)
-    chosen = attackers(attack, len(reports.honest), reports.seed)
-    begun = {**dict(enumerate(reports.honest)), **(reports.lied if kind == "wrong transcripts" else {})}
-    return [
-        poisoned(body, reports.plan, attack) if number in chosen else body for number, body in sorted(begun.items())
-    ]
+def train(scale: Scale, base: Weights, devices: Devices, attack: Attack | None, averaging: Averaging) -> Weights:
+    """The weights after all rounds."""
+    plan, weights = DeltaPlan(clip_norm=scale.clip_norm), base
+    for number in range(1, scale.rounds + 1):
+        weights = aggregated(weights, devices.reports(weights, number, attack), plan, averaging, scale.server_rate)
+    return weights
 
 
 def aggregated(
@@ -172,28 +162,26 @@ def aggregated(
     return moved
 
 
-class _KeepingClient(Client):
-    """A client that keeps the bytes of what it sends."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.sent: list[bytes] = []
-
-    def report(self, identity: Identity, outgoing: Outgoing) -> Receipt:
-        self.sent.append(outgoing.body)
-        return super().report(identity, outgoing)
+def _said(voice: Participant) -> list[Utterance]:
+    return [
+        Utterance(each.id, voice.name, each.text, each.slots, each.score_words, each.load)
+        for round_ in voice.rounds
+        for each in round_
+    ]
 
 
-def _rows() -> list[tuple[AttackKind | None, Averaging | None]]:
-    return [(None, None), *((attack, averaging) for attack in (None, *ATTACKS) for averaging in AVERAGES)]
+def _misheard(voice: Participant) -> list[Utterance]:
+    """Every utterance with the transcript of the next one that says something else."""
+    said = _said(voice)
+    found = []
+    for place, each in enumerate(said):
+        others = (other.text for other in (*said[place + 1 :], *said[:place]) if other.text != each.text)
+        found.append(replace(each, text=next(others, None)))
+    return found
 
 
-def _rate(scale: Scale, devices: int) -> float:
-    return scale.fleet.server_rate or max(1.0, devices / 5)
-
-
-def _heard(bundle: Bundle, weights: Weights, population: Population) -> Iterable[Outcome]:
-    after = bundle.with_weights(weights, f"{bundle.version}+round") if weights is not bundle.weights else bundle
+def _heard(bundle: Bundle, weights: Weights, population: Population) -> Iterator[Outcome]:
+    after = bundle.with_weights(weights, f"{bundle.version}+rounds") if weights is not bundle.weights else bundle
     recognizer = Recognizer(after, DecodingSettings(), Rescorer(after).rescore)
     for voice in population.heldout:
         yield from listen(recognizer, voice, population.lexicon)

@@ -37,7 +37,8 @@ class InProcess(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         headers = dict(request.headers)
         answer = self._http.request(request.method, str(request.url), headers=headers, content=request.read())
-        return httpx.Response(answer.status_code, headers=dict(answer.headers), content=answer.content)
+        stream = httpx.ByteStream(answer.content)  # which may be read as it comes
+        return httpx.Response(answer.status_code, headers=dict(answer.headers), stream=stream)
 
 
 def sound(seed: int) -> np.ndarray:
