@@ -18,7 +18,14 @@ from server.dashboard import access
 from server.routes.authorization import TABLE, Caller
 from tests.server.parties import ENROLMENT, HEADERS, OPERATOR, Party, initial, settings
 
-VALUES = {"round_id": "r1", "stage": "keys", "version": "0", "name": "timestamp.json", "device_id": "d"}
+VALUES = {
+    "round_id": "r1",
+    "stage": "keys",
+    "version": "0",
+    "base": "base-1",
+    "name": "timestamp.json",
+    "device_id": "d",
+}
 REFUSALS = {
     "bad_token",
     "token_revoked",
