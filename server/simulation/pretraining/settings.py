@@ -1,0 +1,164 @@
+"""Sizes of the experiment, and its rows beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from device_sdk.errors import ConfigurationError
+from export.networks.cpc import CPCS, ContextShape, Contrast
+
+__all__ = ["FULL", "SMALL", "TABLE_2", "TABLE_3", "Federation", "Row", "Sizes", "Teaching"]
+
+
+@dataclass(frozen=True, slots=True)
+class Teaching:
+    """Recognition from transcribed speech. rate: peak of the learning rate; batch: utterances; pieces: subwords.
+
+    pretrained_share, scratch_share: of the learning rate for encoders that were pre-trained, and for others.
+    """
+
+    steps: int
+    rate: float
+    batch: int
+    pieces: int
+    predictor_layers: int
+    predictor_size: int
+    embedding_size: int
+    joiner_size: int
+    dropout: float = 0.1
+    pretrained_share: float = 1.0
+    scratch_share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """Federated pre-training. rounds: at most; batch: utterances of a client in a round; rate: of the server's Adam.
+    passes: how often the silos may be gone through; the paper's devices keep nothing, so theirs is 1."""
+
+    rounds: int
+    batch: int
+    rate: float
+    passes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """One scale of the experiment.
+
+    speakers, each: silos of speech without text, and utterances of each. part: share of the silos in rows that
+    pre-train on little. taught: transcribed utterances; tested: utterances of each test set. central_steps,
+    central_batch, central_rate: of central pre-training; continued: share of its steps in continued pre-training.
+    """
+
+    name: str
+    shape: ContextShape
+    contrast: Contrast
+    speakers: int
+    each: int
+    part: float
+    taught: int
+    tested: int
+    central_steps: int
+    central_batch: int
+    central_rate: float
+    federation: Federation
+    teaching: Teaching
+    continued: float = 0.5
+    seconds: float = 160.0
+
+    def to_mapping(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+SMALL = Sizes(
+    name="small",
+    shape=ContextShape(256, 3, 1, 96, 1, 128),
+    contrast=Contrast(steps=8, candidates=24),
+    speakers=100,
+    each=20,
+    part=0.1,
+    taught=200,
+    tested=200,
+    central_steps=250,
+    central_batch=64,
+    central_rate=3e-3,
+    federation=Federation(rounds=250, batch=1, rate=3e-3, passes=15),
+    teaching=Teaching(500, 5e-3, 16, 26, 1, 64, 32, 96, pretrained_share=0.1, scratch_share=0.3),
+)
+"""Minutes on a processor: strings of digits by made voices. Encoders learn at the share of the rate that was best for
+each kind of 0.1, 0.3 and 1, and of 0.3 and 1 from scratch, in a trial on speech of other draws."""
+
+FULL = Sizes(
+    name="full",
+    shape=CPCS["paper"],
+    contrast=Contrast(steps=12, candidates=128),
+    speakers=6845,
+    each=0,
+    part=0.1,
+    taught=0,
+    tested=0,
+    central_steps=130_000,
+    central_batch=64,
+    central_rate=1e-4,
+    federation=Federation(rounds=22_000, batch=8, rate=1e-5, passes=1),
+    teaching=Teaching(100_000, 5e-4, 64, 2500, 2, 1024, 512, 512),
+    seconds=1200.0,
+)
+"""The paper's, on Libri-Light, LibriSpeech and MLS French. 0 stands for all that there is; the rates of central
+pre-training and of teaching are not in the paper."""
+
+Way = Literal["none", "central", "federated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table.
+
+    way: how the encoder was pre-trained; cohort: clients of a round; whole: on all silos or a part of them.
+    continued: whether pre-training goes on in French before teaching (table 3). published: the paper's word errors by
+    test set, percent.
+    """
+
+    name: str
+    way: Way
+    cohort: int = 0
+    whole: bool = True
+    continued: bool = False
+    published: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.way == "federated") != (self.cohort > 0):
+            raise ConfigurationError(f"row {self.name!r}: found cohort {self.cohort} with way {self.way!r}")
+
+
+def _librispeech(*figures: float) -> dict[str, float]:
+    return dict(zip(("dev-clean", "dev-other", "test-clean", "test-other"), figures, strict=True))
+
+
+TABLE_2 = (
+    Row("no pre-training", "none", published=_librispeech(6.84, 17.63, 7.24, 18.42)),
+    Row("central, part", "central", whole=False, published=_librispeech(6.81, 17.72, 7.3, 18.2)),
+    Row("federated 48, part", "federated", 48, whole=False, published=_librispeech(6.59, 17.02, 6.80, 17.42)),
+    Row("federated 70, part", "federated", 70, whole=False, published=_librispeech(6.43, 17.17, 6.83, 17.88)),
+    Row("central", "central", published=_librispeech(5.79, 16.29, 6.07, 16.21)),
+    Row("federated 48", "federated", 48, published=_librispeech(5.83, 16.9, 6.16, 16.34)),
+    Row("federated 70", "federated", 70, published=_librispeech(5.77, 16.4, 6.05, 16.21)),
+)
+TABLE_3 = (
+    Row("no pre-training", "none", published={"dev": 46.31, "test": 42.73}),
+    Row("direct, central", "central", published={"dev": 37.8, "test": 34.6}),
+    Row("direct, federated 48", "federated", 48, published={"dev": 37.82, "test": 34.25}),
+    Row("direct, federated 70, part", "federated", 70, whole=False, published={"dev": 43.27, "test": 39.69}),
+    Row("continued, central", "central", continued=True, published={"dev": 35.92, "test": 32.6}),
+    Row("continued, federated 48", "federated", 48, continued=True, published={"dev": 37.63, "test": 34.12}),
+    Row(
+        "continued, federated 70, part",
+        "federated",
+        70,
+        whole=False,
+        continued=True,
+        published={"dev": 41.48, "test": 37.1},
+    ),
+)
