@@ -1,0 +1,100 @@
+"""A process that ends at any boundary of a round, and the one that goes on, publish one and the same release, noise
+included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from server.privacy import key_stream
+from server.rounds import release_keys as keeping
+from server.service import Service
+from server.storage.schema import release_keys
+from tests.server.parties import settings
+from tests.server.releases.rounds import Published, Steps, closing, go_on, killed, noise_of, open_copy, published
+
+EVERY = 10
+"""The quick test looks at one boundary in so many; the slow one at all."""
+
+
+@pytest.fixture(scope="module")
+def round_at_its_end(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("closing")
+    return folder, closing(folder)
+
+
+@pytest.fixture
+def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's generator gives the same key at every run, so that runs which were cut before the key was stored can
+    be compared as well."""
+    monkeypatch.setattr(keeping, "new_key", lambda: bytes(range(key_stream.KEY_BYTES)))
+
+
+def uncut(folder: Path, place: Path, round_id: str) -> tuple[Published, int]:
+    service = open_copy(folder, place)
+    steps = Steps(service)
+    go_on(service, round_id)
+    boundaries = steps.passed
+    found = published(service, round_id)
+    service.close()
+    return found, boundaries
+
+
+@pytest.mark.parametrize("every", [EVERY, pytest.param(1, marks=pytest.mark.slow)], ids=["part", "whole"])
+def test_a_crash_anywhere_and_a_resume_publish_the_same(
+    tmp_path: Path, round_at_its_end: tuple[Path, str], one_key: None, every: int
+) -> None:
+    folder, round_id = round_at_its_end
+    expected, boundaries = uncut(folder, tmp_path / "uncut", round_id)
+    assert expected.state == "published"
+    assert boundaries > 100
+    assert np.count_nonzero(noise_of(expected)) > 30, "the noise that is compared is there"
+    for limit in range(0, boundaries, every):
+        service = open_copy(folder, tmp_path / "cut")
+        assert killed(service, round_id, limit) == limit + 1
+        # The second process ends, too, somewhere else; the third one goes on to the end.
+        again = Service(settings(tmp_path / "cut", tick_seconds=1e9))
+        killed(again, round_id, (7 * limit) % boundaries)
+        last = Service(settings(tmp_path / "cut", tick_seconds=1e9))
+        go_on(last, round_id)
+        found = published(last, round_id)
+        last.close()
+        assert found == expected, f"cut at boundary {limit}"
+
+
+@pytest.fixture
+def with_key(tmp_path: Path, round_at_its_end: tuple[Path, str]) -> Iterator[tuple[Path, str]]:
+    """The same round, killed as soon as its key was stored: with a key that nobody chose."""
+    folder, round_id = round_at_its_end
+    place = tmp_path / "with-key"
+    for limit in range(1000):
+        service = open_copy(folder, place)
+        killed(service, round_id, limit)
+        found = Service(settings(place, tick_seconds=1e9))
+        with found.database.read() as connection:
+            stored = connection.execute(select(release_keys.c.key)).scalars().all()
+        found.close()
+        if stored:
+            break
+    assert len(stored) == 1 and len(stored[0]) == key_stream.KEY_BYTES
+    yield place, round_id
+
+
+def test_a_stored_key_draws_the_same_noise_again(tmp_path: Path, with_key: tuple[Path, str]) -> None:
+    """With keys from the system's generator: two resumes of one key agree, and no two keys do."""
+    place, round_id = with_key
+    first, _ = uncut(place, tmp_path / "first", round_id)
+    second, _ = uncut(place, tmp_path / "second", round_id)
+    assert first == second
+    third = open_copy(place, tmp_path / "third")
+    with third.database.write() as connection:
+        connection.exec_driver_sql("DROP TRIGGER release_keys_no_delete")
+        connection.exec_driver_sql("DELETE FROM release_keys")
+    go_on(third, round_id)
+    other = published(third, round_id)
+    third.close()
+    assert not np.array_equal(noise_of(first), noise_of(other))
