@@ -30,6 +30,8 @@ UNKNOWN = "unknown"
 
 _Answer = TypeVar("_Answer", bound=Message)
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_PATIENCE = 60.0
+"""Seconds: a server that asks for a longer pause is left alone until the next check-in."""
 _CONTENT_TYPE = {"marginals": "application/json", "deltas": "application/octet-stream"}
 
 
@@ -127,9 +129,9 @@ class Client:
 
         return download(self, self._http, path, limit, seconds, self._attempts, partial)
 
-    def wait(self, failures: int) -> None:
-        """Before the next try: longer each time, and spread out."""
-        self._pause(min(30.0, 0.5 * 2**failures) * (0.5 + random.random() / 2))
+    def wait(self, failures: int, asked: float = 0.0) -> None:
+        """Before the next try: longer each time, spread out, and never shorter than was asked for, in seconds."""
+        self._pause(asked + min(30.0, 0.5 * 2**failures) * (0.5 + random.random() / 2))
 
     def aggregation_task(self, identity: Identity, round_id: str) -> AggregationTask:
         """What a round's secure aggregation waits for from this device."""
@@ -186,17 +188,17 @@ class Client:
         import httpx
 
         url = httpx.URL(self.url + path)
-        trouble = ""
+        trouble, asked = "", 0.0
         for attempt in range(self._attempts):
             if attempt:
-                self.wait(attempt)
+                self.wait(attempt, asked)
             headers = {"Content-Type": content_type} if body else {}
             if signer is not None:
                 headers |= signed_headers(signer, method, url.path, round_id, body)
             try:
                 answer = self._http.request(method, url, content=body, headers=headers)
             except httpx.HTTPError as error:
-                trouble = f"{type(error).__name__}: {error}"
+                trouble, asked = f"{type(error).__name__}: {error}", 0.0
                 continue
             self.bytes_up += len(body)
             self.bytes_down += len(answer.content)
@@ -205,10 +207,21 @@ class Client:
             if answer.status_code not in RETRIED:
                 raise refusal(f"{self.url}{path}", answer.status_code, answer.content)
             trouble = str(refusal("answer", answer.status_code, answer.content))
+            asked = _asked(answer.headers.get("Retry-After", ""))
+            if asked > _PATIENCE:
+                raise CheckInError(
+                    f"{self.url}{path}: the server asks for a pause of {asked:.0f} s ({trouble}); everything is kept for "
+                    "the next check-in"
+                )
         raise CheckInError(
             f"{self.url}{path}: no usable answer after {self._attempts} tries ({trouble}); "
             "everything is kept for the next check-in"
         )
+
+
+def _asked(retry_after: str) -> float:
+    """Seconds for which a server wants to be left alone, by its Retry-After; 0 where it says nothing of the kind."""
+    return float(retry_after) if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 9 else 0.0
 
 
 def refusal(where: str, status: int, content: bytes) -> Refused:

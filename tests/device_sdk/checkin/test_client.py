@@ -132,6 +132,19 @@ def test_a_dropped_answer_is_retried_with_the_same_bytes_and_another_nonce(store
     assert 0 < server.pauses[0] < server.pauses[1] * 2 + 1
 
 
+def test_a_server_that_is_asked_too_often_is_left_alone_as_long_as_it_wants(store: Store) -> None:
+    who, report = enrolled(store), Outgoing("report-1", URL, "deltas", "round-3", bytes(100))
+    limited = [httpx.Response(429, headers={"Retry-After": told}) for told in ("20", "soon")]
+    server = Answers(*limited, receipt("report-1"))
+    server.client().report(who, report)
+    assert 20 < server.pauses[0] < 21.1
+    assert server.pauses[1] < 3
+    server = Answers(httpx.Response(429, headers={"Retry-After": "3600"}))
+    with pytest.raises(CheckInError, match="a pause of 3600 s .*everything is kept"):
+        server.client().report(who, report)
+    assert server.pauses == []
+
+
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
