@@ -210,8 +210,8 @@ class Client:
             asked = _asked(answer.headers.get("Retry-After", ""))
             if asked > _PATIENCE:
                 raise CheckInError(
-                    f"{self.url}{path}: the server asks for a pause of {asked:.0f} s ({trouble}); everything is kept for "
-                    "the next check-in"
+                    f"{self.url}{path}: the server asks for a pause of {asked:.0f} s ({trouble}); "
+                    "everything is kept for the next check-in"
                 )
         raise CheckInError(
             f"{self.url}{path}: no usable answer after {self._attempts} tries ({trouble}); "

@@ -140,7 +140,7 @@ def test_a_server_that_is_asked_too_often_is_left_alone_as_long_as_it_wants(stor
     assert 20 < server.pauses[0] < 21.1
     assert server.pauses[1] < 3
     server = Answers(httpx.Response(429, headers={"Retry-After": "3600"}))
-    with pytest.raises(CheckInError, match="a pause of 3600 s .*everything is kept"):
+    with pytest.raises(CheckInError, match=r"a pause of 3600 s .*everything is kept"):
         server.client().report(who, report)
     assert server.pauses == []
 
