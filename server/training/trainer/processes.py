@@ -59,7 +59,7 @@ class Processes:
         if self.count == 1:
             return module
         devices = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(module, device_ids=devices, find_unused_parameters=True, broadcast_buffers=False)
+        return DistributedDataParallel(module, device_ids=devices, find_unused_parameters=True)
 
 
 ALONE = Processes()
