@@ -228,3 +228,47 @@ def _running(number: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0] != "Z"
     return False
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from device_sdk.wire.messages import DeltaPlan
+from server.aggregation.folding import LEAF, Accepted, Here, leaves, merged
+from server.aggregation.processes import Processes
+from server.storage.blobs import FolderBlobs
+folder, size, digest, count = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+workers = Processes(folder, count) if count else Here(FolderBlobs(folder, tidy=False))
+shapes = {"w": (size,)}
+reports = [Accepted("deltas/r/one.safetensors", digest, 1.0)] * (3 * LEAF)
+total = merged(workers.fold(leaves(reports, shapes, DeltaPlan())), shapes)
+assert total.sum["w"][:10].tolist() == [3.0 * LEAF] * 10
+workers.close()
+print(*(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "models"), [(0, (2 + UPDATES + 1, 0)), (2, (2, 1 + UPDATES + 1))])
+def test_memory_is_two_models_and_a_block_of_updates_a_worker(
+    tmp_path: Path, count: int, models: tuple[int, int]
+) -> None:
+    """In units of a model of 16 MB, beside the same with next to none: of the process that merges, and of a worker.
+    A block has one update more while the last is read."""
+
+    def peaks(size: int) -> tuple[float, float]:
+        folder = tmp_path / str(size)
+        content = save({"w": np.ones(size, np.float32)})
+        FolderBlobs(folder).put("deltas/r/one.safetensors", content)
+        arguments = (str(folder), str(size), sha256(content).hexdigest(), str(count))
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+        found = subprocess.run(
+            [sys.executable, "-c", MEMORY, *arguments], capture_output=True, text=True, check=True, env=environment
+        )
+        own, workers = found.stdout.split()
+        return float(own), float(workers)
+
+    small, large = peaks(1000), peaks(1 << 22)
+    spent = [(after - before) / (1 << 14) for before, after in zip(small, large, strict=True)]
+    assert spent[0] <= models[0] + 0.5, spent
+    assert not count or spent[1] <= models[1] + 0.5, spent
