@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.consent import Consent, Stream
 from device_sdk.decoding import Endpointing, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.hotwords import hotwords_of
-from device_sdk.errors import LearningError, Postponed, StateError
+from device_sdk.errors import CheckInError, LearningError, Postponed, StateError
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence
 from device_sdk.feedback.signals import CostFunction, Repeated, Signal, check_signal, combined
 from device_sdk.host import Host
@@ -250,25 +251,42 @@ class Device:
         with self._guard:
             return self._recent.contents()
 
-    def check_in(self, url: str | Client, token: str | None = None) -> CheckInReport:
+    def check_in(self, url: str | Client, token: str | None = None, *, when_due: bool = False) -> CheckInReport:
         """Sends what waits and what is due, and fetches what is newer.
 
-        token: shown once, to enrol. CheckInError: the server cannot be reached or refuses; everything is kept and the
-        next check-in goes on where this one ended. Postponed, a kind of it: the policy says that it is no good time.
+        token: shown once, to enrol. when_due: only if the server wants this device by now; an app that calls this on a
+        timer of its own sets it, and the fleet keeps the pace that its server stands. CheckInError: the server cannot
+        be reached or refuses; everything is kept and the next check-in goes on where this one ended. Postponed, a kind
+        of it: the policy says that it is no good time, or the server wants the device later.
         """
+        from device_sdk.checkin import window
         from device_sdk.checkin.client import Client
         from device_sdk.checkin.visit import visit
 
+        if when_due and (seconds := self.due_in_seconds(url)):
+            raise Postponed(f"check-in: not now: the server wants this device in {seconds:.0f} s")
         why = self._policy("check in", self._conditions())
         if why is not None:
             raise Postponed(f"check-in: not now: {why}; everything is kept for the next one")
         client = url if isinstance(url, Client) else Client(url)
         try:
             with self._working:
-                return visit(client, token, self._knowledge, self._recent, self.settings, self._trusted_root)
+                try:
+                    report = visit(client, token, self._knowledge, self._recent, self.settings, self._trusted_root)
+                except CheckInError:
+                    window.unanswered(self._store, client.url, time.time())
+                    raise
+                window.answered(self._store, client.url, report.due_in_seconds, time.time())
+                return report
         finally:
             if client is not url:
                 client.close()
+
+    def due_in_seconds(self, url: str | Client) -> float:
+        """When the server at ``url`` wants this device, by its last answer or after as many failures; 0 is now."""
+        from device_sdk.checkin import window
+
+        return window.remaining(self._store, (url if isinstance(url, str) else url.url).rstrip("/"), time.time())
 
     @property
     def consent(self) -> Consent:

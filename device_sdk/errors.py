@@ -73,7 +73,7 @@ class CheckInError(IdiolectError):
 
 
 class Postponed(CheckInError):
-    """The app's policy says that now is no good time to check in."""
+    """Now is no good time to check in: the app's policy says so, or the server wants the device later."""
 
 
 class StateError(IdiolectError):

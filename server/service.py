@@ -30,6 +30,7 @@ from server.registry.models import find_model, load, trainable
 from server.registry.publications import current_version
 from server.registry.retention import remove_old
 from server.rounds.advance import Evaluate, abandon, advance, close_overdue, remove_orphans
+from server.rounds.pacing import Fleet
 from server.rounds.release_keys import Caps
 from server.rounds.releases import Rehearse
 from server.rounds.settings import STREAMS, RoundSettings
@@ -75,6 +76,7 @@ class Service:
         self.address_rates = Buckets(rates.address, rates.remembered, time.monotonic)
         self.device_rates = Buckets(rates.device, rates.remembered, time.monotonic)
         self.readiness = Readiness()
+        self.fleet = Fleet()
         self.words: tuple[str, ...] = initial.words if initial is not None else ()
         self._evaluate = evaluate
         self._rehearse = rehearse

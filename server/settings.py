@@ -70,7 +70,8 @@ class ServerSettings:
     an object store (``s3://bucket/prefix``).
     enrolment_token, operator_token: secrets that devices and operators show.
     window_seconds: how far a signed request's time may lie from the server's clock.
-    retry_after_seconds: when a device without an open round should come back.
+    retry_after_seconds: the usual interval of a device's check-ins. check_ins_per_second: how many the server stands; a
+    fleet that would come more often is told to come less often (:mod:`server.rounds.pacing`).
     marginals_cap, deltas_cap: the largest epsilon a device may spend in a stream over all rounds; a report that would
     pass it is refused. math.inf lets a stream run without a bound, and the ledger says so.
     delta_probability: the delta at which Gaussian epsilons are stated.
@@ -92,6 +93,7 @@ class ServerSettings:
     operator_token: str = field(repr=False)
     window_seconds: float = 300.0
     retry_after_seconds: float = 60.0
+    check_ins_per_second: float = 100.0
     marginals_cap: float = 100.0
     deltas_cap: float = math.inf
     delta_probability: float = 1e-6
@@ -112,7 +114,8 @@ class ServerSettings:
         for name in ("enrolment_token", "operator_token"):
             if len(getattr(self, name)) < 8:
                 raise ConfigurationError(f"{name}: too short; expected at least 8 characters")
-        for name in ("window_seconds", "retry_after_seconds", "tick_seconds", "marginals_cap", "deltas_cap"):
+        positive = ("window_seconds", "retry_after_seconds", "check_ins_per_second", "tick_seconds")
+        for name in (*positive, "marginals_cap", "deltas_cap"):
             value = getattr(self, name)
             if not value > 0:
                 raise ConfigurationError(f"{name}: found {value!r}, expected a positive number")

@@ -77,6 +77,8 @@ RECORDS: tuple[Record, ...] = (
     Record("settings", "published_teacher", "settings", "version of the teacher published beside it"),
     Record("settings", "gradients", "settings", "JSON: base version of the gradients due, how many, how many at most"),
     Record("settings", "local", "settings", "JSON: base version, number of steps and utterances of the local weights"),
+    Record("settings", "measures", "settings", "JSON: base version, loss and word errors of what was learned"),
+    Record("settings", "due", "settings", "JSON: when which server wants the device back"),
     Record("settings", "guard", "settings", "JSON: what the guard over learning has seen: costs, and why it undid"),
     Record("settings", "marginals", "settings", "JSON: version and word list of the global distribution"),
     Record("settings", "reported", "settings", "JSON: which rounds of which server had which stream"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -15,20 +14,24 @@ from server.registry.marginals import find_marginals
 from server.registry.models import find_model
 from server.registry.publications import current_version
 from server.rounds.buffered import staleness_of
+from server.rounds.pacing import Fleet, Window, demand_of, note_seen, window
 from server.rounds.reports import affordable, reported_streams
 from server.rounds.sampling import is_sampled
 from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState
-from server.rounds.store import read_settings, rounds_in
+from server.rounds.store import find_round, read_settings, rounds_in
 from server.secure_aggregation.store import find_message
 from server.settings import ServerSettings
 
 __all__ = ["check_in"]
 
 
-def check_in(connection: Connection, settings: ServerSettings, sender: Sender, message: CheckIn) -> CheckedIn:
+def check_in(
+    connection: Connection, settings: ServerSettings, sender: Sender, message: CheckIn, fleet: Fleet
+) -> CheckedIn:
     """Answer one check-in. A stream is offered only if the device can still report in it: not yet reported, the same
-    word list for marginals, and epsilon left under the cap.
+    word list for marginals, and epsilon left under the cap. fleet: the process' count of its devices, which says with
+    the open rounds when this one should come back.
 
     Raises Refusal: 403 ``other_device``, 409 ``replayed``.
     """
@@ -36,6 +39,7 @@ def check_in(connection: Connection, settings: ServerSettings, sender: Sender, m
         raise Refusal(403, "other_device", "device_id: differs from the device that signed", "device_id")
     now = settings.clock()
     spend_nonce(connection, sender, now)
+    note_seen(connection, message.device_id, now)
     model = model_for(connection, message.device_id, message.model_version, now)
     marginals = find_marginals(connection, int(current_version(connection, "marginals")))
     teacher = None
@@ -47,11 +51,20 @@ def check_in(connection: Connection, settings: ServerSettings, sender: Sender, m
         model_sha256=model.sha256,
         marginals_version=marginals.version,
         round=offer,
-        # Spread over a fifth of the interval, so a fleet that woke together does not come back together.
-        retry_after_seconds=settings.retry_after_seconds * random.uniform(0.9, 1.1),
+        retry_after_seconds=_window(connection, settings, fleet, offer, now).draw(),
         teacher_version=None if teacher is None else teacher.version,
         teacher_sha256=None if teacher is None else teacher.sha256,
     )
+
+
+def _window(
+    connection: Connection, settings: ServerSettings, fleet: Fleet, offer: RoundOffer | None, now: float
+) -> Window:
+    demand = None
+    if offer is not None:
+        row = find_round(connection, offer.round_id)
+        demand = demand_of(row, read_settings(row), now)
+    return window(fleet.size(connection, now), settings.check_ins_per_second, settings.retry_after_seconds, demand)
 
 
 def _offer(

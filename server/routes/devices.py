@@ -61,7 +61,7 @@ def post_check_in(request: Request, body: Small) -> Response:
     sender = sender_of(own, request, body, None)
     message = parse(CheckIn, body)
     with own.database.write() as connection:
-        return answer(checking.check_in(connection, own.settings, sender, message))
+        return answer(checking.check_in(connection, own.settings, sender, message, own.fleet))
 
 
 @router.post("/rounds/{round_id}/marginals")
