@@ -32,39 +32,38 @@ def tone(path: Path, hertz: float, seconds: float = 0.5, rate: int = RATE, **how
     soundfile.write(path, 0.3 * np.sin(2 * np.pi * hertz * time), rate, **how)
 
 
-def librispeech(root: Path) -> None:
-    for speaker, chapter, hertz in (("19", "198", 200), ("19", "1987", 300), ("26", "495", 400)):
-        folder = root / "train-clean-100" / speaker / chapter
+def librispeech(root: Path, part: str = "train-clean-100", first: int = 19) -> None:
+    other = first + 7
+    for speaker, chapter, hertz in ((first, "198", 200), (first, "1987", 300), (other, "495", 400)):
+        folder = root / part / str(speaker) / chapter
         tone(folder / f"{speaker}-{chapter}-0000.flac", hertz)
         (folder / f"{speaker}-{chapter}.trans.txt").write_text(f"{speaker}-{chapter}-0000 IT'S A TONE OF {hertz}\n")
 
 
-def librilight(root: Path) -> None:
+def librilight(root: Path, part: str = "small") -> None:
     for speaker, chapter, hertz in (
         ("100", "sea_fairies_01", 200),
         ("100", "sea_fairies_02", 300),
         ("7", "emma_10", 400),
     ):
-        stem = root / "small" / speaker / "a_book_64kb_mp3" / chapter
+        stem = root / part / speaker / "a_book_64kb_mp3" / chapter
         tone(stem.with_suffix(".flac"), hertz, 1.5)
         details = {"speaker": speaker, "voice_activity": [[0.1, 0.6], [0.7, 1.2]]}
         stem.with_suffix(".json").write_text(json.dumps(details))
 
 
-def mls(root: Path) -> None:
+def mls(root: Path, parts: tuple[str, ...] = ("train",), speakers: tuple[int, ...] = (10058,)) -> None:
     language = root / "mls_french"
     for part in ("train", "dev", "test"):
         (language / part / "audio").mkdir(parents=True)
-        (language / part / "transcripts.txt").touch()
-    (language / "metainfo.txt").write_text(
-        "SPEAKER|GENDER|PARTITION|MINUTES|BOOK ID|TITLE|CHAPTER\n10058|F|train|9|1|T|C\n"
-    )
-    lines = []
-    for book, number, hertz in (("9", 0, 200), ("9", 1, 300), ("10", 0, 400)):
-        name = f"10058_{book}_{number:06d}"
-        tone(language / "train" / "audio" / "10058" / book / f"{name}.flac", hertz)
-        lines.append(f"{name}\tune note de {hertz}\n")
-    (language / "train" / "transcripts.txt").write_text("".join(lines))
+        lines = []
+        for speaker in speakers if part in parts else ():
+            for book, number, hertz in (("9", 0, 200), ("9", 1, 300), ("10", 0, 400)):
+                name = f"{speaker}_{book}_{number:06d}"
+                tone(language / part / "audio" / str(speaker) / book / f"{name}.flac", hertz)
+                lines.append(f"{name}\tune note de {hertz}\n")
+        (language / part / "transcripts.txt").write_text("".join(lines))
+    (language / "metainfo.txt").write_text("SPEAKER|GENDER|PARTITION|MINUTES|BOOK ID|TITLE|CHAPTER\n")
 
 
 def commonvoice(root: Path) -> None:
