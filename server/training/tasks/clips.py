@@ -5,7 +5,7 @@ F: feature frames (10 ms); M: bins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -135,13 +135,3 @@ def masked(
         return out
 
     return change
-
-
-def example_of(utterance: Utterance, transform: Callable[[Waveform], Features], source: str) -> Example:
-    """A clip to hold in memory, its features in float16."""
-    return Example(transform(utterance.load()).astype(np.float16), utterance.text or "", source)
-
-
-def held(utterances: Iterable[Utterance], transform: Callable[[Waveform], Features], source: str) -> HeldClips:
-    """All of some utterances in memory."""
-    return HeldClips([example_of(utterance, transform, source) for utterance in utterances])
