@@ -76,14 +76,18 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "server.db").exists()
 
 
+TOKENS = ("--enrolment-token", "long-enough", "--operator-token", "long-enough")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--enrolment-token", "short", "--operator-token", "long-enough"], "enrolment_token"),
-        (
-            ["--marginals-cap", "0", "--enrolment-token", "long-enough", "--operator-token", "long-enough"],
-            "marginals_cap",
-        ),
+        (["--marginals-cap", "0", *TOKENS], "marginals_cap"),
+        (["--address-rate", "fast", *TOKENS], "--address-rate: found 'fast'"),
+        (["--device-rate", "0:5", *TOKENS], "rates.device"),
+        (["--trusted-proxy", "somewhere", *TOKENS], "trusted_proxies: found 'somewhere'"),
+        (["--processes", "2", *TOKENS], "its file has one writer"),
     ],
 )
 def test_bad_options(tmp_path: Path, words: list[str], message: str) -> None:
