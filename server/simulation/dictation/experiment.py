@@ -20,8 +20,9 @@ from export.networks.alphabet import ALPHABETS
 from export.networks.ctc_transformer import CTCTransformer, CTCTransformerShape
 from server.simulation.dictation.recipes import Recipe
 from server.simulation.dictation.speech import Speech, Spoken, SpokenScale, dictated, shuffled
+from server.simulation.engine.central import Central, learned_centrally
 from server.simulation.engine.measures import evaluate, summary
-from server.simulation.engine.population import Arrays, joined
+from server.simulation.engine.population import Arrays
 from server.simulation.engine.release import spent
 from server.simulation.engine.rounds import engine, parameters
 from server.simulation.engine.run import run
@@ -136,25 +137,17 @@ class Experiment:
         path = self.work / "seeds" / f"{norm}-{share:g}.safetensors"
         if path.exists():
             return load_file(path)
-        task = self.task(norm, DATA)
         every = [example for voice in self.speech(DATA).server for example in voice]
-        population = Spoken([every], ALPHABETS["en"], MASKS)
-        optimizer = torch.optim.Adam(task.network.parameters(), self.scale.peak, betas=(0.9, 0.98))
-        steps, generator = max(1, round(self.scale.steps * share)), np.random.default_rng([DATA, 0x5E])
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.scale.peak, steps, pct_start=0.1)
-        torch.manual_seed(DATA)
-        for step in range(steps):
-            chosen = generator.choice(len(every), min(self.scale.batch, len(every)), replace=False).tolist()
-            batch, shares = joined([population.batch(0, chosen, generator)])
-            optimizer.zero_grad()
-            loss = (task.losses(task.network, batch) * shares.flatten()).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(task.network.parameters(), 5.0)
-            optimizer.step()
-            schedule.step()
-            self.tell(f"seed model, {norm}", step + 1, steps)
+        plan = Central(max(1, round(self.scale.steps * share)), self.scale.batch, self.scale.peak)
+        found = learned_centrally(
+            self.task(norm, DATA),
+            Spoken([every], ALPHABETS["en"], MASKS),
+            plan,
+            DATA,
+            tell=lambda done, total: self.tell(f"seed model, {norm}", done, total),
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(found := parameters(task), path)
+        save_file(found, path)
         return found
 
     def _speech(self, seed: int) -> Speech:

@@ -1,0 +1,1 @@
+"""Paper 003 in miniature: many speakers of two languages, unlike in voice, place and zeal, and how to weigh them."""
