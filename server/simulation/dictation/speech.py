@@ -40,7 +40,7 @@ class SpokenScale:
     server: int = 40
     tested: int = 16
     each: int = 8
-    digits: int = 3
+    digits: int = 1
 
 
 @dataclass(frozen=True, slots=True)

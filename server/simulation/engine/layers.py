@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +24,7 @@ from server.simulation.engine.recurrence import lstm
 
 __all__ = ["Factors", "Forward", "Tape", "patched", "recorded", "unsupported"]
 
-BLOCK = 1 << 24
+BLOCK = 1 << 21
 """Values of single clients' gradients that are held at once where that is quicker than rows with rows."""
 
 Forward = Callable[..., Any]
@@ -47,11 +47,12 @@ class Factors(Protocol):
 @dataclass(frozen=True, slots=True)
 class Product:
     """inputs: [K, M, I]; outputs: [K, M, O], gradients with respect to the layer's output; shape: the parameter's, with
-    O I values."""
+    O I values. whole: the clients' gradients [K, O, I], where norms were quicker by them and they are few."""
 
     inputs: Tensor
     outputs: Tensor
     shape: torch.Size
+    whole: list[Tensor] = field(default_factory=list)
 
     def squares(self) -> Tensor:
         clients, rows, width = self.inputs.shape
@@ -64,10 +65,15 @@ class Product:
         at_once = max(1, BLOCK // values)
         for start in range(0, clients, at_once):
             a, b = self.inputs[start : start + at_once], self.outputs[start : start + at_once]
-            found.append(torch.linalg.vector_norm(torch.bmm(b.transpose(1, 2), a), dim=(1, 2)).square())
+            gradients = torch.bmm(b.transpose(1, 2), a)
+            found.append(torch.linalg.vector_norm(gradients, dim=(1, 2)).square())
+            if at_once >= clients:
+                self.whole.append(gradients)
         return torch.cat(found)
 
     def total(self, scales: Tensor) -> Tensor:
+        if self.whole:
+            return torch.tensordot(scales, self.whole[0], 1).reshape(self.shape)
         scaled = self.outputs * scales[:, None, None]
         return (scaled.flatten(0, 1).t() @ self.inputs.flatten(0, 1)).reshape(self.shape)
 

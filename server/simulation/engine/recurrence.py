@@ -62,15 +62,14 @@ class _Lstm(torch.autograd.Function):
         steps = len(cells)
         given = grads[0].transpose(0, 1)
         found = torch.empty_like(gates)
-        output, cell = given[-1].contiguous(), torch.zeros_like(cells[0])
+        output, cell = given[-1].clone(memory_format=torch.contiguous_format), torch.zeros_like(cells[0])
         for step in reversed(range(steps)):
             enter, keep, new, out = gates[step].chunk(4, -1)
             d_enter, d_keep, d_new, d_out = found[step].chunk(4, -1)
             squashed = torch.mul(cells[step], 2.0).sigmoid_().mul_(2.0).sub_(1.0)
             torch.mul(output, squashed, out=d_out)
-            output = output * out
-            cell.add_(output).sub_(output.mul_(squashed).mul_(squashed))
             _sigmoid_backward(d_out, out, grad_input=d_out)
+            cell.add_(_tanh_backward(output.mul_(out), squashed, grad_input=output))
             _sigmoid_backward(cell * new, enter, grad_input=d_enter)
             _tanh_backward(cell * enter, new, grad_input=d_new)
             if step:

@@ -111,7 +111,7 @@ def test_opacus_agrees() -> None:
     local, privacy = LocalWork(kind="gradient", batch=1), Privacy(clip_norm=0.5)
     group = Group([steps(local, held, client, (1, 1)) for client in range(7)], lambda losses, _: np.ones(len(losses)))
     found = Ghost(Classification(network), local, privacy)(weights, group)
-    theirs = opacus.GradSampleModule(network)
+    theirs = opacus.GradSampleModule(network, loss_reduction="sum")
     torch.nn.functional.cross_entropy(theirs(inputs), labels, reduction="sum").backward()
     samples = {name.removeprefix("_module."): p.grad_sample for name, p in theirs.named_parameters()}
     norms = torch.stack([values.flatten(1).square().sum(1) for values in samples.values()]).sum(0).sqrt()
