@@ -17,12 +17,13 @@ from torch import nn
 
 from device_sdk.errors import ConfigurationError
 from export.networks.cpc import CPC
+from server.aggregation import optimizers
 from server.aggregation.optimizers import OptimizerSettings
-from server.simulation.engine.population import Held, Tensors
+from server.simulation.engine.population import Arrays, Held, Tensors
 from server.simulation.engine.rounds import apply, engine, init
 from server.simulation.engine.settings import EngineSettings, LocalWork
 from server.simulation.pretraining.settings import Sizes
-from server.training.data import collate, moments
+from server.training.data import batches, collate, moments
 from server.training.rnnt.learner import begin_lstm
 from server.training.tasks.clips import Clips, ClipSampler, HeldClips
 from server.training.tasks.contrastive import CpcTask
@@ -31,6 +32,10 @@ from server.training.trainer.loop import Trainer
 from server.training.trainer.settings import Settings
 
 __all__ = ["CpcClients", "centrally", "fresh", "silo_rounds", "some_silos", "together"]
+
+Rounds = Sequence[Sequence[Sequence[int]]]
+"""Clips by number, of each client of each round."""
+Watch = Callable[[], None]
 
 _NORMALISED_BY = 500  # clips are plenty for a mean and a deviation of every bin
 
@@ -94,39 +99,86 @@ def together(
     seed: int,
     share: float = 1.0,
     tell: Callable[[int, int], None] = lambda done, total: None,
+    device: torch.device | None = None,
 ) -> tuple[CPC, dict[str, Any]]:
     """FedSGD (paper 000, algorithm 1): each client takes one step of rate 1 on one batch of one speaker, the server one
-    of Adam on their mean by utterances. share: of the usual rounds. Returns the network and figures of the run."""
+    of Adam on their mean by utterances. share: of the usual rounds. Returns the network and figures of the run.
+
+    device: on a processor (the default) clients go through the cohort engine; on a GPU the mean delta is computed as
+    what it is there, minus the mean gradient of the round's utterances, whoever has them.
+    """
     federation = sizes.federation
     rounds = max(1, round(share * federation.rounds))
     plan = silo_rounds(owners, cohort, federation.batch, rounds, federation.passes, seed)
+    optimizer = OptimizerSettings(kind="adam", learning_rate=federation.rate, second_momentum=0.98, epsilon=1e-8)
+    watch = _watched(len(plan), tell)
+    if device is None or device.type == "cpu":
+        weights = _by_clients(network, clips, plan, sizes, seed, optimizer, watch)
+    else:
+        weights = _by_gradients(network.to(device), clips, plan, sizes, seed, optimizer, watch)
+    with torch.no_grad():
+        for name, parameter in network.cpu().named_parameters():
+            parameter.copy_(torch.from_numpy(weights[name]))
+    used = sum(len(own) for clients in plan for own in clients)
+    return network, {"rounds": len(plan), "passes": round(used / sum(owners), 2)}
+
+
+def _by_clients(
+    network: CPC, clips: Clips, plan: Rounds, sizes: Sizes, seed: int, optimizer: OptimizerSettings, watch: Watch
+) -> Arrays:
+    cohort, stack = len(plan[0]), sizes.shape.stack
     settings = EngineSettings(
         seed=seed,
         rounds=len(plan),
         cohort=cohort,
-        local=LocalWork(kind="gradient", batch=federation.batch),
+        local=LocalWork(kind="gradient", batch=sizes.federation.batch),
         weighting="examples",
-        optimizer=OptimizerSettings(kind="adam", learning_rate=federation.rate, second_momentum=0.98, epsilon=1e-8),
+        optimizer=optimizer,
         group=cohort,
     )
-    task = CpcClients(network)
-    run = engine(settings, task, _round(clips, plan[0], sizes.shape.stack))
+    run = engine(settings, CpcClients(network), _round(clips, plan[0], stack))
     state = init(run)
-    for number, clients in enumerate(plan):
-        if number:
-            run = replace(run, population=_round(clips, clients, sizes.shape.stack))
+    for clients in plan:
+        run = replace(run, population=_round(clips, clients, stack))
         state = apply(run, state)
-        tell(number + 1, len(plan))
-    with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            parameter.copy_(torch.from_numpy(state.weights[name]))
-    used = sum(len(own) for clients in plan for own in clients)
-    losses = [float(figures["loss"]) for figures in state.history if "loss" in figures]
-    return network, {
-        "rounds": len(plan),
-        "passes": round(used / sum(owners), 2),
-        "loss": [round(value, 3) for value in (*losses[:1], *losses[-1:])],
-    }
+        watch()
+    return state.weights
+
+
+def _by_gradients(
+    network: CPC, clips: Clips, plan: Rounds, sizes: Sizes, seed: int, optimizer: OptimizerSettings, watch: Watch
+) -> Arrays:
+    own = dict(network.named_parameters())
+    device = network.mean.device
+    weights = {name: value.detach().cpu().numpy().copy() for name, value in own.items()}
+    state = optimizers.init(optimizer, {name: value.shape for name, value in weights.items()})
+    torch.manual_seed(seed)
+    for number, clients in enumerate(plan):
+        network.zero_grad(set_to_none=True)
+        chosen = [clips[index].features.astype(np.float32) for client in clients for index in client]
+        lengths = [features.shape[0] for features in chosen]
+        budget, order = round(100 * sizes.seconds), np.random.default_rng([seed, number])
+        for group in batches(lengths, budget, len(chosen), order):
+            batch = collate([(chosen[index], []) for index in group], sizes.shape.stack).to(device)
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                losses, _ = network.losses(batch.features, batch.frames)
+            (losses.sum() / len(chosen)).backward()  # type: ignore[no-untyped-call]
+        delta = {
+            name: np.zeros_like(weights[name]) if value.grad is None else -value.grad.cpu().numpy()
+            for name, value in own.items()
+        }
+        weights, state = optimizers.apply(optimizer, state, weights, delta)
+        with torch.no_grad():
+            for name, value in own.items():
+                value.copy_(torch.from_numpy(weights[name]))
+        watch()
+    return weights
+
+
+def _watched(total: int, tell: Callable[[int, int], None]) -> Watch:
+    """What counts rounds."""
+    numbers = iter(range(1, total + 1))
+    return lambda: tell(next(numbers), total)
 
 
 def silo_rounds(

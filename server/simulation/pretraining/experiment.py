@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from export.networks.cpc import CPC
@@ -112,7 +113,15 @@ def _pretrained(
         return {"steps": steps, "utterances": len(clips.frames)}
     what = f"{row.name}, seed {seed}"
     _, about = together(
-        network, clips, owners, sizes, row.cohort, seed, share, lambda done, total: tell(what, done, total)
+        network,
+        clips,
+        owners,
+        sizes,
+        row.cohort,
+        seed,
+        share,
+        lambda done, total: tell(what, done, total),
+        torch.device("cuda" if torch.cuda.is_available() else "cpu"),
     )
     return {**about, "utterances": len(clips.frames)}
 

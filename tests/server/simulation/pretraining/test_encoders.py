@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from device_sdk.errors import ConfigurationError
 from export.networks.cpc import ContextShape, Contrast
 from server.aggregation.optimizers import OptimizerSettings, apply, init
+from server.simulation.pretraining import encoders
 from server.simulation.pretraining.encoders import fresh, silo_rounds, some_silos, together
 from server.simulation.pretraining.settings import Federation, Sizes, Teaching
 from server.training.data import Example
@@ -53,8 +54,13 @@ def test_a_part_is_the_beginning_of_every_silo() -> None:
         some_silos(clips, (4, 5), 0.4, 3)
 
 
-def test_a_round_is_one_adam_step_on_the_mean_gradient_of_its_utterances() -> None:
-    """FedSGD weighted by utterances, against one step by torch on all utterances at once."""
+@pytest.mark.parametrize("way", ["clients", "gradients"])
+def test_a_round_is_one_adam_step_on_the_mean_gradient_of_its_utterances(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedSGD weighted by utterances, client by client and as it goes on a GPU, against one step by torch."""
+    if way == "gradients":
+        monkeypatch.setattr(encoders, "_by_clients", encoders._by_gradients)
     shape, contrast = ContextShape(6, 3, 1, 8, 1, 10), Contrast(1, 2)
     sizes = Sizes(
         "test",
