@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,7 +48,8 @@ def run_language_model(
     """Train, write OUT/language_model.onnx and language_model.json, and return what the latter holds."""
     words = read_word_list(sources.words)
     shape = LanguageModelShape(len(words), **sizes)
-    model = train_language_model(_training_ids(sources, words), shape, settings, report)
+    unfinished = out / "language_model.run"
+    model = train_language_model(_training_ids(sources, words), shape, settings, report, unfinished)
     figures = {name: perplexity(model, ids) for name, ids in _held_out_ids(sources, words).items()}
     parameters = {name: value.numpy() for name, value in model.state_dict().items()}
     graph = language_model_graph(parameters, shape, words.digest).SerializeToString()
@@ -62,6 +64,7 @@ def run_language_model(
         "perplexity": figures,
     }
     (out / "language_model.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    shutil.rmtree(unfinished)  # other text may come into this folder
     return summary
 
 

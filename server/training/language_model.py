@@ -6,9 +6,10 @@ B: windows of a batch; L: words of the longest.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from device_sdk.errors import ConfigurationError, DataError
 from export.networks.language_model import LanguageModel
 from export.networks.language_model_shape import LanguageModelShape
-from server.training.trainer import Average, Budget, learning_rate
+from server.training.trainer import ALONE, Budget, Loss, Processes, Sampler, Schedule, Settings, Task, Trainer
 
 __all__ = ["LanguageModelSettings", "Progress", "perplexity", "train_language_model"]
 
@@ -48,6 +49,20 @@ class LanguageModelSettings:
                 f"peak_rate={self.peak_rate}; expected at least 1, a share in [0, 1) and more than 0"
             )
 
+    @property
+    def trainer(self) -> Settings:
+        """What the trainer needs of it."""
+        return Settings(
+            budget=self.budget,
+            schedule=Schedule(self.peak_rate, self.warmup),
+            seed=self.seed,
+            weight_decay=self.weight_decay,
+            decay_vectors=False,
+            clip=self.clip,
+            average=self.average,
+            bfloat16=self.bfloat16,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -63,48 +78,34 @@ def train_language_model(
     shape: LanguageModelShape,
     settings: LanguageModelSettings,
     report: Callable[[Progress], None] | None = None,
-    device: str = "cpu",
+    out: Path | None = None,
+    processes: Processes = ALONE,
 ) -> LanguageModel:
     """Train from scratch with AdamW; returns the averaged weights, in evaluation mode, on the CPU.
 
     sentences: word ids, 0 for unlisted words, without boundary ids. Sentences longer than ``shape.positions`` are cut
-    into windows that overlap by half. Raises DataError where there is no sentence.
+    into windows that overlap by half. out: keeps the checkpoint, from which an interrupted run goes on; without one a
+    run begins anew. Raises DataError where there is no sentence.
     """
     if not sentences:
         raise DataError("language model: the text holds no sentence, expected at least one")
+    if out is None:
+        with TemporaryDirectory(prefix="idiolect-lm-") as folder:
+            return train_language_model(sentences, shape, settings, report, Path(folder), processes)
     torch.manual_seed(settings.seed)
-    generator = np.random.default_rng(settings.seed)
-    model = LanguageModel(shape).to(device)
-    matrices = [value for value in model.parameters() if value.ndim > 1]
-    vectors = [value for value in model.parameters() if value.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=settings.peak_rate, betas=(0.9, 0.98))
-    average = Average(model, settings.average)
-    windows = _windows(sentences, shape)
-    started, step, recent, share = time.monotonic(), 0, math.nan, 0.0
-    while share < 1.0:
-        for words, targets, mask in _batches(windows, shape.words, settings, generator):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(share, step, settings.peak_rate, settings.warmup)
-            kept = mask.to(device)
-            with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=settings.bfloat16):
-                log_probs = model(words.to(device), targets.to(device)).float()
-            loss = -(log_probs * kept).sum() / kept.sum()
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-            optimizer.step()
-            average.update(model)
-            step += 1
-            value = float(loss.detach())
-            recent = value if math.isnan(recent) else 0.98 * recent + 0.02 * value
-            share = settings.budget.progress(step, time.monotonic() - started)
-            if report is not None:
-                report(Progress(step, share, recent))
-            if share >= 1.0:
-                break
-    average.copy_to(model)
-    return model.cpu().eval()
+    task = LanguageModelTask(LanguageModel(shape))
+    smoothed = math.nan
+
+    def observe(step: int, progress: float, figures: Mapping[str, float]) -> None:
+        nonlocal smoothed
+        loss = figures["loss/word"]
+        smoothed = loss if math.isnan(smoothed) else 0.98 * smoothed + 0.02 * loss
+        if report is not None:
+            report(Progress(step, progress, smoothed))
+
+    sampler = WindowSampler(_windows(sentences, shape), shape.words, settings)
+    Trainer(task, sampler, settings.trainer, out, processes=processes, observers=[observe]).run()
+    return task.module.cpu().eval()
 
 
 @torch.no_grad()
@@ -113,11 +114,11 @@ def perplexity(model: LanguageModel, sentences: Sequence[Sequence[int]], batch_w
     of what is scored."""
     model.eval()
     total, count = 0.0, 0.0
-    settings = LanguageModelSettings(batch_words=batch_words, unlisted=0.0)
     windows = _windows(sentences, model.shape)
-    for words, targets, mask in _batches(windows, model.shape.words, settings, np.random.default_rng(0)):
-        total -= float((model(words, targets) * mask).sum())
-        count += float(mask.sum())
+    for chosen in _groups(windows, batch_words, np.random.default_rng(0)):
+        words = _collate([windows[index] for index in chosen], model.shape.words)
+        total -= float((model(words.inputs, words.targets) * words.mask).sum())
+        count += float(words.mask.sum())
     return math.exp(total / count) if count else math.nan
 
 
@@ -145,23 +146,68 @@ def _windows(sentences: Sequence[Sequence[int]], shape: LanguageModelShape) -> l
     return windows
 
 
-def _batches(
-    windows: Sequence[_Window], boundary: int, settings: LanguageModelSettings, generator: np.random.Generator
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """words, targets int64 [B, L] and mask float32 [B, L] of batches of like length, in random order."""
+@dataclass(frozen=True, slots=True)
+class Words:
+    """inputs, targets: [B, L] int64; mask: [B, L] float32, 1 where a target is scored."""
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor
+
+    def to(self, device: torch.device) -> Words:
+        return Words(self.inputs.to(device), self.targets.to(device), self.mask.to(device))
+
+
+class LanguageModelTask(Task[Words]):
+    """Cross-entropy a word."""
+
+    module: LanguageModel
+
+    def __init__(self, module: LanguageModel) -> None:
+        self.module = module
+
+    def loss(self, batch: Words, progress: float) -> Loss:
+        total = -(self.module(batch.inputs, batch.targets).float() * batch.mask).sum()
+        return Loss(total, float(batch.mask.sum()), {"word": float(total.detach())})
+
+
+class WindowSampler(Sampler[Words]):
+    """Windows of like length in batches of at most so many words, padding included; some words become unlisted."""
+
+    def __init__(self, windows: Sequence[_Window], boundary: int, settings: LanguageModelSettings) -> None:
+        self.windows, self.boundary, self.settings = windows, boundary, settings
+
+    def plan(self, epoch: int, progress: float) -> list[list[int]]:
+        generator = np.random.default_rng([self.settings.seed, epoch])
+        return _groups(self.windows, self.settings.batch_words, generator)
+
+    def load(self, epoch: int, chosen: Sequence[int]) -> Words:
+        generator = np.random.default_rng([self.settings.seed, epoch, chosen[0]])
+        return _collate([self.windows[index] for index in chosen], self.boundary, self.settings.unlisted, generator)
+
+
+def _groups(windows: Sequence[_Window], batch_words: int, generator: np.random.Generator) -> list[list[int]]:
+    """Numbers of windows in batches of like length, in random order."""
     lengths = np.array([len(window.symbols) - 1 for window in windows])
     groups: list[list[int]] = [[]]
     for index in np.argsort(lengths + generator.random(len(windows)), kind="stable").tolist():
-        if groups[-1] and (len(groups[-1]) + 1) * lengths[index] > settings.batch_words:
+        if groups[-1] and (len(groups[-1]) + 1) * lengths[index] > batch_words:
             groups.append([])
         groups[-1].append(index)
-    for position in generator.permutation(len(groups) if windows else 0).tolist():
-        chosen = [windows[index] for index in groups[position]]
-        symbols = np.full((len(chosen), max(len(window.symbols) for window in chosen)), boundary, dtype=np.int64)
-        mask = np.zeros((len(chosen), symbols.shape[1] - 1), dtype=np.float32)
-        for row, window in enumerate(chosen):
-            symbols[row, : len(window.symbols)] = window.symbols
-            mask[row, window.context : len(window.symbols) - 1] = 1.0
-        if settings.unlisted:
-            symbols[(symbols != boundary) & (generator.random(symbols.shape) < settings.unlisted)] = 0
-        yield torch.from_numpy(symbols[:, :-1].copy()), torch.from_numpy(symbols[:, 1:].copy()), torch.from_numpy(mask)
+    return [groups[position] for position in generator.permutation(len(groups) if windows else 0).tolist()]
+
+
+def _collate(
+    chosen: Sequence[_Window], boundary: int, unlisted: float = 0.0, generator: np.random.Generator | None = None
+) -> Words:
+    """A batch of windows; of its words, a share drawn by ``generator`` is unlisted."""
+    symbols = np.full((len(chosen), max(len(window.symbols) for window in chosen)), boundary, dtype=np.int64)
+    mask = np.zeros((len(chosen), symbols.shape[1] - 1), dtype=np.float32)
+    for row, window in enumerate(chosen):
+        symbols[row, : len(window.symbols)] = window.symbols
+        mask[row, window.context : len(window.symbols) - 1] = 1.0
+    if generator is not None and unlisted:
+        symbols[(symbols != boundary) & (generator.random(symbols.shape) < unlisted)] = 0
+    return Words(
+        torch.from_numpy(symbols[:, :-1].copy()), torch.from_numpy(symbols[:, 1:].copy()), torch.from_numpy(mask)
+    )

@@ -7,7 +7,7 @@ from server.training.trainer.checkpoints import load_checkpoint, save_checkpoint
 from server.training.trainer.logs import Observer, TensorBoard, append_log, progress_bar
 from server.training.trainer.loop import Position, Trainer
 from server.training.trainer.processes import ALONE, Processes, joined
-from server.training.trainer.schedules import Budget, Schedule, learning_rate
+from server.training.trainer.schedules import Budget, Schedule
 from server.training.trainer.settings import Settings
 from server.training.trainer.task import Loss, Sampler, Task
 
@@ -27,7 +27,6 @@ __all__ = [
     "Trainer",
     "append_log",
     "joined",
-    "learning_rate",
     "load_checkpoint",
     "progress_bar",
     "save_checkpoint",

@@ -8,7 +8,7 @@ from typing import Literal
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["Budget", "Schedule", "learning_rate"]
+__all__ = ["Budget", "Schedule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,3 @@ class Schedule:
         else:
             fallen = 1.0
         return self.peak * rising * fallen
-
-
-def learning_rate(progress: float, step: int, peak: float, warmup: int, floor: float = 0.01) -> float:
-    """:meth:`Schedule.rate` of a cosine."""
-    return Schedule(peak, warmup, "cosine", floor).rate(progress, step)

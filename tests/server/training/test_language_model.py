@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,6 +48,23 @@ def test_every_word_of_a_long_sentence_is_scored_once(length: int) -> None:
         expected = [float(model(word.view(1, 1), after.view(1, 1))) for word, after in pairwise(symbols)]
     assert len(expected) == length + 1
     assert math.log(perplexity(model, [sentence])) == pytest.approx(-np.mean(expected), abs=1e-5)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
+    text = markov_text(200, 0)
+    settings = LanguageModelSettings(budget=Budget(steps=30), batch_words=256, warmup=10)
+
+    def stop(progress: Progress) -> None:
+        if progress.step == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_language_model(text, SHAPE, settings, stop, tmp_path)
+    steps: list[int] = []
+    model = train_language_model(text, SHAPE, settings, lambda progress: steps.append(progress.step), tmp_path)
+    assert 1 < steps[0] < 20 and steps[-1] == 30
+    straight = train_language_model(text, SHAPE, settings)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), straight.parameters(), strict=True))
 
 
 def test_bad_settings_are_refused() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch import nn
 
 from device_sdk.errors import ConfigurationError, DataError
-from server.training.trainer import Average, Budget, learning_rate, load_checkpoint, save_checkpoint
+from server.training.trainer import Average, Budget, load_checkpoint, save_checkpoint
 
 
 @pytest.mark.parametrize(
@@ -27,14 +26,6 @@ def test_progress(budget: Budget, steps: int, seconds: float, expected: float) -
 def test_a_budget_is_one_positive_number(given: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="budget"):
         Budget(**given)  # type: ignore[arg-type]
-
-
-def test_the_learning_rate_rises_then_falls_to_its_floor() -> None:
-    rates = [learning_rate(step / 100, step, 1.0, 10) for step in range(101)]
-    assert rates[0] == pytest.approx(0.1)
-    assert max(rates) == max(rates[8:12])
-    assert all(a > b for a, b in pairwise(rates[10:]))
-    assert rates[-1] == pytest.approx(0.01)
 
 
 def test_the_average_follows_constant_weights_and_lags_a_jump() -> None:
