@@ -54,6 +54,9 @@ def _settings(
         str, typer.Option(help="Of the delta as a whole: global; of every parameter on its own: uniform or dim.")
     ] = "global",
     noise: Annotated[float, typer.Option(help="Gaussian noise each device adds to each value of its delta.")] = 0.0,
+    noise_multiplier: Annotated[
+        float, typer.Option(help="Deviation of the Gaussian noise the server adds to the deltas' sum, in clip norms.")
+    ] = 0.0,
     kind: Annotated[
         str, typer.Option(help="Of deltas: difference, after local steps, or gradient, without (FedSGD).")
     ] = "difference",
@@ -61,7 +64,11 @@ def _settings(
     encoding: Annotated[str, typer.Option(help="Of deltas: float32, float16 or int8.")] = "float32",
     scale_per: Annotated[str, typer.Option(help="What shares an int8 scale: row or tensor.")] = "row",
     weighting: Annotated[
-        str | None, typer.Option(help="Of deltas: utterances or uniform.  [default: uniform with noise]")
+        str | None,
+        typer.Option(
+            help="Of deltas: utterances, uniform, loss or word_errors.  [default: utterances; with noise, a buffer or "
+            "a robust mean, uniform]"
+        ),
     ] = None,
     averaging: Annotated[
         str, typer.Option(help="Of deltas: mean; or median or trimmed, which few devices cannot pull far.")
@@ -78,6 +85,40 @@ def _settings(
     rehearsal: Annotated[int, typer.Option(help="Pseudo-devices with the server's transcribed speech.", min=0)] = 0,
     rehearsal_batch: Annotated[int, typer.Option(help="Utterances of a pseudo-device.")] = 16,
     rehearsal_weight: Annotated[float, typer.Option(help="Of a pseudo-device, in devices.")] = 1.0,
+    server_step: Annotated[
+        int, typer.Option(help="Utterances of the server's transcribed speech to step on after the round.", min=0)
+    ] = 0,
+    server_step_rate: Annotated[float, typer.Option(help="Learning rate of these steps.")] = 0.1,
+    sampling: Annotated[
+        str | None,
+        typer.Option(help="Ask some devices only: poisson, each with a probability, or fixed.  [default: all]"),
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="That probability.  [default: as the goal needs]")] = None,
+    over_selection: Annotated[
+        float, typer.Option(help="With sampling: devices asked for every report of the goal.")
+    ] = 1.0,
+    amplified: Annotated[
+        bool,
+        typer.Option(
+            "--amplified",
+            help="Charge every device for a round of Poisson sampling, at the rate, by what sampling leaves of its "
+            "privacy loss. Without a goal: the round ends at its deadline.",
+        ),
+    ] = False,
+    buffered: Annotated[
+        bool,
+        typer.Option(
+            "--buffered", help="Take deltas on older models too; the round closes at its goal, and the next follows."
+        ),
+    ] = False,
+    staleness_limit: Annotated[int, typer.Option(help="With buffered: how many models older at most.")] = 10,
+    staleness_weight: Annotated[
+        str | None,
+        typer.Option(
+            help="With buffered: inverse_root, 1 / sqrt(1 + models older), or constant.  [default: inverse_root; with "
+            "noise, constant]"
+        ),
+    ] = None,
     goal: Annotated[int | None, typer.Option(help="Reports per stream at which the round closes by itself.")] = None,
     minimum: Annotated[
         int, typer.Option(help="Fewest reports a stream may release; with distributed, fewest devices of every sum.")
@@ -89,7 +130,8 @@ def _settings(
         Path | None, typer.Option(help="JSON file with the round's settings, instead of the options above.")
     ] = None,
 ) -> dict[str, Any]:
-    """What the operator wants of a round, as the server takes it. ConfigurationError: no such preset or file."""
+    """What the operator wants of a round, as the server takes it. ConfigurationError: no such preset or file, options
+    of sampling without it."""
     if settings is not None:
         return _read_settings(settings)
     if preset is not None:
@@ -98,6 +140,11 @@ def _settings(
     counts["mechanism"] = mechanism or ("discrete_gaussian" if trust == "distributed" else "discrete_laplace")
     if trust == "distributed":
         counts["minimum_survivors"] = minimum
+    if sampling is None and (rate is not None or amplified or over_selection != 1):
+        raise ConfigurationError(
+            "--sampling: found none beside --rate, --over-selection or --amplified; expected poisson"
+        )
+    noisy = noise > 0 or noise_multiplier > 0
     return {
         "marginals": counts if marginals else None,
         "groups": {"size": group_size, "stage_seconds": stage_minutes * 60},
@@ -112,7 +159,18 @@ def _settings(
         }
         if deltas
         else None,
-        "weighting": weighting or ("uniform" if noise or averaging != "mean" else "utterances"),
+        "weighting": weighting or ("uniform" if noisy or buffered or averaging != "mean" else "utterances"),
+        "noise_multiplier": noise_multiplier,
+        "sampling": {"kind": sampling, "rate": rate, "over_selection": over_selection, "amplified": amplified}
+        if sampling is not None
+        else None,
+        "buffered": {
+            "staleness_limit": staleness_limit,
+            "staleness_weight": staleness_weight or ("constant" if noisy else "inverse_root"),
+        }
+        if buffered
+        else None,
+        "server_step": {"utterances": server_step, "learning_rate": server_step_rate} if server_step else None,
         "averaging": averaging,
         "trimmed": trimmed,
         "optimizer": {"kind": optimizer, "learning_rate": learning_rate},
@@ -219,6 +277,7 @@ def _show(found: dict[str, Any]) -> None:
         ("state", found["state"]),
         ("base", f"model {found['base_model']}, marginals {found['base_marginals']}"),
         ("reports", ", ".join(f"{stream} {count}" for stream, count in found["reports"].items())),
+        ("asked", _asked(found)),
         ("deadline", moment(found["deadline"])),
         ("new model", found["model_version"]),
         ("its teacher", found["teacher_version"]),
@@ -240,9 +299,20 @@ def _show(found: dict[str, Any]) -> None:
     show(f"Round {found['id']}", ("", ""), facts)
 
 
+def _asked(found: dict[str, Any]) -> str:
+    plan = found["settings"].get("sampling")
+    if plan is None:
+        return "every device"
+    wanted = f"each with probability {plan['rate']:g}" if plan["rate"] else f"{plan['over_selection']:g} times the goal"
+    eligible = "" if found.get("eligible") is None else f", of {found['eligible']} devices"
+    return f"{plan['kind']} sampling, {wanted}{eligible}" + (", amplified" if plan["amplified"] else "")
+
+
 def _mechanism(mechanism: dict[str, Any]) -> str:
     parts = [f"noise: {mechanism['name']}"]
     parts += [str(mechanism[name]) for name in ("kind", "clipping", "encoding") if name in mechanism]
+    if mechanism.get("stale"):
+        parts.append(f"{mechanism['stale']} stale")
     if mechanism.get("pseudo_devices"):
         parts.append(f"{mechanism['pseudo_devices']} pseudo-devices")
     return ", ".join(parts)

@@ -86,7 +86,12 @@ def command(
     deltas_cap: Annotated[
         float, typer.Option(help="Largest epsilon a device may spend on deltas; deltas without noise need 'inf'.")
     ] = float("inf"),
-    retry_after: Annotated[float, typer.Option(help="Seconds after which devices check in again.", min=0.01)] = 60.0,
+    retry_after: Annotated[
+        float, typer.Option(help="Seconds after which devices check in again, where they are not too many.", min=0.01)
+    ] = 60.0,
+    check_ins: Annotated[
+        float, typer.Option(help="Check-ins a second to stand; a larger fleet is told to come less often.", min=0.01)
+    ] = 100.0,
     keep_models: Annotated[
         int | None, typer.Option(help="Keep the weights of so many of the newest models.  [default: of all]", min=2)
     ] = None,
@@ -158,6 +163,7 @@ def command(
         marginals_cap=marginals_cap,
         deltas_cap=deltas_cap,
         retry_after_seconds=retry_after,
+        check_ins_per_second=check_ins,
         keep_models=keep_models,
         updates=UpdateSettings(updates, updates_passphrase) if updates is not None else None,
         canary=CanarySettings(share=canary, seconds=canary_seconds, patience=canary_patience) if canary else None,

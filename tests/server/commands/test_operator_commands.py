@@ -103,6 +103,7 @@ def test_rounds_of_gradients(run: Run, device: Party, tmp_path: Path) -> None:
         "clipping": "dim",
         "encoding": "int8",
         "scale_per": "tensor",
+        "measure": "none",
     }
     assert (settings["teacher"], settings["rounds"]) == ({"decay": 0.9, "interval": 3}, 7)
     run(rounds.app, "close", planned["id"], "--abandon")
@@ -112,6 +113,56 @@ def test_rounds_of_gradients(run: Run, device: Party, tmp_path: Path) -> None:
     assert "noise: none, gradient, global, float32" in closed
     assert "base-1" in closed, "the teacher that is published beside the new model"
     assert "teacher" in run(models.app, "list")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ["--sampling", "poisson", "--rate", "0.25", "--amplified", "--noise-multiplier", "1.5"],
+            {"sampling": {"kind": "poisson", "rate": 0.25, "over_selection": 1.0, "amplified": True}, "goal": None}
+            | {"noise_multiplier": 1.5, "weighting": "uniform"},
+        ),
+        (
+            ["--sampling", "fixed", "--over-selection", "1.3", "--goal", "20"],
+            {"sampling": {"kind": "fixed", "rate": None, "over_selection": 1.3, "amplified": False}},
+        ),
+        (
+            ["--buffered", "--goal", "8", "--staleness-limit", "3"],
+            {"buffered": {"staleness_limit": 3, "staleness_weight": "inverse_root"}, "weighting": "uniform"},
+        ),
+        (
+            ["--buffered", "--goal", "8", "--noise-multiplier", "1"],
+            {"buffered": {"staleness_limit": 10, "staleness_weight": "constant"}},
+        ),
+        (["--weighting", "word_errors"], {"weighting": "word_errors", "sampling": None, "buffered": None}),
+        (["--server-step", "8"], "no_rehearsal, server_step|server_step: .*--rehearsal"),
+        (["--buffered"], "goal: found none; a buffered round"),
+        (["--sampling", "poisson", "--amplified"], "rate: found none; amplified"),
+        (["--sampling", "roulette", "--goal", "3"], "sampling"),
+        (["--noise-multiplier", "1", "--weighting", "loss", "--goal", "3"], "weighting: weights by loss"),
+    ],
+)
+def test_cohorts(run: Run, words: list[str], expected: Any) -> None:
+    options = ["--no-marginals", "--deltas", *words, "--json"]
+    if isinstance(expected, str):
+        with pytest.raises(CheckInError, match=expected):
+            run(rounds.app, "plan", *options)
+        return
+    settings = json.loads(run(rounds.app, "plan", *options))["settings"]
+    assert {name: settings[name] for name in expected} == expected
+
+
+def test_a_sampled_round_says_whom_it_asks(run: Run, device: Party) -> None:
+    assert device.id
+    words = ["--sampling", "poisson", "--rate", "0.5", "--amplified", "--json"]
+    opened = json.loads(run(rounds.app, "open", *words))
+    assert opened["eligible"] == 1
+    assert "poisson sampling, each with probability 0.5, of 1 devices, amplified" in " ".join(
+        run(rounds.app, "show", opened["id"]).split()
+    )
+    with pytest.raises(ConfigurationError, match="--sampling: found none beside --rate"):
+        run(rounds.app, "plan", "--rate", "0.5")
 
 
 def test_presets(run: Run) -> None:
