@@ -50,10 +50,10 @@ class Scale:
 
     source: str = "made"
     shape: Shape = field(default_factory=lambda: Shape(rounds=1, devices=10, each=12, heldout=12, heldout_each=15))
-    rounds: int = 8
-    batch: int = 3
-    learning_rate: float = 0.1
-    server_rate: float = 1.0
+    rounds: int = 6
+    batch: int = 4
+    learning_rate: float = 0.4
+    server_rate: float = 4.0
     clip_norm: float = 1.0
     attackers: float = 0.2
     kinds: tuple[AttackKind, ...] = ATTACKS
