@@ -9,7 +9,7 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from server.aggregation.folding import Here, Workers
 from server.aggregation.processes import Processes
@@ -244,9 +244,11 @@ class Service:
         """End a round without a release. What its reports were charged stays charged."""
         with self._advancing:
             now = self.settings.clock()
-            abandon(self.database, self.blobs, round_id, now, f"abandoned by {by}")
-            with self.database.write() as connection:
+
+            def also(connection: Connection) -> None:
                 record(connection, by, "round.abandon", round_id, now)
+
+            abandon(self.database, self.blobs, round_id, now, f"abandoned by {by}", also)
         with self.database.read() as connection:
             return view(connection, find_round(connection, round_id))
 
@@ -255,11 +257,11 @@ class Service:
         with self._advancing:
             conduct.judge(self.database, self.blobs, self._evaluate, self.settings.clock())
 
-    def promote_canary(self, note: str, *, force: bool) -> dict[str, Any]:
+    def promote_canary(self, note: str, *, force: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``no_canary``, ``worse``; 410 ``model_removed``."""
         with self._advancing:
             now = self.settings.clock()
-            return conduct.promote(self.database, self.blobs, self._evaluate, now, note, force=force)
+            return conduct.promote(self.database, self.blobs, self._evaluate, now, by, note, force=force)
 
     def privacy(self) -> dict[str, dict[str, Any]]:
         """Per stream: epsilon, delta, adjacency, sampling, trust model, rounds."""

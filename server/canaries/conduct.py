@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row, update
 from device_sdk.errors import IdiolectError
 from server.canaries import store
 from server.canaries.evidence import judged
+from server.operators.actions import record
 from server.problems import Refusal
 from server.registry import models as model_registry
 from server.registry.publications import current_version
@@ -65,12 +66,13 @@ def promote(
     blobs: BlobStore,
     evaluate: Evaluate | None,
     now: float,
+    by: str,
     note: str,
     *,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Publish the canary's model to every device, at an operator's word. force: also where it hears held-out speech
-    worse. Raises Refusal: 409 ``no_canary``, ``worse``; 410 where its weights are gone."""
+    """Publish the canary's model to every device, at the word of the operator ``by``. force: also where it hears
+    held-out speech worse. Raises Refusal: 409 ``no_canary``, ``worse``; 410 where its weights are gone."""
     with database.read() as connection:
         row = store.require_running(connection)
         check_present(blobs, model_registry.find_model(connection, row.version))
@@ -78,30 +80,37 @@ def promote(
     if not gate.passed:
         raise Refusal(409, "worse", f"model {row.version}: {gate.note}; force it, or roll it back", "version")
     with database.write() as connection:
-        _end(connection, row, "promoted", now, f"{note}; {gate.note}", dict(gate.figures))
+        told = note[:500] or f"promoted by {by}"
+        if _end(connection, row, "promoted", now, f"{told}; {gate.note}", dict(gate.figures)):
+            record(connection, by, "canary.promote", row.version, now, note)
         return store.view(connection, _again(connection, row), now)
 
 
-def roll_back(database: Database, now: float, note: str) -> dict[str, Any]:
-    """Give the canary's devices the model of all others again. Raises Refusal: 409 ``no_canary``."""
+def roll_back(database: Database, now: float, by: str, note: str) -> dict[str, Any]:
+    """Give the canary's devices the model of all others again, at the word of the operator ``by``.
+
+    Raises Refusal: 409 ``no_canary``.
+    """
     with database.write() as connection:
         row = store.require_running(connection)
-        _end(connection, row, "rolled_back", now, note, {})
+        _end(connection, row, "rolled_back", now, note[:500] or f"rolled back by {by}", {})
+        record(connection, by, "canary.roll-back", row.version, now, note)
         return store.view(connection, _again(connection, row), now)
 
 
-def _end(connection: Connection, row: Row[Any], state: str, now: float, note: str, figures: Mapping[str, Any]) -> None:
-    """In the caller's transaction; nothing where it has ended meanwhile."""
+def _end(connection: Connection, row: Row[Any], state: str, now: float, note: str, figures: Mapping[str, Any]) -> bool:
+    """In the caller's transaction; nothing where it has ended meanwhile. Returns whether it ended now."""
     found = store.running(connection)
     if found is None or found.id != row.id:
-        return
+        return False
     if state == "promoted" and current_version(connection, "model") not in (row.base, row.version):
         state, note = "rolled_back", f"{note}; another model was published meanwhile"
     store.end(connection, found, state, now, note, figures)
     made_by = model_registry.find_model(connection, row.version).round_id
     if state == "promoted" and made_by is not None:  # the series of rounds has waited for it
         follow_up(connection, find_round(connection, made_by), now)
-    log.info("canary of model %s %s: %s", row.version, state.replace("_", " "), note)
+    log.info("canary of model %s %s", row.version, state.replace("_", " "))
+    return True
 
 
 def _gate(database: Database, blobs: BlobStore, evaluate: Evaluate | None, row: Row[Any]) -> Evaluation:

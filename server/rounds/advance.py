@@ -201,13 +201,21 @@ def _lineage(connection: Connection, version: str) -> Lineage:
     return Lineage(base, teacher, model_registry.models_since_teacher(connection, base))
 
 
-def abandon(database: Database, blobs: BlobStore, round_id: str, now: float, note: str) -> None:
+def abandon(
+    database: Database,
+    blobs: BlobStore,
+    round_id: str,
+    now: float,
+    note: str,
+    also: Callable[[Connection], None] = lambda connection: None,
+) -> None:
     """End a round without a release; what was sent for it is deleted, what it was charged stays charged.
 
-    Raises Refusal (409) for a round that has ended.
+    also: done in the same transaction. Raises Refusal (409) for a round that has ended.
     """
     with database.write() as connection:
         transition(connection, find_round(connection, round_id), RoundState.ABANDONED, now, note)
+        also(connection)
         abandon_groups(connection, round_id, note)
         unused = _clear(connection, round_id)
     for name in unused:

@@ -55,18 +55,10 @@ def post_canary(request: Request, body: Small) -> Response:
 @router.post("/promote")
 def post_promote(request: Request, note: str = "", force: bool = False) -> Response:
     """Answers when held-out speech was heard, where the server has some."""
-    own, by = service(request), operator_of(request).name
-    found = own.promote_canary(note[:500] or f"promoted by {by}", force=force)
-    with own.database.write() as connection:
-        record(connection, by, "canary.promote", found["version"], own.settings.clock(), note)
-    return plain(found)
+    return plain(service(request).promote_canary(note, force=force, by=operator_of(request).name))
 
 
 @router.post("/roll-back")
 def post_roll_back(request: Request, note: str = "") -> Response:
-    own, by = service(request), operator_of(request).name
-    now = own.settings.clock()
-    found = conduct.roll_back(own.database, now, note[:500] or f"rolled back by {by}")
-    with own.database.write() as connection:
-        record(connection, by, "canary.roll-back", found["version"], now, note)
-    return plain(found)
+    own = service(request)
+    return plain(conduct.roll_back(own.database, own.settings.clock(), operator_of(request).name, note))

@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from server.aggregation.weights_file import dump_weights
 from server.operators.roles import Role
 from server.storage.schema import operators
-from tests.server.parties import HEADERS, OPERATOR, Operator, Party
+from tests.server.parties import HEADERS, OPERATOR, Operator, Party, initial
 
 
 def add(http: Any, name: str, role: str) -> dict[str, str]:
@@ -84,6 +85,11 @@ def test_the_trail_names_who_did_what(http: Any, operator: Operator, device: Par
     assert act(anna, f"rounds/{planned}/abandon")["note"] == "abandoned by anna"
     act(anna, "marginals/0/publish", params={"note": "back"})
     act(anna, "models/base-1/publish")
+    with_canary = act(anna, "models/new?published=false", content=dump_weights(initial(seed=1).weights))["version"]
+    act(anna, "canary", json={"version": with_canary})
+    act(anna, "canary/roll-back")
+    act(anna, "canary", json={"version": with_canary})
+    act(anna, "canary/promote", params={"force": True, "note": "in a hurry"})
     act(anna, f"devices/{device.id}/revoke")
     act(bert, "enrolment-tokens", json={"name": "trial"})
     act(bert, "enrolment-tokens/trial/revoke")
@@ -100,6 +106,11 @@ def test_the_trail_names_who_did_what(http: Any, operator: Operator, device: Par
         ("anna", "round.abandon", planned),
         ("anna", "marginals.publish", "0"),
         ("anna", "model.publish", "base-1"),
+        ("anna", "model.push", "new"),
+        ("anna", "canary.begin", "new"),
+        ("anna", "canary.roll-back", "new"),
+        ("anna", "canary.begin", "new"),
+        ("anna", "canary.promote", "new"),
         ("anna", "device.revoke", device.id),
         ("bert", "enrolment.add", "trial"),
         ("bert", "enrolment.revoke", "trial"),
