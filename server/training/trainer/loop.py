@@ -53,7 +53,7 @@ class Position:
 class Trainer(Generic[B]):
     """A run of a task: its optimizer, averaged weights, position and files.
 
-    Every process has one, built alike; the first writes ``checkpoint.safetensors``, ``best.safetensors`` (averaged
+    Every process has one, built alike; the first writes ``checkpoint.safetensors``, ``best-STEP.safetensors`` (averaged
     weights of the lowest word error on development speech) and ``log.jsonl`` to ``out``. A process that is killed
     and started again goes on from the checkpoint to bit-identical weights on a CPU, where the budget is in steps.
 
@@ -128,10 +128,12 @@ class Trainer(Generic[B]):
             for rank, each in enumerate(self.processes.gather(state))
         }
         self.at.task = self.task.state()
-        if self.processes.first:
-            save_checkpoint(
-                self.checkpoint, self.task.module, self.optimizer, self.average, asdict(self.at), generators
-            )
+        if not self.processes.first:
+            return
+        save_checkpoint(self.checkpoint, self.task.module, self.optimizer, self.average, asdict(self.at), generators)
+        for path in self.out.glob("best-*.safetensors"):  # which no checkpoint names any more
+            if self.at.best is None or path != self._best(self.at.best):
+                path.unlink()
 
     def epoch(self) -> None:
         """One pass over a plan, or what is left of it, then a line in the log and a checkpoint."""
@@ -233,7 +235,7 @@ class Trainer(Generic[B]):
             score = self._score()
             if score is not None and (at.best is None or score < at.best["wer"]):
                 at.best = {"wer": score, "steps": at.steps}
-                save_tensors(self.out / "best.safetensors", self.average.values)
+                save_tensors(self._best(at.best), self.average.values)
         self.processes.wait()
 
     def errors(self, ending: str = "") -> dict[str, float]:
@@ -245,13 +247,17 @@ class Trainer(Generic[B]):
         """Put the averaged weights of the lowest word error on development speech into the module; the last ones
         where there is no such speech. The module is in evaluation mode then."""
         if self.processes.first and self.at.best is not None:
-            tensors, _ = load_tensors(self.out / "best.safetensors")
+            tensors, _ = load_tensors(self._best(self.at.best))
             with torch.no_grad():
                 for name, value in self.average.values.items():
                     value.copy_(tensors[name])
             self.at.record["best"] = self.at.best
         self.average.copy_to(self.task.module)
         self.task.module.eval()
+
+    def _best(self, best: Mapping[str, float]) -> Path:
+        """Named by the step, so that a checkpoint from before it still finds its own."""
+        return self.out / f"best-{int(best['steps']):08d}.safetensors"
 
     def _score(self) -> float | None:
         rates = [rate for source, rate in self.at.record.get("wer", {}).items() if source.endswith(".development")]
