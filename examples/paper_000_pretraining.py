@@ -19,7 +19,8 @@ import typer
 from rich.console import Console
 
 from device_sdk.commands.output import deliver, write_file
-from server.simulation.pretraining.experiment import ROWS, Plan, run
+from server.simulation.pretraining.experiment import Plan, run
+from server.simulation.pretraining.rows import read_row, read_rows
 from server.simulation.pretraining.settings import FULL, SMALL
 from server.simulation.pretraining.speech import corpora_speech, made_speech
 from server.simulation.pretraining.tables import bar_chart, remarks, summary, tables
@@ -34,6 +35,7 @@ def main(
     ] = None,
     table: Annotated[list[str] | None, typer.Option("--table", help="Only this table: 2 or 3.")] = None,
     row: Annotated[list[str] | None, typer.Option("--row", help="Only rows of this name.")] = None,
+    recipe: Annotated[list[Path] | None, typer.Option(help="A row of your own, TOML, to run as well.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 3,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output instead of the tables.")] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
@@ -41,14 +43,10 @@ def main(
 ) -> None:
     """Run the rows of tables 2 and 3 of paper 000 and say which of its findings hold here."""
     sizes = FULL if full else SMALL
-    chosen = {
-        number: [one for one in rows if not row or one.name in row]
-        for number, rows in ROWS.items()
-        if not table or number in table
-    }
-    if not any(chosen.values()):
-        known = ", ".join(dict.fromkeys(one.name for rows in ROWS.values() for one in rows))
-        raise typer.BadParameter(f"no row is left; tables are {', '.join(ROWS)}, rows are {known}")
+    known = [*(one for rows in read_rows().values() for one in rows), *(read_row(path) for path in recipe or ())]
+    chosen = [one for one in known if (not table or one.table in table) and (not row or one.name in row)]
+    if not chosen:
+        raise typer.BadParameter(f"no row is left; rows are {', '.join(dict.fromkeys(one.name for one in known))}")
     corpora = data or Path(os.environ.get("IDIOLECT_DATA", ""))
     plan = Plan(
         sizes,
@@ -60,7 +58,7 @@ def main(
         chosen,
     )
     with progress() as tell:
-        document = summary(run(plan, tell), sizes)
+        document = summary(run(plan, tell), chosen, sizes)
     if plot is not None:
         write_file(plot, bar_chart(document), folders=True)
     if deliver(document, json_, output, folders=True):

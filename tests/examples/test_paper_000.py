@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.simulation.pretraining.experiment import ROWS
+from server.simulation.pretraining.rows import read_rows
 from server.simulation.pretraining.settings import SMALL
 from tests.architecture.sources import ROOT
 
@@ -37,7 +37,7 @@ def finished(tmp_path: Path) -> Path:
     folder = tmp_path / "work" / hashlib.sha256(repr(SMALL).encode()).hexdigest()[:12]
     generator = np.random.default_rng(0)
     for seed in (1, 2, 3):
-        for table, rows in ROWS.items():
+        for table, rows in read_rows().items():
             for row in rows:
                 chance = 0.5 if row.way == "none" else 0.4 if row.whole else 0.45
                 errors = {

@@ -16,7 +16,8 @@ from export.networks.cpc import CPC
 from server.simulation.pretraining.encoders import centrally, fresh, some_silos, together
 from server.simulation.pretraining.numbers import Language
 from server.simulation.pretraining.recognition import Errors, taught, word_errors
-from server.simulation.pretraining.settings import TABLE_2, TABLE_3, Row, Sizes
+from server.simulation.pretraining.rows import Row
+from server.simulation.pretraining.settings import Sizes
 from server.simulation.pretraining.speech import Speech
 from server.simulation.progress import Tell
 from server.training.trainer import write_atomically
@@ -26,13 +27,14 @@ __all__ = ["Outcome", "Plan", "run"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run. languages: how to get the speech of each; rows: by table, "2" in English and "3" in French."""
+    """What to run. languages: how to get the speech of each; rows: those of table 2 are taught in English, of table
+    3 in French."""
 
     sizes: Sizes
     seeds: Sequence[int]
     speech: Callable[[Language], Speech]
     work: Path
-    rows: Mapping[str, Sequence[Row]]
+    rows: Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +59,19 @@ def run(plan: Plan, tell: Tell) -> list[Outcome]:
         return speech[name]
 
     outcomes: list[Outcome] = []
-    wanted = [(seed, table, row) for seed in plan.seeds for table, rows in plan.rows.items() for row in rows]
-    for number, (seed, table, row) in enumerate(wanted):
+    wanted = [(seed, row) for seed in plan.seeds for row in plan.rows]
+    for number, (seed, row) in enumerate(wanted):
         tell("rows", number, len(wanted))
-        own = folder / f"seed-{seed}" / f"table-{table}" / row.name.replace(", ", "-").replace(" ", "-")
+        own = folder / f"seed-{seed}" / f"table-{row.table}" / row.name.replace(", ", "-").replace(" ", "-")
         done = own / "outcome.json"
         if not done.exists():
-            target: Language = "en" if table == "2" else "fr"
+            target: Language = "en" if row.table == "2" else "fr"
             encoder, about = _encoder(row, language, plan.sizes, seed, folder / f"seed-{seed}" / "encoders", tell)
             task = taught(encoder, language(target), plan.sizes, seed, own)
             errors = {name: word_errors(task, examples) for name, examples in language(target).tests.items()}
             write_atomically(done, json.dumps({"errors": errors, "about": about}).encode())
         found = json.loads(done.read_bytes())
-        outcomes.append(Outcome(table, row.name, seed, found["errors"], found["about"]))
+        outcomes.append(Outcome(row.table, row.name, seed, found["errors"], found["about"]))
         tell("rows", number + 1, len(wanted))
     return outcomes
 
@@ -138,6 +140,3 @@ def _load(network: CPC, path: Path) -> dict[str, Any]:
     network.load_state_dict(load_file(path))
     about: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
     return about
-
-
-ROWS: Mapping[str, Sequence[Row]] = {"2": TABLE_2, "3": TABLE_3}

@@ -1,15 +1,13 @@
-"""Sizes of the experiment, and its rows beside the paper's."""
+"""Sizes of the experiment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from device_sdk.errors import ConfigurationError
 from export.networks.cpc import CPCS, ContextShape, Contrast
 
-__all__ = ["FULL", "SMALL", "TABLE_2", "TABLE_3", "Federation", "Row", "Sizes", "Teaching"]
+__all__ = ["FULL", "SMALL", "Federation", "Sizes", "Teaching"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,57 +106,3 @@ FULL = Sizes(
 )
 """The paper's, on Libri-Light, LibriSpeech and MLS French. 0 stands for all that there is; the rates of central
 pre-training and of teaching are not in the paper."""
-
-Way = Literal["none", "central", "federated"]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of a table.
-
-    way: how the encoder was pre-trained; cohort: clients of a round; whole: on all silos or a part of them.
-    continued: whether pre-training goes on in French before teaching (table 3). published: the paper's word errors by
-    test set, percent.
-    """
-
-    name: str
-    way: Way
-    cohort: int = 0
-    whole: bool = True
-    continued: bool = False
-    published: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if (self.way == "federated") != (self.cohort > 0):
-            raise ConfigurationError(f"row {self.name!r}: found cohort {self.cohort} with way {self.way!r}")
-
-
-def _librispeech(*figures: float) -> dict[str, float]:
-    return dict(zip(("dev-clean", "dev-other", "test-clean", "test-other"), figures, strict=True))
-
-
-TABLE_2 = (
-    Row("no pre-training", "none", published=_librispeech(6.84, 17.63, 7.24, 18.42)),
-    Row("central, part", "central", whole=False, published=_librispeech(6.81, 17.72, 7.3, 18.2)),
-    Row("federated 48, part", "federated", 48, whole=False, published=_librispeech(6.59, 17.02, 6.80, 17.42)),
-    Row("federated 70, part", "federated", 70, whole=False, published=_librispeech(6.43, 17.17, 6.83, 17.88)),
-    Row("central", "central", published=_librispeech(5.79, 16.29, 6.07, 16.21)),
-    Row("federated 48", "federated", 48, published=_librispeech(5.83, 16.9, 6.16, 16.34)),
-    Row("federated 70", "federated", 70, published=_librispeech(5.77, 16.4, 6.05, 16.21)),
-)
-TABLE_3 = (
-    Row("no pre-training", "none", published={"dev": 46.31, "test": 42.73}),
-    Row("direct, central", "central", published={"dev": 37.8, "test": 34.6}),
-    Row("direct, federated 48", "federated", 48, published={"dev": 37.82, "test": 34.25}),
-    Row("direct, federated 70, part", "federated", 70, whole=False, published={"dev": 43.27, "test": 39.69}),
-    Row("continued, central", "central", continued=True, published={"dev": 35.92, "test": 32.6}),
-    Row("continued, federated 48", "federated", 48, continued=True, published={"dev": 37.63, "test": 34.12}),
-    Row(
-        "continued, federated 70, part",
-        "federated",
-        70,
-        whole=False,
-        continued=True,
-        published={"dev": 41.48, "test": 37.1},
-    ),
-)

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from server.plots import Bar, bars, standalone
 from server.simulation.pretraining.experiment import Outcome
-from server.simulation.pretraining.settings import TABLE_2, TABLE_3, Row, Sizes
+from server.simulation.pretraining.rows import Row
+from server.simulation.pretraining.settings import Sizes
 from server.statistics import paired_bootstrap
 
 __all__ = ["bar_chart", "judged", "remarks", "summary", "tables"]
@@ -28,18 +29,18 @@ _CENTRAL = {
 """What a federated row is compared with: central pre-training on the same speech."""
 
 
-def summary(outcomes: Sequence[Outcome], sizes: Sizes) -> dict[str, Any]:
+def summary(outcomes: Sequence[Outcome], rows: Sequence[Row], sizes: Sizes) -> dict[str, Any]:
     """Word error of every row: mean and deviation over seeds, and paired bootstrap intervals of its difference from no
     pre-training and from central pre-training. Speakers are resampled, each with its utterances of all seeds."""
     document: dict[str, Any] = {"sizes": sizes.to_mapping(), "tables": {}}
-    for table, known in (("2", TABLE_2), ("3", TABLE_3)):
+    for table in TITLES:
         held: dict[str, list[Outcome]] = {}
         for outcome in outcomes:
             if outcome.table == table:
                 held.setdefault(outcome.row, []).append(outcome)
-        rows = [_row(row, held) for row in known if row.name in held]
-        if rows:
-            document["tables"][table] = rows
+        shown = [_row(row, held) for row in rows if row.table == table and row.name in held]
+        if shown:
+            document["tables"][table] = shown
     document["findings"] = judged(document)
     return document
 

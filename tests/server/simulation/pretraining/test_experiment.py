@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from device_sdk.errors import ConfigurationError
 from export.networks.cpc import ContextShape, Contrast
 from server.simulation.pretraining.experiment import Outcome, Plan, run
 from server.simulation.pretraining.recognition import Errors
-from server.simulation.pretraining.settings import SMALL, TABLE_2, TABLE_3, Federation, Row, Sizes, Teaching
+from server.simulation.pretraining.rows import Row, read_row, read_rows
+from server.simulation.pretraining.settings import SMALL, Federation, Sizes, Teaching
 from server.simulation.pretraining.speech import made_speech
 from server.simulation.pretraining.tables import bar_chart, remarks, summary, tables
 
@@ -34,15 +36,14 @@ TINY = Sizes(
     federation=Federation(rounds=4, batch=2, rate=1e-3, passes=3),
     teaching=Teaching(4, 1e-3, 4, 24, 1, 8, 8, 12),
 )
-ROWS = {
-    "2": (
-        Row("no pre-training", "none"),
-        Row("central", "central"),
-        Row("federated 48", "federated", 3),
-        Row("federated 70, part", "federated", 2, whole=False),
-    ),
-    "3": (Row("direct, central", "central"), Row("continued, federated 48", "federated", 3, continued=True)),
-}
+ROWS = (
+    Row("2", "no pre-training", "none"),
+    Row("2", "central", "central"),
+    Row("2", "federated 48", "federated", 3, published={"test-other": 16.34}),
+    Row("2", "federated 70, part", "federated", 2, whole=False),
+    Row("3", "direct, central", "central"),
+    Row("3", "continued, federated 48", "federated", 3, continued=True),
+)
 
 
 def plan(work: Path, sizes: Sizes = TINY) -> Plan:
@@ -63,7 +64,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Outco
 def test_every_row_runs_at_every_seed(outcomes: tuple[Path, list[Outcome]]) -> None:
     _, found = outcomes
     assert [(one.seed, one.table, one.row) for one in found] == [
-        (seed, table, row.name) for seed in (1, 2) for table, rows in ROWS.items() for row in rows
+        (seed, row.table, row.name) for seed in (1, 2) for row in ROWS
     ]
     for one in found:
         assert set(one.errors) == {"clean", "other"}
@@ -84,12 +85,10 @@ def test_what_is_finished_is_not_done_again(outcomes: tuple[Path, list[Outcome]]
 
 
 def test_tables_name_every_row_beside_the_paper_s(outcomes: tuple[Path, list[Outcome]]) -> None:
-    document = summary(outcomes[1], TINY)
+    document = summary(outcomes[1], ROWS, TINY)
     assert json.loads(json.dumps(document)) == document
-    assert [row["name"] for row in document["tables"]["2"]] == [
-        row.name for row in TABLE_2 if row.name in {r.name for r in ROWS["2"]}
-    ]
-    assert document["tables"]["2"][0]["published"]["test-other"] == 18.42
+    assert [row["name"] for row in document["tables"]["2"]] == [row.name for row in ROWS if row.table == "2"]
+    assert document["tables"]["2"][2]["published"]["test-other"] == 16.34
     shown = list(tables(document))
     assert [table.row_count for table in shown] == [4, 2]
     assert bar_chart(document).count("<title>") == 12
@@ -116,7 +115,7 @@ def test_findings_follow_from_errors(central: list[int], federated: list[int], l
         given.append(outcome("no pre-training", seed, {"clean": [2] * 10}))
         given.append(outcome("central", seed, {"clean": central}))
         given.append(outcome("federated 48", seed, {"clean": federated}))
-    document = summary(given, SMALL)
+    document = summary(given, ROWS, SMALL)
     held = {one["finding"]: one["holds"] for one in document["findings"]}
     assert held["table 2: federated 48 against no pre-training"] == lower
     assert held["table 2: federated 48 against central"] == near
@@ -129,6 +128,27 @@ def test_findings_follow_from_errors(central: list[int], federated: list[int], l
 
 
 def test_rows_are_the_paper_s() -> None:
-    assert len(TABLE_2) == 7 and len(TABLE_3) == 7
-    assert [row.cohort for row in TABLE_2] == [0, 0, 48, 70, 0, 48, 70]
-    assert all(len(row.published) == 4 for row in TABLE_2) and all(len(row.published) == 2 for row in TABLE_3)
+    rows = read_rows()
+    assert [row.name for row in rows["2"]] == [
+        "no pre-training",
+        *(f"{way}, part" for way in ("central", "federated 48", "federated 70")),
+        *("central", "federated 48", "federated 70"),
+    ]
+    assert len(rows["3"]) == 7 and sum(row.continued for row in rows["3"]) == 3
+    assert all(len(row.published) == 4 for row in rows["2"]) and all(len(row.published) == 2 for row in rows["3"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('table = "2"\nname = "x"\nway = "federated"', "cohort 0"),
+        ('table = "4"\nname = "x"\nway = "none"', "'4'"),
+        ('table = "2"\nname = "x"\nway = "none"\ncolour = 1', "colour"),
+        ("table =", "not a row"),
+    ],
+)
+def test_a_row_that_cannot_be_is_named(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "row.toml"
+    path.write_text(content)
+    with pytest.raises(ConfigurationError, match=f"row.toml.*{message}"):
+        read_row(path)
