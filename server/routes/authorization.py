@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
 
 from server.devices.enrolment import same_secret
 from server.operators.accounts import who_shows
@@ -124,7 +125,7 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
 """(method, route) -> who may call it. Nothing else is served."""
 
 
-def authorize(request: Request) -> None:
+async def authorize(request: Request) -> None:
     """Lets a request through, or raises Refusal: 401 ``bad_token``, ``token_revoked``; 403 ``role``, ``no_rule``."""
     route = getattr(request.scope.get("route"), "path", "")
     rule = TABLE.get((request.method, route))
@@ -134,7 +135,8 @@ def authorize(request: Request) -> None:
     if needed is None:
         return
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    found = identify(request, token if scheme.lower() == "bearer" else "")
+    # Only operators wait for the database here, and for a thread of their own to ask it.
+    found = await run_in_threadpool(identify, request, token if scheme.lower() == "bearer" else "")
     if not found.role.includes(needed):
         detail = f"operator {found.name} is {found.role}; this wants {needed}"
         raise Refusal(403, "role", detail, "Authorization")
