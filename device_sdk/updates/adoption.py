@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from device_sdk.checkin import exchange
 from device_sdk.errors import CheckInError
 from device_sdk.state import records
-from device_sdk.updates.fetching import Base, Wanted, base_of, fetch, largest, teacher_of
+from device_sdk.updates.fetching import Base, Wanted, base_of, fetch, largest, patience, teacher_of
 from device_sdk.updates.metadata import refresh
 from device_sdk.updates.release import Adopted, Release, Target
 from device_sdk.wire.messages import Marginals
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from device_sdk.settings import DeviceSettings
 
 __all__ = ["adopt"]
-
-_PATIENCE = 60.0
-_SLOWEST = 16_384
-"""Seconds that every download may take, and bytes a second that it brings at least beyond these."""
 
 
 def adopt(
@@ -47,7 +43,7 @@ def adopt(
             knowledge.adopt(records.Published(release.model.version, content), settings.learning.keep)
     except CheckInError as error:
         refused.append(f"model {release.model.version}: {error}; model {version[0]} stays")
-    if settings.learning.teacher.schedule == "server":
+    if settings.learning.teacher.schedule == "server" and not refused:  # it belongs to its model
         try:
             _adopt_teacher(client, release.teacher, knowledge)
         except CheckInError as error:
@@ -70,7 +66,7 @@ def _file(client: Client, target: Target, knowledge: Knowledge, base: Base) -> b
     most = largest(knowledge.base.architecture)
     if target.length > most:
         raise CheckInError(f"{target.name}: length: found {target.length} as signed, expected at most {most}")
-    wanted = Wanted(target.version, target.length, target.check, _PATIENCE + target.length / _SLOWEST)
+    wanted = Wanted(target.version, target.length, target.check)
     return fetch(client, knowledge.store, wanted, base)
 
 
@@ -101,4 +97,4 @@ def _adopt_marginals(client: Client, release: Release, knowledge: Knowledge) -> 
 
 
 def _download(client: Client, path: str, limit: int) -> bytes:
-    return client.download(path, limit, _PATIENCE + limit / _SLOWEST)
+    return client.download(path, limit, patience(limit))

@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from device_sdk.knowledge import Knowledge
     from device_sdk.state import Store
 
-__all__ = ["Base", "Wanted", "base_of", "fetch", "largest", "teacher_of"]
+__all__ = ["Base", "Wanted", "base_of", "fetch", "largest", "patience", "teacher_of"]
 
 _HEADER = 1 << 20
 """Bytes that a weights file may have beside its values."""
+_PATIENCE = 60.0
+_SLOWEST = 16_384
+"""Seconds that every download may take, and bytes a second that it brings at least beyond these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +43,22 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """length: bytes, at most. check: raises CheckInError for other bytes than were announced or signed. seconds: that
-    all of it may take."""
+    """length: bytes, at most. check: raises CheckInError for other bytes than were announced or signed."""
 
     version: str
     length: int
     check: Callable[[bytes], None]
-    seconds: float = math.inf
 
 
 def largest(architecture: Architecture) -> int:
     """Bytes of a weights file, at most."""
     shapes = architecture.parameter_shapes() | architecture.constant_shapes()
     return _HEADER + 4 * sum(math.prod(shape) for shape in shapes.values())
+
+
+def patience(length: int) -> float:
+    """Seconds that a download of so many bytes may take: nobody keeps a device busy with an endless answer."""
+    return _PATIENCE + length / _SLOWEST
 
 
 def base_of(knowledge: Knowledge) -> Base:
@@ -78,7 +84,7 @@ def fetch(client: Client, store: Store, wanted: Wanted, base: Base | None) -> by
         found = _by_difference(client, partial, f"{path}/from/{quote(base.version, safe='')}", wanted, base)
         if found is not None:
             return found
-    content = client.download(path, wanted.length, wanted.seconds, partial)
+    content = client.download(path, wanted.length, patience(wanted.length), partial)
     partial.drop()
     wanted.check(content)
     return content
@@ -87,7 +93,7 @@ def fetch(client: Client, store: Store, wanted: Wanted, base: Base | None) -> by
 def _by_difference(client: Client, partial: Partial, path: str, wanted: Wanted, base: Base) -> bytes | None:
     """None: there is none, or it leads elsewhere; all of the file is to be taken then."""
     try:
-        found = client.download(path, wanted.length, wanted.seconds, partial)
+        found = client.download(path, wanted.length, patience(wanted.length), partial)
     except Refused:
         partial.drop()
         return None

@@ -307,7 +307,8 @@ def test_a_teacher_is_the_one_that_was_signed(fleet: Fleet, tmp_path: Path, tiny
     database.close()
     settings = DeviceSettings(learning=LearningSettings(teacher=TeacherSettings(schedule="server")))
     with Device.open(tmp_path / "state", KEY, tiny_bundle, settings, trusted_root=fleet.root) as device:
-        fleet.line.exchanged = {"/v1/models/teacher": blobs.get(f"models/{made['student'].sha256}.safetensors")}
+        other = blobs.get(f"models/{made['student'].sha256}.safetensors")
+        fleet.line.exchanged = {"/v1/models/teacher": other, "/v1/models/teacher/from/student": other}
         report = fleet.check_in(device)
         assert (report.model_version, report.teacher_version) == ("student", None)
         (refused,) = report.updates_refused
