@@ -31,8 +31,16 @@ ON_CPU: dict[str, Any] = {"preset": "small", "utterances": 6, "frames": 500, "to
 ON_GPU: dict[str, Any] = {"preset": "paper", "utterances": 32, "frames": 1200, "tokens": 60, "steps": 20}
 WARM_UP = 2
 
-PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "A10G": 70e12, "L4": 121e12}
-"""Dense bfloat16 products a second (FLOP) by their makers' data sheets, by a part of the card's name."""
+PEAKS = {
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+}
+"""FLOP a second of dense bfloat16 products, by the makers' data sheets; the first whose name is part of the card's."""
 
 
 def benchmark() -> list[Figure]:

@@ -55,7 +55,7 @@ def load_checkpoint(
                 value.copy_(averaged[name])
     except Exception as error:
         raise DataError(f"{path}: not a checkpoint of this network ({error}); choose another folder") from error
-    average.updates = state["average_updates"]
+    average.updates = state.pop("average_updates")
     slots: dict[int, dict[str, Tensor]] = {}
     for name, value in _under(tensors, "optimizer.").items():
         index, slot = name.split(".", 1)

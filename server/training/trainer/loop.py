@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from device_sdk.errors import LearningError
+from device_sdk.errors import DataError, LearningError
 from server.training.data import Example
 from server.training.greedy import word_errors
 from server.training.trainer.averages import Average
@@ -108,8 +108,10 @@ class Trainer(Generic[B]):
         if not self.checkpoint.exists():
             return
         state, generators = load_checkpoint(self.checkpoint, self.task.module, self.optimizer, self.average)
-        state.pop("average_updates")
-        self.at = Position(**state)
+        try:
+            self.at = Position(**state)
+        except TypeError as error:
+            raise DataError(f"{self.checkpoint}: of another version ({error}); choose another folder") from error
         self.sampler.restore(self.at.sampler)
         self.task.restore(self.at.task)
         if (own := generators.get(f"cpu.{self.processes.rank}")) is not None:

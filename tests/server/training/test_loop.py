@@ -17,7 +17,18 @@ from torch import Tensor, nn
 
 from device_sdk.errors import ConfigurationError, DataError, LearningError
 from server.training.data import Example
-from server.training.trainer import Budget, Loss, Processes, Sampler, Schedule, Settings, Task, TensorBoard, Trainer
+from server.training.trainer import (
+    Budget,
+    Loss,
+    Processes,
+    Sampler,
+    Schedule,
+    Settings,
+    Task,
+    TensorBoard,
+    Trainer,
+    save_checkpoint,
+)
 
 
 @dataclass(frozen=True)
@@ -173,6 +184,13 @@ def test_a_checkpoint_of_another_task_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match="not a checkpoint of this network"):
         Trainer(Larger(), Drawn(8), SETTINGS, tmp_path).run()
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    trainer = Trainer(Regression(), Drawn(8), SETTINGS, tmp_path)
+    save_checkpoint(trainer.checkpoint, trainer.task.module, trainer.optimizer, trainer.average, {"passes": 3})
+    with pytest.raises(DataError, match="of another version"):
+        trainer.run()
 
 
 @pytest.mark.parametrize(
