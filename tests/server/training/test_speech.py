@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -112,3 +115,30 @@ def test_the_maker_gives_the_shards_of_a_window_and_forgets_older_ones(tmp_path:
     assert texts(first) == texts(expected[0] + expected[1])
     assert texts(second) == texts(expected[1] + expected[2])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["shard-00002.safetensors", "shard-00003.safetensors"]
+
+
+def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from server.training.speech import Mixture, ShardMaker\n"
+        "with ShardMaker(Path(sys.argv[1]), Mixture(), 1, 2) as maker:\n"
+        "    maker.window(0, 0)\n"
+        "    print(*maker._pool._processes, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert running(child)
+        process.kill()
+    deadline = time.monotonic() + 60
+    while running(child):
+        assert time.monotonic() < deadline, "the process that makes shards goes on"
+        time.sleep(0.05)
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there and has not ended (what nobody has waited for is still listed)."""
+    done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return bool(done.stdout.strip()) and not done.stdout.startswith("Z")
