@@ -255,13 +255,15 @@ class Service:
     def judge_canary(self) -> None:
         """Promote the running canary's model, or take it back, as far as there is evidence."""
         with self._advancing:
-            conduct.judge(self.database, self.blobs, self._evaluate, self.settings.clock())
+            conduct.judge(self.database, self.blobs, self._evaluate, self.settings.clock(), self._caps)
 
     def promote_canary(self, note: str, *, force: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``no_canary``, ``worse``; 410 ``model_removed``."""
         with self._advancing:
             now = self.settings.clock()
-            return conduct.promote(self.database, self.blobs, self._evaluate, now, by, note, force=force)
+            return conduct.promote(
+                self.database, self.blobs, self._evaluate, now, by, note, caps=self._caps, force=force
+            )
 
     def privacy(self) -> dict[str, dict[str, Any]]:
         """Per stream: epsilon, delta, adjacency, sampling, trust model, rounds."""

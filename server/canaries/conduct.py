@@ -21,6 +21,7 @@ from server.registry import models as model_registry
 from server.registry.publications import current_version
 from server.registry.retention import check_present
 from server.rounds.advance import Evaluate, Evaluation
+from server.rounds.release_keys import Caps
 from server.rounds.store import find_round, follow_up
 from server.storage.blobs import BlobStore
 from server.storage.database import Database
@@ -31,8 +32,8 @@ __all__ = ["judge", "promote", "roll_back"]
 log = logging.getLogger("idiolect.server")
 
 
-def judge(database: Database, blobs: BlobStore, evaluate: Evaluate | None, now: float) -> None:
-    """Take the running canary as far as the evidence goes."""
+def judge(database: Database, blobs: BlobStore, evaluate: Evaluate | None, now: float, caps: Caps) -> None:
+    """Take the running canary as far as the evidence goes. caps: of what the next round may charge devices."""
     with database.read() as connection:
         row = store.running(connection)
         if row is None:
@@ -44,14 +45,14 @@ def judge(database: Database, blobs: BlobStore, evaluate: Evaluate | None, now: 
     if current != row.base:  # an operator published meanwhile
         state = "promoted" if current == row.version else "rolled_back"
         with database.write() as connection:
-            _end(connection, row, state, now, f"model {current} was published", {})
+            _end(connection, row, state, now, f"model {current} was published", {}, caps)
         return
     figures = {} if verdict.p is None else {"p": verdict.p, "allowed": verdict.allowed}
     if verdict.decision == "promote":
         gate = _gate(database, blobs, evaluate, row)
         note, figures = f"{verdict.note}; {gate.note}", figures | dict(gate.figures)
         with database.write() as connection:
-            _end(connection, row, "promoted" if gate.passed else "rolled_back", now, note, figures)
+            _end(connection, row, "promoted" if gate.passed else "rolled_back", now, note, figures, caps)
     elif verdict.decision == "roll_back":
         with database.write() as connection:
             _end(connection, row, "rolled_back", now, verdict.note, figures)
@@ -69,6 +70,7 @@ def promote(
     by: str,
     note: str,
     *,
+    caps: Caps,
     force: bool = False,
 ) -> dict[str, Any]:
     """Publish the canary's model to every device, at the word of the operator ``by``. force: also where it hears
@@ -81,7 +83,7 @@ def promote(
         raise Refusal(409, "worse", f"model {row.version}: {gate.note}; force it, or roll it back", "version")
     with database.write() as connection:
         told = note[:500] or f"promoted by {by}"
-        if _end(connection, row, "promoted", now, f"{told}; {gate.note}", dict(gate.figures)):
+        if _end(connection, row, "promoted", now, f"{told}; {gate.note}", dict(gate.figures), caps):
             record(connection, by, "canary.promote", row.version, now, note)
         return store.view(connection, _again(connection, row), now)
 
@@ -98,8 +100,17 @@ def roll_back(database: Database, now: float, by: str, note: str) -> dict[str, A
         return store.view(connection, _again(connection, row), now)
 
 
-def _end(connection: Connection, row: Row[Any], state: str, now: float, note: str, figures: Mapping[str, Any]) -> bool:
-    """In the caller's transaction; nothing where it has ended meanwhile. Returns whether it ended now."""
+def _end(
+    connection: Connection,
+    row: Row[Any],
+    state: str,
+    now: float,
+    note: str,
+    figures: Mapping[str, Any],
+    caps: Caps | None = None,
+) -> bool:
+    """In the caller's transaction; nothing where it has ended meanwhile. Returns whether it ended now. caps: a series
+    of rounds goes on within them; None: it does not go on."""
     found = store.running(connection)
     if found is None or found.id != row.id:
         return False
@@ -107,8 +118,8 @@ def _end(connection: Connection, row: Row[Any], state: str, now: float, note: st
         state, note = "rolled_back", f"{note}; another model was published meanwhile"
     store.end(connection, found, state, now, note, figures)
     made_by = model_registry.find_model(connection, row.version).round_id
-    if state == "promoted" and made_by is not None:  # the series of rounds has waited for it
-        follow_up(connection, find_round(connection, made_by), now)
+    if state == "promoted" and made_by is not None and caps is not None:  # the series of rounds has waited for it
+        follow_up(connection, find_round(connection, made_by), now, caps)
     log.info("canary of model %s %s", row.version, state.replace("_", " "))
     return True
 

@@ -16,8 +16,12 @@ from device_sdk.wire.canary import arm_of, place
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.app import create_app
 from server.canaries.settings import CanarySettings
+from server.privacy.charges import charge_for
+from server.privacy.composition import Spent, compose
 from server.rounds.advance import Evaluation
+from server.rounds.settings import RoundSettings
 from tests.server.parties import HEADERS, Operator, Party, initial, settings
+from tests.server.rounds.test_sampling import DELTA, NOISED
 
 QUICK = {"share": 0.5, "minimum": 4, "patience": 1000.0, "seconds": 1500.0, "doubt": 0.2}
 
@@ -271,3 +275,20 @@ def test_a_series_of_rounds_waits_for_its_canary(tmp_path: Path) -> None:
         assert [entry["version"] for entry in operator.get("models")["history"]] == [three, one, "base-1"]
         states = [(entry["version"], entry["state"]) for entry in operator.get("canary")["canaries"]]
         assert states == [(three, "promoted"), (two, "rolled_back"), (one, "promoted")]
+
+
+@pytest.mark.parametrize(("times", "state"), [(2.5, "open"), (1.5, "planned")])
+def test_a_promoted_model_opens_the_next_round_within_the_caps(tmp_path: Path, times: float, state: str) -> None:
+    """An amplified series, whose rounds charge every device when they open."""
+    rounds = RoundSettings.model_validate(NOISED)
+    cap = sum(compose(Spent({charge_for("deltas", rounds): round(times + half)}), DELTA)[0] for half in (-0.5, 0.5)) / 2
+    canary = CanarySettings(share=0.5, seconds=1e6, patience=1e6)
+    with serving(tmp_path, canary=canary, deltas_cap=cap, tick_seconds=60.0) as scene:
+        Party(scene.http).enrol()
+        found = scene.operator.close(scene.operator.open(**NOISED | {"rounds": 3}))
+        assert scene.operator.get("canary")["running"] == found["model_version"]
+        scene.operator.post("canary/promote")
+        following = [row for row in scene.operator.get("rounds")["rounds"] if row["number"] == found["number"] + 1]
+        assert [row["state"] for row in following] == [state]
+        assert following[0]["base_model"] == (found["model_version"] if state == "open" else None)
+        assert scene.operator.get("privacy")["streams"]["deltas"]["epsilon"] <= cap
