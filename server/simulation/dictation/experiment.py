@@ -32,7 +32,7 @@ from server.training.augmentation import Augmentation
 
 __all__ = ["Experiment", "Row", "Scale"]
 
-SMALL = CTCTransformerShape(mel_bins=64, size=40, feed_forward=80, layers=2, heads=2, dropout=0.0, layer_drop=0.0)
+SMALL = CTCTransformerShape(mel_bins=64, size=48, feed_forward=128, layers=4, heads=2, dropout=0.0, layer_drop=0.0)
 DATA = 1
 """Of speech and of seed models, which all rows share, as the paper's do: seeds of rows decide cohorts and masks."""
 MASKS = Augmentation(time_masks=2, time_width=12, bin_masks=2, bin_width=8)
@@ -45,7 +45,7 @@ class Scale:
 
     spoken: SpokenScale = field(default_factory=SpokenScale)
     shape: CTCTransformerShape = SMALL
-    steps: int = 2000
+    steps: int = 1600
     batch: int = 16
     peak: float = 3e-3
     rounds: float = 1.0
