@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from device_sdk.wire.signing import DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
+from server.buckets import Rate
 from server.registry.initial import InitialModel
-from server.settings import ServerSettings
+from server.settings import Rates, ServerSettings
 
 WORDS = 40
 DIGEST = "d" * 64
 ENROLMENT, OPERATOR = "enrolment-token", "operator-token"
 HEADERS = {"Authorization": f"Bearer {OPERATOR}"}
+OFTEN = Rate(per_second=1e6, burst=1e6)
 NO_NOISE = 1e8
 """An epsilon at which the noise of every draw is zero but for one chance in e^(10^4)."""
 
@@ -52,6 +54,7 @@ def settings(folder: Path, **changes: Any) -> ServerSettings:
         "operator_token": OPERATOR,
         "marginals_cap": float("inf"),
         "tick_seconds": 0.05,
+        "rates": Rates(OFTEN, OFTEN),
     }
     return ServerSettings(**fields | changes)
 
