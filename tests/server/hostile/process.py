@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-__all__ = ["HEAD_SECONDS", "BODY_SECONDS", "HostileServer", "exchange", "status_of"]
+__all__ = ["BODY_SECONDS", "HEAD_SECONDS", "ROOT", "HostileServer", "exchange", "status_of"]
 
 HEAD_SECONDS, BODY_SECONDS = 2.0, 2.0
 ROOT = Path(__file__).parents[3]
