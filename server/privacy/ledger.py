@@ -135,7 +135,7 @@ def summary(connection: Connection, delta: float) -> dict[str, dict[str, Any]]:
     for stream in STREAMS:
         # Thousands of devices share few histories.
         own = [total for (_, name), total in totals.items() if name == stream]
-        levels = [_levels(stream, total, delta) for total in own]
+        levels = [_levels(stream, total, delta) for total in {id(total): total for total in own}.values()]
         labels = sorted({trust for name, trust, _ in used if name == stream})
         counts = [line["count_epsilon"] for line in levels if line["count_epsilon"] is not None]
         streams[stream] = {
@@ -176,9 +176,14 @@ def _by_device(connection: Connection) -> dict[tuple[str, str], Spent]:
     found: defaultdict[tuple[str, str], Counter[Charge]] = defaultdict(Counter)
     for row in connection.execute(_charges(ledger.c.device_id, ledger.c.stream)):
         found[row.device_id, row.stream][_charge(row)] = row.times
+    totals = {key: Spent(charges) for key, charges in found.items()}
+    shared: dict[int, Spent] = {}
     for key, charges in population.by_device(connection).items():
-        found[key] = found[key] + charges if key in found else charges
-    return {key: Spent(charges) for key, charges in found.items()}
+        if key in found:
+            totals[key] = Spent(found[key] + charges)
+        else:  # as many others have it: one object for all of them
+            totals[key] = shared.setdefault(id(charges), Spent(charges))
+    return totals
 
 
 def _charges(*keys: Any) -> Any:

@@ -7,7 +7,6 @@ server, since amplification holds only for those who cannot tell who was asked.
 
 from __future__ import annotations
 
-import heapq
 import hmac
 import math
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from fractions import Fraction
 from secrets import token_bytes
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import Connection, Row, func, or_, select
 
@@ -82,7 +82,7 @@ def new_sample(connection: Connection, plan: SamplingPlan, goal: int | None, now
     eligible = int(connection.execute(select(func.count()).select_from(devices).where(*eligible_at(now))).scalar_one())
     wanted = math.ceil((goal or 0) * plan.over_selection)
     if plan.kind == "fixed":
-        ids = connection.execute(select(devices.c.id).where(*eligible_at(now))).scalars()
+        ids = connection.execute(select(devices.c.id).where(*eligible_at(now))).yield_per(10_000).scalars()
         return Sample(key=key, threshold=_threshold_of(key, ids, wanted), eligible=eligible)
     rate = Fraction(plan.rate) if plan.rate is not None else Fraction(min(wanted, eligible), max(eligible, 1))
     return Sample(key=key, threshold=int(rate * SPACE), eligible=eligible)
@@ -114,5 +114,5 @@ def check_sampled(connection: Connection, row: Row[Any], device_id: str) -> None
 
 def _threshold_of(key: bytes, ids: Iterable[str], size: int) -> int:
     """Below which the ``size`` smallest draws lie, all of them where there are fewer."""
-    smallest = heapq.nsmallest(size, (draw(key, device_id) for device_id in ids))
-    return smallest[-1] + 1 if len(smallest) == size else SPACE
+    draws = np.fromiter((draw(key, device_id) for device_id in ids), np.int64)
+    return int(np.partition(draws, size - 1)[size - 1]) + 1 if draws.size > size else SPACE
