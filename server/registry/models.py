@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from device_sdk.bundle.architecture import PRESETS
 from server.aggregation.weights_file import dump_weights, parse_weights
@@ -103,10 +103,13 @@ def add_model(
 
 def find_model(connection: Connection, version: str) -> Row[Any]:
     """The row of a version. Raises Refusal (404)."""
-    row = connection.execute(select(models).where(models.c.version == version)).first()
+    row = connection.execute(_FIND, {"wanted": version}).first()
     if row is None:
         raise Refusal(404, "unknown_model", f"model {version[:64]!r} is not in the registry", "version")
     return row
+
+
+_FIND = select(models).where(models.c.version == bindparam("wanted"))
 
 
 def models_since_teacher(connection: Connection, row: Row[Any]) -> int:

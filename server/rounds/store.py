@@ -145,7 +145,10 @@ def list_rounds(connection: Connection, limit: int = 100) -> list[Row[Any]]:
 
 def rounds_in(connection: Connection, *states: RoundState) -> list[Row[Any]]:
     """Rounds in any of the states, the oldest first."""
-    return list(connection.execute(select(rounds).where(rounds.c.state.in_(states)).order_by(rounds.c.number)))
+    return list(connection.execute(_IN, {"states": states}))
+
+
+_IN = select(rounds).where(rounds.c.state.in_(bindparam("states", expanding=True))).order_by(rounds.c.number)
 
 
 def count_by_state(connection: Connection) -> dict[str, int]:

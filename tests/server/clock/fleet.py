@@ -74,11 +74,12 @@ class Fleet:
         self.world.enrol(party)
         return party
 
-    def open_round(self) -> None:
-        """A round of both streams, unless one is open."""
+    def open_round(self, goal: int | None = 0) -> None:
+        """A round of both streams, unless one is open. goal: 0 takes any."""
         if self.world.opened() is not None:
             return
-        goal = self.dice.choice([None, None, 2, 4])
+        if goal == 0:
+            goal = self.dice.choice([None, None, 2, 4])
         plan = {"marginals": {"epsilon": NO_NOISE}, "deltas": {}, "weighting": "uniform", "goal": goal}
         own = RoundSettings.model_validate(plan | {"seconds": self.dice.choice([200.0, 2000.0])})
         self.world.service.create_round(own, opened=True)
@@ -114,7 +115,7 @@ class Fleet:
             if offer is not None and offer.get(stream) is not None and member.owned[stream]:
                 self._report(member, offer["round_id"], offer["model_version"], stream)
 
-    def _report(self, member: Member, round_id: str, model_version: str, stream: str) -> None:
+    def _report(self, member: Member, round_id: str, model_version: str, stream: str, *, surely: bool = False) -> None:
         bucket, party = member.owned[stream].pop(0), member.party
         report_id = f"{self.dice.getrandbits(64):016x}"
         if stream == "marginals":
@@ -125,7 +126,7 @@ class Fleet:
             body = party.delta(round_id, {"w": values}, report_id=report_id, model_version=model_version)
         outgoing = Outgoing(party, report_id, round_id, stream, bucket, body)
         member.outbox.append(outgoing)
-        self.deliver(member, outgoing)
+        self.deliver(member, outgoing, surely=surely)
 
     def deliver(self, member: Member, outgoing: Outgoing, *, surely: bool = False) -> None:
         """Send a report once, and believe the answer if one comes."""
@@ -238,23 +239,20 @@ class Fleet:
 
     def settle(self) -> None:
         """Everything that still waits is reported, without losses, in as many rounds as it takes."""
-        for _ in range(4 * BUCKETS):
-            self.world.service.tick()
-            self.open_round()
-            for member in self.members:
-                for outgoing in list(member.outbox):
-                    self.deliver(member, outgoing, surely=True)
-                self._report_all(member)
-            if not any(member.outbox or any(member.owned.values()) for member in self.members):
-                break
-            self._close_all()
+        for member in self.members:
+            for outgoing in list(member.outbox):
+                self.deliver(member, outgoing, surely=True)
         self._close_all()
-
-    def _report_all(self, member: Member) -> None:
-        row = self.world.opened()
-        for stream in ("marginals", "deltas"):
-            if row is not None and member.owned[stream]:
-                self._report(member, row.id, row.base_model, stream)
+        while any(any(member.owned.values()) for member in self.members):
+            self.open_round(goal=None)
+            row = self.world.opened()
+            assert row is not None
+            for member in self.members:
+                for stream in ("marginals", "deltas"):
+                    if member.owned[stream]:
+                        self._report(member, row.id, row.base_model, stream, surely=True)
+                assert not member.outbox, "an empty round takes one report of every device"
+            self._close_all()
 
     def _close_all(self) -> None:
         for round_id in self.world.unfinished():
@@ -262,7 +260,7 @@ class Fleet:
 
 
 OPERATIONS: dict[Callable[[Fleet], None], float] = {
-    Fleet.say: 15,
+    Fleet.say: 13,
     Fleet.check_in: 26,
     Fleet.retry: 17,
     Fleet.replay: 9,
