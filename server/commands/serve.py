@@ -218,6 +218,7 @@ def run(
             app,
             http=deadline_protocol(settings.limits.head_seconds),
             log_config=None,
+            log_level="warning",
             access_log=False,  # it would quote addresses with their queries; requests are logged by their routes
             proxy_headers=False,  # the application decides whom it believes
             timeout_graceful_shutdown=10,

@@ -100,11 +100,11 @@ def test_a_round_changes_what_the_server_serves(tiny_bundle: Bundle, population:
         (o.voice, o.round, o.words, o.slots) for o in both.outcomes
     ]
     assert not frozen.traffic and not frozen.epsilon
-    # Weights travel up in every round and down from the second on; word counts are small beside them.
+    # Weights travel up in every round, and down from the second on as what differs; word counts are small beside them.
     size = sum(weight.nbytes for weight in tiny_bundle.weights.values())
     assert [entry.round for entry in both.traffic] == [0, 1]
     assert all(size < entry.up < 1.3 * size for entry in both.traffic)
-    assert both.traffic[0].down < size < both.traffic[1].down
+    assert 10 * both.traffic[0].down < both.traffic[1].down < 1.1 * size, (size, both.traffic)
     assert all(outcome.learn_seconds > 0 for outcome in both.outcomes if not outcome.held_out)
     assert both.memory_bytes > 10 * size
 
