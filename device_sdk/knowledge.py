@@ -101,6 +101,7 @@ class Knowledge:
                 records.write_published_teacher(store, None)
                 records.drop_local(store)
                 records.drop_gradients(store)
+                store.delete("settings", "unfit")
                 records.write_text(store, "bundle", shipped)
 
     def keep_cache(self, cache: caches.MarginalCache) -> None:

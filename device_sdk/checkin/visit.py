@@ -10,7 +10,7 @@ from device_sdk.errors import CheckInError
 from device_sdk.learning.delta import difference
 from device_sdk.learning.gradients import mean
 from device_sdk.state import records
-from device_sdk.updates.fetching import Base, Wanted, base_of, fetch, largest, teacher_of
+from device_sdk.updates.fetching import Base, Wanted, base_of, fetch, install, largest, teacher_of
 from device_sdk.updates.release import Adopted
 from device_sdk.wire.messages import REVISION, CheckedIn, CheckIn
 
@@ -101,7 +101,7 @@ def _adopt(client: Client, answer: CheckedIn, knowledge: Knowledge, settings: De
     new_model = answer.model_version != knowledge.base.version
     if new_model:
         content = _weights(client, knowledge, answer.model_version, answer.model_sha256, base_of(knowledge))
-        knowledge.adopt(records.Published(answer.model_version, content), settings.learning.keep)
+        install(knowledge, answer.model_version, content, settings.learning.keep)
     if settings.learning.teacher.schedule == "server":
         _fetch_teacher(client, answer, knowledge)
     new_marginals = answer.marginals_version != knowledge.marginals_version
@@ -196,4 +196,4 @@ def _weights(client: Client, knowledge: Knowledge, version: str, digest: str, ba
         if found != digest:
             raise CheckInError(f"model {version}: sha256: found {found}, expected {digest}; the download is dropped")
 
-    return fetch(client, knowledge.store, Wanted(version, largest(knowledge.base.architecture), check), base)
+    return fetch(client, knowledge.store, Wanted(version, digest, largest(knowledge.base.architecture), check), base)

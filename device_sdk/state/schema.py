@@ -74,6 +74,7 @@ RECORDS: tuple[Record, ...] = (
     Record("identity", "[0-9a-f]{16}", "identity", "JSON: Ed25519 key and device id at the server of that URL's hash"),
     Record("settings", "bundle", "settings", "name and version of the app's bundle"),
     Record("settings", "published", "settings", "version of the published model"),
+    Record("settings", "unfit", "settings", "SHA-256 of a published model that this device cannot use"),
     Record("settings", "published_teacher", "settings", "version of the teacher published beside it"),
     Record("settings", "gradients", "settings", "JSON: base version of the gradients due, how many, how many at most"),
     Record("settings", "local", "settings", "JSON: base version, number of steps and utterances of the local weights"),

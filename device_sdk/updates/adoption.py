@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from device_sdk.checkin import exchange
 from device_sdk.errors import CheckInError
 from device_sdk.state import records
-from device_sdk.updates.fetching import Base, Wanted, base_of, fetch, largest, patience, teacher_of
+from device_sdk.updates.fetching import Base, Wanted, base_of, fetch, install, largest, patience, teacher_of
 from device_sdk.updates.metadata import refresh
 from device_sdk.updates.release import Adopted, Release, Target
 from device_sdk.wire.messages import Marginals
@@ -40,7 +40,7 @@ def adopt(
     try:
         if release.model.version != version[0]:
             content = _file(client, release.model, knowledge, base_of(knowledge))
-            knowledge.adopt(records.Published(release.model.version, content), settings.learning.keep)
+            install(knowledge, release.model.version, content, settings.learning.keep)
     except CheckInError as error:
         refused.append(f"model {release.model.version}: {error}; model {version[0]} stays")
     if settings.learning.teacher.schedule == "server" and not refused:  # it belongs to its model
@@ -66,7 +66,7 @@ def _file(client: Client, target: Target, knowledge: Knowledge, base: Base) -> b
     most = largest(knowledge.base.architecture)
     if target.length > most:
         raise CheckInError(f"{target.name}: length: found {target.length} as signed, expected at most {most}")
-    wanted = Wanted(target.version, target.length, target.check)
+    wanted = Wanted(target.version, target.sha256, target.length, target.check)
     return fetch(client, knowledge.store, wanted, base)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.checkin.client import Refused
 from device_sdk.checkin.partial import Partial
-from device_sdk.errors import CheckInError, ProtocolError
+from device_sdk.errors import BundleError, CheckInError, ProtocolError
 from device_sdk.knowledge import with_published
 from device_sdk.state import records
 from device_sdk.updates import difference
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
     from device_sdk.knowledge import Knowledge
     from device_sdk.state import Store
 
-__all__ = ["Base", "Wanted", "base_of", "fetch", "largest", "patience", "teacher_of"]
+__all__ = ["Base", "Wanted", "base_of", "fetch", "install", "largest", "patience", "teacher_of"]
 
 _HEADER = 1 << 20
 """Bytes that a weights file may have beside its values."""
+_UNFIT = "unfit"
 _PATIENCE = 60.0
 _SLOWEST = 16_384
 """Seconds that every download may take, and bytes a second that it brings at least beyond these."""
@@ -43,9 +45,11 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """length: bytes, at most. check: raises CheckInError for other bytes than were announced or signed."""
+    """sha256: hexadecimal, as announced or signed; length: bytes, at most. check: raises CheckInError for other bytes
+    than these."""
 
     version: str
+    sha256: str
     length: int
     check: Callable[[bytes], None]
 
@@ -76,8 +80,11 @@ def teacher_of(knowledge: Knowledge) -> Base:
 def fetch(client: Client, store: Store, wanted: Wanted, base: Base | None) -> bytes:
     """The bytes of the safetensors file that is wanted; what came of it before is gone on with.
 
-    CheckInError: not to be had, or other bytes than wanted. What came of a line that broke is kept.
+    CheckInError: not to be had, or other bytes than wanted. What came of a line that broke is kept. BundleError: these
+    very bytes were found unfit for this device before; they are not fetched again.
     """
+    if records.read_text(store, _UNFIT) == wanted.sha256:
+        raise BundleError(f"model {wanted.version}: was found unfit for this device before; it is not fetched again")
     path = f"/v1/models/{quote(wanted.version, safe='')}"
     partial = Partial(store)
     if base is not None and partial.path != path:
@@ -88,6 +95,16 @@ def fetch(client: Client, store: Store, wanted: Wanted, base: Base | None) -> by
     partial.drop()
     wanted.check(content)
     return content
+
+
+def install(knowledge: Knowledge, version: str, content: bytes, keep: float) -> None:
+    """Make it the base; the share ``keep`` of what was learned here stays. BundleError: unfit, and the old one stays;
+    it is remembered by its digest, so that what no device can use costs each of them one download."""
+    try:
+        knowledge.adopt(records.Published(version, content), keep)
+    except BundleError:
+        records.write_text(knowledge.store, _UNFIT, sha256(content).hexdigest())
+        raise
 
 
 def _by_difference(client: Client, partial: Partial, path: str, wanted: Wanted, base: Base) -> bytes | None:

@@ -107,9 +107,12 @@ def test_weights_that_no_device_takes_are_rolled_back_by_themselves(scene: Scene
     version = scene.named("unfit")
     scene.fleet.publish(version, 3, published=False, scale=1e7)
     scene.begin(version, seconds=1e6, patience=1000.0, doubt=0.9)
+    asked = f"/v1/models/{version}"
     for _ in range(3):
         assert scene.check_in() == [good] * 4
         assert scene.state()["state"] == "running"
+        tries = [path for path, answers in scene.fleet.line.heard.items() for _ in answers if path.startswith(asked)]
+        assert len(tries) == scene.arms(version, 0.5).count("canary"), "what is unfit is fetched once"
         scene.clock[0] += 450.0
     deadline = time.monotonic() + 30
     while scene.state()["state"] == "running":
