@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=10)
     parser.add_argument("--each", type=int, help="utterances of a device; recordings: all")
     parser.add_argument("--attackers", type=float, default=0.2, help="share of the devices")
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--server-rate", type=float, default=4.0, help="learning rate of the server")
     parser.add_argument("--bundle", help="folder; the packaged one by default")
     parser.add_argument("--output", type=Path, help="where the figures go as JSON")

@@ -45,19 +45,25 @@ Weights = Mapping[str, NDArray[np.float32]]
 class Scale:
     """source: of speech, see :func:`server.simulation.population.gather`; shape: who says how much, all of it known
     from the first round on. rounds: how many; batch: utterances of a device in each, one local step of
-    ``learning_rate`` an utterance. server_rate: of the server's SGD. clip_norm: L2 bound of a delta.
-    attackers: share of the devices; kinds: of their attacks. bundle: path, None for the packaged one."""
+    ``learning_rate`` an utterance. server_rate: of the server's SGD, which falls linearly to ``floor`` of it, so that
+    what the last round happens to say does not decide. clip_norm: L2 bound of a delta. attackers: share of the
+    devices; kinds: of their attacks. bundle: path, None for the packaged one."""
 
     source: str = "made"
     shape: Shape = field(default_factory=lambda: Shape(rounds=1, devices=10, each=12, heldout=12, heldout_each=15))
-    rounds: int = 6
+    rounds: int = 8
     batch: int = 4
     learning_rate: float = 0.4
     server_rate: float = 4.0
+    floor: float = 0.1
     clip_norm: float = 1.0
     attackers: float = 0.2
     kinds: tuple[AttackKind, ...] = ATTACKS
     bundle: str | None = None
+
+    def rate(self, number: int) -> float:
+        """Of the server in round ``number``, counted from 1."""
+        return self.server_rate * (1.0 - (1.0 - self.floor) * (number - 1) / max(1, self.rounds - 1))
 
     @property
     def rows(self) -> list[tuple[AttackKind | None, Averaging | None]]:
@@ -136,7 +142,8 @@ def train(scale: Scale, base: Weights, devices: Devices, attack: Attack | None, 
     """The weights after all rounds."""
     plan, weights = DeltaPlan(clip_norm=scale.clip_norm), base
     for number in range(1, scale.rounds + 1):
-        weights = aggregated(weights, devices.reports(weights, number, attack), plan, averaging, scale.server_rate)
+        bodies = devices.reports(weights, number, attack)
+        weights = aggregated(weights, bodies, plan, averaging, scale.rate(number))
     return weights
 
 

@@ -52,6 +52,7 @@ def summary(scale: Scale, cells: Sequence[Cell]) -> dict[str, Any]:
         "batch": scale.batch,
         "learning_rate": scale.learning_rate,
         "server_rate": scale.server_rate,
+        "floor": scale.floor,
         "bound": scale.clip_norm,
         "seeds": seeds,
         "words": sum(outcome.words for outcome in honest),

@@ -55,6 +55,12 @@ def test_the_server_makes_of_reports_what_numpy_makes(averaging: Averaging) -> N
     assert np.array_equal(after["features.mean"], base["features.mean"])
 
 
+def test_the_servers_rate_falls_to_its_floor() -> None:
+    scale = replace(SCALE, rounds=5, server_rate=2.0, floor=0.1)
+    assert [scale.rate(number) for number in range(1, 6)] == pytest.approx([2.0, 1.55, 1.1, 0.65, 0.2])
+    assert replace(scale, rounds=1).rate(1) == 2.0
+
+
 def finished(scale: Scale, errors: dict[tuple[str | None, str | None], int]) -> list[Cell]:
     """Cells of four voices that say a hundred words each. errors: of each voice, 10 where nothing is said."""
 
