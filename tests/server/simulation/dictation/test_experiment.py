@@ -21,7 +21,7 @@ from server.simulation.engine.settings import Privacy
 
 pytest.importorskip("espeakng_loader")
 
-SHAPE = CTCTransformerShape(mel_bins=64, size=8, feed_forward=8, layers=1, heads=1, dropout=0.0, layer_drop=0.0)
+SHAPE = CTCTransformerShape(mel_bins=16, size=8, feed_forward=8, layers=1, heads=1, dropout=0.0, layer_drop=0.0)
 SCALE = Scale(SpokenScale(clients=4, server=2, tested=2, each=2, digits=2), SHAPE, steps=2, batch=2)
 ENGINE = BASE.model_copy(update={"rounds": 2, "cohort": 3})
 
