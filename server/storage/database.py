@@ -154,7 +154,8 @@ class Database:
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # SQLAlchemy's begin event, not the driver, decides when a transaction starts
     cursor = connection.cursor()
-    for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    # What is deleted is written over: raw contributions and the keys of noise must not lie on in free pages.
+    for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
