@@ -303,17 +303,18 @@ def _state(service: Service, round_id: str) -> str:
 
 
 def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second worker finds the round aggregated and drops its own draw unseen."""
+    """Both draw from the one stored key, and the second one finds the round aggregated."""
     with serving(tmp_path) as (operator, device):
         round_id = operator.open(marginals={"epsilon": 0.1})
         device.send_counts(round_id, {7: 256})
         own: Service = operator.http.app.state.service
         both = threading.Barrier(2)
-        draw = noise.noised
+        draws: list[Any] = []
 
         def together(*arguments: Any) -> Any:
             both.wait(20)
-            return draw(*arguments)
+            draws.append(noise.noised(*arguments))
+            return draws[-1]
 
         monkeypatch.setattr(releasing, "noised", together)
         with own.database.write() as connection:
@@ -327,6 +328,7 @@ def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.Monkey
         for worker in workers:
             worker.join(30)
         assert _state(own, round_id) == "published"
+        assert len(draws) == 2 and np.array_equal(*draws)
         with own.database.read() as connection:
             assert connection.exec_driver_sql("SELECT count(*) FROM releases").scalar() == 1
             assert connection.exec_driver_sql("SELECT count(*) FROM publications").scalar() == 3
