@@ -15,7 +15,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 
@@ -43,12 +42,11 @@ def main(
     plot: Annotated[Path | None, typer.Option(help="Write a chart of word errors to this SVG file.")] = None,
 ) -> None:
     """Run the rows of paper 004 and say whether per-layer clipping wins back what noise costs."""
-    torch.set_num_threads(threads)
     found = read_recipes(recipes)
     chosen = [r for r in found if not rows or any(part in r.name or part == r.table for part in rows)]
     results = []
     with progress() as tell:
-        experiment = Experiment(work, Scale.full() if full else Scale(), tell)
+        experiment = Experiment(work, Scale.full() if full else Scale(), tell, threads)
         for seed in range(1, seeds + 1):
             for recipe in chosen:
                 results.append(experiment.row(recipe, seed))

@@ -30,18 +30,16 @@ def simulate_cohort(
     if engine != "cohort":
         raise ConfigurationError(f"--engine: found {engine!r}, expected fleet or cohort")
     try:
-        import torch
+        from server.simulation.dictation.experiment import Experiment, Scale
     except ImportError as error:
         raise MissingExtraError(
             "cohorts are computed by torch, which is not installed; run: pip install 'idiolect-server[train]'"
         ) from error
-    from server.simulation.dictation.experiment import Experiment, Scale
     from server.simulation.dictation.recipes import BASE, Recipe, read_recipe
     from server.simulation.dictation.speech import SpokenScale
     from server.simulation.engine.settings import Privacy
     from server.simulation.progress import progress
 
-    torch.set_num_threads(1)
     scale = Scale()
     if recipe is None:
         scale = replace(scale, steps=300, spoken=SpokenScale(clients=24, server=12, tested=8, each=4, digits=2))

@@ -83,7 +83,8 @@ class Row:
 class Experiment:
     """Owns the work folder: speech, seed models, states of runs and finished rows; makes what is missing."""
 
-    def __init__(self, work: Path, scale: Scale, tell: Tell = lambda *_: None) -> None:
+    def __init__(self, work: Path, scale: Scale, tell: Tell = lambda *_: None, threads: int = 1) -> None:
+        torch.set_num_threads(threads)
         digest = sha256(json.dumps(asdict(scale)).encode()).hexdigest()[:8]
         self.work, self.scale, self.tell = work / digest, scale, tell
         self.speech = lru_cache(maxsize=1)(self._speech)
