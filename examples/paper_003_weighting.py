@@ -15,7 +15,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 
@@ -39,13 +38,12 @@ def main(
     plots: Annotated[Path | None, typer.Option(help="Write charts into this folder.")] = None,
 ) -> None:
     """Run the rows of paper 003, and say which of its findings hold here."""
-    torch.set_num_threads(threads)
     scale = Scale.full() if full else Scale()
     recipes = [*table_1(scale.rounds, scale.cohort), *(by_cohort(scale.rounds) if cohorts else ())]
     chosen = [recipe for recipe in recipes if not rows or any(part in recipe.name for part in rows)]
     spoken = [language for language in LANGUAGES if not languages or language in languages]
     with progress() as tell:
-        experiment = Experiment(work, scale, tell)
+        experiment = Experiment(work, scale, tell, threads)
         found = [
             experiment.row(recipe, language, seed)
             for language in spoken

@@ -88,7 +88,8 @@ class Parts:
 class Experiment:
     """Owns the work folder: speech, models trained in one place, states of runs and finished rows."""
 
-    def __init__(self, work: Path, scale: Scale, tell: Tell = lambda *_: None) -> None:
+    def __init__(self, work: Path, scale: Scale, tell: Tell = lambda *_: None, threads: int = 1) -> None:
+        torch.set_num_threads(threads)
         self.work, self.scale, self.tell = work, scale, tell
         self.parts = lru_cache(maxsize=1)(self._parts)
 
