@@ -51,7 +51,7 @@ def test_what_is_pulled_is_pushed_bit_for_bit(
     assert f"marginals {version}: {len(probabilities)} words" in said
     content = json.loads(file.read_text())
     assert content["probabilities"] == probabilities.tolist()
-    assert (content["version"], content["note"]) == (version, "lifted")
+    assert (content["version"], content["note"]) == (version, "lifted (pushed by bootstrap)")
     assert content["words"] == list(initial().words)
     again = json.loads(run(marginals.app, "push", str(file), "--json"))["version"]
     assert json.loads(run(marginals.app, "diff", str(version), str(again), "--json")) == {
