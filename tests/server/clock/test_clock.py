@@ -39,7 +39,7 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("sequences", [30, pytest.param(20_000, marks=pytest.mark.slow)], ids=["part", "whole"])
+@pytest.mark.parametrize("sequences", [15, pytest.param(20_000, marks=pytest.mark.slow)], ids=["part", "whole"])
 def test_no_bucket_ever_differs_from_one(place: Path, sequences: int) -> None:
     template = make_template(place / f"template-{sequences}")
     database = Database(server_settings(place / "world", Clock()).database_url)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 __all__ = ["BODY_SECONDS", "HEAD_SECONDS", "ROOT", "HostileServer", "exchange", "status_of"]
 
-HEAD_SECONDS, BODY_SECONDS = 2.0, 2.0
+HEAD_SECONDS, BODY_SECONDS = 1.0, 1.0
 ROOT = Path(__file__).parents[3]
 PROGRAM = f"""
 import sys
