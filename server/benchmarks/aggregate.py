@@ -22,6 +22,7 @@ from device_sdk.benchmarks import Figure
 from device_sdk.benchmarks.memory import peak_megabytes
 from device_sdk.errors import IdiolectError
 from server.aggregation import deltas
+from server.benchmarks.children import ONE_THREAD, measured
 
 __all__ = ["benchmark", "peer_interpreter"]
 
@@ -36,7 +37,7 @@ Arrays = dict[str, NDArray[np.float32]]
 
 def benchmark() -> list[Figure]:
     """Figures of 100 updates of 10 million values."""
-    found = _child()
+    found = measured("server.benchmarks.aggregate", "measure")
     size = 4 * VALUES / 1e9
     ours = size / found["add"]
     copy = Figure("weighted sum of 100 updates of 10 M values", SPEED, ours, "memory copy", size / found["copy"], COPY)
@@ -111,19 +112,6 @@ def _error(mean: Arrays, names: list[str], weights: list[float]) -> float:
     return float(np.sqrt(difference / sum(float(np.square(values).sum()) for values in exact.values())))
 
 
-def _child() -> dict[str, float]:
-    code = "import json; from server.benchmarks.aggregate import measure; print(json.dumps(measure()))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | _ONE_THREAD
-    )
-    if done.returncode:
-        raise IdiolectError(f"the measuring process ended with {done.returncode}: {done.stderr[-2000:]}")
-    return dict(json.loads(done.stdout))
-
-
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-
-
 def _peers() -> dict[str, float]:
     python = peer_interpreter()
     if python is None:
@@ -136,7 +124,7 @@ def _peers() -> dict[str, float]:
         stdout=subprocess.PIPE,
         text=True,
         check=False,
-        env=os.environ | _ONE_THREAD,
+        env=os.environ | ONE_THREAD,
     )
     if done.returncode:
         raise IdiolectError(f"{python} {script.name}: ended with {done.returncode}; make the peers again: make peers")

@@ -19,6 +19,7 @@ from device_sdk.benchmarks import Figure
 from device_sdk.benchmarks.memory import peak_megabytes
 from device_sdk.errors import IdiolectError
 from server.benchmarks.aggregate import peer_interpreter
+from server.benchmarks.children import ONE_THREAD, measured
 
 __all__ = ["benchmark", "measure", "scaling"]
 
@@ -28,7 +29,6 @@ TARGETS = {1: 5.0, 5: 1.5}
 NETWORKS = {"mlp": "an MLP of 97,081 parameters", "lstm": "an LSTM of 27,038 parameters over 10 frames"}
 GROWTH, TIME = 1.1, 1.25
 UNIT = "client updates/s of CPU"
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def benchmark() -> list[Figure]:
@@ -40,7 +40,7 @@ def benchmark() -> list[Figure]:
     ours: dict[str, float] = {}
     theirs: dict[str, float] = {}
     for _ in range(TURNS):
-        ours = _better(ours, _child("measure"))
+        ours = _better(ours, measured("server.benchmarks.cohort", "measure"))
         theirs = _better(theirs, _run(peers)) if python is not None else {}
     figures = []
     for name, title in NETWORKS.items():
@@ -50,7 +50,7 @@ def benchmark() -> list[Figure]:
             peer = 1 / theirs[key] if key in theirs else None
             held = target if peer is not None else None
             figures.append(Figure(metric, UNIT, 1 / ours[key], "pfl" if peer else None, peer, held))
-    found = _child("scaling")
+    found = measured("server.benchmarks.cohort", "scaling")
     figures += [
         Figure(
             f"CPU of a client in a round of {MANY:,}, over one in a round of {FEW:,}",
@@ -133,14 +133,10 @@ def _better(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
     return {key: min(value, one.get(key, value)) for key, value in other.items()}
 
 
-def _child(function: str) -> dict[str, float]:
-    code = f"import json; from server.benchmarks.cohort import {function}; print(json.dumps({function}()))"
-    return _run([sys.executable, "-c", code])
-
-
 def _run(command: list[str]) -> dict[str, float]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | _ONE_THREAD)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | ONE_THREAD)
     if done.returncode:
-        hint = "; make the peers again: make peers" if command[0] != sys.executable else ""
-        raise IdiolectError(f"{command[1][:60]}: ended with {done.returncode}{hint}: {done.stderr[-800:]}")
+        raise IdiolectError(
+            f"{command[1][:60]}: ended with {done.returncode}; make the peers again: make peers: {done.stderr[-800:]}"
+        )
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))

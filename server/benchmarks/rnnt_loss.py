@@ -7,9 +7,6 @@ GPU, or without torchaudio's CUDA build, those figures are left out, which is sa
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from statistics import median
@@ -17,7 +14,7 @@ from time import process_time
 from typing import TYPE_CHECKING, Any
 
 from device_sdk.benchmarks import Figure
-from device_sdk.errors import IdiolectError
+from server.benchmarks.children import measured
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,14 +32,14 @@ GPU_SPEED, GPU_MEMORY = 1.5, 0.5
 
 def benchmark() -> list[Figure]:
     """Milliseconds of CPU and their ratio to log-softmax; on a GPU, speed and peak memory beside torchaudio's."""
-    found = _child("cpu")
+    found = measured("server.benchmarks.rnnt_loss", "measure_cpu")
     shape = f"B={UTTERANCES} T={FRAMES} U={TOKENS} V={PIECES}"
     name, unit = f"loss and gradient of logits, {shape}, one thread", "ms of CPU"
     figures = [
         Figure(name, unit, found["ours"], target=MILLISECONDS, lower_is_better=True),
         Figure(name, unit, found["ours"], "log-softmax and its gradient", found["peer"], SOFTMAX, True),
     ]
-    gpu = _child("gpu")
+    gpu = measured("server.benchmarks.rnnt_loss", "measure_gpu")
     if "missing" in gpu:
         print(f"bench rnnt-loss: nothing measured on a GPU: {gpu['missing']}", file=sys.stderr)
         return figures
@@ -53,20 +50,6 @@ def benchmark() -> list[Figure]:
         Figure(f"joint, loss and gradient, {shape}", "per second", speed, "torchaudio", peer, GPU_SPEED),
         Figure("the same, peak memory", "MB", gpu["megabytes"], "torchaudio", gpu["peer_megabytes"], GPU_MEMORY, True),
     ]
-
-
-def _child(device: str) -> dict[str, Any]:
-    code = f"import json; from server.benchmarks import rnnt_loss as r; print(json.dumps(r.measure_{device}()))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    if done.returncode:
-        raise IdiolectError(f"the measuring process ended with {done.returncode}: {done.stderr[-2000:]}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def measure_cpu() -> dict[str, float]:

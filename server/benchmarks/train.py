@@ -6,9 +6,6 @@ On a GPU the ``paper`` preset, with the share of the card's peak that its matrix
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,7 +17,7 @@ import numpy as np
 
 from device_sdk.benchmarks import Figure
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.errors import IdiolectError
+from server.benchmarks.children import measured
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +42,7 @@ PEAKS = {
 
 def benchmark() -> list[Figure]:
     """Frames a second; on a GPU also the share of its peak."""
-    found = _child()
+    found = measured("server.benchmarks.train", "measure")
     shape = ", ".join(f"{name} {found[name]}" for name in ("utterances", "frames", "tokens"))
     name = f"training, {found['preset']}, {shape}"
     if found["device"] == "cpu":
@@ -55,20 +52,6 @@ def benchmark() -> list[Figure]:
         Figure(f"{name}, {found['device']}", "frames/s", found["speed"]),
         Figure("the same, matrix products", "TFLOP/s", found["products"] / 1e12, found["peer"], found["peak"] / 1e12),
     ]
-
-
-def _child() -> dict[str, Any]:
-    code = "import json; from server.benchmarks import train; print(json.dumps(train.measure()))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    if done.returncode:
-        raise IdiolectError(f"the measuring process ended with {done.returncode}: {done.stderr[-2000:]}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def measure() -> dict[str, Any]:
