@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -22,3 +24,18 @@ settings.load_profile("shared machine")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A bundle of the ``tiny`` preset with random weights that emit tokens. Read-only; shared by the whole run."""
     return Bundle.open(write_tiny_bundle(tmp_path_factory.mktemp("bundles") / "tiny"))
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """A server that a test starts in this process sets up the root's log; the next test's output is without it."""
+    root = logging.getLogger()
+    before = [type(handler) for handler in root.handlers], root.level
+    yield
+    if root.level != before[1]:
+        root.setLevel(before[1])
+    root.handlers[:] = [
+        handler
+        for handler in root.handlers
+        if type(handler) in before[0] or not type(handler).__module__.startswith("server")
+    ]

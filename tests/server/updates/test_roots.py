@@ -140,7 +140,7 @@ def test_the_command_makes_rotates_and_signs(tmp_path: Path) -> None:
     def run(*arguments: str) -> str:
         result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
         assert result.exit_code == 0, result.output
-        return result.output
+        return result.stdout
 
     assert "1.root.json" in run("init", folder, "--keys", "2", "--threshold", "2")
     assert json.loads(run("status", folder, "--json"))["proposed"] is None
