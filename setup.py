@@ -78,6 +78,6 @@ def compiles() -> bool:
 
 setup(
     cmdclass={"build_ext": CompileSearch},
-    # A placeholder, which tells setuptools that there is something to build.
+    # Without sources: setuptools builds extensions only where it is told of one.
     ext_modules=[Extension(f"{PACKAGE}.{GROUP}", sources=[])] if compiles() else [],
 )

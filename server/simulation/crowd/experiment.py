@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors.numpy import load_file, save_file
 
+from device_sdk.commands.output import write_file
 from device_sdk.errors import DataError
 from export.networks.alphabet import ALPHABETS
 from export.networks.ctc_transformer import CTCTransformer, CTCTransformerShape
@@ -114,10 +115,7 @@ class Experiment:
             weights, losses = state.weights, [entry["loss"] for entry in state.history]
         error, clients = self.scores(weights, language, seed)
         row = Row(recipe.name, language, seed, error, clients, losses, round(time.monotonic() - begun, 1))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(asdict(row)), "utf-8")
-        temporary.replace(path)
+        write_file(path, json.dumps(asdict(row)), folders=True)
         return row
 
     def scores(self, weights: Arrays, language: Language, seed: int) -> tuple[float, list[float | None]]:

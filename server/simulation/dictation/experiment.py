@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
 
+from device_sdk.commands.output import write_file
 from device_sdk.errors import DataError
 from export.networks.alphabet import ALPHABETS
 from export.networks.ctc_transformer import CTCTransformer, CTCTransformerShape
@@ -121,10 +122,7 @@ class Experiment:
         losses = [entry["loss"] for entry in history]
         seconds = round(time.monotonic() - begun, 1)
         row = Row(recipe.name, seed, tested["error"], own, losses, layers, privacy, seconds)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(asdict(row)), "utf-8")
-        temporary.replace(path)
+        write_file(path, json.dumps(asdict(row)), folders=True)
         return row
 
     def task(self, norm: str, seed: int) -> SpeechCTC:

@@ -1,17 +1,22 @@
 """What a base RNN-T is trained by: the network, a CTC head that only training uses, and the losses of each phase.
 
-B: batch; T: stacked frames (30 ms); H: encoder size; V: pieces.
+B: batch; F: feature frames; M: mel bins; T: stacked frames (30 ms); H: encoder size; V: pieces.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from device_sdk.bundle.architecture import BLANK, Architecture
 from export.losses.rnnt import rnnt_loss
 from export.networks.rnnt import RNNT
-from server.training.data import Batch
+from server.training.data import Batch, collate
+from server.training.greedy import ctc_greedy
 
 __all__ = ["Learner", "begin_lstm", "flat_targets"]
 
@@ -48,6 +53,14 @@ class Learner(nn.Module):
     def ctc_log_probs(self, hidden: Tensor) -> Tensor:
         scores: Tensor = self.ctc_output(torch.tanh(self.ctc_hidden(hidden)))
         return scores.float().log_softmax(-1)
+
+    @torch.no_grad()
+    def ctc_decoded(self, features: Sequence[NDArray[np.floating]]) -> list[list[int]]:
+        """Token ids of each utterance [F, M] by the CTC head's best path."""
+        network = self.network
+        batch = collate([(f.astype(np.float32), []) for f in features], network.architecture.subsampling_factor)
+        batch = batch.to(network.mean.device)
+        return ctc_greedy(self.ctc_log_probs(network.hidden(network.stack(batch.features))), batch.frames)
 
     def rnnt_loss(self, hidden: Tensor, batch: Batch, dtype: torch.dtype, pruning: float) -> Tensor:
         """Negative log-likelihood, summed over utterances."""

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from device_sdk.errors import DataError
-from server.training.data import Batch, collate
-from server.training.greedy import ctc_greedy, greedy
+from server.training.data import Batch
+from server.training.greedy import greedy
 from server.training.rnnt.learner import Learner
 from server.training.rnnt.recipe import Recipe
 from server.training.trainer import Loss, Task
@@ -81,16 +81,8 @@ class RnntTask(Task[Batch]):
         self.transducer = state["phase"] == "rnnt"
 
     def decode(self, features: Sequence[NDArray[np.floating]]) -> list[str]:
-        found = greedy(self.module.network, features) if self.transducer else self._ctc(features)
+        found = greedy(self.module.network, features) if self.transducer else self.module.ctc_decoded(features)
         return [self.tokenizer.decode(tokens) for tokens in found]
-
-    @torch.no_grad()
-    def _ctc(self, features: Sequence[NDArray[np.floating]]) -> list[list[int]]:
-        network = self.module.network
-        batch = collate([(f.astype(np.float32), []) for f in features], network.architecture.subsampling_factor)
-        batch = batch.to(network.mean.device)
-        hidden = network.hidden(network.stack(batch.features))
-        return ctc_greedy(self.module.ctc_log_probs(hidden), batch.frames)
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """The network's, under their public names; before the RNN-T has begun with the joint it would begin with."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from device_sdk.errors import ConfigurationError, DataError
 from export.networks.context_rnnt import ContextRNNT
 from export.networks.cpc import CPC
-from server.training.data import Batch, collate
-from server.training.greedy import ctc_greedy, greedy
+from server.training.data import Batch
+from server.training.greedy import greedy
 from server.training.rnnt.learner import Learner
 from server.training.trainer import Loss, Task
 
@@ -109,15 +109,8 @@ class ContextRnntTask(Task[Batch]):
         self.transducer = bool(state["transducer"])
 
     def decode(self, features: Sequence[NDArray[np.floating]]) -> list[str]:
-        found = greedy(self.module.network, features) if self.transducer else self._ctc(features)
+        found = greedy(self.module.network, features) if self.transducer else self.module.ctc_decoded(features)
         return [self.tokenizer.decode(tokens) for tokens in found]
-
-    @torch.no_grad()
-    def _ctc(self, features: Sequence[NDArray[np.floating]]) -> list[list[int]]:
-        network = self.module.network
-        batch = collate([(f.astype(np.float32), []) for f in features], network.architecture.subsampling_factor)
-        batch = batch.to(network.mean.device)
-        return ctc_greedy(self.module.ctc_log_probs(network.hidden(network.stack(batch.features))), batch.frames)
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         return self.module.network.to_parameters()
