@@ -20,6 +20,11 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A case's bytes are named by how many they are: workers must agree on every name, and bytes may hold the time."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None
+
+
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A bundle of the ``tiny`` preset with random weights that emit tokens. Read-only; shared by the whole run."""

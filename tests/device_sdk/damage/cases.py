@@ -200,8 +200,8 @@ def _live(
 def _gzipped(plain: bytes, rng: Generator) -> bytes:
     way = rng.random()
     if way < 0.04:
-        return gzip.compress(bytes(BOMB), 1)
-    return _damaged(gzip.compress(plain), rng) if way < 0.5 else gzip.compress(_damaged(plain, rng))
+        return gzip.compress(bytes(BOMB), 1, mtime=0)
+    return _damaged(gzip.compress(plain, mtime=0), rng) if way < 0.5 else gzip.compress(_damaged(plain, rng), mtime=0)
 
 
 def _fitting(files: dict[str, bytes], version: str | None) -> bytes:

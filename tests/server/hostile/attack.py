@@ -14,7 +14,7 @@ from contextlib import suppress
 
 __all__ = ["BOMB", "head"]
 
-BOMB = gzip.compress(bytes(1 << 26), 9)
+BOMB = gzip.compress(bytes(1 << 26), 9, mtime=0)
 """64 MiB of zeros in 64 KiB."""
 
 
