@@ -23,8 +23,9 @@ THIS_MACHINE = ("127.0.0.1", "::1")
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Upper bounds, in bytes or seconds. delta_overhead: bytes a delta may have beyond its float32 values.
-    head_seconds, body_seconds: how long the parts of a request may take to arrive. free_bytes: with less than that left
-    on its disk the server says that it is not ready."""
+    head_seconds, body_seconds: how long the parts of a request may take to arrive. connections: open at a time, of one
+    process; a new one takes the place of the one that is waited for longest (a process may commonly have 1,024 files).
+    free_bytes: with less than that left on its disk the server says that it is not ready."""
 
     message_bytes: int = 64 * 1024
     report_bytes: int = 4 * 1024 * 1024
@@ -32,6 +33,7 @@ class Limits:
     model_bytes: int = 1 << 30
     head_seconds: float = 20.0
     body_seconds: float = 120.0
+    connections: int = 768
     free_bytes: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:

@@ -216,7 +216,7 @@ def run(
         app = create_app(settings, initial, evaluate, rehearse)
         config = uvicorn.Config(
             app,
-            http=deadline_protocol(settings.limits.head_seconds),
+            http=deadline_protocol(settings.limits.head_seconds, settings.limits.connections),
             log_config=None,
             log_level="warning",
             access_log=False,  # it would quote addresses with their queries; requests are logged by their routes

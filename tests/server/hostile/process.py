@@ -14,9 +14,10 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-__all__ = ["BODY_SECONDS", "HEAD_SECONDS", "ROOT", "HostileServer", "exchange", "status_of"]
+__all__ = ["BODY_SECONDS", "CONNECTIONS", "HEAD_SECONDS", "ROOT", "HostileServer", "exchange", "status_of"]
 
 HEAD_SECONDS, BODY_SECONDS = 1.0, 1.0
+CONNECTIONS = 250
 ROOT = Path(__file__).parents[3]
 PROGRAM = f"""
 import sys
@@ -25,7 +26,7 @@ from server.commands.serve import run
 from server.settings import Limits
 from tests.server.parties import initial, settings
 folder = Path(sys.argv[1])
-limits = Limits(head_seconds={HEAD_SECONDS}, body_seconds={BODY_SECONDS})
+limits = Limits(head_seconds={HEAD_SECONDS}, body_seconds={BODY_SECONDS}, connections={CONNECTIONS})
 run(settings(folder, limits=limits), initial(), host="127.0.0.1", port=0, ready_file=folder / "ready.json")
 """
 
@@ -59,6 +60,11 @@ class HostileServer:
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         assert found is not None
         return 1024 * int(found[1])
+
+    @property
+    def descriptors(self) -> int:
+        """Files and connections that the process holds open."""
+        return len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))
 
     def running(self) -> bool:
         return self._process.poll() is None

@@ -9,7 +9,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -17,7 +17,15 @@ import numpy as np
 import pytest
 
 from tests.server.hostile.attack import BOMB, head
-from tests.server.hostile.process import BODY_SECONDS, HEAD_SECONDS, ROOT, HostileServer, exchange, status_of
+from tests.server.hostile.process import (
+    BODY_SECONDS,
+    CONNECTIONS,
+    HEAD_SECONDS,
+    ROOT,
+    HostileServer,
+    exchange,
+    status_of,
+)
 from tests.server.parties import DIGEST, Operator, Party
 
 GRACE = 20.0
@@ -58,6 +66,17 @@ def test_a_connection_that_says_nothing_is_cut_off(server: HostileServer) -> Non
     answer, seconds = exchange(server)
     assert answer == b""
     assert seconds < HEAD_SECONDS + GRACE
+
+
+def test_connections_without_number_do_not_shut_out_a_good_client(server: HostileServer, party: Party) -> None:
+    with ExitStack() as stack:
+        for _ in range(3 * CONNECTIONS):
+            stack.enter_context(server.connect()).sendall(b"POST /v1/enrol HTTP/1.1\r\nX-")
+        begin = signed(party, "/v1/rounds/r/marginals", b"{}", "Content-Length: 2", round_id="r")
+        answer, _ = exchange(server, begin, b"{}")
+        assert status_of(answer) in {404, 422}, answer  # heard, beside all of them
+        assert server.descriptors < CONNECTIONS + 100
+    assert server.running()
 
 
 def test_a_body_that_comes_in_drops_is_refused(server: HostileServer) -> None:
