@@ -30,7 +30,7 @@ from tests.server.parties import DIGEST, Operator, Party
 
 GRACE = 20.0
 """Seconds by which a busy machine may be late."""
-WINDOWS, REQUESTS = 5, 200
+WINDOWS, REQUESTS = 9, 200
 
 
 @pytest.fixture(scope="module")
