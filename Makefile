@@ -15,7 +15,7 @@ KENLM_ABSENT := no C++ compiler for kenlm here: everything runs, without the n-g
 # One thread a process: two busy threads slow each other down on small graphs.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test test-slow lint format types native peers wheels clean
+.PHONY: help demo test coverage test-slow lint format types native peers wheels clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -26,9 +26,15 @@ demo: $(DEMO_VENV)/.ready ## Devices learn against a live server: prints a table
 	@mkdir -p runs/demo && rm -rf runs/demo/server
 	@$(DEMO_VENV)/bin/idiolect simulate --seed $(SEED) --keep runs/demo/server --report runs/demo/report.html --output runs/demo/figures.json
 
-test: $(VENV)/.ready ## Every quick test, in parallel, with branch coverage
+QUICK := -n $(JOBS) --dist loadscope -m "not slow and not gpu"
+
+test: $(VENV)/.ready ## Every quick test, in parallel
 	@echo "==> tests ($(JOBS) processes)"
-	@$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadscope -m "not slow and not gpu" --cov --cov-report=term $(ARGS)
+	@$(VENV)/bin/python -m pytest $(QUICK) $(ARGS)
+
+coverage: $(VENV)/.ready ## The same with branch coverage, which takes half as long again
+	@echo "==> tests with coverage ($(JOBS) processes)"
+	@$(VENV)/bin/python -m pytest $(QUICK) --cov --cov-report=term $(ARGS)
 
 test-slow: $(VENV)/.ready ## The tests that take longer: wheels in empty environments, end to end
 	@echo "==> slow tests"
