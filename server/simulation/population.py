@@ -18,6 +18,7 @@ import numpy as np
 from device_sdk.errors import DataError
 from device_sdk.feedback.slots import SlotLexicon
 from server.corpora import SAMPLE_RATE, Corpus, Utterance, Waveform, open_corpus
+from server.corpora.acoustics import GENTLE, Ranges
 from server.corpora.grammar import lexicon, sample
 from server.corpora.made import Person, draw_people, made_utterance
 from server.corpora.voices import VARIANTS, VoiceSet
@@ -86,17 +87,23 @@ Progress = Callable[[int, int], None]
 
 
 def gather(
-    source: str, seed: int, shape: Shape, voices: Mapping[str, Any], folder: Path, progress: Progress | None = None
+    source: str,
+    seed: int,
+    shape: Shape,
+    voices: Mapping[str, Any],
+    folder: Path,
+    progress: Progress | None = None,
+    ranges: Ranges = GENTLE,
 ) -> Population:
     """The population of one seed, its speech rendered into ``folder``.
 
     source: ``made``, ``barista:PATH``, ``fsdd:PATH`` or ``folder:PATH``. voices: what the bundle's card lists: kind of
     source -> ``base``, ``development``, ``devices``, ``heldout`` -> names. progress(done, all): called as speech is
-    rendered.
+    rendered. ranges: of the rooms and microphones of made people.
     Raises DataError where the source leaves no voice for devices or none to hold out.
     """
     if source == "made":
-        devices, heldout = _made(seed, shape)
+        devices, heldout = _made(seed, shape, ranges)
         words: SlotLexicon | None = lexicon()
         base = VARIANTS["base"]
     else:
@@ -119,16 +126,16 @@ def gather(
 _Voices = list[tuple[str, list[list[Utterance]]]]
 
 
-def _made(seed: int, shape: Shape) -> tuple[_Voices, _Voices]:
+def _made(seed: int, shape: Shape, ranges: Ranges) -> tuple[_Voices, _Voices]:
     """Made people, each with an own voice, room and habits; sentences of the devices' and the held-out splits."""
     devices, each = shape.devices or MADE.devices or 1, shape.each or MADE.each or 1
     heldout, heldout_each = shape.heldout or MADE.heldout or 1, shape.heldout_each or MADE.heldout_each or 1
     talk: _Voices = []
-    for number, person in enumerate(draw_people("devices", devices, seed)):
+    for number, person in enumerate(draw_people("devices", devices, seed, ranges)):
         said = _sentences(person, "devices", number, each * shape.rounds, seed)
         talk.append((_title(person), [said[start : start + each] for start in range(0, len(said), each)]))
     listeners: _Voices = []
-    for number, person in enumerate(draw_people("heldout", heldout, seed)):
+    for number, person in enumerate(draw_people("heldout", heldout, seed, ranges)):
         listeners.append((_title(person), [_sentences(person, "heldout", number, heldout_each, seed)]))
     return talk, listeners
 

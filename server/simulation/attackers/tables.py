@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from server.simulation.attackers.attacks import AttackKind
-from server.simulation.attackers.experiment import AVERAGES, Averaging, Cell, Scale
+from server.simulation.attackers.experiment import Averaging, Cell, Scale
 from server.simulation.outcomes import Outcome, rate
 from server.statistics import paired_bootstrap
 
-__all__ = ["WORST", "summary", "table", "verdicts"]
+__all__ = ["WORST", "summary", "table", "verdict_lines", "verdicts"]
 
 WORST = 0.05
 """How much higher, relative, word error may be with attackers than without."""
@@ -62,13 +62,23 @@ def summary(scale: Scale, cells: Sequence[Cell]) -> dict[str, Any]:
     }
 
 
-def verdicts(rows: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """Attack -> whether some robust average keeps word error within ``WORST`` of honest devices alone."""
-    robust = [row for row in rows if row["attack"] is not None and row["averaging"] != "mean"]
-    return {
-        attack: any(row["above"]["mean"] <= WORST for row in robust if row["attack"] == attack)
-        for attack in dict.fromkeys(row["attack"] for row in robust)
-    }
+def verdicts(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, bool]]:
+    """Robust average -> attack -> whether word error stays within ``WORST`` of the mean of honest devices alone."""
+    found: dict[str, dict[str, bool]] = {}
+    for row in rows:
+        if row["attack"] is not None and row["averaging"] != "mean":
+            found.setdefault(row["averaging"], {})[row["attack"]] = row["above"]["mean"] <= WORST
+    return found
+
+
+def verdict_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence on each robust average, by its worst attack: whoever chooses an average does not choose the attack."""
+    bar = f"{100 * document['worst']:.0f} % above honest devices' mean"
+    for averaging, attacks in document["holds"].items():
+        rows = [row for row in document["rows"] if row["averaging"] == averaging and row["attack"] in attacks]
+        worst = max(rows, key=lambda row: row["above"]["mean"])
+        verdict = "at most" if all(attacks.values()) else "NOT within"
+        yield f"{averaging}: {verdict} {bar}; {worst['attack']} is worst: {_relative(worst['above'])}"
 
 
 def table(document: Mapping[str, Any]) -> Table:
@@ -79,12 +89,13 @@ def table(document: Mapping[str, Any]) -> Table:
         caption=f"{100 * document['attackers']:.0f} % of {document['devices']} devices attack, within the norm bound",
     )
     result.add_column("devices", no_wrap=True)
-    for averaging in AVERAGES:
+    averages = list(dict.fromkeys(row["averaging"] for row in document["rows"] if row["averaging"] is not None))
+    for averaging in averages:
         result.add_column(averaging, justify="right", no_wrap=True)
     found = {(row["attack"], row["averaging"]): row for row in document["rows"]}
     for attack in dict.fromkeys(row["attack"] for row in document["rows"]):
-        result.add_row(attack or "all honest", *(_cell(found[attack, averaging]) for averaging in AVERAGES))
-    result.add_row("before the round", f"{100 * found[None, None]['wer']:.1f}", "", "")
+        result.add_row(attack or "all honest", *(_cell(found[attack, averaging]) for averaging in averages))
+    result.add_row("before the rounds", _cell(found[None, None]), *[""] * (len(averages) - 1))
     return result
 
 
@@ -92,9 +103,11 @@ def _cell(row: Mapping[str, Any]) -> str:
     above = row["above"]
     if (row["attack"], row["averaging"]) == (None, "mean"):
         return f"{100 * row['wer']:.1f}"
-    return (
-        f"{100 * row['wer']:.1f} ({100 * above['mean']:+.0f}: {100 * above['low']:+.0f} to {100 * above['high']:+.0f})"
-    )
+    return f"{100 * row['wer']:.1f} ({_relative(above)})"
+
+
+def _relative(above: Mapping[str, float]) -> str:
+    return f"{100 * above['mean']:+.1f}: {100 * above['low']:+.1f} to {100 * above['high']:+.1f}"
 
 
 def _outcomes(cells: Sequence[Cell], attack: AttackKind | None, averaging: Averaging | None) -> list[Outcome]:

@@ -78,10 +78,9 @@ class EngineSettings(_Settings):
 
     seed: decides cohorts, dropouts, batches; never noise. cohort: clients of a round. sampling: ``fixed`` draws as many
     without replacement; ``poisson`` draws each with chance cohort / population. dropout: the chance that a drawn client
-    never reports. weighting: equations 8 to 10 of paper 003, or all alike. averaging: ``median`` or ``trimmed`` keep
-    all deltas of a round on disk. way: how clients are computed; ``auto`` takes ``ghost`` for one step and ``grouped``
-    for several where the network allows it. group: clients that are computed at once. held_out, rehearsal: what the
-    server adds.
+    never reports. weighting: equations 8 to 10 of paper 003, or all alike. averaging: all but ``mean`` keep the deltas
+    of a round on disk. way: how clients are computed; ``auto`` takes ``ghost`` for one step and ``grouped`` for several
+    where the network allows it. group: clients that are computed at once. held_out, rehearsal: what the server adds.
     """
 
     seed: Annotated[int, Field(ge=0)] = 1
@@ -92,7 +91,7 @@ class EngineSettings(_Settings):
     local: LocalWork = LocalWork()
     privacy: Privacy | None = None
     weighting: Literal["uniform", "examples", "loss", "word_error"] = "uniform"
-    averaging: Literal["mean", "median", "trimmed"] = "mean"
+    averaging: Literal["mean", "median", "trimmed", "krum"] = "mean"
     trimmed: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     optimizer: OptimizerSettings = OptimizerSettings()
     held_out: HeldOutStep | None = None

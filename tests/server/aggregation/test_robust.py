@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy.stats import trim_mean
 
 from device_sdk.errors import ConfigurationError
 from server.aggregation import robust
-from server.aggregation.robust import Robust, robust_mean, spooled
+from server.aggregation.robust import Robust, krum_weights, robust_mean, spooled
 
 SHAPES = {"a": (3, 2), "b": (4,)}
+MODES = get_args(Robust)
 
 
 def delta_of(row: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
@@ -44,17 +47,65 @@ def test_against_whole_matrices(count: int, block: int, monkeypatch: pytest.Monk
 def test_order_does_not_matter_and_bits_repeat(count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(count, 10)).astype(np.float32)
-    for mode in ("median", "trimmed"):
+    for mode in MODES:
         assert np.array_equal(mean_of(rows, mode), mean_of(rng.permutation(rows), mode))
 
 
-@pytest.mark.parametrize("mode", ["median", "trimmed"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_fifth_of_attackers_moves_it_no_further_than_honest_devices_are_apart(mode: Robust) -> None:
     rng = np.random.default_rng(4)
     honest = rng.normal(1.0, 0.1, size=(40, 10)).astype(np.float32)
     for attack in (np.full((10, 10), 3e38, np.float32), -1e6 * honest[:10], np.zeros((10, 10), np.float32)):
         found = mean_of(np.concatenate([honest, attack]), mode)
         assert ((honest.min(axis=0) <= found) & (found <= honest.max(axis=0))).all()
+
+
+def multi_krum(rows: NDArray[np.float64], dropped: int) -> NDArray[np.float64]:
+    """Device by device, as the paper writes it, of rows that are scaled down to their median norm."""
+    bound = float(np.median([np.linalg.norm(row) for row in rows]))
+    bounded = [row * min(1.0, bound / float(np.linalg.norm(row))) for row in rows]
+    nearest = max(1, len(rows) - dropped - 2)
+    scores = []
+    for place, row in enumerate(bounded):
+        others = [float(((row - other) ** 2).sum()) for index, other in enumerate(bounded) if index != place]
+        scores.append(sum(sorted(others)[:nearest]))
+    kept = sorted(range(len(rows)), key=scores.__getitem__)[: len(rows) - dropped]
+    return np.mean([bounded[place] for place in kept], axis=0)
+
+
+@pytest.mark.parametrize("count", [5, 10, 31])
+@pytest.mark.parametrize("block", [1, 400, 1 << 20])
+def test_krum_as_the_paper_writes_it(count: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robust, "BLOCK_BYTES", block)
+    rows = np.random.default_rng(count).normal(0.3, 1.0, size=(count, 10)).astype(np.float32)
+    for share, dropped in ((0.0, 0), (0.2, -(-count // 5)), (0.4, -(-2 * count // 5))):
+        assert mean_of(rows, "krum", share) == pytest.approx(multi_krum(rows.astype(np.float64), dropped), abs=1e-6)
+
+
+@given(st.integers(1, 12), arrays(np.float32, 10, elements=st.floats(-1e6, 1e6, width=32)))
+def test_where_all_agree_that_is_the_mean(count: int, row: NDArray[np.float32]) -> None:
+    for mode in MODES:
+        assert mean_of(np.tile(row, (count, 1)), mode) == pytest.approx(row, rel=1e-6)
+
+
+@given(st.integers(5, 20), st.integers(0, 2**32 - 1), st.floats(-30.0, 30.0))
+def test_less_than_half_cannot_make_krum_longer_than_an_honest_delta(count: int, seed: int, power: float) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(count, 10)).astype(np.float32)
+    lying = (count - 1) // 2
+    rows[:lying] *= np.float32(10.0**power)
+    longest = np.linalg.norm(rows[lying:].astype(np.float64), axis=1).max()
+    assert np.linalg.norm(mean_of(rows, "krum", 0.0)) <= longest * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("factor", [-1.0, -30.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_krum_drops_who_flips_signs_though_honest_deltas_hardly_agree(factor: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(20, 4000)) + 0.25 * rng.normal(size=4000)
+    rows[:4] *= factor
+    weights = krum_weights(rows @ rows.T, 4)
+    assert not weights[:4].any() and (weights[4:] > 0).all()
 
 
 def test_nothing_is_left_on_disk(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.wire.messages import DeltaPlan
+from server.aggregation.robust import krum_weights
 from server.registry.models import trainable
 from server.simulation.attackers.attacks import AttackKind
 from server.simulation.attackers.experiment import AVERAGES, Averaging, Cell, Scale, aggregated, run_cells
-from server.simulation.attackers.tables import summary, table
+from server.simulation.attackers.tables import summary, table, verdict_lines
 from server.simulation.outcomes import Outcome
 from server.simulation.population import Shape
 from tests.server.hostile.poison import honest
@@ -33,7 +34,7 @@ def test_every_cell_is_there_and_the_honest_ones_repeat(tiny_bundle: Bundle) -> 
     assert len({sum(outcome.words for outcome in cell.heldout) for cell in cells}) == 1
     again = run_cells(replace(scale, kinds=()), (1,))
     assert [[o.word_errors for o in cell.heldout] for cell in again] == [
-        [o.word_errors for o in cell.heldout] for cell in cells[:4]
+        [o.word_errors for o in cell.heldout] for cell in cells[: 1 + len(AVERAGES)]
     ]
     assert table(summary(scale, cells)).row_count == 4
 
@@ -46,10 +47,12 @@ def test_the_server_makes_of_reports_what_numpy_makes(averaging: Averaging) -> N
     reports = [honest(rng, DeltaPlan(), trainable(base), fields) for _ in range(5)]
     after = aggregated(base, [report.body() for report in reports], DeltaPlan(), averaging, 2.0)
     rows = np.stack([report.arrays["a"] for report in reports])
+    kept = krum_weights(np.tensordot(rows, rows, ([1, 2], [1, 2])).astype(np.float64), 1)
     expected = {
         "mean": rows.mean(axis=0),
         "median": np.median(rows, axis=0),
         "trimmed": np.sort(rows, axis=0)[1:-1].mean(axis=0),
+        "krum": np.tensordot(kept, rows, 1),
     }[averaging]
     assert after["a"] == pytest.approx(base["a"] + 2.0 * expected, abs=1e-6)
     assert np.array_equal(after["features.mean"], base["features.mean"])
@@ -75,7 +78,14 @@ def finished(scale: Scale, errors: dict[tuple[str | None, str | None], int]) -> 
 def test_the_bar_is_against_the_mean_of_honest_devices() -> None:
     scale = replace(SCALE, kinds=("sign-flip", "scaling"))
     document = summary(scale, finished(scale, {("sign-flip", "trimmed"): 11, ("sign-flip", "median"): 12}))
-    assert document["holds"] == {"sign-flip": False, "scaling": True}
+    assert document["holds"] == {
+        "median": {"sign-flip": False, "scaling": True},
+        "trimmed": {"sign-flip": False, "scaling": True},
+        "krum": {"sign-flip": True, "scaling": True},
+    }
+    median, trimmed, krum = verdict_lines(document)
+    assert "NOT within 5 %" in median and "sign-flip is worst: +20.0: +20.0 to +20.0" in median
+    assert "NOT within 5 %" in trimmed and "at most 5 %" in krum
     rows = {(row["attack"], row["averaging"]): row for row in document["rows"]}
     assert rows["sign-flip", "trimmed"]["above"]["mean"] == pytest.approx(0.1)
     assert rows["sign-flip", "trimmed"]["by_seed"] == [0.11, 0.11]
