@@ -1,4 +1,4 @@
-"""Whether one system makes fewer errors than another on the same utterances."""
+"""Whether one system makes fewer errors than another on the same utterances, or under the same seeds."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["Difference", "Interval", "paired_bootstrap"]
+__all__ = ["Difference", "Interval", "mean_interval", "paired_bootstrap"]
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """mean: the value on the data themselves; low, high: the 95 % percentile interval of the resamples."""
+    """mean: the value on the data themselves; low, high: its 95 % interval."""
 
     mean: float
     low: float
@@ -96,6 +97,21 @@ def paired_bootstrap(
         relative=_interval((true_b - true_a) / true_a, (rate_b - rate_a) / rate_a),
         groups=len(numbers),
     )
+
+
+def mean_interval(values: npt.ArrayLike) -> Interval | None:
+    """Student's 95 % interval of the mean of a few values [N], such as differences under several seeds.
+
+    None for a single value, which says nothing of the others. ConfigurationError: no value.
+    """
+    found = np.asarray(values, np.float64)
+    if found.ndim != 1 or found.size == 0:
+        raise ConfigurationError(f"interval of a mean: found values of shape {found.shape}, expected [N] with N >= 1")
+    if found.size == 1:
+        return None
+    mean = float(found.mean())
+    width = float(stdtrit(found.size - 1, 0.975) * found.std(ddof=1) / np.sqrt(found.size))
+    return Interval(mean, mean - width, mean + width)
 
 
 def _interval(value: float, resamples: npt.NDArray[np.float64]) -> Interval:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from device_sdk.errors import ConfigurationError
-from server.statistics import paired_bootstrap
+from server.statistics import mean_interval, paired_bootstrap
 
 
 def test_a_constant_improvement_has_no_width() -> None:
@@ -91,3 +91,18 @@ def test_what_cannot_be_compared_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         paired_bootstrap(first, second, sizes, groups)
+
+
+@given(st.lists(st.floats(-1.0, 1.0), min_size=2, max_size=8).filter(lambda values: np.std(values) > 1e-6))
+def test_the_interval_of_a_mean_agrees_with_scipy(values: list[float]) -> None:
+    found = mean_interval(values)
+    assert found is not None
+    low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+    assert found.excludes_zero == (low > 0 or high < 0)
+
+
+def test_one_value_has_no_interval_and_none_is_an_error() -> None:
+    assert mean_interval([0.1]) is None
+    with pytest.raises(ConfigurationError, match="expected"):
+        mean_interval([])

@@ -27,6 +27,7 @@ from server.simulation.engine.population import Arrays
 from server.simulation.engine.release import spent
 from server.simulation.engine.rounds import engine, parameters
 from server.simulation.engine.run import run
+from server.simulation.engine.settings import EngineSettings
 from server.simulation.engine.tasks import SpeechCTC
 from server.simulation.progress import Tell
 from server.training.augmentation import Augmentation
@@ -43,13 +44,14 @@ MASKS = Augmentation(time_masks=2, time_width=12, bin_masks=1, bin_width=3)
 @dataclass(frozen=True, slots=True)
 class Scale:
     """How large everything is. shape: sizes of the network; steps, batch: of central training of the seed model, with
-    Adam at ``peak``; rounds: share of a recipe's."""
+    Adam up to ``peak``, a high one, since weights that have grown leave LayerNorm a larger share of deltas, as in the
+    paper's; rounds: of a recipe and of its schedule, times so many."""
 
     spoken: SpokenScale = field(default_factory=SpokenScale)
     shape: CTCTransformerShape = SMALL
-    steps: int = 1600
+    steps: int = 400
     batch: int = 16
-    peak: float = 3e-3
+    peak: float = 1e-2
     rounds: float = 1.0
 
     @classmethod
@@ -96,9 +98,7 @@ class Experiment:
         if path.exists():
             return _read(path)
         begun = time.monotonic()
-        settings = recipe.engine.model_copy(
-            update={"seed": seed, "rounds": max(1, round(recipe.engine.rounds * self.scale.rounds))}
-        )
+        settings = _scaled(recipe.engine, self.scale.rounds).model_copy(update={"seed": seed})
         speech, task = self.speech(DATA), self.task(recipe.norm, DATA)
         weights = parameters(task) if recipe.begin == "scratch" else self.seed_model(recipe.norm, recipe.seed_share)
         voices = shuffled(speech.clients, seed) if recipe.iid else speech.clients
@@ -116,7 +116,7 @@ class Experiment:
             weights, history, privacy = state.weights, state.history, spent(settings, state)
         tested, own = (
             summary(evaluate(task, _tensors(weights), Spoken(group, ALPHABETS["en"]), range(len(group))))
-            for group in (speech.tested, speech.clients[: 2 * self.scale.spoken.tested])
+            for group in (speech.tested, speech.clients[: self.scale.spoken.tested])
         )
         layers = {name: float(np.mean([entry["layers"][name] for entry in history])) for name in weights if history}
         losses = [entry["loss"] for entry in history]
@@ -153,6 +153,15 @@ class Experiment:
     def _speech(self, seed: int) -> Speech:
         told: Callable[[int, int], None] = lambda done, total: self.tell(f"speech, seed {seed}", done, total)  # noqa: E731
         return dictated(self.scale.spoken, seed, self.work / "speech", told)
+
+
+def _scaled(settings: EngineSettings, times: float) -> EngineSettings:
+    """With so many times the rounds, over which the server's rate moves as it did."""
+    schedule = settings.optimizer.schedule
+    places = {name: round(getattr(schedule, name) * times) for name in ("warmup", "start")}
+    places["transition"] = max(1, round(schedule.transition * times))
+    optimizer = settings.optimizer.model_copy(update={"schedule": schedule.model_copy(update=places)})
+    return settings.model_copy(update={"rounds": max(1, round(settings.rounds * times)), "optimizer": optimizer})
 
 
 def _tensors(weights: Arrays) -> dict[str, torch.Tensor]:

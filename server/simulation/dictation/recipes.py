@@ -9,20 +9,28 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from device_sdk.errors import ConfigurationError
-from server.aggregation.optimizers import OptimizerSettings
+from server.aggregation.optimizers import OptimizerSettings, ScheduleSettings
 from server.simulation.engine.settings import EngineSettings, LocalWork, Privacy
 
 __all__ = ["BASE", "Recipe", "read_recipe", "read_recipes"]
 
 BASE = EngineSettings(
     rounds=60,
-    cohort=24,
+    cohort=32,
     local=LocalWork(kind="gradient", batch=3),
     privacy=None,
-    optimizer=OptimizerSettings(kind="lamb", learning_rate=0.01, momentum=0.9, second_momentum=0.99, epsilon=1e-8),
-    group=24,
+    optimizer=OptimizerSettings(
+        kind="lamb",
+        learning_rate=0.02,
+        momentum=0.9,
+        second_momentum=0.99,
+        epsilon=1e-8,
+        schedule=ScheduleSettings(start=30, decay=0.1, transition=30),
+    ),
+    group=32,
 )
-"""What rows differ from. The paper's are 2,000 rounds of 1,024 clients with 10 local steps and LAMB on the server."""
+"""What rows differ from. The paper's are 2,000 rounds of 1,024 clients with 10 local steps and LAMB on the server, its
+rate constant at first and then decaying."""
 
 
 class Recipe(BaseModel):

@@ -37,10 +37,10 @@ class SpokenScale:
     """How much is said. clients, server, tested: voices; each: sentences of a voice, from half as many to half as many
     more; digits: of a sentence, at most; bins: of the features, means of as many of the 64 mel bins each."""
 
-    clients: int = 64
+    clients: int = 256
     server: int = 40
-    tested: int = 40
-    each: int = 8
+    tested: int = 120
+    each: int = 6
     digits: int = 1
     bins: int = 16
 
