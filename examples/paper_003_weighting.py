@@ -2,7 +2,7 @@
 
     python examples/paper_003_weighting.py --work runs/paper_003 --seeds 3
 
-Made voices read strings of digits in French and Italian; some speakers say much, most say little, and a quarter of them
+Made voices read digits in French and Italian; some speakers say much, most say little, and a quarter of them
 is hardly heard. A CTC transformer is warmed up on the speakers with most speech, and learns from the others in rounds:
 ten silos, devices that two speakers share, devices of one; weighed by examples, by loss, by word error; with a step of
 the server on held-out speech after each round. Tests hear speakers that no stage has. The network stands in for the

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ from server.training.data.partitions import cross_silo, local_tests, speakers_to
 
 __all__ = ["Experiment", "Row", "Scale"]
 
-SMALL = CTCTransformerShape(mel_bins=64, size=48, feed_forward=128, layers=3, heads=2, dropout=0.0, layer_drop=0.0)
-MASKS = Augmentation(time_masks=2, time_width=12, bin_masks=2, bin_width=8)
+SMALL = CTCTransformerShape(mel_bins=16, size=48, feed_forward=128, layers=3, heads=2, dropout=0.0, layer_drop=0.0)
+MASKS = Augmentation(time_masks=2, time_width=12, bin_masks=1, bin_width=3)
 SILOS = 10
 
 
@@ -45,7 +46,7 @@ class Scale:
 
     crowd: CrowdScale = field(default_factory=CrowdScale)
     shape: CTCTransformerShape = SMALL
-    central: Central = field(default_factory=Central)
+    central: Central = field(default_factory=lambda: Central(steps=500, batch=16, peak=1e-2))
     rounds: int = 15
     cohort: int = 20
 
@@ -53,7 +54,7 @@ class Scale:
     def full(cls) -> Scale:
         """As many speakers as the paper's French set has, and a larger network: for a GPU."""
         return cls(
-            crowd=CrowdScale(speakers=4212, tested=400, least=5, most=400),
+            crowd=CrowdScale(speakers=4212, tested=400, least=5, most=400, digits=6, bins=64),
             shape=CTCTransformerShape(mel_bins=64, size=256, feed_forward=1024, layers=12, dropout=0.1, layer_drop=0.0),
             central=Central(steps=60_000, batch=64, peak=1e-3),
             rounds=100,
@@ -91,7 +92,8 @@ class Experiment:
 
     def __init__(self, work: Path, scale: Scale, tell: Tell = lambda *_: None, threads: int = 1) -> None:
         torch.set_num_threads(threads)
-        self.work, self.scale, self.tell = work, scale, tell
+        digest = sha256(json.dumps(asdict(scale)).encode()).hexdigest()[:8]
+        self.work, self.scale, self.tell = work / digest, scale, tell
         self.parts = lru_cache(maxsize=1)(self._parts)
 
     def row(self, recipe: Recipe, language: Language, seed: int) -> Row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.table import Table
 from server.plots import Bar, Line, bars, lines, standalone
 from server.simulation.crowd.experiment import Row, Scale
 from server.simulation.crowd.recipes import Recipe
+from server.statistics import mean_interval
 
 __all__ = ["charts", "judged", "remarks", "summary", "table"]
 
@@ -51,32 +52,32 @@ def summary(recipes: Sequence[Recipe], rows: Sequence[Row], scale: Scale) -> dic
 
 
 def judged(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What the paper found, and whether it is so here; those findings that the rows allow."""
+    """What the paper found, and whether it is so here; those findings that the rows allow. Differences are of one
+    seed's rows each; ``low`` and ``high`` bound their mean over seeds, where there are several."""
     rows: Mapping[str, Any] = document["rows"]
 
-    def mean(name: str, language: str) -> float | None:
-        entry = rows.get(name, {}).get(language)
-        return None if entry is None else float(entry["wer"])
+    def rates(name: str, language: str) -> Mapping[str, float] | None:
+        found: Mapping[str, float] | None = rows.get(name, {}).get(language, {}).get("by_seed")
+        return found
 
     for language in sorted({language for entry in rows.values() for language in entry}):
-        begin = mean(_WARM_UP, language)
+        begin = rates(_WARM_UP, language)
         for holders in ("silos", "pairs", "users"):
-            plain, loss, errors = (mean(f"{holders}: {kind}", language) for kind in (_AVERAGED, _BY_LOSS, _BY_ERROR))
+            plain, loss, errors = (rates(f"{holders}: {kind}", language) for kind in (_AVERAGED, _BY_LOSS, _BY_ERROR))
             if plain is None or loss is None or errors is None:
                 continue
-            yield _finding(f"{language}, {holders}: loss-based minus FedAvg", loss - plain, "at most 0", loss <= plain)
-            yield _finding(
-                f"{language}, {holders}: WER-based minus loss-based", errors - loss, "at most 0", errors <= loss
-            )
+            where = f"{language}, {holders}"
+            yield _finding(f"{where}: loss-based minus FedAvg", loss, plain, "at most 0", lambda value: value <= 0)
+            yield _finding(f"{where}: WER-based minus loss-based", errors, loss, "at most 0", lambda value: value <= 0)
             if begin is not None:
-                best = min(plain, loss, errors)
-                yield _finding(f"{language}, {holders}: best minus warm-up", best - begin, "below 0", best < begin)
+                best = min((plain, loss, errors), key=lambda found: statistics.fmean(found.values()))
+                yield _finding(f"{where}: best minus warm-up", best, begin, "below 0", lambda value: value < 0)
         for kind in ("FedAvg", "FedProx", "FedAdam"):
-            alone = mean(f"from scratch: {kind}", language)
-            warm = mean(f"users: {_AVERAGED}", language)
+            alone = rates(f"from scratch: {kind}", language)
+            warm = rates(f"users: {_AVERAGED}", language)
             if alone is not None and warm is not None:
                 text = f"{language}, from scratch with {kind} minus with a warm-up"
-                yield _finding(text, alone - warm, "above 0.5: it does not converge", alone - warm > 0.5)
+                yield _finding(text, alone, warm, "above 0.5: it does not converge", lambda value: value > 0.5)
 
 
 def table(document: Mapping[str, Any]) -> Table:
@@ -96,7 +97,8 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
     """One line a finding."""
     for each in document["findings"]:
         verdict = "holds" if each["holds"] else "does NOT hold"
-        yield f"{verdict}: {each['finding']}: {each['value']:+.3f}, expected {each['expected']}"
+        interval = f" ({each['low']:+.3f} to {each['high']:+.3f})" if "low" in each else ""
+        yield f"{verdict}: {each['finding']}: {each['value']:+.3f}{interval}, expected {each['expected']}"
 
 
 def charts(document: Mapping[str, Any]) -> dict[str, str]:
@@ -127,8 +129,14 @@ def charts(document: Mapping[str, Any]) -> dict[str, str]:
     return {name: standalone(drawn, _COLOURS) for name, drawn in found.items()}
 
 
-def _finding(text: str, value: float, expected: str, holds: bool) -> dict[str, Any]:
-    return {"finding": text, "value": value, "expected": expected, "holds": bool(holds)}
+def _finding(
+    text: str, first: Mapping[str, float], second: Mapping[str, float], expected: str, holds: Callable[[float], bool]
+) -> dict[str, Any]:
+    """Of first minus second, by seed."""
+    found = [rate - second[seed] for seed, rate in first.items() if seed in second]
+    value, interval = statistics.fmean(found), mean_interval(found)
+    bounds = {} if interval is None else {"low": interval.low, "high": interval.high}
+    return {"finding": text, "value": value, **bounds, "expected": expected, "holds": holds(value)}
 
 
 def _cells(entry: Mapping[str, Any] | None) -> tuple[str, str, str]:

@@ -23,7 +23,7 @@ pytest.importorskip("espeakng_loader")
 
 TINY = Scale(
     crowd=CrowdScale(speakers=24, tested=2, least=2, most=6, digits=2),
-    shape=replace(CTC_TRANSFORMERS["tiny"], mel_bins=64),
+    shape=replace(CTC_TRANSFORMERS["tiny"], mel_bins=16),
     central=Central(steps=3, batch=4),
     rounds=2,
     cohort=3,
