@@ -6,6 +6,7 @@ streaming recogniser; like ours it gets 300 ms at a time. Figures of *files* dec
 transcribe`` does with a folder, where nobody waits for partials; the encoder alone has 300 ms at a time there. Time
 is the processor's, which other work on the machine changes less than the clock's. Precision is float32, the default and
 the peer's, where a figure does not say int8.
+Profiles and bounds, see :mod:`export.benchmarks.stages`, say where the rest of the time goes.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from device_sdk.commands.workers import FILE_BLOCK
 from device_sdk.decoding import DecodingSettings, Hotwords, Recognizer
 from device_sdk.decoding.block import Block
 from device_sdk.errors import BundleError
-from device_sdk.features import frames, logmel
+from device_sdk.features import logmel
 from device_sdk.runtimes.onnxruntime import PRECISIONS
-from device_sdk.runtimes.protocol import Transducer
+from export.benchmarks.stages import CHUNK, UNIT, bounds, decoded, profile, profiled, streamed
 from export.sherpa import CHUNK_FRAMES, export_sherpa
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ LARGE = "paper"  # the preset that must keep up with speech
 LARGE_CLIPS = 3
 LATENCY = 15.0
 HOTWORDS, HOTWORD_COST = 10_000, 0.1  # phrases, and the share of time that they may cost
-CHUNK = SAMPLE_RATE * 3 // 10
 SHERPA_SYMBOLS = 10  # tokens that sherpa-onnx's greedy search may emit on one frame
-UNIT = "s of audio/s of CPU"
 
 Waveform = NDArray[np.float32]
 
@@ -92,7 +91,12 @@ def benchmark() -> list[Figure]:
         speed = _alternate(ways, heard)
         agreement = greedy_agreement(bundle, peers["greedy_search"], clips)
         latencies = {precision: _latencies(beam, clips) for precision, beam in beams.items()}
-        stages = [figure for beam in beams.values() for figure in _stages(beam, heard)]
+        profiles: dict[str, dict[str, float]] = {}
+        for precision, beam in beams.items():
+            for kind, settings in (("beam 8", _BEAM), ("greedy", _GREEDY)):
+                for blocks, seconds in (("", settings.block_seconds), ("files, ", FILE_BLOCK)):
+                    watched = Recognizer(bundle, replace(settings, block_seconds=seconds), transducer=beam.transducer)
+                    profiles[f"{kind}, {blocks}{precision}"] = profile(watched, clips, RUNS)
     what = f"{bundle.manifest.name} weights"
     figures = []
     for precision in PRECISIONS:
@@ -108,6 +112,9 @@ def benchmark() -> list[Figure]:
                 Figure(f"greedy by the encoder, {how}", UNIT, greedy_speed, "it alone", alone, 0.85),
                 Figure(f"greedy by features and encoder, {how}", UNIT, greedy_speed, "those alone", both),
             ]
+            block = "3 s, " if blocks else ""
+            quickest = speed[f"encoder, {block}{precision}"]
+            figures += bounds(how, profiles, quickest, alone, speed["sherpa beam"])
         for clock, values in latencies[precision].items():
             metric = f"300 ms chunk at beam 8, 95th percentile, {precision}"
             figures.append(Figure(metric, clock, values, target=LATENCY, lower_is_better=True))
@@ -120,7 +127,7 @@ def benchmark() -> list[Figure]:
     figures.append(Figure("clips whose greedy tokens and times are sherpa-onnx's", "share", agreement, target=1.0))
     native = float(not hasattr(Block.search, "__code__"))  # else they are Python, see CONTRIBUTING.md
     figures.append(Figure("loops of the search that run as native modules", "share", native))
-    return [*figures, *_large(heard[:LARGE_CLIPS]), *stages]
+    return [*figures, *_large(heard[:LARGE_CLIPS]), *profiled(profiles)]
 
 
 _BEAM = DecodingSettings(beam=BEAM, nbest=BEAM)
@@ -138,51 +145,6 @@ def _large(clips: Sequence[Clip]) -> list[Figure]:
     return [
         Figure(f"beam 8, 8-best, {what}", UNIT, speed["beam"], target=10.0),
         Figure(f"features and encoder, {what}", UNIT, speed["encoder"]),
-    ]
-
-
-class _Timed:
-    """A transducer that adds up the CPU seconds of each of its networks."""
-
-    def __init__(self, transducer: Transducer) -> None:
-        self.architecture = transducer.architecture
-        self.seconds = {"encoder": 0.0, "predictor": 0.0, "joiner": 0.0}
-        self.encode = self._timed("encoder", transducer.encode)
-        self.predict = self._timed("predictor", transducer.predict)
-        self.join = self._timed("joiner", transducer.join)
-
-    def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any) -> Any:
-            begin = process_time()
-            result = call(*arguments)
-            self.seconds[name] += process_time() - begin
-            return result
-
-        return timed
-
-
-def _stages(recognizer: Recognizer, clips: Sequence[Clip]) -> list[Figure]:
-    """Where the time of beam 8 goes, in ms of CPU a second of audio; medians of runs."""
-    seconds = sum(len(clip.samples) for clip in clips) / SAMPLE_RATE
-    runs = []
-    for _ in range(RUNS):
-        timed = _Timed(recognizer.transducer)
-        watched = Recognizer(recognizer.bundle, recognizer.settings, transducer=timed)
-        features, whole = 0.0, 0.0
-        for clip in clips:
-            begin = process_time()
-            _streamed(clip.samples)
-            middle = process_time()
-            _ours(watched, clip)
-            features, whole = features + middle - begin, whole + process_time() - middle
-        known = {"features": features, **timed.seconds}
-        runs.append({**known, "search and session": whole - sum(known.values()), "all": whole})
-    precision = getattr(recognizer.transducer, "precision", "")
-    per = {stage: 1e3 / seconds * median(run[stage] for run in runs) for stage in runs[0]}
-    whole = per.pop("all")
-    return [
-        Figure(f"beam 8, {precision}: {stage}", "ms of CPU/s of audio", value, "all of it", whole)
-        for stage, value in per.items()
     ]
 
 
@@ -333,28 +295,16 @@ def _phrases(count: int) -> Hotwords:
 
 
 def _ours(recognizer: Recognizer, clip: Clip, hotwords: Hotwords | None = None) -> None:
-    session = recognizer.session(hotwords=hotwords)
-    for at in range(0, len(clip.samples), CHUNK):
-        session.feed(clip.samples[at : at + CHUNK])
-    session.finish()
+    decoded(recognizer, clip.samples, hotwords)
 
 
 def _encode(recognizer: Recognizer, clip: Clip, ready: bool = False, block: int = CHUNK_FRAMES) -> None:
     """The encoder in chunks of ``block`` frames, as the recogniser uses it. ready: on features, else on samples."""
     factor, state = recognizer.bundle.architecture.subsampling_factor, None
-    found = clip.features if ready else _streamed(clip.samples)
+    found = clip.features if ready else streamed(clip.samples)
     for at in range(0, len(found) - len(found) % factor, block):
         chunk = found[at : at + block]
         _, state = recognizer.transducer.encode(chunk[: len(chunk) - len(chunk) % factor], state)
-
-
-def _streamed(clip: Waveform) -> Waveform:
-    found, remainder = frames(clip[:CHUNK])
-    chunks = [found]
-    for at in range(CHUNK, len(clip), CHUNK):
-        found, remainder = frames(clip[at : at + CHUNK], remainder)
-        chunks.append(found)
-    return np.concatenate(chunks)
 
 
 def _sherpa(recognizer: OnlineRecognizer, clip: Clip) -> None:

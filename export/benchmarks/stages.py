@@ -1,0 +1,140 @@
+"""Where the time of decoding goes, and what it cannot go below: profiles and bounds of speed.
+
+A *profile* is of a second of audio, stage by stage. A *bound* is a speed that this search over these graphs cannot
+exceed, however quick the rest of it becomes: that of the encoder alone, or of all networks and the features, with an
+encoder that nothing else drives out of the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from time import process_time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.audio import SAMPLE_RATE
+from device_sdk.benchmarks import Figure
+from device_sdk.decoding import Hotwords, Recognizer
+from device_sdk.decoding import stream as streams
+from device_sdk.decoding.beam import paths
+from device_sdk.decoding.confidence import with_confidence
+from device_sdk.decoding.nbest import distinct
+from device_sdk.features import frames
+from device_sdk.runtimes.protocol import Transducer
+
+__all__ = ["CHUNK", "NEEDED", "UNIT", "bounds", "decoded", "profile", "profiled", "streamed"]
+
+CHUNK = SAMPLE_RATE * 3 // 10
+UNIT, PART = "s of audio/s of CPU", "ms of CPU/s of audio"
+NEEDED = ("features", "encoder", "predictor", "joiner")
+_NEEDED = "networks and features"
+
+Waveform = NDArray[np.float32]
+
+
+def profile(recognizer: Recognizer, clips: Sequence[Waveform], runs: int) -> dict[str, float]:
+    """Where the time goes, stage by stage, in ms of CPU a second of audio; medians of runs.
+
+    clips: each [S]. features, encoder, predictor, joiner: what any search over these graphs needs; search: what else
+    makes beams of samples; n-best: the list of an utterance with its confidences; session: checks, partials, endpoints.
+    """
+    seconds = sum(len(clip) for clip in clips) / SAMPLE_RATE
+    found = [_once(recognizer, clips) for _ in range(runs)]
+    return {stage: 1e3 / seconds * median(run[stage] for run in found) for stage in found[0]}
+
+
+def _once(recognizer: Recognizer, clips: Sequence[Waveform]) -> dict[str, float]:
+    """CPU seconds of one run over the clips, by stage."""
+    timed = _Timed(recognizer.transducer)
+    settings, features = recognizer.settings, recognizer.features
+    block = round(settings.block_seconds * SAMPLE_RATE)
+    spent = dict.fromkeys((*NEEDED, "search", "n-best", "session"), 0.0)
+    for clip in clips:
+        times = [process_time()]
+        streamed(clip, block)
+        times.append(process_time())
+        stream, whole = streams.begin(timed, features), len(clip) // block * block
+        for at in range(0, whole, block):
+            stream = streams.push(stream, clip[at : at + block], timed, features, settings)
+        stream = streams.end(stream, clip[whole:], timed, features, settings)
+        times.append(process_time())
+        found = distinct(paths(stream.beam), recognizer.tokenizer, recognizer.frame_seconds, len(clip) / SAMPLE_RATE)
+        with_confidence(found, recognizer.bundle.combination.confidence)
+        times.append(process_time())
+        decoded(recognizer, clip)
+        times.append(process_time())
+        for stage, begin, end in zip(("features", "search", "n-best", "session"), times, times[1:], strict=False):
+            spent[stage] += end - begin
+    spent |= timed.seconds
+    spent["session"] = max(0.0, spent["session"] - spent["search"] - spent["n-best"])
+    spent["search"] = max(0.0, spent["search"] - sum(spent[stage] for stage in NEEDED))
+    return spent
+
+
+def decoded(recognizer: Recognizer, clip: Waveform, hotwords: Hotwords | None = None) -> None:
+    """A session from its first chunk to its result."""
+    session = recognizer.session(hotwords=hotwords)
+    for at in range(0, len(clip), CHUNK):
+        session.feed(clip[at : at + CHUNK])
+    session.finish()
+
+
+def streamed(clip: Waveform, block: int = CHUNK) -> Waveform:
+    """Features, [F, M], of samples that come ``block`` at a time; without the last frames, which need the end."""
+    found, remainder = frames(clip[:block])
+    chunks = [found]
+    for at in range(block, len(clip), block):
+        found, remainder = frames(clip[at : at + block], remainder)
+        chunks.append(found)
+    return np.concatenate(chunks)
+
+
+def profiled(profiles: Mapping[str, Mapping[str, float]]) -> list[Figure]:
+    """Every stage of every profile beside the whole of it."""
+    return [
+        Figure(f"{name}: {stage}", PART, spent, "all of it", sum(parts.values()))
+        for name, parts in profiles.items()
+        for stage, spent in parts.items()
+    ]
+
+
+def bounds(
+    how: str, profiles: Mapping[str, Mapping[str, float]], encoder: float, reference: float, peer: float
+) -> list[Figure]:
+    """Bounds of beam 8 and greedy, beside what the benchmark compares them with.
+
+    how: blocks and precision. encoder: alone, in blocks about as long; reference: alone, 300 ms at a time; peer:
+    sherpa-onnx with beam 8; all in :data:`UNIT`.
+    """
+    figures = [Figure(f"bound of beam 8, {how}: encoder", UNIT, encoder, "sherpa-onnx beam 8", peer)]
+    for kind in ("beam 8", "greedy"):
+        parts = profiles[f"{kind}, {how}"]
+        bound = 1e3 / (1e3 / encoder + sum(parts[stage] for stage in NEEDED if stage != "encoder"))
+        if kind == "beam 8":
+            figures.append(Figure(f"bound of {kind}, {how}: {_NEEDED}", UNIT, bound, "sherpa-onnx beam 8", peer))
+        metric = f"bound of {kind} by the encoder, {how}: {_NEEDED}"
+        figures.append(Figure(metric, UNIT, bound, "it alone", reference))
+    return figures
+
+
+class _Timed:
+    """A transducer that adds up the CPU seconds of each of its networks."""
+
+    def __init__(self, transducer: Transducer) -> None:
+        self.architecture = transducer.architecture
+        self.seconds = {"encoder": 0.0, "predictor": 0.0, "joiner": 0.0}
+        self.encode = self._timed("encoder", transducer.encode)
+        self.predict = self._timed("predictor", transducer.predict)
+        self.join = self._timed("joiner", transducer.join)
+
+    def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            begin = process_time()
+            result = call(*arguments)
+            self.seconds[name] += process_time() - begin
+            return result
+
+        return timed
