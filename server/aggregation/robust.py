@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["Robust", "Spool", "krum_weights", "robust_mean", "spooled"]
+__all__ = ["Robust", "Spool", "cosine_weights", "krum_weights", "robust_mean", "spooled"]
 
 Weights = Mapping[str, NDArray[np.float32]]
-Robust = Literal["median", "trimmed", "krum"]
+Robust = Literal["median", "trimmed", "krum", "cosine"]
 
 BLOCK_BYTES = 1 << 25
 """Of all deltas together in one block of columns."""
@@ -81,10 +81,15 @@ def robust_mean(spool: Spool, mode: Robust, trimmed: float = 0.2) -> dict[str, N
 
     ``median``: of every coordinate. ``trimmed``: the mean of every coordinate once the ``trimmed`` share of the largest
     and of the smallest values is dropped. ``krum``: the mean of whole deltas once the ``trimmed`` share of the devices
-    is dropped that lies farthest from the others (multi-Krum: Blanchard et al. 2017, section 4). Deltas are scaled down
-    to the median of their L2 norms first (a norm bound as in Sun et al. 2019 that needs no tuning), so that less than
-    half of the devices cannot make the result longer than an honest delta. Shares are rounded up to whole devices; of K
-    devices at most (K - 1) / 2 are dropped, and Krum's proof wants them below (K - 2) / 2.
+    is dropped that lies farthest from the others (multi-Krum: Blanchard et al. 2017, section 4). ``cosine``: the mean
+    of whole deltas without those that point away from the others, the ``trimmed`` share of the devices at most; where
+    nobody does, nothing is lost. (FLTrust, Cao et al. 2021, leaves out who points away from a delta that the server
+    trusts; here the other devices are what is trusted.)
+
+    Both scale deltas down to the median of their L2 norms (a norm bound as in Sun et al. 2019 that needs no tuning), so
+    that less than half of the devices cannot make the result longer than an honest delta; in ``cosine``, an attacker
+    that does not point away counts by its share. Shares are rounded up to whole devices; of K devices at most
+    (K - 1) / 2 are dropped, and Krum's proof wants them below (K - 2) / 2.
 
     Raises ConfigurationError for a share that leaves nothing.
     """
@@ -95,7 +100,9 @@ def robust_mean(spool: Spool, mode: Robust, trimmed: float = 0.2) -> dict[str, N
     if not count:
         flat = np.zeros(spool.values, np.float32)
     elif mode == "krum":
-        flat = _krum(spool, dropped)
+        flat = _weighted(spool, lambda products: krum_weights(products, dropped))
+    elif mode == "cosine":
+        flat = _weighted(spool, lambda products: cosine_weights(products, dropped))
     else:
         flat = _by_coordinate(spool, 0 if mode == "median" else dropped, mode == "median")
     result, start = {}, 0
@@ -120,8 +127,9 @@ def _by_coordinate(spool: Spool, dropped: int, median: bool) -> NDArray[np.float
     return flat
 
 
-def _krum(spool: Spool, dropped: int) -> NDArray[np.float32]:
-    """[D]. dropped: devices. Rows are taken in the order of their digests: sums and ties know no other order."""
+def _weighted(spool: Spool, weigh: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float32]:
+    """[D]. weigh: products of deltas with deltas [K, K] -> what each counts [K]. Rows are taken in the
+    order of their digests: sums and ties know no other order."""
     count = spool.reports
     order = sorted(range(count), key=spool.digests.__getitem__)
     columns = max(1, BLOCK_BYTES // (12 * count))  # as float32, and as float64
@@ -129,7 +137,7 @@ def _krum(spool: Spool, dropped: int) -> NDArray[np.float32]:
     for block in spool.blocks(columns):
         rows = block[order].astype(np.float64)
         products += rows @ rows.T
-    weights = krum_weights(products, dropped)
+    weights = weigh(products)
     flat, start = np.empty(spool.values, np.float32), 0
     for block in spool.blocks(columns):
         flat[start : start + block.shape[1]] = weights @ block[order].astype(np.float64)
@@ -143,11 +151,7 @@ def krum_weights(products: NDArray[np.float64], dropped: int) -> NDArray[np.floa
     products: of deltas with deltas [K, K]. dropped: devices, f. A device's score is the sum of its squared distances to
     the K - f - 2 nearest others, at least one; those with the f highest scores get weight 0, of equal scores the last.
     """
-    count = len(products)
-    norms = np.sqrt(np.diag(products))
-    bound = float(np.median(norms))
-    scales = np.ones(count)
-    np.divide(bound, norms, out=scales, where=norms > bound)
+    count, scales = len(products), _scales(products)
     bounded = products * np.outer(scales, scales)
     squares = np.diag(bounded)
     distances = np.maximum(squares[:, None] + squares[None, :] - 2 * bounded, 0.0)
@@ -158,3 +162,31 @@ def krum_weights(products: NDArray[np.float64], dropped: int) -> NDArray[np.floa
     weights = np.zeros(count)
     weights[kept] = scales[kept] / kept.size
     return weights
+
+
+def cosine_weights(products: NDArray[np.float64], dropped: int) -> NDArray[np.float64]:
+    """What each of K deltas counts in the mean of those that agree [K], its scale down to the median norm included.
+
+    products: of deltas with deltas [K, K]. dropped: devices, at most. While the cosines of some device with all others
+    that are left sum to less than zero, the one with the lowest sum is dropped, of equal ones the first.
+    """
+    norms = np.sqrt(np.diag(products))
+    lengths = np.where(norms > 0, norms, 1.0)
+    cosines = products / np.outer(lengths, lengths)
+    np.fill_diagonal(cosines, 0.0)
+    left = np.ones(len(products), bool)
+    for _ in range(dropped):
+        sums = np.where(left, cosines @ left, np.inf)
+        lowest = int(sums.argmin())
+        if sums[lowest] >= 0:
+            break
+        left[lowest] = False
+    return np.where(left, _scales(products), 0.0) / left.sum()
+
+
+def _scales(products: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Factors [K] that scale deltas down to the median of their norms; none is scaled up."""
+    norms = np.sqrt(np.diag(products))
+    bound, scales = float(np.median(norms)), np.ones(len(products))
+    np.divide(bound, norms, out=scales, where=norms > bound)
+    return scales

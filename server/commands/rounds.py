@@ -71,11 +71,14 @@ def _settings(
         ),
     ] = None,
     averaging: Annotated[
-        str, typer.Option(help="Of deltas: mean; or median, trimmed or krum, which few devices cannot pull far.")
+        str,
+        typer.Option(help="Of deltas: mean; or median, trimmed, krum or cosine, which few devices cannot pull far."),
     ] = "mean",
     trimmed: Annotated[
         float,
-        typer.Option(help="Share of the largest and of the smallest values that is dropped; with krum, of devices."),
+        typer.Option(
+            help="Share of the largest and of the smallest values that is dropped; of devices with krum or cosine."
+        ),
     ] = 0.2,
     optimizer: Annotated[
         str, typer.Option(help="Server optimizer: sgd, momentum, adagrad, adam, yogi, lars or lamb.")

@@ -84,8 +84,9 @@ class RoundSettings(BaseModel):
     the background in the published marginal, in words. weighting: of deltas in their mean, by utterances, by training
     loss or by word error (paper 003, eq. 8 to 10), or alike; weight_limit: the largest number of utterances that
     counts. averaging: ``median`` of every value, its mean without the ``trimmed`` share of the largest and of the
-    smallest, or by ``krum`` the mean without the ``trimmed`` share of the devices, those farthest from the others: see
-    :func:`server.aggregation.robust.robust_mean`. A minority cannot pull these far; devices count alike there.
+    smallest, or the mean without up to the ``trimmed`` share of the devices, by ``krum`` those farthest from the
+    others, by ``cosine`` those that point away from them: see :func:`server.aggregation.robust.robust_mean`. A minority
+    cannot pull these far; devices count alike there.
     suppression: released counts below this many standard deviations are dropped, and below as many as noise alone may
     reach on a list of so many words; 0 keeps every positive count. teacher, rehearsal: what the server adds to rounds
     that collect deltas; None leaves it out. rounds: how many rounds like this one there are, with it; the next opens
@@ -107,7 +108,7 @@ class RoundSettings(BaseModel):
     suppression: Annotated[float, Field(ge=0)] = 3.0
     weighting: Literal["utterances", "uniform", "loss", "word_errors"] = "utterances"
     weight_limit: Annotated[int, Field(ge=1)] = 100
-    averaging: Literal["mean", "median", "trimmed", "krum"] = "mean"
+    averaging: Literal["mean", "median", "trimmed", "krum", "cosine"] = "mean"
     trimmed: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     optimizer: OptimizerSettings = OptimizerSettings()
     teacher: TeacherPlan | None = None

@@ -37,7 +37,7 @@ class FleetSettings:
     noise_stddev: float = 5e-5
     server_rate: float | None = None
     marginal_epsilon: float = 2.0
-    averaging: Literal["mean", "median", "trimmed", "krum"] = "mean"
+    averaging: Literal["mean", "median", "trimmed", "krum", "cosine"] = "mean"
     attack: Attack | None = None
 
 

@@ -37,7 +37,7 @@ from server.simulation.progress import Tell
 
 __all__ = ["AVERAGES", "MICROPHONES", "Averaging", "Cell", "Devices", "Scale", "aggregated", "run_cells", "train"]
 
-Averaging = Literal["mean", "median", "trimmed", "krum"]
+Averaging = Literal["mean", "median", "trimmed", "krum", "cosine"]
 AVERAGES: tuple[Averaging, ...] = get_args(Averaging)
 Weights = Mapping[str, NDArray[np.float32]]
 

@@ -91,7 +91,7 @@ class EngineSettings(_Settings):
     local: LocalWork = LocalWork()
     privacy: Privacy | None = None
     weighting: Literal["uniform", "examples", "loss", "word_error"] = "uniform"
-    averaging: Literal["mean", "median", "trimmed", "krum"] = "mean"
+    averaging: Literal["mean", "median", "trimmed", "krum", "cosine"] = "mean"
     trimmed: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     optimizer: OptimizerSettings = OptimizerSettings()
     held_out: HeldOutStep | None = None

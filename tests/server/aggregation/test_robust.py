@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -15,7 +16,7 @@ from scipy.stats import trim_mean
 
 from device_sdk.errors import ConfigurationError
 from server.aggregation import robust
-from server.aggregation.robust import Robust, krum_weights, robust_mean, spooled
+from server.aggregation.robust import Robust, cosine_weights, krum_weights, robust_mean, spooled
 
 SHAPES = {"a": (3, 2), "b": (4,)}
 MODES = get_args(Robust)
@@ -51,7 +52,7 @@ def test_order_does_not_matter_and_bits_repeat(count: int, seed: int) -> None:
         assert np.array_equal(mean_of(rows, mode), mean_of(rng.permutation(rows), mode))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["median", "trimmed", "krum"])
 def test_a_fifth_of_attackers_moves_it_no_further_than_honest_devices_are_apart(mode: Robust) -> None:
     rng = np.random.default_rng(4)
     honest = rng.normal(1.0, 0.1, size=(40, 10)).astype(np.float32)
@@ -89,23 +90,56 @@ def test_where_all_agree_that_is_the_mean(count: int, row: NDArray[np.float32]) 
 
 
 @given(st.integers(5, 20), st.integers(0, 2**32 - 1), st.floats(-30.0, 30.0))
-def test_less_than_half_cannot_make_krum_longer_than_an_honest_delta(count: int, seed: int, power: float) -> None:
+def test_less_than_half_cannot_make_it_longer_than_an_honest_delta(count: int, seed: int, power: float) -> None:
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(count, 10)).astype(np.float32)
     lying = (count - 1) // 2
     rows[:lying] *= np.float32(10.0**power)
     longest = np.linalg.norm(rows[lying:].astype(np.float64), axis=1).max()
-    assert np.linalg.norm(mean_of(rows, "krum", 0.0)) <= longest * (1 + 1e-5)
+    for mode in ("krum", "cosine"):
+        for share in (0.0, 0.2):
+            assert np.linalg.norm(mean_of(rows, mode, share)) <= longest * (1 + 1e-5)
 
 
+def test_who_does_not_point_away_moves_the_mean_of_those_that_agree_by_its_share() -> None:
+    rng = np.random.default_rng(4)
+    honest = rng.normal(1.0, 0.1, size=(40, 10)).astype(np.float32)
+    bound = np.linalg.norm(honest, axis=1).max()
+    for attack in (np.full((10, 10), 3e38, np.float32), 30 * honest[:10], np.zeros((10, 10), np.float32)):
+        found = mean_of(np.concatenate([honest, attack]), "cosine")
+        assert np.linalg.norm(found - honest.mean(axis=0)) <= 0.2 * 2 * bound
+    opposite = mean_of(np.concatenate([honest, -1e6 * honest[:10]]), "cosine")
+    assert opposite == pytest.approx(mean_of(honest, "cosine"), abs=0.02)
+
+
+@pytest.mark.parametrize("weigh", [krum_weights, cosine_weights])
 @pytest.mark.parametrize("factor", [-1.0, -30.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_krum_drops_who_flips_signs_though_honest_deltas_hardly_agree(factor: float, seed: int) -> None:
+def test_who_flips_signs_is_dropped_though_honest_deltas_hardly_agree(
+    weigh: Callable[[NDArray[np.float64], int], NDArray[np.float64]], factor: float, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(20, 4000)) + 0.25 * rng.normal(size=4000)
     rows[:4] *= factor
-    weights = krum_weights(rows @ rows.T, 4)
+    weights = weigh(rows @ rows.T, 4)
     assert not weights[:4].any() and (weights[4:] > 0).all()
+
+
+@given(st.integers(2, 20), st.integers(0, 2**32 - 1), st.floats(-2.0, 2.0))
+def test_cosine_drops_while_somebody_points_away_and_nobody_else(count: int, seed: int, shared: float) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(count, 6)) + shared * rng.normal(size=6)
+    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    most = (count - 1) // 2
+    weights = cosine_weights(rows @ rows.T, most)
+    kept = weights > 0
+    away = [float(unit @ (units[kept].sum(axis=0) - unit * inside)) for unit, inside in zip(units, kept, strict=True)]
+    assert (~kept).sum() <= most
+    assert (~kept).sum() == most or min(np.array(away)[kept]) >= -1e-9
+    if (units @ units.T).min() >= 0:
+        assert kept.all()
+    lengths = weights[kept] * kept.sum() * np.linalg.norm(rows[kept], axis=1)
+    assert lengths.max() <= np.median(np.linalg.norm(rows, axis=1)) * (1 + 1e-9)
 
 
 def test_nothing_is_left_on_disk(tmp_path: Path) -> None:

@@ -35,9 +35,10 @@ def moved(http: Any, operator: Operator, parties: list[Party], values: list[floa
         ({"averaging": "median"}, 1.1),
         ({"averaging": "trimmed"}, (1.0 + 1.1 + 1.2) / 3),
         ({"averaging": "krum"}, (1.0 + 3 * 1.1) / 4),  # the liar counts once it is as short as the median
+        ({"averaging": "cosine"}, (0.9 + 1.0 + 3 * 1.1) / 5),
         ({"averaging": "trimmed", "trimmed": 0.0}, (sum(HONEST) + 40.0) / 5),
     ],
-    ids=["mean", "median", "trimmed", "krum", "nothing trimmed"],
+    ids=["mean", "median", "trimmed", "krum", "cosine", "nothing trimmed"],
 )
 def test_one_liar_among_five(
     http: Any,

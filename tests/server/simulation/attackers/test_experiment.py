@@ -9,7 +9,7 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.wire.messages import DeltaPlan
-from server.aggregation.robust import krum_weights
+from server.aggregation.robust import cosine_weights, krum_weights
 from server.registry.models import trainable
 from server.simulation.attackers.attacks import AttackKind
 from server.simulation.attackers.experiment import AVERAGES, Averaging, Cell, Scale, aggregated, run_cells
@@ -47,12 +47,13 @@ def test_the_server_makes_of_reports_what_numpy_makes(averaging: Averaging) -> N
     reports = [honest(rng, DeltaPlan(), trainable(base), fields) for _ in range(5)]
     after = aggregated(base, [report.body() for report in reports], DeltaPlan(), averaging, 2.0)
     rows = np.stack([report.arrays["a"] for report in reports])
-    kept = krum_weights(np.tensordot(rows, rows, ([1, 2], [1, 2])).astype(np.float64), 1)
+    products = np.tensordot(rows, rows, ([1, 2], [1, 2])).astype(np.float64)
     expected = {
         "mean": rows.mean(axis=0),
         "median": np.median(rows, axis=0),
         "trimmed": np.sort(rows, axis=0)[1:-1].mean(axis=0),
-        "krum": np.tensordot(kept, rows, 1),
+        "krum": np.tensordot(krum_weights(products, 1), rows, 1),
+        "cosine": np.tensordot(cosine_weights(products, 1), rows, 1),
     }[averaging]
     assert after["a"] == pytest.approx(base["a"] + 2.0 * expected, abs=1e-6)
     assert np.array_equal(after["features.mean"], base["features.mean"])
@@ -82,8 +83,9 @@ def test_the_bar_is_against_the_mean_of_honest_devices() -> None:
         "median": {"sign-flip": False, "scaling": True},
         "trimmed": {"sign-flip": False, "scaling": True},
         "krum": {"sign-flip": True, "scaling": True},
+        "cosine": {"sign-flip": True, "scaling": True},
     }
-    median, trimmed, krum = verdict_lines(document)
+    median, trimmed, krum, _ = verdict_lines(document)
     assert "NOT within 5 %" in median and "sign-flip is worst: +20.0: +20.0 to +20.0" in median
     assert "NOT within 5 %" in trimmed and "at most 5 %" in krum
     rows = {(row["attack"], row["averaging"]): row for row in document["rows"]}
