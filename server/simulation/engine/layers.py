@@ -140,7 +140,10 @@ class Lookup:
 
 
 class Tape:
-    """Owns what a shared forward pass leaves for the norms: outputs to differentiate by, and how to read them."""
+    """Owns what a shared forward pass leaves for the norms: outputs to differentiate by, and how to read them.
+
+    Readers hold what a layer took in, never the tape: with the tape, the whole pass is freed, not when cycles are.
+    """
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
@@ -240,13 +243,13 @@ class _Rule:
 
     def watched(self, output: Tensor, inputs: Tensor, shape: torch.Size, biased: bool) -> Tensor:
         """An affine layer's output. inputs: [K, M, I]; shape: of one client's weight."""
-        held = inputs.detach()
+        held, prefix, clients = inputs.detach(), self.prefix, self.tape.clients
 
         def read(gradient: Tensor) -> dict[str, Factors]:
-            rows = self.tape.rows(gradient)
-            found: dict[str, Factors] = {f"{self.prefix}weight": Product(held, rows, shape)}
+            rows = gradient.reshape(clients, -1, gradient.shape[-1])
+            found: dict[str, Factors] = {f"{prefix}weight": Product(held, rows, shape)}
             if biased:
-                found[f"{self.prefix}bias"] = Plain(rows.sum(1))
+                found[f"{prefix}bias"] = Plain(rows.sum(1))
             return found
 
         return self.tape.watch(output, read)
@@ -265,12 +268,13 @@ class _Embedding(_Rule):
     def forward(self, inputs: Tensor) -> Tensor:
         weight = self.parameter("weight")
         assert weight is not None
+        prefix, padding = self.prefix, self.module.padding_idx
         stacked, rows, width = weight.shape
         own = inputs.reshape(self.tape.clients, -1)
         places = own if stacked == 1 else own + torch.arange(stacked).mul_(rows).unsqueeze(1)
 
         def read(gradient: Tensor) -> dict[str, Factors]:
-            return {f"{self.prefix}weight": Lookup(own, gradient, rows, self.module.padding_idx)}
+            return {f"{prefix}weight": Lookup(own, gradient, rows, padding)}
 
         output = self.tape.watch(functional.embedding(places, weight.reshape(stacked * rows, width)), read)
         return output.view(*inputs.shape, width)
@@ -282,11 +286,12 @@ class _Norm(_Rule):
         assert weight is not None
         plain = functional.layer_norm(inputs, shape, None, None, self.module.eps)
         plain = plain.view(self.tape.clients, -1, *shape)
+        prefix, biased, held = self.prefix, bias is not None, plain.detach()
 
         def read(gradient: Tensor) -> dict[str, Factors]:
-            found: dict[str, Factors] = {f"{self.prefix}weight": Plain((gradient * plain.detach()).sum(1))}
-            if bias is not None:
-                found[f"{self.prefix}bias"] = Plain(gradient.sum(1))
+            found: dict[str, Factors] = {f"{prefix}weight": Plain((gradient * held).sum(1))}
+            if biased:
+                found[f"{prefix}bias"] = Plain(gradient.sum(1))
             return found
 
         output = plain * weight.unsqueeze(1)
@@ -340,6 +345,7 @@ class _Lstm(_Rule):
     def _layer(self, inputs: Tensor, layer: int) -> Tensor:
         """[K, T, N, I] -> [K, T, N, H]."""
         clients, steps = inputs.shape[:2]
+        prefix = self.prefix
         names = [f"{kind}_l{layer}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
         into, back, bias, other = (self.parameter(name) for name in names)
         assert into is not None and back is not None and bias is not None and other is not None
@@ -353,7 +359,7 @@ class _Lstm(_Rule):
             earlier = after[:, :-1].flatten(1, 2)
             sums = Plain(gates.sum(1))
             factors = (Product(held, gates, into.shape[1:]), Product(earlier, gates[:, first:], back.shape[1:]))
-            return dict(zip((f"{self.prefix}{name}" for name in names), (*factors, sums, sums), strict=True))
+            return dict(zip((f"{prefix}{name}" for name in names), (*factors, sums, sums), strict=True))
 
         projected = self.affine(rows, into, bias + other).view(clients, steps, -1, into.shape[1])
         found = lstm(self.tape.watch(projected, read), back)

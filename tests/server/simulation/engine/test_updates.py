@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from typing import Any
 
@@ -14,7 +15,7 @@ from device_sdk.errors import ConfigurationError
 from device_sdk.privacy.clipping import clip
 from server.simulation.engine.ghost import Ghost
 from server.simulation.engine.grouped import Grouped
-from server.simulation.engine.layers import unsupported
+from server.simulation.engine.layers import Tape, unsupported
 from server.simulation.engine.loop import Loop
 from server.simulation.engine.population import Held, Task, steps
 from server.simulation.engine.settings import EngineSettings, LocalWork, Privacy
@@ -86,6 +87,20 @@ def test_grouped_and_loop_agree(kind: str, local: LocalWork) -> None:
     for left, right in zip(one.deltas, other.deltas, strict=True):
         for name, values in left.items():
             torch.testing.assert_close(right[name], values, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("way", [Ghost, Grouped])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_is_freed_when_it_is_over(kind: str, way: type) -> None:
+    """Not when the collector of cycles next comes by: it counts objects, and a pass holds few, but large ones."""
+    task, held = made(kind, CLIENTS)
+    gc.collect()
+    gc.disable()
+    try:
+        sent(way, task, held, LocalWork(kind="steps", batch=3), None)
+        assert not any(isinstance(each, Tape) for each in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("way", [Ghost, Grouped, Loop])
