@@ -96,10 +96,10 @@ def confidence(curve: Curve, posterior: Array, coverage: float, words: Array | f
 
     coverage: log of the list's summed probability. words: of the hypothesis that each posterior belongs to.
     """
-    held = np.clip(posterior, LEAST, 1 - LEAST)
+    held = np.minimum(np.maximum(posterior, LEAST), 1 - LEAST)
     odds = curve.slope * np.log(held / (1 - held)) + curve.offset
     odds = odds + min(coverage, 0.0) * (curve.coverage + curve.coverage_per_word / np.maximum(words, 1))
-    return np.asarray(1 / (1 + np.exp(-np.clip(odds, -700, 700))), np.float64)
+    return np.asarray(1 / (1 + np.exp(np.minimum(np.maximum(-odds, -700), 700))), np.float64)
 
 
 def _object(values: Any, of: type, name: str) -> Mapping[str, Any]:

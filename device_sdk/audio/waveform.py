@@ -12,6 +12,7 @@ from device_sdk.errors import AudioError
 __all__ = ["SAMPLE_RATE", "check_waveform"]
 
 SAMPLE_RATE = 16_000
+_FLOAT, _INT16 = np.dtype(np.float32), np.dtype(np.int16)
 _INT16_SCALE = np.float32(1.0 / 32_768.0)
 _MOST_CHANNELS = 32
 _LOUDEST = 16.0  # resampled full-scale noise overshoots 1 a little; 16-bit values in floats overshoot it a lot
@@ -30,7 +31,7 @@ def check_waveform(samples: NDArray[np.generic], name: str = "audio", *, mix_dow
             f"{name}: found {type(samples).__name__}, expected a numpy array [samples] of float32 or int16"
         )
     samples = np.asarray(samples)  # of a subclass, such as a masked array, the plain values
-    if samples.dtype not in (np.float32, np.int16):
+    if samples.dtype not in (_FLOAT, _INT16):
         raise AudioError(
             f"{name}: found dtype {samples.dtype}, expected float32 in [-1, 1] or int16; convert it before feeding it"
         )
@@ -44,11 +45,11 @@ def check_waveform(samples: NDArray[np.generic], name: str = "audio", *, mix_dow
             f"{name}: found shape {samples.shape}, expected [samples] or [samples, channels] of 1 to {_MOST_CHANNELS} "
             "channels; transpose it where channels come first"
         )
-    if samples.dtype == np.int16:
+    if samples.dtype == _INT16:
         return _mono(samples.astype(np.float32) * _INT16_SCALE)
     if samples.size:
         # min and max see every NaN and infinity, without a temporary array.
-        low, high = float(samples.min()), float(samples.max())
+        low, high = float(np.minimum.reduce(samples, axis=None)), float(np.maximum.reduce(samples, axis=None))
         if not (isfinite(low) and isfinite(high)):
             index = np.unravel_index(int(np.argmin(np.isfinite(samples))), samples.shape)
             raise AudioError(f"{name}: found {samples[index]} at sample {index[0]}, expected finite values in [-1, 1]")

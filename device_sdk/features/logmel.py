@@ -142,15 +142,12 @@ def _transform(samples: Float, count: int, settings: FeatureSettings) -> Float:
             found[at : at + few] = _transform(samples[at * settings.shift :], few, settings)
         return found
     samples = samples[: (count - 1) * settings.shift + settings.window]
-    window, mel = _window(settings), mel_filters(settings)
-    emphasised = np.empty(samples.shape, np.float32)
-    emphasised[0] = 0.0  # is the first of a window, if it is used at all
-    np.multiply(samples[:-1], -settings.preemphasis, out=emphasised[1:])
-    emphasised[1:] += samples[1:]
-    framed = np.zeros((count, settings.fft_size), np.float32)
-    np.multiply(_overlapping(emphasised, count, settings), window, out=framed[:, : settings.window])
-    # Within a window the first sample has no predecessor but itself.
-    framed[:, 0] = samples[: count * settings.shift : settings.shift] * ((1.0 - settings.preemphasis) * window[0])
+    window, mel, size = _tables(settings)
+    emphasised = samples[:-1] * np.float32(-settings.preemphasis)
+    emphasised += samples[1:]
+    # Within a window the first sample has no predecessor, and needs none: Hann's window begins with 0.
+    framed = np.zeros((count, size), np.float32)
+    np.multiply(_overlapping(emphasised, count, settings), window, out=framed[:, 1 : settings.window])
     # The window holds the factor that "forward" divides by: a power of two, which changes no digit. Without "forward"
     # numpy would scale by the integer 1, and with an integer it works in float64.
     parts = np.fft.rfft(framed, norm="forward").astype(np.complex64, copy=False).view(np.float32)
@@ -161,16 +158,19 @@ def _transform(samples: Float, count: int, settings: FeatureSettings) -> Float:
 
 
 def _overlapping(samples: Float, count: int, settings: FeatureSettings) -> Float:
-    """A view of the first ``count`` windows, [T, window]; numpy's own sliding view costs more than the transform."""
+    """A view of the first ``count`` windows without their first samples, [T, window - 1]; numpy's own sliding view
+    costs more than the transform."""
     step = samples.itemsize
-    return np.ndarray((count, settings.window), np.float32, samples, 0, (settings.shift * step, step))
+    return np.ndarray((count, settings.window - 1), np.float32, samples, 0, (settings.shift * step, step))
 
 
 @cache
-def _window(settings: FeatureSettings) -> Float:
-    """Hann's, times the size of the transform: [window] float32."""
-    n = np.arange(settings.window)
-    return (settings.fft_size * (0.5 - 0.5 * np.cos(2 * np.pi * n / settings.window))).astype(np.float32)
+def _tables(settings: FeatureSettings) -> tuple[Float, Float, int]:
+    """Hann's window without its first sample, times the size of the transform, [window - 1] float32; the mel filters;
+    that size."""
+    n, size = np.arange(1, settings.window), settings.fft_size
+    window = size * (0.5 - 0.5 * np.cos(2 * np.pi * n / settings.window))
+    return window.astype(np.float32), mel_filters(settings), size
 
 
 @cache

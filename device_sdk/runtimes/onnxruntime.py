@@ -154,6 +154,7 @@ class OnnxTransducer:
         self._predictor = self._open(bundle.file(f"predictor{suffix}.onnx"), threads, 3)
         self._joiner = self._open(bundle.file(f"joiner{suffix}.onnx"), threads, 1)
         self._joined_rank = self._joiner.rank
+        self._begun: dict[int, tuple[Float, RecurrentState]] = {}
 
     @property
     def architecture(self) -> Architecture:
@@ -175,9 +176,23 @@ class OnnxTransducer:
 
     def predict(self, tokens: NDArray[np.int64], state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
         if state is None:
+            if len(tokens) == 1:
+                return self._predict_first(int(tokens[0]))
             state = _zeros(self._architecture.predictor_layers, len(tokens), self._architecture.predictor_size)
         predicted, h, c = self._predictor.run({"tokens": tokens, "h": state.h, "c": state.c})
         return predicted, RecurrentState(h, c)
+
+    def _predict_first(self, token: int) -> tuple[Float, RecurrentState]:
+        """What every utterance begins with, run once. The arrays are shared: nobody may write to them."""
+        known = self._begun.get(token)
+        if known is None:
+            sizes = self._architecture
+            state = _zeros(sizes.predictor_layers, 1, sizes.predictor_size)
+            predicted, state = self.predict(np.array([token], np.int64), state)
+            for array in (predicted, *state):
+                array.flags.writeable = False
+            known = self._begun[token] = predicted, state
+        return known
 
     def join(self, encoded: Float, predicted: Float) -> Float:
         if self._joined_rank != 3 or encoded.ndim != 3:
