@@ -15,7 +15,7 @@ from server.simulation.dictation.experiment import Row
 from server.simulation.dictation.recipes import Recipe
 from server.statistics import mean_interval
 
-__all__ = ["chart", "findings", "remarks", "summary", "table"]
+__all__ = ["chart", "energy_shares", "findings", "remarks", "summary", "table"]
 
 CLEAN = "no noise, dim"
 RECOVERED = 0.8
@@ -56,7 +56,7 @@ def findings(document: Mapping[str, Any]) -> dict[str, Any]:
     errors = {line["recipe"]["name"]: line["error"]["per_seed"] for line in document["lines"]}
     levels: dict[str, dict[str, list[float]]] = {}
     for name, values in errors.items():
-        if match := _LEVEL.fullmatch(name):
+        if (match := _LEVEL.fullmatch(name)) and match[1] != "no":
             levels.setdefault(match[1], {})[match[2]] = values
     whole = {level: found for level, found in levels.items() if {"global", "dim"} <= set(found)}
     if CLEAN not in errors or not whole:
@@ -131,6 +131,19 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
             order = sorted(layers, key=lambda name: -layers[name])
             yield "largest deltas: " + ", ".join(f"{name} {layers[name]:.2f}" for name in order[:4])
             yield "smallest: " + ", ".join(f"{name} {layers[name]:.2f}" for name in order[-4:])
+            shares = [f"{kind} {100 * share:.0f} %" for kind, share in energy_shares(layers).items()]
+            yield f"squared norm of deltas: {', '.join(shares)}"
+
+
+def energy_shares(layers: Mapping[str, float]) -> dict[str, float]:
+    """How much of the squared norm of deltas each kind of parameter has, most first; per-layer clipping takes from the
+    kinds whose share is larger than that of their values. layers: norms by parameter name."""
+    found: dict[str, float] = {}
+    for name, norm in layers.items():
+        kind = _kind(name)
+        found[kind] = found.get(kind, 0.0) + norm**2
+    whole = sum(found.values())
+    return {kind: found[kind] / whole for kind in sorted(found, key=lambda kind: -found[kind])} if whole else {}
 
 
 def chart(document: Mapping[str, Any]) -> str:
@@ -141,6 +154,15 @@ def chart(document: Mapping[str, Any]) -> str:
         if match:
             groups.setdefault(match[1], []).append(Bar(match[2], match[2], line["error"]["mean"]))
     return standalone(bars(list(groups.items()), "word error", percent=True), _COLOURS)
+
+
+def _kind(name: str) -> str:
+    parts = name.split(".")
+    if any(part.endswith("norm") for part in parts):
+        return "LayerNorm"
+    if parts[0] in ("convolution", "output"):
+        return parts[0]
+    return "perceptron" if {"inner", "outer"} & set(parts) else "attention"
 
 
 def _recovered(clean: float, whole: float, layered: float) -> float | None:

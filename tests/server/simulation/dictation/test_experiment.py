@@ -16,7 +16,7 @@ from export.networks.ctc_transformer import CTCTransformerShape
 from server.simulation.dictation.experiment import Experiment, Scale
 from server.simulation.dictation.recipes import BASE, Recipe, read_recipe, read_recipes
 from server.simulation.dictation.speech import SpokenScale, dictated, shuffled
-from server.simulation.dictation.tables import chart, findings, remarks, summary, table
+from server.simulation.dictation.tables import chart, energy_shares, findings, remarks, summary, table
 from server.simulation.engine.settings import Privacy
 
 pytest.importorskip("espeakng_loader")
@@ -102,6 +102,7 @@ def test_what_is_won_back() -> None:
     """The paper's own figures: of 31.1 - 19.1 lost, 31.1 - 20.4 come back."""
     paper = {
         "no noise, dim": [19.1, 19.1],
+        "no noise, global": [18.9, 18.9],
         "low noise, global": [26.7, 26.7],
         "low noise, dim": [19.3, 19.3],
         "middle noise, global": [31.1, 31.1],
@@ -123,6 +124,21 @@ def test_what_is_won_back() -> None:
     assert not missed["dim"]["holds"] and missed["dim"]["per_seed"][0] < 0.1
     assert findings(_document(paper | {"no noise, dim": [40.0, 40.0]}))["dim"]["recovered"] is None
     assert chart(document).startswith("<svg")
+
+
+def test_energy_by_kind_of_parameter() -> None:
+    layers = {
+        "convolution.weight": 4.0,
+        "layers.0.attention_norm.bias": 1.0,
+        "layers.1.attention_output.weight": 1.0,
+        "layers.1.outer.bias": 1.0,
+        "norm.weight": 1.0,
+        "output.weight": 2.0,
+    }
+    parts = {"convolution": 16, "output": 4, "LayerNorm": 2, "attention": 1, "perceptron": 1}
+    assert energy_shares(layers) == {kind: pytest.approx(part / 24) for kind, part in parts.items()}
+    assert list(energy_shares(layers))[:3] == ["convolution", "output", "LayerNorm"]
+    assert energy_shares({"output.weight": 0.0}) == {}
 
 
 def test_the_command_and_the_example(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
