@@ -32,16 +32,18 @@ _ASIDE = 1.0  # nats below what is extended; the best hypothesis seldom loses th
 class Row:
     """Log-probabilities of one prefix on the frames of a block, from the ``first`` on; before it, nothing is known.
 
-    blank: [K]; peak: [K], of the best label; labels: [K - first, V - 1] float32, without blank.
+    blank: [K]; peak: [K], of the best label; labels: [B, K - first, V - 1] float32, without blank, of prefixes of which
+    this one is at ``place``.
     """
 
-    __slots__ = ("blank", "first", "labels", "peak")
+    __slots__ = ("blank", "first", "labels", "peak", "place")
 
-    def __init__(self, first: int, blank: list[float], peak: list[float], labels: Float) -> None:
+    def __init__(self, first: int, blank: list[float], peak: list[float], labels: Float, place: int) -> None:
         self.first = first
         self.blank = blank
         self.peak = peak
         self.labels = labels
+        self.place = place
 
 
 class Extension:
@@ -135,7 +137,7 @@ class Block:
                 blank, peak = blanks[at], peaks[at]
                 if first:
                     blank, peak = [0.0] * first + blank, [0.0] * first + peak
-                known[new[at]] = Row(first, blank, peak, labels[at])
+                known[new[at]] = Row(first, blank, peak, labels, at)
         return [known[prefix] for prefix in prefixes]
 
     def _blanks(
@@ -337,7 +339,7 @@ def _extensions(
     found: list[Extension] = []
     for source in sources:
         row, score = rows[source], scores[source]
-        labels: Any = row.labels[here - row.first]
+        labels: Any = row.labels[row.place, here - row.first]
         if guide is None:
             tokens: Any = (labels > limit - score).nonzero()[0]
             if len(tokens) > width:

@@ -8,7 +8,6 @@ were right on development data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -39,12 +38,17 @@ def with_confidence(hypotheses: Sequence[Hypothesis], calibration: Calibration) 
     words = np.array([share for part in word_posteriors(hypotheses, shares.tolist()) for share in part])
     sure = iter(confidence(of_word, words, covered, np.repeat(lengths, lengths)).tolist())
     return tuple(
-        replace(
-            each,
-            confidence=text,
-            words=tuple([Word(word.text, word.start, word.end, next(sure)) for word in each.words]),
-        )
-        for each, text in zip(hypotheses, texts, strict=True)
+        [
+            Hypothesis(
+                each.tokens,
+                each.text,
+                tuple([Word(word.text, word.start, word.end, next(sure)) for word in each.words]),
+                each.scores,
+                each.score,
+                text,
+            )
+            for each, text in zip(hypotheses, texts, strict=True)
+        ]
     )
 
 

@@ -88,12 +88,9 @@ class PrefixTree:
                 new.append(node)
                 source.append(parents[at].row)
         if new:
-            rows: Any = np.array(source)
             ids = np.array([node.token for node in new], np.int64)
             try:
-                predicted, (h, c) = self.predictor.predict(
-                    ids, RecurrentState(self._h.take(rows, axis=1), self._c.take(rows, axis=1))
-                )
+                predicted, (h, c) = self.predictor.predict(ids, self._states(source))
             except BaseException:
                 for node in new:
                     node.row = -1
@@ -109,6 +106,10 @@ class PrefixTree:
 
     def predicted(self, prefixes: list[Prefix]) -> Float:
         """Outputs of the prediction network for cached prefixes: [B, J]."""
+        if len(prefixes) == 1:
+            row = prefixes[0].row
+            one: Float = self._predicted[row : row + 1]  # most often; a view is quicker
+            return one
         found: Float = self._predicted.take([prefix.row for prefix in prefixes], axis=0)
         return found
 
@@ -129,6 +130,16 @@ class PrefixTree:
         self._children = {(node.parent, node.token): node for node in kept if node.parent is not None}
         for row in range(len(live)):
             live[row].row = row
+
+    def _states(self, rows: list[int]) -> RecurrentState:
+        """h and c of cached prefixes, each [layers, B, P]."""
+        h: Any = self._h
+        c: Any = self._c
+        if len(rows) == 1 and len(h) == 1:
+            row = rows[0]
+            return RecurrentState(h[:, row : row + 1], c[:, row : row + 1])
+        places: Any = np.array(rows)
+        return RecurrentState(h.take(places, axis=1), c.take(places, axis=1))
 
     def _child(self, parent: Prefix, token: int) -> Prefix:
         key = (parent, token)
