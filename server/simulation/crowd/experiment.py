@@ -46,7 +46,7 @@ class Scale:
 
     crowd: CrowdScale = field(default_factory=CrowdScale)
     shape: CTCTransformerShape = SMALL
-    central: Central = field(default_factory=lambda: Central(steps=500, batch=16, peak=1e-2))
+    central: Central = field(default_factory=lambda: Central(steps=1200, batch=16, peak=1e-2))
     rounds: int = 15
     cohort: int = 20
 
