@@ -4,7 +4,8 @@
 
 Devices take local steps on the shipped model; their reports, some of them poisoned, go through the server's own checks
 and averages round after round, and held-out voices are recognised with the result. Made people speak into microphones
-that the model does not know, so that there is something to learn; some four minutes a seed on one core.
+that the model does not know, so that there is something to learn. Some three minutes a seed on one core; every other
+average takes one more.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=usual.shape.devices)
     parser.add_argument("--heldout", type=int, default=usual.shape.heldout, help="made voices that no device has")
     parser.add_argument("--kinds", nargs="+", choices=ATTACKS, default=usual.kinds, help="of attacks")
-    parser.add_argument("--averages", nargs="+", choices=AVERAGES, default=AVERAGES, help="the mean is always tried")
+    parser.add_argument("--averages", nargs="+", choices=AVERAGES, default=["cosine"], help="beside the mean")
     parser.add_argument("--attackers", type=float, default=usual.attackers, help="share of the devices")
     parser.add_argument("--rounds", type=int, default=usual.rounds)
     parser.add_argument("--batch", type=int, default=usual.batch, help="utterances of a device in each round")
