@@ -61,6 +61,7 @@ def _once(recognizer: Recognizer, clips: Sequence[Waveform]) -> dict[str, float]
             stream = streams.push(stream, clip[at : at + block], timed, features, settings)
         stream = streams.end(stream, clip[whole:], timed, features, settings)
         times.append(process_time())
+        searched = sum(timed.seconds.values())
         found = distinct(paths(stream.beam), recognizer.tokenizer, recognizer.frame_seconds, len(clip) / SAMPLE_RATE)
         with_confidence(found, recognizer.bundle.combination.confidence)
         times.append(process_time())
@@ -68,6 +69,8 @@ def _once(recognizer: Recognizer, clips: Sequence[Waveform]) -> dict[str, float]
         times.append(process_time())
         for stage, begin, end in zip(("features", "search", "n-best", "session"), times, times[1:], strict=False):
             spent[stage] += end - begin
+        last = sum(timed.seconds.values()) - searched  # the list runs the joiner for hypotheses that were set aside
+        spent["search"], spent["n-best"] = spent["search"] + last, spent["n-best"] - last
     spent |= timed.seconds
     spent["session"] = max(0.0, spent["session"] - spent["search"] - spent["n-best"])
     spent["search"] = max(0.0, spent["search"] - sum(spent[stage] for stage in NEEDED))
