@@ -31,11 +31,17 @@ LARGEST = 1 << 62
 REACH = 40
 """A Gaussian draw begins as a Laplace draw; one beyond so many scales, of which there is one in e^40, is drawn again
 with Python's integers."""
+WIDEST = LARGEST >> 7
+"""The largest scale of a vector: a draw beyond 63 bits, of which there is one in e^128, would end it."""
 
 
 def discrete_laplaces(size: int, scale: int | Fraction, source: RandomBytes = secrets.token_bytes) -> Integers:
-    """``size`` independent draws with P(x) proportional to exp(-|x| / scale). PrivacyError: a scale of 0 or less."""
+    """``size`` independent draws with P(x) proportional to exp(-|x| / scale).
+
+    Raises PrivacyError for a scale of 0 or less, or above 2^55.
+    """
     scale = _scale(scale)
+    _check_fits(scale)
     draws = np.zeros(size, np.int64)
     whole, part = scale.numerator, scale.denominator
     if max(whole, part) > LARGEST >> 12:
@@ -60,11 +66,12 @@ def discrete_laplaces(size: int, scale: int | Fraction, source: RandomBytes = se
 def discrete_gaussians(size: int, variance: int, source: RandomBytes = secrets.token_bytes) -> Integers:
     """``size`` independent draws with P(x) proportional to exp(-x^2 / (2 variance)) over the integers.
 
-    Raises PrivacyError for a variance below 1.
+    Raises PrivacyError for a variance below 1, or above 2^110.
     """
     _check_variance(variance)
     draws = np.zeros(size, np.int64)
     scale = math.isqrt(variance) + 1
+    _check_fits(scale)
     denominator = 2 * variance * scale * scale
     if (REACH * scale * scale) ** 2 > LARGEST:
         draws[:] = [discrete_gaussian(variance, source) for _ in range(size)]
@@ -187,6 +194,13 @@ def _scale(value: int | Fraction) -> Fraction:
     if value <= 0:
         raise PrivacyError(f"scale: found {value}, expected more than 0 units")
     return Fraction(value)
+
+
+def _check_fits(scale: int | Fraction) -> None:
+    if scale > WIDEST:
+        raise PrivacyError(
+            f"noise: found a scale of {float(scale):.3g} units, expected at most 2^55, whose draws are int64"
+        )
 
 
 def _check_variance(value: int) -> None:

@@ -46,9 +46,17 @@ def _follows(draws: Iterable[int], values: Any, weights: Any, number: int) -> No
 @pytest.mark.parametrize("size", [0, 1, 7])
 def test_of_any_size_and_any_spread(size: int) -> None:
     """Where fractions need more than 63 bits, too."""
-    for spread in (1, 2, 4837**2, 10**14, 1 << 61):
-        for draws in (discrete_laplaces(size, spread), discrete_gaussians(size, spread)):
+    for spread in (1, 2, 4837**2, 10**14, 1 << 55):
+        for draws in (discrete_laplaces(size, spread), discrete_gaussians(size, (spread - 1) ** 2 + 1)):
             assert (draws.shape, draws.dtype) == ((size,), np.int64)
+
+
+@pytest.mark.parametrize("size", [0, 7])
+def test_what_64_bits_may_not_hold_is_refused(size: int) -> None:
+    with pytest.raises(PrivacyError, match=r"noise: found a scale of 3.6e\+16 units, expected at most 2\^55"):
+        discrete_laplaces(size, (1 << 55) + 1)
+    with pytest.raises(PrivacyError, match=r"expected at most 2\^55"):
+        discrete_gaussians(size, 1 << 111)
 
 
 def test_every_word_gets_noise_of_the_plan() -> None:
