@@ -268,17 +268,20 @@ def _random_bundle(folder: Path, preset: str) -> Path:
 
 
 def _alternate(ways: Mapping[str, Callable[[Clip], Any]], clips: Sequence[Clip]) -> dict[str, float]:
-    """Seconds of audio in a second of CPU, each way over the clips; medians of runs. The ways take turns clip by clip,
-    so that a busy machine slows all of them."""
+    """Seconds of audio in a second of CPU, each way over the clips; medians of runs.
+
+    The ways take turns pass by pass, so that a busy machine slows all of them. Turns of a clip would measure whose
+    weights the way before has left in the cache: the encoder alone would follow itself, and a search another's network.
+    """
     seconds = sum(len(clip.samples) for clip in clips) / SAMPLE_RATE
     runs = []
     for _ in range(RUNS + 1):
-        took = dict.fromkeys(ways, 0.0)
-        for clip in clips:
-            for name, way in ways.items():
-                begin = process_time()
+        took = {}
+        for name, way in ways.items():
+            begin = process_time()
+            for clip in clips:
                 way(clip)
-                took[name] += process_time() - begin
+            took[name] = process_time() - begin
         runs.append(took)
     return {name: seconds / median(took[name] for took in runs[1:]) for name in ways}  # the first one warms up
 
