@@ -98,7 +98,7 @@ def test_a_pass_is_freed_when_it_is_over(kind: str, way: type) -> None:
     gc.disable()
     try:
         sent(way, task, held, LocalWork(kind="steps", batch=3), None)
-        assert not any(isinstance(each, Tape) for each in gc.get_objects())
+        assert not any(type(each) is Tape for each in gc.get_objects())
     finally:
         gc.enable()
 
