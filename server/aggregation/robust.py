@@ -86,7 +86,7 @@ def robust_mean(spool: Spool, mode: Robust, trimmed: float = 0.2) -> dict[str, N
     nobody does, nothing is lost. (FLTrust, Cao et al. 2021, leaves out who points away from a delta that the server
     trusts; here the other devices are what is trusted.)
 
-    Both scale deltas down to the median of their L2 norms (a norm bound as in Sun et al. 2019 that needs no tuning), so
+    The last two bound deltas to the median of their L2 norms (a bound as in Sun et al. 2019 that needs no tuning), so
     that less than half of the devices cannot make the result longer than an honest delta; in ``cosine``, an attacker
     that does not point away counts by its share. Shares are rounded up to whole devices; of K devices at most
     (K - 1) / 2 are dropped, and Krum's proof wants them below (K - 2) / 2.
