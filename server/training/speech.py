@@ -6,6 +6,7 @@ coming shards while the loop trains on the present ones.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -20,7 +21,7 @@ import soxr
 from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features.logmel import logmel
 from server.corpora import grammar
-from server.corpora.acoustics import GENTLE, STRONG, Ranges, augment, pad
+from server.corpora.acoustics import GENTLE, STRONG, Ranges, apply_scene, augment, coloured_noise, draw_scene, pad
 from server.corpora.fsdd import DIGITS
 from server.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
 from server.corpora.voices import Voice, draw_voice, speak
@@ -70,6 +71,8 @@ class Mixture:
     are joined to strings of up to eight of one speaker, and take ``joined`` of the real share.
     narrow: share of utterances that go through 8 kHz. scenes: rooms and microphones of made utterances. voices: who
     speaks them; none stands for any voice of the base set.
+    waiting: share of utterances with up to 2.5 s of the room before and after the speech; quiet: share of all that hold
+    none, and no text, so that a model learns to hear nothing in silence and noise.
     """
 
     sentences: tuple[str, ...] = ()
@@ -81,6 +84,8 @@ class Mixture:
     narrow: float = 0.25
     scenes: Ranges = STRONG
     voices: tuple[Voice, ...] = ()
+    waiting: float = 0.0
+    quiet: float = 0.0
 
     def __post_init__(self) -> None:
         if sum(self.intents.values()) + self.sentences_share > 1.0:
@@ -129,14 +134,15 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
     for _ in range(strings):
         speaker = sorted(words)[generator.integers(len(words))]
         waveform, text = join(words[speaker], int(generator.integers(1, 9)), generator)
-        waveform = augment(waveform, generator, REAL)
+        waveform = augment(waveform, generator, _waiting(REAL, mixture, generator))
         examples.append(_finish(waveform, text, words[speaker][0].source, generator, mixture.narrow))
     rounds = -(-(real - strings) // max(1, len(phrases)))
     order = [int(index) for _ in range(rounds) for index in generator.permutation(len(phrases))]
     for position in order[: real - strings]:
         recording = phrases[position]
-        waveform = augment(trim(recording.waveform, generator), generator, REAL)
+        waveform = augment(trim(recording.waveform, generator), generator, _waiting(REAL, mixture, generator))
         examples.append(_finish(waveform, recording.text, recording.source, generator, mixture.narrow / 2))
+    examples += [_quiet(mixture, generator) for _ in range(round(count * mixture.quiet))]
     while len(examples) < count:
         text = sentence(mixture, generator)
         voice = _voice(mixture, generator)
@@ -144,7 +150,7 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
             voice = replace(voice, word_gap=int(generator.integers(2, 12)))
         apart = generator.random() < (0.5 if set(text.split()) <= set(DIGITS) else 0.03)
         spoken = _word_by_word(text, voice, generator) if apart else speak(text, voice)
-        waveform = augment(spoken, generator, mixture.scenes)
+        waveform = augment(spoken, generator, _waiting(mixture.scenes, mixture, generator))
         examples.append(_finish(waveform, text, "made", generator, mixture.narrow))
     return examples
 
@@ -160,6 +166,28 @@ def _easy(mixture: Mixture, generator: np.random.Generator) -> Example:
     text = " ".join(words[start : start + int(generator.integers(1, 4))])
     waveform = augment(speak(text, _voice(mixture, generator)), generator, _CLEAR)
     return Example(logmel(waveform).astype(np.float16), text, "made")
+
+
+def _waiting(scenes: Ranges, mixture: Mixture, generator: np.random.Generator) -> Ranges:
+    """The scenes as they are, or with a long wait around the speech, which may be as quiet as a muted microphone."""
+    if mixture.waiting == 0.0 or generator.random() >= mixture.waiting:
+        return scenes
+    return replace(scenes, noise=scenes.noise / 2, edges_seconds=(0.0, 2.5), floor_db=(-140.0, -60.0))
+
+
+def _quiet(mixture: Mixture, generator: np.random.Generator) -> Example:
+    """0.4 to 5 s in which nobody speaks: digital silence, or a room and a microphone, with clicks or without."""
+    length = int(generator.uniform(0.4, 5.0) * SAMPLE_RATE)
+    waveform = np.zeros(length, np.float32)
+    if generator.random() < 0.85:
+        colour, sway = generator.uniform(0.0, 2.0), generator.uniform(0.0, 0.8)
+        noise = coloured_noise(length, float(colour), float(sway), generator)
+        level = 10 ** (generator.uniform(-80.0, -22.0) / 20)
+        clicks = np.zeros(length)
+        clicks[generator.integers(0, length, generator.integers(0, 4))] = generator.uniform(-8.0, 8.0)
+        scene = replace(draw_scene(generator, mixture.scenes), gain_db=20 * math.log10(level), edges=(0.0, 0.0))
+        waveform = apply_scene((noise + clicks).astype(np.float32), replace(scene, speed=1.0), generator)
+    return _finish(waveform, "", "made", generator, mixture.narrow)
 
 
 def _voice(mixture: Mixture, generator: np.random.Generator) -> Voice:
@@ -200,7 +228,7 @@ def trim(waveform: Waveform, generator: np.random.Generator, margin: float = 0.1
 
 
 def _finish(waveform: Waveform, text: str, source: str, generator: np.random.Generator, narrow: float) -> Example:
-    """Through 8 kHz sometimes, quiet at the end always (the last words need time to come out), then features."""
+    """Through 8 kHz sometimes, quiet at the end often (the last words need time to come out), then features."""
     if generator.random() < narrow:
         waveform = soxr.resample(soxr.resample(waveform, SAMPLE_RATE, 8_000), 8_000, SAMPLE_RATE).astype(np.float32)
     if generator.random() < 0.5:

@@ -62,7 +62,8 @@ class ShardSampler(Sampler[Batch]):
         return batches(lengths, budget, recipe.batch, np.random.default_rng([recipe.seed, epoch]))
 
     def load(self, epoch: int, chosen: Sequence[int]) -> Batch | None:
-        """Utterances that are too short for their tokens, or have letters that the pieces lack, are left out."""
+        """Utterances that are too short for their tokens, or have letters that the pieces lack, are left out; those in
+        which nothing is said have no tokens."""
         subsampling = self.recipe.architecture.subsampling_factor
         items = []
         for number in chosen:
@@ -70,7 +71,8 @@ class ShardSampler(Sampler[Batch]):
             tokens = self.tokenizer.encode(example.text)
             features = self.change(example, np.random.default_rng([self.recipe.seed, epoch, number]))
             repeats = sum(a == b for a, b in pairwise(tokens))
-            if tokens and BLANK not in tokens and features.shape[0] // subsampling > len(tokens) + repeats:
+            known = BLANK not in tokens and bool(tokens) == bool(example.text)
+            if known and features.shape[0] // subsampling > len(tokens) + repeats:
                 items.append((features, tokens))
         return collate(items, subsampling) if items else None
 

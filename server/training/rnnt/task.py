@@ -57,7 +57,7 @@ class RnntTask(Task[Batch]):
         if not self.begun and progress < recipe.flat_share:
             total, count = learner.flat_loss(hidden, batch, self.letters)
             return Loss(total, count, {"flat": float(total.detach())})
-        tokens = float(batch.lengths.sum())
+        tokens = max(1.0, float(batch.lengths.sum()))
         losses: dict[str, Tensor] = {}
         if self.transducer:
             dtype = torch.bfloat16 if recipe.bfloat16 else torch.float32

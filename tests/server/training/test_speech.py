@@ -53,6 +53,20 @@ def test_made_sentences_are_of_the_base_split() -> None:
     assert all(grammar.split_of(text) == "base" for text in drawn if text != "hello there")
 
 
+def test_a_share_of_a_shard_is_quiet_and_has_no_text() -> None:
+    examples = make_shard(Mixture(quiet=0.5), 4, 1, 20)
+    nobody = [example for example in examples if example.text == ""]
+    assert len(nobody) == 10
+    assert {example.source for example in nobody} == {"made"}
+    assert all(40 <= len(example.features) <= 542 and np.isfinite(example.features).all() for example in nobody)
+    assert all(example.text for example in make_shard(Mixture(quiet=0.5), 4, 0, 20)), "the easy shard is all words"
+
+
+def test_speakers_may_be_waited_for() -> None:
+    usual, waiting = (make_shard(Mixture(waiting=share), 4, 1, 12) for share in (0.0, 1.0))
+    assert sum(len(e.features) for e in waiting) > 1.3 * sum(len(e.features) for e in usual)
+
+
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_mixture_may_name_its_voices(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     voices = (Voice("en-us", "Alex"), Voice("en-gb", "f1"))
