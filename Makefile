@@ -63,7 +63,7 @@ wheels: $(VENV)/.ready ## Build both wheels into dist/
 	@ls dist
 
 clean: ## Remove what these targets made
-	rm -rf $(VENV) $(DEMO_VENV) build dist runs device_sdk/decoding/compiled .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO_VENV) build dist runs device_sdk/decoding/compiled device_sdk/runtimes/steps/compiled .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(DEMO_VENV)/.ready: $(PROJECTS)
 	@$(call environment,$(DEMO_VENV))

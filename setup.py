@@ -1,6 +1,7 @@
-"""Compiles the loops of the beam search with mypyc; all else of the project is in pyproject.toml.
+"""Compiles the loops of the beam search with mypyc, and the steps of small networks; all else is in pyproject.toml.
 
-Without a C compiler or mypy, or with ``IDIOLECT_COMPILED=0``, the same modules run as the Python they are.
+Without a C compiler or mypy, or with ``IDIOLECT_COMPILED=0``, the same modules run as the Python they are, the steps as
+graphs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ compilation = runpy.run_path(str(SOURCES / "compilation.py"))
 FOLDER, GROUP, MODULES, STAMP, SWITCH = (
     compilation[name] for name in ("FOLDER", "GROUP", "MODULES", "STAMP", "SWITCH")
 )
+STEPS = "device_sdk.runtimes.steps"
+STEPS_SOURCES = Path(*STEPS.split("."))
+steps = runpy.run_path(str(STEPS_SOURCES / "sources.py"))
 
 
 class CompileSearch(build_ext):
@@ -35,17 +39,20 @@ class CompileSearch(build_ext):
             super().run()
         except (Exception, SystemExit) as error:  # mypy exits
             print(f"the search is not compiled, and runs as Python: {type(error).__name__}: {error}")
-            for folder in (self.built(), SOURCES / FOLDER):
-                shutil.rmtree(folder, ignore_errors=True)
+            for sources in (SOURCES, STEPS_SOURCES):
+                for folder in (self.built(sources), sources / FOLDER):
+                    shutil.rmtree(folder, ignore_errors=True)
             self.extensions = []
 
     def build_extensions(self) -> None:
         super().build_extensions()
-        (self.built() / STAMP).write_text(compilation["digest"](SOURCES), "ascii")
+        (self.built(SOURCES) / STAMP).write_text(compilation["digest"](SOURCES), "ascii")
 
     def copy_extensions_to_source(self) -> None:
-        shutil.rmtree(SOURCES / FOLDER, ignore_errors=True)
-        shutil.copytree(self.built(), SOURCES / FOLDER)
+        for sources in (SOURCES, STEPS_SOURCES):
+            shutil.rmtree(sources / FOLDER, ignore_errors=True)
+            if self.built(sources).is_dir():  # the steps are optional
+                shutil.copytree(self.built(sources), sources / FOLDER)
 
     def generated(self) -> list[Extension]:
         """C of every module, and of what they share."""
@@ -59,10 +66,21 @@ class CompileSearch(build_ext):
         if self.compiler is None or "msvc" not in str(self.compiler):
             for extension in extensions:  # sums must not depend on who compiled them
                 extension.extra_compile_args.append("-ffp-contract=off")
-        return extensions
+        return [*extensions, self.steps()]
 
-    def built(self) -> Path:
-        return Path(self.build_lib) / SOURCES / FOLDER
+    def steps(self) -> Extension:
+        """Steps of small networks, see device_sdk/runtimes/steps/__init__.py."""
+        return Extension(
+            f"{STEPS}.native",
+            [str(STEPS_SOURCES / "native.c")],
+            depends=[str(STEPS_SOURCES / name) for name in steps["SOURCES"]],
+            define_macros=[("SOURCES", f'"{steps["digest"](STEPS_SOURCES)}"')],
+            extra_compile_args=["-O3"] if os.name == "posix" else [],
+            optional=True,
+        )
+
+    def built(self, sources: Path) -> Path:
+        return Path(self.build_lib) / sources / FOLDER
 
     def get_ext_filename(self, fullname: str) -> str:
         path = Path(super().get_ext_filename(fullname))

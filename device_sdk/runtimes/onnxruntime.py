@@ -18,6 +18,7 @@ from device_sdk.bundle.quantised import COARSE_LEVELS, LEVELS, QUANTISED_FILE, l
 from device_sdk.bundle.weights import PACKED_FILE, architecture_digest
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.runtimes.protocol import RecurrentState
+from device_sdk.runtimes.steps import Steps
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -147,13 +148,16 @@ class OnnxTransducer:
         self._architecture = bundle.architecture
         self._packed = bundle.packed
         self._quantised = None
+        made = None
         if precision == "int8":
             levels = LEVELS if exact_products(bundle) else COARSE_LEVELS
             self._quantised = quantise(bundle.architecture, bundle.weights, levels)
+            made = layout(bundle.architecture), self._quantised
         self._encoder = self._open(bundle.file(f"encoder{suffix}.onnx"), threads, 3)
         self._predictor = self._open(bundle.file(f"predictor{suffix}.onnx"), threads, 3)
         self._joiner = self._open(bundle.file(f"joiner{suffix}.onnx"), threads, 1)
         self._joined_rank = self._joiner.rank
+        self._steps = Steps.begin(bundle.architecture, bundle.weights, made)
         self._begun: dict[int, tuple[Float, RecurrentState]] = {}
 
     @property
@@ -179,6 +183,8 @@ class OnnxTransducer:
             if len(tokens) == 1:
                 return self._predict_first(int(tokens[0]))
             state = _zeros(self._architecture.predictor_layers, len(tokens), self._architecture.predictor_size)
+        if self._steps is not None:
+            return self._steps.predict(tokens, state)
         predicted, h, c = self._predictor.run({"tokens": tokens, "h": state.h, "c": state.c})
         return predicted, RecurrentState(h, c)
 
@@ -195,6 +201,8 @@ class OnnxTransducer:
         return known
 
     def join(self, encoded: Float, predicted: Float) -> Float:
+        if self._steps is not None and len(encoded) == 1 == predicted.shape[-2] and encoded.ndim == 3:
+            return self._steps.join(encoded[0], predicted[:, 0])
         if self._joined_rank != 3 or encoded.ndim != 3:
             return self._join_rows(encoded, predicted)
         log_probs: Float = self._joiner.run({"encoded": encoded, "predicted": predicted})[0]

@@ -11,7 +11,7 @@ import pytest
 
 from device_sdk import Bundle, ConfigurationError, Corrected, Device, DeviceSettings, LearningSettings, StateError
 from device_sdk.checkin.outbox import Outgoing, discard, keep, one_by_one
-from device_sdk.consent import STREAMS, Consent, from_bytes, to_bytes
+from device_sdk.consent import STREAMS, Consent, Stream, from_bytes, to_bytes
 from device_sdk.learning import StepSettings
 from device_sdk.state import Store
 from tests.signals import noise
@@ -33,7 +33,12 @@ def taught(device: Device, seed: int = 1) -> None:
 
 
 def test_nothing_leaves_a_new_device() -> None:
-    assert Consent() == Consent(counting=True, learning=True, marginals=False, deltas=False)
+    assert Consent() == Consent(counting=True, learning=True, marginals=False, deltas=False, words=False)
+
+
+def test_a_consent_that_is_older_than_a_stream_does_not_agree_to_it() -> None:
+    stored = b'{"counting": true, "learning": true, "marginals": true, "deltas": true}'
+    assert from_bytes(stored) == Consent(marginals=True, deltas=True)
 
 
 def test_every_consent_is_stored_as_it_is() -> None:
@@ -128,6 +133,53 @@ def test_withdrawing_marginals_takes_back_what_is_due(device: Device) -> None:
     device.agree("marginals")
     device.feedback(heard.utterance_id, Corrected("turn on the light"))
     assert device._knowledge.cache.pending.sum() == 0.0, "what was withdrawn stays withdrawn"
+
+
+def test_words_are_noted_from_the_consent_on_and_gone_with_it(device: Device) -> None:
+    before = device.recognise(noise(9600, 1))
+    device.feedback(before.utterance_id, Corrected("turn on the lungo"))
+    device.agree("words")
+    device.feedback(before.utterance_id, Corrected("turn on the cortado"))  # late, of an utterance before the consent
+    assert device._knowledge.given == {}
+    after = device.recognise(noise(9600, 2))
+    device.feedback(after.utterance_id, Corrected("stop the babyccino"))
+    device.feedback(after.utterance_id, Corrected("stop the zugzwang"))
+    assert device._knowledge.given == {"zugzwang": 1}
+    device.withdraw("words")
+    assert device._knowledge.given == {}
+    assert device._store.get("counts", "given") is None
+    device.agree("words")
+    device.feedback(after.utterance_id, Corrected("stop the zugzwang at once"))
+    assert device._knowledge.given == {}, "what was withdrawn stays withdrawn"
+
+
+@pytest.mark.parametrize("others", [("counting",), ("learning",), ("counting", "learning")])
+def test_words_need_no_other_consent(device: Device, others: tuple[Stream, ...]) -> None:
+    device.withdraw(*others)
+    device.agree("words")
+    device.feedback(device.recognise(noise(9600, 1)).utterance_id, Corrected("stop the zugzwang"))
+    assert device._knowledge.given == {"zugzwang": 1}
+
+
+def test_words_that_an_app_does_not_share_are_not_noted(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(share_words=False)) as device:
+        device.agree("words")
+        device.feedback(device.recognise(noise(9600, 1)).utterance_id, Corrected("stop the zugzwang"))
+        assert device._knowledge.given == {}
+        assert "never sent but for" in device.learned().describe()[1]
+
+
+def test_words_given_outlive_the_process_and_are_forgotten(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
+        device.agree("words")
+        device.feedback(device.recognise(noise(9600, 1)).utterance_id, Corrected("stop the zugzwang"))
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
+        assert device._knowledge.given == {"zugzwang": 1}
+        device.forget()
+        assert device._knowledge.given == {}
+        assert device._store.names("counts") == []
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
+        assert device._knowledge.given == {}
 
 
 def test_without_counting_nothing_is_counted(device: Device) -> None:

@@ -22,8 +22,9 @@ from safetensors.numpy import load
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.aggregation import Participation
+from device_sdk.privacy.new_words import is_word
 from device_sdk.state.schema import COLUMNS, FILES, META, TABLES, record_of
-from device_sdk.wire.messages import MarginalReport
+from device_sdk.wire.messages import MarginalReport, WordReport
 
 __all__ = ["findings"]
 
@@ -132,6 +133,8 @@ def _counts(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     if table == "marginals":
         return len(plain) == 8 * len(bundle.words)
     fields = json.loads(plain)
+    if name == "given":
+        return _given(plain, bundle)
     if name == "ngrams":
         kept = fields["ngrams"]
         known = {"<s>", *bundle.words.words}
@@ -160,6 +163,15 @@ def _counts(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     )
 
 
+def _given(plain: bytes, bundle: Bundle) -> bool:
+    """Words outside the public list, each with how often, and not in the order they were given."""
+    counts = json.loads(plain)
+    return list(counts) == sorted(counts) and all(
+        is_word(word) and word not in bundle.words and isinstance(count, int) and count > 0
+        for word, count in counts.items()
+    )
+
+
 def _weights(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     shapes = bundle.architecture.parameter_shapes() | bundle.architecture.constant_shapes()
     arrays = load(plain)
@@ -185,6 +197,9 @@ def _outbox(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     body, restore = plain[start : start + head["body"]], plain[start + head["body"] :]
     if head["kind"] == "deltas":
         return restore == b"" and set(json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])) > {"__metadata__"}
+    if head["kind"] == "words":
+        report = WordReport.model_validate_json(body)
+        return report.report_id == name and set(report.words) <= set(json.loads(restore)) and _given(restore, bundle)
     return (
         set(head) == {"server", "kind", "round_id", "body"}
         and MarginalReport.model_validate_json(body).report_id == name

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings
-from device_sdk.checkin import aggregation, exchange, identity
+from device_sdk.checkin import aggregation, exchange, identity, naming
 from device_sdk.state import Store, records
 from device_sdk.state.schema import RECORDS, TABLES, record_of
-from device_sdk.wire.messages import MarginalPlan, RoundOffer
+from device_sdk.wire.messages import MarginalPlan, RoundOffer, WordPlan
 from tests.device_sdk.state.audit import findings
 from tests.signals import noise
 
@@ -36,7 +36,7 @@ def test_declarations_belong_to_tables_and_do_not_overlap() -> None:
 def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
     """A device hears, learns, and has a report waiting; ``look`` is called before it closes."""
     with Device.open(folder, KEY, bundle, SETTINGS) as device:
-        device.agree("marginals", "deltas")
+        device.agree("marginals", "deltas", "words")
         for seed in range(3):
             result = device.recognise(noise(9_600, seed))
             device.feedback(result.utterance_id, Corrected("turn on the borborygmus"))
@@ -46,6 +46,7 @@ def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
         plan = MarginalPlan(epsilon=1.0)
         offer = RoundOffer(round_id="r1", model_version=bundle.version, marginals=plan, closes_in_seconds=60.0)
         with store.transaction():
+            naming.enqueue_words(store, who, offer, WordPlan(), knowledge.given, 5, bundle.words.digest)
             knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
         shares = MarginalPlan(trust="distributed", mechanism="discrete_gaussian", minimum_survivors=2)
         aggregation._join(who, knowledge, "r2", shares)
@@ -74,7 +75,14 @@ def test_a_real_session_leaves_what_is_declared(tmp_path: Path, tiny_bundle: Bun
     assert findings(folder, KEY, tiny_bundle) == []
     store = Store(folder, KEY)
     held = {f"{table}/{name}" for table in TABLES for name in store.names(table) if table != "outbox"}
-    assert {"counts/cache", "marginals/global", "weights/local", "weights/teacher", "settings/local"} <= held
+    assert {
+        "counts/cache",
+        "counts/given",
+        "marginals/global",
+        "weights/local",
+        "weights/teacher",
+        "settings/local",
+    } <= held
     assert store.names("outbox") and store.names("identity")
     store.erase()
     store.close()
@@ -142,6 +150,9 @@ CACHE = {"format": 1, "words_digest": "d", "listed": {}, "unlisted": {}, "uttera
         (_sealed("counts", "cache", json.dumps(CACHE | {"unlisted": {"zoo": 1.0, "ant": 1.0}}).encode()),
          "counts/cache"),
         (_sealed("counts", "cache", json.dumps(CACHE | {"unlisted": {"ant zoo": 1.0}}).encode()), "counts/cache"),
+        (_sealed("counts", "given", b'{"zoo": 1, "ant": 1}'), "counts/given"),
+        (_sealed("counts", "given", b'{"ant zoo": 1}'), "counts/given"),
+        (_sealed("counts", "given", b'{"light": 1}'), "counts/given"),
         (_sealed("weights", "local", b"features"), "weights/local"),
         (_sealed("outbox", "a" * 32, b"\0\0\0\2{}said"), "outbox/aaaa"),
         (_sealed("identity", "b" * 16, b'{"name": "of the user"}'), "identity/bbbb"),

@@ -1,0 +1,144 @@
+"""Prediction and joint of small transducers as native code, where an install compiled it for a processor that is quick.
+
+A search runs these two some sixteen times for a second of speech, on a few rows each: a graph's products take a few
+microseconds then, and starting it takes ten times as long. One function of C (``native.c``) has neither. It gives what
+the graphs give, but for rounding; where it cannot run, they do.
+
+V: pieces; P: state; J: joiner size; B: hypotheses; K: frames.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.quantised import Matrix
+from device_sdk.runtimes.protocol import RecurrentState
+from device_sdk.runtimes.steps.sources import digest
+
+__all__ = ["FOLDER", "SWITCH", "Steps", "native_module"]
+
+FOLDER, SWITCH = "compiled", "IDIOLECT_COMPILED"
+"""As of the search (device_sdk.decoding.compilation)."""
+
+_BLOCK = 64  # columns that lie together
+_MOST = 1_024  # columns of a state, of the joint and of the pieces
+
+Float = NDArray[np.float32]
+
+
+def native_module() -> Any:
+    """The native module of exactly these sources, where an install made one and it is not switched off; else None."""
+    if os.environ.get(SWITCH, "1") == "0":
+        return None
+    try:
+        native = import_module(f"{__name__}.{FOLDER}.native")
+        return native if digest(Path(__file__).parent) == native.SOURCES else None
+    except (ImportError, OSError, AttributeError):
+        return None
+
+
+class Steps:
+    """Owns a transducer's matrices, laid out as the products read them. Safe to share between threads."""
+
+    def __init__(
+        self,
+        native: Any,
+        architecture: Architecture,
+        weights: Mapping[str, Float],
+        made: tuple[Mapping[str, Matrix], bytes] | None = None,
+    ) -> None:
+        """weights: of the bundle. made: (slots, buffer), int8 weights and where they lie, for products of bytes.
+
+        Raises ValueError for sizes or a processor that ``native`` is not for; see :meth:`begin`.
+        """
+        self._sizes = architecture
+        table = weights["predictor.embedding"] @ weights["predictor.0.W"].T + weights["predictor.0.B"]
+        named = (
+            ("predictor.0.R", None),
+            ("joiner.predictor.weight", None),
+            ("joiner.output.weight", "joiner.output.bias"),
+        )
+        matrices = [
+            _matrix(weights[name], None if bias is None else weights[bias])
+            if made is None
+            else _byte_matrix(*made, name, None if bias is None else weights[bias])
+            for name, bias in named
+        ]
+        sizes = architecture.predictor_size, architecture.joiner_size, architecture.pieces
+        self._network = native.Network(*sizes, made is not None, np.ascontiguousarray(table, np.float32), *matrices)
+
+    @classmethod
+    def begin(
+        cls,
+        architecture: Architecture,
+        weights: Mapping[str, Float],
+        made: tuple[Mapping[str, Matrix], bytes] | None = None,
+    ) -> Steps | None:
+        """The steps of a transducer, None where its graphs have to do: one whose products are what takes the time, with
+        several layers or sizes beyond a thousand, and wherever there is no native code for this processor."""
+        a = architecture
+        sizes = a.predictor_size, a.joiner_size, a.pieces
+        if a.predictor_layers != 1 or any(size % 16 or not 16 <= size <= _MOST for size in sizes):
+            return None
+        native = native_module()
+        level: int = 0 if native is None else native.LEVEL
+        if level < (1 if made is None else 2):
+            return None
+        return cls(native, architecture, weights, made)
+
+    def predict(self, tokens: NDArray[np.int64], state: RecurrentState) -> tuple[Float, RecurrentState]:
+        """As :meth:`device_sdk.runtimes.protocol.Transducer.predict`. Raises IndexError for what is no token."""
+        count, (h, c) = len(tokens), state
+        predicted = np.empty((count, self._sizes.joiner_size), np.float32)
+        next_h, next_c = np.empty_like(h, order="C"), np.empty_like(h, order="C")
+        contiguous = np.ascontiguousarray
+        self._network.predict(contiguous(tokens), contiguous(h), contiguous(c), predicted, next_h, next_c)
+        return predicted, RecurrentState(next_h, next_c)
+
+    def join(self, encoded: Float, predicted: Float) -> Float:
+        """Every prefix with every frame. encoded: [K, J]; predicted: [B, J]. Returns log-probabilities [B, K, V]."""
+        frames, prefixes = len(encoded), len(predicted)
+        log_probs = np.empty((prefixes, frames, self._sizes.pieces), np.float32)
+        contiguous = np.ascontiguousarray
+        self._network.join(prefixes, frames, contiguous(encoded), contiguous(predicted), log_probs)
+        return log_probs
+
+
+def _matrix(weight: Float, bias: Float | None) -> tuple[Any, ...]:
+    """[N, K] as (blocks of 64 columns [N / 64, K, 64], bias), with zeros up to a whole block."""
+    rows, depth = weight.shape
+    columns = -(-rows // _BLOCK) * _BLOCK
+    padded = np.zeros((columns, depth), np.float32)
+    padded[:rows] = weight
+    return np.ascontiguousarray(padded.reshape(-1, _BLOCK, depth).transpose(0, 2, 1)), _filled(bias, rows, columns)
+
+
+def _byte_matrix(slots: Mapping[str, Matrix], buffer: bytes, name: str, bias: Float | None) -> tuple[Any, ...]:
+    """A quantised matrix as (blocks of 64 columns [N / 64, K / 4, 64, 4], bias, scales, zeros).
+
+    zeros: what the sums have too much because inputs stand for x as 127 x + 128; scales: of the sums, without the 127.
+    """
+    slot = slots[name]
+    depth, rows = slot.shape
+    columns = -(-rows // _BLOCK) * _BLOCK
+    padded = np.zeros((depth, columns), np.int8)
+    padded[:, :rows] = np.frombuffer(buffer, np.int8, depth * rows, slot.values).reshape(slot.shape)
+    blocks = padded.reshape(depth // 4, 4, -1, _BLOCK).transpose(2, 0, 3, 1)
+    scales = _filled(np.frombuffer(buffer, np.float32, slot.scales, slot.scale) / np.float32(127.0), rows, columns)
+    zeros = 128 * padded.sum(axis=0, dtype=np.int32)
+    return np.ascontiguousarray(blocks), _filled(bias, rows, columns), scales, zeros
+
+
+def _filled(values: Float | None, count: int, size: int) -> Float:
+    found = np.zeros(size, np.float32)
+    if values is not None:
+        found[:count] = values
+    return found

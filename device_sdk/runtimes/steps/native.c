@@ -1,0 +1,220 @@
+/* One step of the prediction network, and the joint, of small transducers: what device_sdk/runtimes/steps/__init__.py
+   calls, and explains. Sizes are checked there; here only that no buffer is too short. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define SUPPORTED 1
+#include <immintrin.h>
+#endif
+
+enum { TILE = 4, BLOCK = 64, MOST = 1024, BUFFERS = 13 };
+
+/* values: float32, or bytes where there are scales; zeros: what a product of bytes has too much, scales: of its sums. */
+typedef struct {
+    const void *values;
+    const int *zeros;
+    const float *scales, *bias;
+    long depth, columns;
+} Matrix;
+
+/* table: [pieces, 4 state], what the gates of a token begin with. */
+typedef struct {
+    PyObject_HEAD
+    Py_buffer held[BUFFERS];
+    int buffers, bytes;
+    long state, joint, pieces;
+    const float *table;
+    Matrix recurrent, projection, output;
+} Network;
+
+#ifdef SUPPORTED
+#pragma GCC diagnostic ignored "-Wpsabi" /* vectors are only ever given to functions that are part of their caller */
+typedef float v16f __attribute__((vector_size(64)));
+typedef float v16fu __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int v16i __attribute__((vector_size(64)));
+typedef int v16iu __attribute__((vector_size(64), aligned(4), may_alias));
+typedef unsigned char v16b __attribute__((vector_size(16), aligned(1), may_alias));
+
+#define ROUND 12582912.0f /* 1.5 * 2^23: adding it rounds a float to a whole number, which its lowest bits then hold */
+#define load(from) ((v16f) * (const v16fu *)(from))
+#define choose(which, yes, no) ((v16f)(((which) & (v16i)(yes)) | (~(which) & (v16i)(no))))
+#define store(to, value) (*(v16fu *)(to) = (value))
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")
+#define NAME(function) function##_avx512
+#define COLUMNS 4
+#define BYTES
+#include "kernels.h"
+#undef NAME
+#undef COLUMNS
+#undef BYTES
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define NAME(function) function##_avx2
+#define COLUMNS 1
+#include "kernels.h"
+#undef NAME
+#undef COLUMNS
+#pragma GCC pop_options
+#endif
+
+/* 2 where bytes are multiplied, 1 where float32 alone is quick, 0 where neither is. */
+static int level(void) {
+#ifdef SUPPORTED
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
+        return 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+    return 0;
+}
+
+static void release(Py_buffer *held, int count) {
+    while (count > 0) PyBuffer_Release(&held[--count]);
+}
+
+/* The buffers of arguments, those from `writable` on to be written to, of at least as many bytes as `sizes`. */
+static int take(PyObject *const *arguments, int count, int writable, const long *sizes, Py_buffer *held) {
+    for (int at = 0; at < count; at++) {
+        if (PyObject_GetBuffer(arguments[at], &held[at], at < writable ? PyBUF_SIMPLE : PyBUF_WRITABLE)) {
+            release(held, at);
+            return -1;
+        }
+        if (held[at].len < sizes[at]) {
+            PyErr_Format(PyExc_ValueError, "buffer %d: %zd bytes, expected %ld", at, held[at].len, sizes[at]);
+            release(held, at + 1);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static void network_free(PyObject *self) {
+    Network *n = (Network *)self;
+    release(n->held, n->buffers);
+    PyTypeObject *type = Py_TYPE(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Network(state, joint, pieces, bytes, table, and of each matrix its values, bias and, of bytes, scales and zeros) */
+static PyObject *network_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(named)) {
+    long state, joint, pieces;
+    int bytes;
+    PyObject *table, *rest[3];
+    if (!PyArg_ParseTuple(arguments, "lllpOO!O!O!", &state, &joint, &pieces, &bytes, &table, &PyTuple_Type, &rest[0],
+                          &PyTuple_Type, &rest[1], &PyTuple_Type, &rest[2]))
+        return NULL;
+    if (state < 16 || joint < 16 || pieces < 16 || state > MOST || joint > MOST || pieces > MOST ||
+        (state | joint | pieces) % 16) {
+        PyErr_SetString(PyExc_ValueError, "sizes: expected multiples of 16, at most 1024");
+        return NULL;
+    }
+    if (level() < 1 + bytes) {
+        PyErr_SetString(PyExc_ValueError, "this processor has no quick products of that kind");
+        return NULL;
+    }
+    Network *n = (Network *)type->tp_alloc(type, 0);
+    if (n == NULL) return NULL;
+    n->state = state, n->joint = joint, n->pieces = pieces, n->bytes = bytes;
+    long wide[3] = {4 * state, joint, pieces}, deep[3] = {state, state, joint}, size = pieces * 4 * state * 4;
+    Matrix *matrices[3] = {&n->recurrent, &n->projection, &n->output};
+    if (take(&table, 1, 1, &size, n->held)) goto failed;
+    n->table = n->held[n->buffers++].buf;
+    for (int at = 0; at < 3; at++) {
+        Matrix *m = matrices[at];
+        int count = bytes ? 4 : 2;
+        m->depth = deep[at], m->columns = (wide[at] + BLOCK - 1) / BLOCK * BLOCK;
+        if (PyTuple_Size(rest[at]) != count) {
+            PyErr_SetString(PyExc_ValueError, "matrix: expected values and bias, and of bytes scales and zeros");
+            goto failed;
+        }
+        PyObject *given[4];
+        long sizes[4] = {m->depth * m->columns * (bytes ? 1 : 4), 4 * m->columns, 4 * m->columns, 4 * m->columns};
+        for (int part = 0; part < count; part++) given[part] = PyTuple_GetItem(rest[at], part);
+        if (take(given, count, count, sizes, n->held + n->buffers)) goto failed;
+        Py_buffer *held = n->held + n->buffers;
+        n->buffers += count;
+        m->values = held[0].buf, m->bias = held[1].buf;
+        if (bytes) m->scales = held[2].buf, m->zeros = held[3].buf;
+    }
+    return (PyObject *)n;
+failed:
+    Py_DECREF(n);
+    return NULL;
+}
+
+/* predict(tokens, h, c, predicted, h_next, c_next): writes the last three */
+static PyObject *network_predict(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
+#ifdef SUPPORTED
+    Network *n = (Network *)self;
+    Py_buffer held[6];
+    if (count != 6) return PyErr_Format(PyExc_TypeError, "predict: %zd arguments, expected 6", count);
+    Py_ssize_t rows = PyObject_Size(arguments[0]);
+    if (rows < 0) return NULL;
+    long states = rows * n->state * 4;
+    long sizes[6] = {rows * 8, states, states, rows * n->joint * 4, states, states};
+    if (take(arguments, 6, 3, sizes, held)) return NULL;
+    const long long *tokens = held[0].buf;
+    for (Py_ssize_t row = 0; row < rows; row++)
+        if (tokens[row] < 0 || tokens[row] >= n->pieces) {
+            PyErr_Format(PyExc_IndexError, "token %lld: expected 0 to %ld", tokens[row], n->pieces - 1);
+            release(held, 6);
+            return NULL;
+        }
+    Py_BEGIN_ALLOW_THREADS
+    (level() == 2 ? predict_avx512 : predict_avx2)(n, rows, tokens, held[1].buf, held[2].buf, held[3].buf, held[4].buf,
+                                                   held[5].buf);
+    Py_END_ALLOW_THREADS
+    release(held, 6);
+#endif
+    Py_RETURN_NONE;
+}
+
+/* join(prefixes, frames, encoded, predicted, log_probs): writes the last */
+static PyObject *network_join(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
+#ifdef SUPPORTED
+    Network *n = (Network *)self;
+    Py_buffer held[3];
+    if (count != 5) return PyErr_Format(PyExc_TypeError, "join: %zd arguments, expected 5", count);
+    long prefixes = PyLong_AsLong(arguments[0]), frames = PyLong_AsLong(arguments[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (prefixes < 0 || frames < 0 || prefixes > 1 << 20 || frames > 1 << 20)
+        return PyErr_Format(PyExc_ValueError, "join: found %ld prefixes, %ld frames", prefixes, frames);
+    long sizes[3] = {frames * n->joint * 4, prefixes * n->joint * 4, prefixes * frames * n->pieces * 4};
+    if (take(arguments + 2, 3, 2, sizes, held)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    (level() == 2 ? join_avx512 : join_avx2)(n, prefixes, frames, held[0].buf, held[1].buf, held[2].buf);
+    Py_END_ALLOW_THREADS
+    release(held, 3);
+#endif
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef network_methods[] = {
+    {"predict", (PyCFunction)(void (*)(void))network_predict, METH_FASTCALL, NULL},
+    {"join", (PyCFunction)(void (*)(void))network_join, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot network_slots[] = {
+    {Py_tp_new, network_new}, {Py_tp_dealloc, network_free}, {Py_tp_methods, network_methods}, {0, NULL}};
+static PyType_Spec network_spec = {"device_sdk.runtimes.steps.native.Network", sizeof(Network), 0, Py_TPFLAGS_DEFAULT,
+                                   network_slots};
+
+static int module_exec(PyObject *module) {
+    PyObject *type = PyType_FromSpec(&network_spec);
+    if (type == NULL || PyModule_AddObject(module, "Network", type) < 0) return -1;
+    return PyModule_AddIntConstant(module, "LEVEL", level()) < 0 || PyModule_AddStringConstant(module, "SOURCES", SOURCES);
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "native", NULL, 0, NULL, module_slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit_native(void) { return PyModuleDef_Init(&module); }

@@ -1,0 +1,193 @@
+"""Devices that name words to a real server, with every byte of the line between them kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.checkin import Client, naming
+from device_sdk.checkin.outbox import Outgoing
+from device_sdk.device import Device
+from device_sdk.errors import CheckInError, ConfigurationError
+from device_sdk.feedback import Alternate, Corrected
+from device_sdk.settings import DeviceSettings
+from tests.device_sdk.privacy import canaries
+from tests.device_sdk.privacy.canaries import Needles
+from tests.live import LiveServer, Tap
+from tests.server.parties import ENROLMENT, NO_NOISE, Operator
+from tests.signals import noise
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("fastapi")
+
+KEY = bytes(range(32))
+TWICE = {"epsilon": NO_NOISE, "max_words": 2}
+"""Two words a device; what two devices name is released."""
+
+
+@pytest.fixture
+def line(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[tuple[Tap, Operator]]:
+    with (
+        LiveServer(tmp_path / "server", tiny_bundle.path) as server,
+        Tap(server.url, tmp_path / "line") as tap,
+        httpx.Client(timeout=120) as http,
+    ):
+        yield tap, Operator(http, server.url)
+
+
+def gave(device: Device, *texts: str) -> None:
+    for number, text in enumerate(texts):
+        heard = device.recognise(noise(9_600, number))
+        device.feedback(heard.utterance_id, (Alternate if number % 2 else Corrected)(text))
+
+
+def opened(operator: Operator, **plan: Any) -> str:
+    return operator.open(marginals=None, words=TWICE | plan)
+
+
+def test_words_of_several_devices_from_feedback_to_the_release(
+    tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator]
+) -> None:
+    """Two words are named by two devices, one by one; what was not reported, and what words stood in, never leaves."""
+    tap, operator = line
+    said = (
+        ("turn on the cortado light", "cortado quixotry cortado", "babyccino on", "the babyccino borborygmus"),
+        ("the babyccino turn", "stop cortado xylophonist", "babyccino stop cortado"),
+        ("the zürichsee light", "the zürichsee zugzwang", "zürichsee"),
+        ("the cortado rhododendron", "the babyccino kohlrabi"),
+    )
+    round_id = opened(operator)
+    with ExitStack() as stack:
+        fleet = []
+        for number, texts in enumerate(said):
+            device = stack.enter_context(Device.open(tmp_path / f"{number}", KEY, tiny_bundle))
+            device.agree("words")
+            fleet.append(device)
+            if number == 3:
+                device.withdraw("words")
+            gave(device, *texts)
+            report = device.check_in(tap.url, ENROLMENT)
+            assert report.round_id == round_id
+            assert [(sent.kind, sent.refused) for sent in report.sent] == [("words", None)] * (number < 3)
+            assert device.check_in(tap.url).sent == (), "once a round"
+            assert device._knowledge.given == {}, "and every word once"
+            assert device.learned().word_reports == (number < 3)
+        assert "named new words in 1 report, never audio or sentences" in str(fleet[0].learned())
+        found = operator.close(round_id)
+        assert found["reports"] == {"marginals": 0, "deltas": 0, "words": 3}
+        assert found["releases"]["words"]["words"] == {"babyccino": 2, "cortado": 2}
+        second = opened(operator)
+        assert [device.check_in(tap.url).sent for device in fleet] == [()] * 4, "nothing was given since"
+        gave(fleet[0], "the kohlrabi")
+        assert [sent.refused for sent in fleet[0].check_in(tap.url).sent] == [None]
+        assert operator.close(second)["releases"]["words"]["words"] == {}, "one device alone is not told of"
+    sent = b"".join(path.read_bytes() for path in sorted((tmp_path / "line").glob("*.up")))
+    for word in ("cortado", "babyccino", "zugzwang", "kohlrabi"):
+        assert Needles([canaries.text(word)]).found(sent), word
+    # Of what the third device was given, "zürichsee" came most, and "zugzwang" is the only other.
+    secret = ("quixotry", "borborygmus", "xylophonist", "rhododendron", "cortado light", "the zürichsee", "turn on the")
+    assert Needles([canaries.text(each) for each in secret]).found(sent) == set()
+
+
+def test_nothing_without_consent(tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator]) -> None:
+    tap, operator = line
+    operator.open(words=TWICE, deltas={})
+    with Device.open(tmp_path / "new", KEY, tiny_bundle) as device:
+        device.agree("marginals", "deltas")
+        gave(device, "the zugzwang light")
+        assert {sent.kind for sent in device.check_in(tap.url, ENROLMENT).sent} == {"marginals"}
+        device.agree("words")
+        assert device.check_in(tap.url).sent == (), "what was given before is not named"
+        gave(device, "the quixotry light")
+        assert {sent.kind for sent in device.check_in(tap.url).sent} == {"words"}
+    sent = b"".join(path.read_bytes() for path in sorted((tmp_path / "line").glob("*.up")))
+    assert Needles([canaries.text("zugzwang")]).found(sent) == set()
+    assert Needles([canaries.text("quixotry")]).found(sent)
+
+
+def test_a_lost_receipt_counts_once_and_a_round_that_ended_gives_words_back(
+    tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator]
+) -> None:
+    tap, operator = line
+    first = opened(operator)
+    with Device.open(tmp_path / "device", KEY, tiny_bundle) as device:
+        device.agree("words")
+        gave(device, "the zugzwang light", "the quixotry zugzwang cortado")
+        with pytest.raises(CheckInError, match="no usable answer"), _client(tap.url, deliver=True) as losing:
+            device.check_in(losing, ENROLMENT)
+    with Device.open(tmp_path / "device", KEY, tiny_bundle) as device:
+        (sent,) = device.check_in(tap.url).sent
+        assert (sent.kind, sent.duplicate, sent.refused) == ("words", True, None)
+        assert operator.close(first)["reports"]["words"] == 1
+        second = opened(operator)
+        gave(device, "the zugzwang light", "the borborygmus zugzwang cortado")
+        with pytest.raises(CheckInError, match="no usable answer"), _client(tap.url, deliver=False) as down:
+            device.check_in(down)
+        assert device._knowledge.given == {}
+        operator.close(second)
+        (sent,) = device.check_in(tap.url).sent
+        assert (sent.round_id, "round_closed" in str(sent.refused)) == (second, True)
+        assert device._knowledge.given == {"zugzwang": 2, "borborygmus": 1, "cortado": 1}
+        third = opened(operator)
+        with pytest.raises(CheckInError), _client(tap.url, deliver=False) as down:
+            device.check_in(down)
+        assert device.learned().waiting == 1
+        device.withdraw("words")
+        assert device.learned().waiting == 0
+        assert device.check_in(tap.url).sent == ()
+        assert operator.close(third)["reports"]["words"] == 0
+
+
+@pytest.mark.parametrize(("plan", "own", "expected"), [(9, 5, 5), (3, 5, 3), (9, 1, 1)])
+def test_a_report_is_bounded_by_the_round_and_by_the_app(
+    tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator], plan: int, own: int, expected: int
+) -> None:
+    tap, operator = line
+    round_id = opened(operator, max_words=plan)
+    names = ["cortado", "lungo", "zugzwang", "quixotry", "kohlrabi", "borborygmus", "babyccino"]
+    for number in range(2):
+        settings = DeviceSettings(max_new_words=own)
+        with Device.open(tmp_path / f"{number}", KEY, tiny_bundle, settings) as device:
+            device.agree("words")
+            gave(device, " ".join(names), *(" ".join(names[: end + 1]) for end in range(len(names))))
+            device.check_in(tap.url, ENROLMENT)
+    found = operator.close(round_id)["releases"]["words"]["words"]
+    assert found == dict.fromkeys(sorted(names[:expected]), 2), "those given most"
+
+
+def test_words_that_joined_the_list_meanwhile_are_not_given_back(tiny_bundle: Bundle) -> None:
+    refused = Outgoing("a" * 32, "s", "words", "r1", b"", b'{"light": 2, "zugzwang": 1}')
+    assert naming.restored({"zugzwang": 1, "lungo": 4}, refused, tiny_bundle.words) == {"lungo": 4, "zugzwang": 2}
+
+
+def test_an_impossible_bound_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="max_new_words: found 0"):
+        DeviceSettings(max_new_words=0)
+
+
+class _Lossy(httpx.HTTPTransport):
+    """Loses every report, or its receipt."""
+
+    def __init__(self, deliver: bool) -> None:
+        super().__init__()
+        self.deliver = deliver
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        report = "/rounds/" in request.url.path
+        if report and not self.deliver:
+            raise httpx.ConnectError("down")
+        answer = super().handle_request(request)
+        if report:
+            answer.close()
+            raise httpx.ReadError("the receipt was lost")
+        return answer
+
+
+def _client(url: str, *, deliver: bool) -> Client:
+    return Client(url, transport=_Lossy(deliver), pause=lambda seconds: None)
