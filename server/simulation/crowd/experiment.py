@@ -46,8 +46,8 @@ class Scale:
 
     crowd: CrowdScale = field(default_factory=CrowdScale)
     shape: CTCTransformerShape = SMALL
-    central: Central = field(default_factory=lambda: Central(steps=1200, batch=16, peak=1e-2))
-    rounds: int = 15
+    central: Central = field(default_factory=lambda: Central(steps=2000, batch=16, peak=5e-3))
+    rounds: int = 20
     cohort: int = 20
 
     @classmethod
@@ -94,6 +94,7 @@ class Experiment:
         torch.set_num_threads(threads)
         digest = sha256(json.dumps(asdict(scale)).encode()).hexdigest()[:8]
         self.work, self.scale, self.tell = work / digest, scale, tell
+        self.speech = work / "speech"  # whose names say of which crowd it is, so that other scales find it too
         self.parts = lru_cache(maxsize=1)(self._parts)
 
     def row(self, recipe: Recipe, language: Language, seed: int) -> Row:
@@ -195,7 +196,7 @@ class Experiment:
         def told(done: int, total: int) -> None:
             self.tell(f"speech, {language}, seed {seed}", done, total)
 
-        return gathered(language, self.scale.crowd, seed, self.work / "speech", told)
+        return gathered(language, self.scale.crowd, seed, self.speech, told)
 
     def _spoken(self, voices: Sequence[Sequence[Example]], language: Language, masked: bool = True) -> Spoken:
         return Spoken(voices, ALPHABETS[language], MASKS if masked else None)

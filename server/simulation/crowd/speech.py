@@ -42,8 +42,8 @@ class CrowdScale:
     digits: of a sentence, at most. loud: share of the speakers who are hardly heard. bins: of the features, means of as
     many of the 64 mel bins each."""
 
-    speakers: int = 120
-    tested: int = 60
+    speakers: int = 400
+    tested: int = 100
     least: int = 3
     most: int = 30
     digits: int = 1

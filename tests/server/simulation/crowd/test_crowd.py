@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,18 @@ import numpy as np
 import pytest
 
 from export.networks.ctc_transformer import CTC_TRANSFORMERS
+from server.aggregation.optimizers import learning_rate
 from server.simulation.crowd.experiment import SILOS, Experiment, Row, Scale
-from server.simulation.crowd.recipes import LANGUAGES, PRINTED, Recipe, by_cohort, federation, table_1
+from server.simulation.crowd.recipes import (
+    AVERAGE_RATE,
+    LANGUAGES,
+    PRINTED,
+    Recipe,
+    average,
+    by_cohort,
+    federation,
+    table_1,
+)
 from server.simulation.crowd.speech import DIGITS, CrowdScale, gathered
 from server.simulation.crowd.tables import charts, remarks, summary, table
 from server.simulation.engine.central import Central
@@ -102,6 +113,23 @@ def test_table_1_has_the_papers_rows() -> None:
     assert len({recipe.name for recipe in by_cohort(3, (2, 4))}) == 6
 
 
+def test_the_servers_steps_grow_shorter() -> None:
+    settings = average(20)
+    rates = [learning_rate(settings, step) for step in range(1, 21)]
+    assert rates[:6] == [AVERAGE_RATE] * 6 and rates == sorted(rates, reverse=True)
+    assert rates[-1] == pytest.approx(AVERAGE_RATE / 20)
+    assert learning_rate(average(1), 1) > 0
+
+
+def test_scales_share_speech_and_nothing_else(experiment: Experiment) -> None:
+    longer = Experiment(experiment.work.parent, replace(TINY, rounds=3))
+    experiment.crowd("fr", 1)
+    before = sorted(path.name for path in experiment.speech.iterdir())
+    assert list(longer.crowd("fr", 1).learned) == list(experiment.crowd("fr", 1).learned)
+    assert sorted(path.name for path in longer.speech.iterdir()) == before
+    assert longer.work != experiment.work
+
+
 def test_findings_say_which_do_not_hold() -> None:
     rates = {"users: FedAvg": 0.30, "users: loss-based": 0.28, "users: WER-based": 0.29, "central: warm-up": 0.40}
     rows = [
@@ -130,5 +158,5 @@ def test_the_script_explains_itself() -> None:
     assert done.returncode == 0 and "--cohorts" in done.stdout
 
 
-def _speakers(examples: list[Example] | tuple[Example, ...]) -> set[str]:
+def _speakers(examples: Sequence[Example]) -> set[str]:
     return {example.source for example in examples}
