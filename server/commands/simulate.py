@@ -43,6 +43,10 @@ def command(
     recipe: Annotated[
         Path | None, typer.Option(help="With --engine cohort: a TOML file; a small one by default.")
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="With --engine cohort: a Ray cluster that computes the clients, ray://host:10001 or local."),
+    ] = None,
     work: Annotated[Path, typer.Option(help="With --engine cohort: speech, models and states.")] = Path("runs/cohort"),
     keep: Annotated[
         Path | None, typer.Option(help="A new folder for the state of one server, to look at in its dashboard.")
@@ -58,7 +62,7 @@ def command(
     if engine != "fleet":
         from server.commands.simulate_cohort import simulate_cohort
 
-        simulate_cohort(engine, recipe, work, range(seed, seed + seeds), rounds, json_, output)
+        simulate_cohort(engine, recipe, work, range(seed, seed + seeds), rounds, json_, output, ray, workers)
         return
     from rich.console import Console
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from device_sdk.commands.output import deliver
 from device_sdk.errors import ConfigurationError, MissingExtraError
+
+if TYPE_CHECKING:
+    from server.simulation.engine.spread import RaySpread
 
 __all__ = ["simulate_cohort"]
 
@@ -21,11 +25,15 @@ def simulate_cohort(
     rounds: int | None,
     as_json: bool,
     output: Path | None,
+    ray: str | None = None,
+    workers: int | None = None,
 ) -> None:
     """Run a recipe under some seeds, from where an earlier call stopped, and print errors, losses and epsilon.
 
     recipe: a TOML file as in ``examples/recipes``; None is a small federation with per-layer clipping and noise.
-    rounds: instead of the recipe's. Raises ConfigurationError for another engine and a recipe that is none.
+    rounds: instead of the recipe's. ray, workers: address of a cluster that computes the clients, and how many of their
+    groups are under way there; None is this process, and one for each processor.
+    Raises ConfigurationError for another engine and a recipe that is none.
     """
     if engine != "cohort":
         raise ConfigurationError(f"--engine: found {engine!r}, expected fleet or cohort")
@@ -53,8 +61,8 @@ def simulate_cohort(
             raise ConfigurationError(f"--rounds: found {rounds}, expected 1 or more")
         chosen = chosen.model_copy(update={"engine": chosen.engine.model_copy(update={"rounds": rounds})})
         chosen = chosen.model_copy(update={"name": f"{chosen.name}, {rounds} rounds"})
-    with progress() as tell:
-        experiment = Experiment(work, scale, tell)
+    with progress() as tell, _spread(ray, workers) as spread:
+        experiment = Experiment(work, scale, tell, spread=spread)
         rows = [experiment.row(chosen, seed) for seed in seeds]
     document: dict[str, Any] = {
         "recipe": chosen.model_dump(mode="json"),
@@ -77,6 +85,17 @@ def simulate_cohort(
     ]
     columns = ("seed", "word error %", "clients' own %", "worst tenth %", "loss", "epsilon")
     show(f"{chosen.name}: {chosen.engine.rounds} rounds of {chosen.engine.cohort} clients", columns, lines)
+
+
+@contextmanager
+def _spread(ray: str | None, workers: int | None) -> Iterator[RaySpread | None]:
+    if ray is None:
+        yield None
+        return
+    from server.simulation.engine.spread import RaySpread
+
+    with closing(RaySpread(ray, workers)) as spread:
+        yield spread
 
 
 def _epsilon(privacy: Any) -> str:

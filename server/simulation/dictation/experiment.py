@@ -25,7 +25,7 @@ from server.simulation.engine.central import Central, learned_centrally
 from server.simulation.engine.measures import evaluate, summary
 from server.simulation.engine.population import Arrays
 from server.simulation.engine.release import spent
-from server.simulation.engine.rounds import engine, parameters
+from server.simulation.engine.rounds import Spread, engine, parameters
 from server.simulation.engine.run import run
 from server.simulation.engine.settings import EngineSettings
 from server.simulation.engine.tasks import SpeechCTC
@@ -86,8 +86,17 @@ class Row:
 class Experiment:
     """Owns the work folder: speech, seed models, states of runs and finished rows; makes what is missing."""
 
-    def __init__(self, work: Path, scale: Scale, tell: Tell = lambda *_: None, threads: int = 1) -> None:
+    def __init__(
+        self,
+        work: Path,
+        scale: Scale,
+        tell: Tell = lambda *_: None,
+        threads: int = 1,
+        spread: Spread | None = None,
+    ) -> None:
+        """tell: progress (what, done, total). spread: who computes rounds; None is this process."""
         torch.set_num_threads(threads)
+        self.spread = spread
         digest = sha256(json.dumps(asdict(scale)).encode()).hexdigest()[:8]
         self.work, self.scale, self.tell = work / digest, scale, tell
         self.speech = lru_cache(maxsize=1)(self._speech)
@@ -107,7 +116,7 @@ class Experiment:
         if recipe.begin != "only":
             masks = MASKS if recipe.masks else None
             remembered = Spoken([[e for voice in speech.server for e in voice]], ALPHABETS["en"], masks)
-            plan = engine(settings, task, Spoken(voices, ALPHABETS["en"], masks), remembered)
+            plan = engine(settings, task, Spoken(voices, ALPHABETS["en"], masks), remembered, self.spread)
 
             def watch(state: Any) -> None:
                 self.tell(f"{recipe.name}, seed {seed}", state.number, settings.rounds)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from server.simulation.engine.settings import EngineSettings
 from server.simulation.engine.state import State, new_key
 from server.simulation.engine.updates import Group, Sent, Worker, worker
 
-__all__ = ["Engine", "apply", "engine", "init", "parameters"]
+__all__ = ["Engine", "Part", "Spread", "apply", "computed", "engine", "init", "parameters"]
 
 Vector = NDArray[np.float64]
 _HELD_OUT, _REHEARSAL, _TORCH = 0x48, 0x52, 0x70
@@ -33,17 +34,41 @@ _HELD_OUT, _REHEARSAL, _TORCH = 0x48, 0x52, 0x70
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What stays the same from round to round. remembered: transcribed examples of the server, one client's, for the
-    held-out step and for rehearsal; None without either."""
+    held-out step and for rehearsal; None without either. spread: who computes a round's parts; None is this process."""
 
     settings: EngineSettings
     task: Task
     population: Population
     worker: Worker
     remembered: Population | None = None
+    spread: Spread | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Clients, or pseudo-devices, of one round that are computed at once, by whoever: what they give depends on this
+    and the published weights alone. start: of the first of them among their kind. shares: examples of pseudo-devices.
+    keep: whether every delta is wanted."""
+
+    number: int
+    start: int
+    clients: tuple[int, ...] = ()
+    shares: tuple[tuple[int, ...], ...] = ()
+    keep: bool = False
+
+
+class Spread(Protocol):
+    """Computes parts elsewhere; gives what :func:`computed` gives, in their order."""
+
+    def __call__(self, run: Engine, base: Mapping[str, Tensor], parts: Iterable[Part]) -> Iterator[Sent]: ...
 
 
 def engine(
-    settings: EngineSettings, task: Task, population: Population, remembered: Population | None = None
+    settings: EngineSettings,
+    task: Task,
+    population: Population,
+    remembered: Population | None = None,
+    spread: Spread | None = None,
 ) -> Engine:
     """Raises ConfigurationError for settings that the network or the data cannot follow."""
     if remembered is None and (settings.held_out is not None or settings.rehearsal is not None):
@@ -52,7 +77,7 @@ def engine(
         raise ConfigurationError(
             f"cohort: found {settings.cohort}, expected at most the {len(population)} clients there are"
         )
-    return Engine(settings, task, population, worker(task, settings), remembered)
+    return Engine(settings, task, population, worker(task, settings), remembered, spread)
 
 
 def parameters(task: Task) -> Arrays:
@@ -79,13 +104,12 @@ def apply(run: Engine, state: State) -> State:
     base = {name: torch.from_numpy(values) for name, values in state.weights.items()}
     trained = _trained(run.task)
     tally = _Tally(trained)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(np.random.default_rng([settings.seed, number, _TORCH]).integers(2**62)))
-        mean = _mean(run, base, reporting, number, tally, state.key)
-        if not all(np.isfinite(values).all() for values in mean.values()):
-            raise LearningError(f"round {number}: the mean delta is not a number; lower the learning rates")
-        weights, optimizer = optimizers.apply(settings.optimizer, state.optimizer, state.weights, mean)
-        if settings.held_out is not None:
+    mean = _mean(run, base, reporting, number, tally, state.key)
+    if not all(np.isfinite(values).all() for values in mean.values()):
+        raise LearningError(f"round {number}: the mean delta is not a number; lower the learning rates")
+    weights, optimizer = optimizers.apply(settings.optimizer, state.optimizer, state.weights, mean)
+    if settings.held_out is not None:
+        with _seeded(settings.seed, number, _HELD_OUT):
             weights = _held_out_step(run, weights, number)
     accepted = state.accepted.copy()
     accepted[reporting] += 1
@@ -126,35 +150,68 @@ def _mean(
 def _sent(
     run: Engine, base: Mapping[str, Tensor], reporting: Sequence[int], number: int, keep: bool, tally: _Tally
 ) -> Iterator[tuple[Sent, bool]]:
-    """Group after group, clients first, then pseudo-devices (True)."""
+    """Part after part, clients first, then pseudo-devices (True)."""
+    parts = list(_parts(run, reporting, number, keep))
+    found = (computed(run, base, part) for part in parts) if run.spread is None else run.spread(run, base, parts)
+    for part, sent in zip(parts, found, strict=True):
+        if part.clients:
+            tally.add(sent)
+        yield sent, not part.clients
+
+
+def _parts(run: Engine, reporting: Sequence[int], number: int, keep: bool) -> Iterator[Part]:
     settings = run.settings
     size = 1 if settings.weighting == "loss" and isinstance(run.worker, Loop) else settings.group
     for start in range(0, len(reporting), size):
-        chosen = reporting[start : start + size]
-        batches = [steps(settings.local, run.population, client, (settings.seed, number)) for client in chosen]
-        held = np.array([run.population.examples(client) for client in chosen], np.float64)
-        errors = settings.weighting == "word_error"
-        sent = run.worker(base, Group(batches, _weigh(settings, held), errors, keep))
-        tally.add(sent)
-        yield sent, False
-    if settings.rehearsal is None or run.remembered is None:
+        yield Part(number, start, tuple(reporting[start : start + size]), keep=keep)
+    plan = settings.rehearsal
+    if plan is None or run.remembered is None:
         return
-    plan, local = settings.rehearsal, settings.local
-    each = min(local.batch * (local.count if local.kind == "steps" else 1), run.remembered.examples(0))
-    shares = draw(run.remembered.examples(0), plan.pseudo_devices, each, number, settings.seed)
+    held, each = run.remembered.examples(0), _examples_each(run)
+    shares = [tuple(share) for share in draw(held, plan.pseudo_devices, each, number, settings.seed)]
     for start in range(0, len(shares), size):
-        batches = [
-            _rehearsed(run, share, (settings.seed, number, _REHEARSAL, start + place))
-            for place, share in enumerate(shares[start : start + size])
-        ]
-        weigh = _weigh(settings, np.full(len(batches), float(each)))
+        yield Part(number, start, shares=tuple(shares[start : start + size]), keep=keep)
 
-        def weighed(
-            losses: Vector, errors: Vector | None, weigh: Callable[[Vector, Vector | None], Vector] = weigh
-        ) -> Vector:
+
+def computed(run: Engine, base: Mapping[str, Tensor], part: Part) -> Sent:
+    """What the clients of a part send, added up. base: the published weights by parameter."""
+    settings, number = run.settings, part.number
+    errors = settings.weighting == "word_error"
+    if part.clients:
+        with _seeded(settings.seed, number, _TORCH, part.start):
+            batches = [
+                steps(settings.local, run.population, client, (settings.seed, number)) for client in part.clients
+            ]
+            held = np.array([run.population.examples(client) for client in part.clients], np.float64)
+            return run.worker(base, Group(batches, _weigh(settings, held), errors, part.keep))
+    plan = settings.rehearsal
+    assert plan is not None
+    with _seeded(settings.seed, number, _REHEARSAL, part.start):
+        batches = [
+            _rehearsed(run, share, (settings.seed, number, _REHEARSAL, part.start + place))
+            for place, share in enumerate(part.shares)
+        ]
+        weigh = _weigh(settings, np.full(len(batches), float(_examples_each(run))))
+
+        def weighed(losses: Vector, errors: Vector | None) -> Vector:
             return plan.weight * weigh(losses, errors)
 
-        yield run.worker(base, Group(batches, weighed, settings.weighting == "word_error", keep)), True
+        return run.worker(base, Group(batches, weighed, errors, part.keep))
+
+
+def _examples_each(run: Engine) -> int:
+    """Of a pseudo-device."""
+    local = run.settings.local
+    assert run.remembered is not None
+    return min(local.batch * (local.count if local.kind == "steps" else 1), run.remembered.examples(0))
+
+
+@contextmanager
+def _seeded(*key: int) -> Iterator[None]:
+    """torch's generator as this key sets it, inside."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(np.random.default_rng(key).integers(2**62)))
+        yield
 
 
 def _rehearsed(run: Engine, share: Sequence[int], key: Sequence[int]) -> Iterator[Tensors]:

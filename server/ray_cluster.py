@@ -1,0 +1,90 @@
+"""Work done on a Ray cluster: one function over many items, with results in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from device_sdk.errors import ConfigurationError, IdiolectError, MissingExtraError, StateError
+from server.aggregation.folding import ahead
+from server.aggregation.processes import THREADS
+
+__all__ = ["RayCluster"]
+
+Item = TypeVar("Item")
+
+
+class RayCluster:
+    """Owns a connection to Ray, made with the first work that it is given. Its machines have this server installed.
+
+    Results come back through Ray's object store, where they are read in place. Ray repeats what a lost machine was
+    working on.
+    """
+
+    def __init__(self, address: str, count: int | None = None) -> None:
+        """address: ``ray://host:10001``, ``auto``, or ``local`` for a cluster of this machine only. count: items under
+        way at a time; None: one for each processor of the cluster. MissingExtraError: Ray is not installed."""
+        if count is not None and count < 1:
+            raise ConfigurationError(f"workers: found {count}, expected at least 1")
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtraError(f"ray {address}: {error}; run: pip install 'idiolect-server[ray]'") from error
+        self._ray: Any = ray
+        self._address, self._count = address, count
+        self._connected = False
+        self.session = 0
+        """Counts connections: what was kept for an earlier one is gone."""
+        self._functions: dict[Callable[..., Any], Any] = {}
+
+    def keep(self, value: Any) -> Any:
+        """Something that many items need, brought to every machine once: for :meth:`map`, in this :attr:`session`."""
+        self._connect()
+        return self._ray.put(value)
+
+    def map(self, function: Callable[..., Any], shared: Sequence[Any], items: Iterable[Item]) -> Iterator[Any]:
+        """``function(*shared, item)`` of every item. shared: any values, or what :meth:`keep` gave.
+
+        Raises what the function raises, where that is an error of this project; StateError where Ray fails.
+        """
+        self._connect()
+        remote = self._functions.setdefault(function, self._ray.remote(function))
+        try:
+            count = self._count or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+            yield from ahead(items, lambda item: remote.remote(*shared, item), self._result, count)
+        except self._ray.exceptions.RayError as error:
+            self.close()
+            raise StateError(f"ray {self._address}: {type(error).__name__}: {_first_line(error)}") from error
+
+    def close(self) -> None:
+        if self._connected:
+            self._connected = False
+            self.session += 1
+            self._functions.clear()
+            self._ray.shutdown()
+
+    def _connect(self) -> None:
+        if self._connected:
+            return
+        # Numerical libraries begin as many threads as there are processors, in each of as many workers.
+        environment = {"env_vars": dict.fromkeys(THREADS, "1")}
+        local = {"num_cpus": self._count, "include_dashboard": False} if self._address == "local" else {}
+        try:
+            self._ray.init(
+                self._address, runtime_env=environment, log_to_driver=False, logging_level="warning", **local
+            )
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            raise StateError(f"ray {self._address}: cannot be reached ({_first_line(error)}); is it there?") from error
+        self._connected = True
+
+    def _result(self, promise: Any) -> Any:
+        try:
+            return self._ray.get(promise)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, IdiolectError):
+                raise error.cause from error
+            raise
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
