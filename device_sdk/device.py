@@ -33,6 +33,7 @@ from device_sdk.learning.rehearsal import Transcribed, is_due, rotation
 from device_sdk.learning.serving import served
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.confirmed import confirmed_texts
+from device_sdk.personalization.given import given_words, regiven
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.policy import CarefulPolicy, Conditions, Policy
 from device_sdk.runtimes.protocol import Training, Transducer
@@ -294,7 +295,8 @@ class Device:
         return self._knowledge.consent
 
     def agree(self, *streams: Stream) -> None:
-        """The user agrees to these streams: "counting", "learning", "marginals", "deltas"; remembered from run to run.
+        """The user agrees to these streams: "counting", "learning", "marginals", "deltas", "words"; remembered from
+        run to run.
 
         What is sent starts here: no word counted and nothing learned before the user agreed is ever part of a report.
         What the settings leave out is not done whatever the user agrees to. Waits for learning under way.
@@ -316,6 +318,8 @@ class Device:
             self._knowledge.withdraw(*streams)
             if not self.consent.marginals:
                 self._recent.reported()
+            if not self.consent.words:
+                self._recent.named(all_of_them=True)
             if not self.consent.learning:
                 self._recent.drop_features()
 
@@ -341,6 +345,7 @@ class Device:
                 consent=knowledge.consent,
                 sequences=len(cache.ngrams.ngrams),
                 sequences_kept=knowledge.keep_ngrams,
+                word_reports=int(records.read_number(self._store, "words_sent")),
             )
 
     def forget(self) -> None:
@@ -457,6 +462,10 @@ class Device:
     def _learning(self) -> bool:
         return self.settings.learn and self.consent.learning
 
+    @property
+    def _naming(self) -> bool:
+        return self.settings.share_words and self.consent.words
+
     def _heard(self, result: Result, features: NDArray[np.float32]) -> None:
         with self._guard:
             knowledge, texts = self._knowledge, [hypothesis.text for hypothesis in result.nbest]
@@ -477,8 +486,8 @@ class Device:
             repeats = before.utterance_id if before is not None and again else None
             if self._learning and len(features) >= knowledge.base.architecture.subsampling_factor:
                 kept = features
-            elif self._counting and not self._learning:
-                kept = features[:0]  # feedback mends the counts; that needs no features
+            elif (self._counting or self._naming) and not self._learning:
+                kept = features[:0]  # feedback mends the counts and gives words; that needs no features
             else:
                 return
             self._recent.add(
@@ -489,6 +498,7 @@ class Device:
                 reported=not due,
                 probability=result.probability,
                 repeats=repeats,
+                nameable=self._naming,
             )
             if repeats is not None:
                 try:
@@ -504,11 +514,17 @@ class Device:
         return is_repetition(first, second, delay, self.settings.repetition)
 
     def _note(self, utterance_id: str, signal: Signal) -> None:
-        """Feedback, under the guard: to an utterance, its counts, and the one that it repeats."""
+        """Feedback, under the guard: to an utterance, its counts and words, and the one that it repeats."""
         example = self._recent.mark(utterance_id, signal)
         knowledge, texts = self._knowledge, [hypothesis.text for hypothesis in example.nbest]
+        known = combined(example.signal, signal)
+        if example.given is not None and self._naming:
+            given = given_words(known, knowledge.base.words)
+            if given != example.given:
+                knowledge.keep_given(regiven(knowledge.given, example.given, given))
+                self._recent.regive(utterance_id, given)
         if example.counts is not None and self._counting:
-            confirmed = confirmed_texts(texts, combined(example.signal, signal))
+            confirmed = confirmed_texts(texts, known)
             weights, said = self._rescorer.weights, texts if confirmed is None else confirmed
             by_text = {hypothesis.text: hypothesis.score for hypothesis in reversed(example.nbest)}
             scores = [by_text[text] for text in said] if by_text.keys() >= set(said) else None

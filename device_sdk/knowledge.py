@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from device_sdk.learning.measures import from_bytes as measures_from_bytes
 from device_sdk.learning.measures import to_bytes as measures_to_bytes
 from device_sdk.learning.step import Momentum
 from device_sdk.personalization import cache as caches
-from device_sdk.personalization import ngrams
+from device_sdk.personalization import given, ngrams
 from device_sdk.state import Store, records
 from rescoring.ngrams import NgramCounts
 
@@ -41,7 +41,8 @@ class Knowledge:
 
     base: the published model, or the packaged one. student: local weights, kept beside the base. cache: word counts.
     marginals_version, marginals: the published distribution [n] float64; None where there is none. watch: what the
-    guard remembers of the student. consent: the user's.
+    guard remembers of the student. consent: the user's. given: in how many utterances the user gave each word that may
+    be named, since the last report.
     """
 
     base: Bundle
@@ -51,6 +52,7 @@ class Knowledge:
     marginals: NDArray[np.float64] | None
     watch: Watch
     consent: Consent
+    given: Mapping[str, int]
 
     def __init__(
         self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None], *, keep_ngrams: bool = False
@@ -93,6 +95,7 @@ class Knowledge:
         self.marginals_version, self.marginals = version, marginals
         self.watch = guard_from_bytes(store.get("settings", "guard"))
         self.consent = consent_from_bytes(store.get("settings", "consent"))
+        self.given = given.from_bytes(store.get("counts", "given"), bundle.words)
         if replaced:
             if records.has_learned(store):  # a bundle that cannot be used must not cost what was learned
                 self._attempt(bundle)
@@ -112,6 +115,15 @@ class Knowledge:
                 if self.keep_ngrams and cache.ngrams is not self.cache.ngrams:
                     self.store.put("counts", "ngrams", ngrams.to_bytes(cache.ngrams, self.base.words))
             self.cache = cache
+
+    def keep_given(self, counts: Mapping[str, int]) -> None:
+        """Makes these the words that may be named."""
+        with self._guard:
+            if counts:
+                self.store.put("counts", "given", given.to_bytes(counts))
+            elif self.store.get("counts", "given") is not None:
+                self.store.delete("counts", "given")
+            self.given = counts
 
     def keep_marginals(self, version: int, words_digest: str, values: NDArray[np.float64]) -> None:
         """Makes this the published distribution. values: [n] float64."""
@@ -217,27 +229,32 @@ class Knowledge:
                 outbox.discard(self.store, "deltas")
                 if self.student.gradients is not None:
                     self.collect(None)
+            if not consent.words:
+                outbox.discard(self.store, "words")
+                self.keep_given({})
             self._keep_consent(consent)
 
     def take_back(self, outgoing: Outgoing) -> None:
-        """A report that a round ended without: its counts are due again in the next one."""
-        from device_sdk.checkin import exchange, outbox
+        """A report that a round ended without: its counts, or words, are due again in the next one."""
+        from device_sdk.checkin import exchange, naming, outbox
 
         with self.together():
             outbox.release(self.store, outgoing.report_id)
             if outgoing.kind == "marginals" and self.consent.marginals:
                 self.keep_cache(exchange.restored(self.store, self.cache, outgoing))
+            if outgoing.kind == "words" and self.consent.words:
+                self.keep_given(naming.restored(self.given, outgoing, self.base.words))
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """A transaction; where it fails, what memory mirrors goes back with what the disk holds."""
         with self._guard:
-            before = self.cache, self.student, self.watch, self.consent
+            before = self.cache, self.student, self.watch, self.consent, self.given
             try:
                 with self.store.transaction():
                     yield
             except BaseException:
-                self.cache, self.student, self.watch, self.consent = before
+                self.cache, self.student, self.watch, self.consent, self.given = before
                 raise
 
     def _stored_ngrams(self, bundle: Bundle) -> NgramCounts:

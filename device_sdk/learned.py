@@ -13,6 +13,7 @@ _STREAM = {
     "learning": "learning from use",
     "marginals": "sending word counts",
     "deltas": "sending model changes",
+    "words": "naming new words",
 }
 
 
@@ -21,10 +22,11 @@ class Learned:
     """What the device has learned, for its user to read; never what was said.
 
     utterances: whose words are counted; words: the most frequent with their counts; unlisted: how many distinct words
-    it counts that never leave the device. sequences: of two or three words that it counts, which never leave it either;
+    it counts of no public list. sequences: of two or three words that it counts, which never leave it;
     sequences_kept: whether they are on the disk too. steps: taken since the model ``model_version`` came; rollbacks:
-    how often what they made was taken back. remembered: utterances in memory just now. marginal_reports, delta_reports:
-    sent so far; waiting: reports not sent yet. consent: what the user has agreed to.
+    how often what they made was taken back. remembered: utterances in memory just now. marginal_reports,
+    delta_reports, word_reports: sent so far, the last of new words; waiting: reports not sent yet. consent: what the
+    user has agreed to.
     """
 
     utterances: int
@@ -41,6 +43,7 @@ class Learned:
     consent: Consent = field(default_factory=Consent)
     sequences: int = 0
     sequences_kept: bool = False
+    word_reports: int = 0
 
     def describe(self) -> tuple[str, ...]:
         """The same in plain sentences."""
@@ -49,7 +52,7 @@ class Learned:
         refused = [_STREAM[stream] for stream in STREAMS if not getattr(self.consent, stream)]
         sentences = [
             f"This device has counted the words of {_number(self.utterances, 'utterance')}; it hears most: {often}.",
-            f"{_number(self.unlisted, 'further word')} of no public list: counted here, and never sent.",
+            f"{_number(self.unlisted, 'further word')} of no public list: counted here, {self._unlisted_fate()}.",
             f"It has taken {_number(self.steps, 'learning step')} since model {self.model_version} came.",
         ]
         if self.sequences:
@@ -60,11 +63,21 @@ class Learned:
         sentences += [
             f"The sound of {_number(self.remembered, 'utterance')} is in its memory for a while, never on its disk.",
             f"It has sent {_number(self.marginal_reports, 'bounded word count')} and "
-            f"{_number(self.delta_reports, 'bounded model change')}, never audio or text; {self.waiting} wait.",
+            f"{_number(self.delta_reports, 'bounded model change')}, {self._what_else()}; {self.waiting} wait.",
             f"You agree to {_listed(agreed)}, and not to {_listed(refused)}.",
             "All of this can be erased at once.",
         ]
         return tuple(sentences)
+
+    def _unlisted_fate(self) -> str:
+        if not (self.consent.words or self.word_reports):
+            return "and never sent"
+        return "and never sent but for a few that you gave in corrections"
+
+    def _what_else(self) -> str:
+        if not self.word_reports:
+            return "never audio or text"
+        return f"and named new words in {_number(self.word_reports, 'report')}, never audio or sentences"
 
     def __str__(self) -> str:
         return " ".join(self.describe())

@@ -22,8 +22,9 @@ class DeviceSettings:
 
     use_marginals: adapt recognition to the user's own words and the published ones. keep_ngrams: the user's n-grams,
     where the bundle adapts to them, may be kept on the disk too, encrypted; else they are in memory only. learn: keep
-    features in memory and take local steps. share_marginals, share_deltas: what check-ins may send. guard: how learning
-    that does harm is found out and taken back. repetition: when an utterance says the one before it again.
+    features in memory and take local steps. share_marginals, share_deltas, share_words: what check-ins may send.
+    max_new_words: words outside the public list that a round may have, whatever it asks for. guard: how learning that
+    does harm is found out and taken back. repetition: when an utterance says the one before it again.
     memory_utterances, memory_seconds: bound of what is kept in memory for late feedback and learning. threads: of each
     onnxruntime session. precision: of the recogniser's products, float32, the quicker int8, or auto; what is learned is
     always float32.
@@ -36,6 +37,8 @@ class DeviceSettings:
     learn: bool = True
     share_marginals: bool = True
     share_deltas: bool = True
+    share_words: bool = True
+    max_new_words: int = 5
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
     learning: LearningSettings = field(default_factory=LearningSettings)
     guard: GuardSettings = field(default_factory=GuardSettings)
@@ -57,6 +60,8 @@ class DeviceSettings:
                 f"device.memory_utterances, memory_seconds, threads: found {self.memory_utterances}, "
                 f"{self.memory_seconds}, {self.threads}; expected positive numbers"
             )
+        if self.max_new_words < 1:
+            raise ConfigurationError(f"device.max_new_words: found {self.max_new_words}, expected 1 or more")
         check_precision(self.precision, "device.precision")
         check_runtime(self.runtime, "device.runtime")
         if self.runtime == "executorch" and self.precision == "int8":

@@ -78,6 +78,7 @@ class Service:
         self.readiness = Readiness()
         self.fleet = Fleet()
         self.words: tuple[str, ...] = initial.words if initial is not None else ()
+        self.listed = frozenset(self.words)
         self._evaluate = evaluate
         self._rehearse = rehearse
         self._workers = _workers(settings, self.blobs)

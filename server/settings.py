@@ -74,8 +74,8 @@ class ServerSettings:
     window_seconds: how far a signed request's time may lie from the server's clock.
     retry_after_seconds: the usual interval of a device's check-ins. check_ins_per_second: how many the server stands; a
     fleet that would come more often is told to come less often (:mod:`server.rounds.pacing`).
-    marginals_cap, deltas_cap: the largest epsilon a device may spend in a stream over all rounds; a report that would
-    pass it is refused. math.inf lets a stream run without a bound, and the ledger says so.
+    marginals_cap, deltas_cap, words_cap: the largest epsilon a device may spend in a stream over all rounds; a report
+    that would pass it is refused. math.inf lets a stream run without a bound, and the ledger says so.
     delta_probability: the delta at which Gaussian epsilons are stated.
     tick_seconds: how often deadlines are looked at. clock: seconds since the epoch.
     keep_models: how many of the newest models keep their weights (:mod:`server.registry.retention`); None keeps all.
@@ -98,6 +98,7 @@ class ServerSettings:
     check_ins_per_second: float = 100.0
     marginals_cap: float = 100.0
     deltas_cap: float = math.inf
+    words_cap: float = 100.0
     delta_probability: float = 1e-6
     tick_seconds: float = 0.5
     keep_models: int | None = None
@@ -117,7 +118,7 @@ class ServerSettings:
             if len(getattr(self, name)) < 8:
                 raise ConfigurationError(f"{name}: too short; expected at least 8 characters")
         positive = ("window_seconds", "retry_after_seconds", "check_ins_per_second", "tick_seconds")
-        for name in (*positive, "marginals_cap", "deltas_cap"):
+        for name in (*positive, "marginals_cap", "deltas_cap", "words_cap"):
             value = getattr(self, name)
             if not value > 0:
                 raise ConfigurationError(f"{name}: found {value!r}, expected a positive number")
@@ -160,7 +161,7 @@ class ServerSettings:
         return default_blobs(self.database).with_suffix(".lock")
 
     def cap(self, stream: str) -> float:
-        return self.marginals_cap if stream == "marginals" else self.deltas_cap
+        return float(getattr(self, f"{stream}_cap"))
 
 
 def database_url(place: str) -> str:

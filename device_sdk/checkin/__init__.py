@@ -1,4 +1,5 @@
-"""What passes between a device and its server: bounded counts, bounded deltas, new models. Never audio or text."""
+"""What passes between a device and its server: bounded counts, bounded deltas, a few new words, new models. Never audio
+or transcripts."""
 
 from device_sdk.checkin.client import Client, Refused
 from device_sdk.checkin.exchange import CheckInReport, Sent

@@ -32,7 +32,7 @@ _Answer = TypeVar("_Answer", bound=Message)
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _PATIENCE = 60.0
 """Seconds: a server that asks for a longer pause is left alone until the next check-in."""
-_CONTENT_TYPE = {"marginals": "application/json", "deltas": "application/octet-stream"}
+_CONTENT_TYPE = {"marginals": "application/json", "deltas": "application/octet-stream", "words": "application/json"}
 
 
 class Refused(CheckInError):

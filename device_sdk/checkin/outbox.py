@@ -10,19 +10,22 @@ from typing import Literal
 from device_sdk.errors import StateError
 from device_sdk.state import Store
 
-__all__ = ["Outgoing", "discard", "keep", "one_by_one", "release", "waiting"]
+__all__ = ["Kind", "Outgoing", "discard", "keep", "one_by_one", "release", "waiting"]
+
+Kind = Literal["marginals", "deltas", "words"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """report_id: made on this device. server: whom it is for. kind: the stream. body: exactly what is sent, every time.
 
-    restore: what goes back to the device's books if the round ends without it (for marginals, the counts it held).
+    restore: what goes back to the device's books if the round ends without it (for marginals and words, the counts it
+    held).
     """
 
     report_id: str
     server: str
-    kind: Literal["marginals", "deltas"]
+    kind: Kind
     round_id: str
     body: bytes
     restore: bytes = b""
@@ -53,7 +56,7 @@ def release(store: Store, report_id: str) -> None:
     store.delete("outbox", report_id)
 
 
-def discard(store: Store, kind: Literal["marginals", "deltas"]) -> int:
+def discard(store: Store, kind: Kind) -> int:
     """Takes out every report of a stream, for whatever server; returns how many. Their content is not restored. A part
     in secure aggregation ends with those of the counts: what was sent of it stays masked."""
     with store.transaction():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from device_sdk.checkin import aggregation, exchange, identity
+from device_sdk.checkin import aggregation, exchange, identity, naming
 from device_sdk.errors import CheckInError
 from device_sdk.learning.delta import difference
 from device_sdk.learning.gradients import mean
@@ -140,6 +140,12 @@ def _enqueue(
         if plan is not None and wanted and not exchange.has_reported(store, who, offer.round_id, "marginals"):
             knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
             recent.reported()
+        named = offer.words if settings.share_words and knowledge.consent.words else None
+        if named is not None and not exchange.has_reported(store, who, offer.round_id, "words"):
+            most, digest = settings.max_new_words, knowledge.base.words.digest
+            naming.enqueue_words(store, who, offer, named, knowledge.given, most, digest)
+            knowledge.keep_given({})
+            recent.named()
         deltas = offer.deltas if settings.share_deltas and knowledge.consent.deltas else None
         if deltas is not None and deltas.kind == "gradient" and settings.learning.subset == "adapters":
             return (_NO_GRADIENTS,)

@@ -23,7 +23,8 @@ class Example:
     first; probability: with which its first was. counts: what it added to the unigram cache, None for nothing;
     reported: whether a report took them off the books, or none ever will, for want of consent. heard: time on the
     memory's clock (s). signal: the app's feedback, None while there is none. repeats: id of the utterance that this one
-    says again."""
+    says again. given: the words that its feedback gave for the next report of words; None where they are never to be
+    named, for want of consent when it was heard, or since they were."""
 
     utterance_id: str
     features: npt.NDArray[np.float32]
@@ -34,6 +35,7 @@ class Example:
     reported: bool = False
     probability: float = 1.0
     repeats: str | None = None
+    given: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,9 @@ class Recent:
         reported: bool = False,
         probability: float = 1.0,
         repeats: str | None = None,
+        nameable: bool = False,
     ) -> None:
-        """Remembers an utterance; the oldest makes room."""
+        """Remembers an utterance; the oldest makes room. nameable: its user agrees to name words that they give."""
         self._expire()
         self._examples[utterance_id] = Example(
             utterance_id,
@@ -89,6 +92,7 @@ class Recent:
             reported=reported,
             probability=probability,
             repeats=repeats,
+            given=frozenset() if nameable else None,
         )
         self._last = utterance_id
         while len(self._examples) > self._capacity:
@@ -130,6 +134,17 @@ class Recent:
     def reported(self) -> None:
         """Notes that the counts of everything in memory were handed to a report."""
         self._examples = {key: replace(example, reported=True) for key, example in self._examples.items()}
+
+    def regive(self, utterance_id: str, given: frozenset[str]) -> None:
+        """Notes the words that an utterance in memory gives now."""
+        self._examples[utterance_id] = replace(self._examples[utterance_id], given=given)
+
+    def named(self, all_of_them: bool = False) -> None:
+        """Notes that what utterances in memory gave was handed to a report; or that nothing is to be, of any."""
+        self._examples = {
+            key: replace(example, given=None) if example.given or all_of_them else example
+            for key, example in self._examples.items()
+        }
 
     def take(self, wait_seconds: float) -> Example | None:
         """Takes out the oldest utterance with feedback, else the oldest that waited ``wait_seconds`` for it in vain;

@@ -40,7 +40,9 @@ class Record:
 
 
 TABLES: Mapping[str, Table] = {
-    "counts": Table("the n-best cache of this device: unigram counts, what of them was not yet reported, n-grams"),
+    "counts": Table(
+        "the n-best cache of this device: unigram counts, what of them was not yet reported, n-grams; words given"
+    ),
     "marginals": Table("the global distribution last pulled from the server"),
     "weights": Table("the published base where it is newer than the bundle, the local weights and the teacher's", True),
     "outbox": Table("exact bytes of reports until the server acknowledges them", True),
@@ -57,6 +59,12 @@ RECORDS: tuple[Record, ...] = (
     Record("counts", "ngrams", "counts", "JSON: weight of n-grams heard, sorted; only where the app allows it"),
     Record(
         "counts", "reported", "counts", "JSON: weight of every word id in the reports of rounds in mode paper so far"
+    ),
+    Record(
+        "counts",
+        "given",
+        "counts",
+        "JSON: in how many utterances the user gave each unlisted word, sorted; not reported",
     ),
     Record("marginals", "global", "counts", "float64 probabilities over the public word list, from the server"),
     Record("weights", "published", "weights", "safetensors: the published model, as downloaded"),
@@ -85,7 +93,7 @@ RECORDS: tuple[Record, ...] = (
     Record("settings", "reported", "settings", "JSON: which rounds of which server had which stream"),
     Record("settings", "consent", "settings", "JSON: which streams the user agreed to"),
     Record("settings", "profile", "settings", "the name of the user, where several share the device"),
-    Record("settings", "(marginals|deltas)_sent", "settings", "number of reports sent"),
+    Record("settings", "(marginals|deltas|words)_sent", "settings", "number of reports sent"),
     Record(
         "updates",
         r"([0-9]+\.root|timestamp|snapshot|targets)\.json",

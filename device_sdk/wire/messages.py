@@ -4,6 +4,7 @@
     POST /v1/check-in                   signed  CheckIn -> CheckedIn
     POST /v1/rounds/{round}/marginals   signed  MarginalReport -> Receipt
     POST /v1/rounds/{round}/deltas      signed  safetensors bytes, DeltaHeader in its metadata -> Receipt
+    POST /v1/rounds/{round}/words       signed  WordReport -> Receipt
     GET  /v1/models/{version}                   safetensors bytes (weights only), sha256 in the ETag; teachers too
     GET  /v1/models/{version}/from/{version}    the difference of two models, where the server has one
     GET  /v1/marginals/{version}                Marginals
@@ -21,6 +22,7 @@ devices.
     2  gradients, clipping by layer, float16 and int8; a teacher beside the model
     3  marginals: discrete Gaussian noise, shares of noise under secure aggregation, the counts of paper 002
     4  a delta's training loss or word error, where the round weighs devices by it (paper 003)
+    5  words outside the public list that users gave, a few a device
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -37,6 +40,8 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+
+from device_sdk.privacy.new_words import is_word
 
 __all__ = [
     "REVISION",
@@ -60,10 +65,12 @@ __all__ = [
     "Receipt",
     "RoundOffer",
     "Trust",
+    "WordPlan",
+    "WordReport",
 ]
 
 VERSION = 1
-REVISION = 4
+REVISION = 5
 FIXED_POINT = 1 << 8
 """Marginal counts travel as integers in units of 1 / FIXED_POINT."""
 
@@ -85,6 +92,11 @@ _THIRD: dict[str, JsonValue] = {"revision": 3}
 _FOURTH: dict[str, JsonValue] = {"revision": 4}
 """Marks a field of revision 4, in the same way."""
 
+_FIFTH: dict[str, JsonValue] = {"revision": 5}
+"""Marks a field of revision 5, in the same way."""
+
+_LATER = (_SECOND, _THIRD, _FOURTH, _FIFTH)
+
 WHOLE = {"whole": True}
 """Context of a dump that leaves nothing out: for what is stored or shown, not sent."""
 
@@ -101,7 +113,7 @@ class Message(BaseModel):
         if info.context == WHOLE:
             return fields
         for name, field in type(self).model_fields.items():
-            if field.json_schema_extra in (_SECOND, _THIRD, _FOURTH) and getattr(self, name) == field.default:
+            if field.json_schema_extra in _LATER and getattr(self, name) == field.default:
                 fields.pop(name, None)
         return fields
 
@@ -214,12 +226,31 @@ class DeltaPlan(Message):
         return 1 if plain else 2
 
 
+class WordPlan(Message):
+    """What a device names of the words outside the public list that its user gave, and what their release costs.
+
+    max_words: k, distinct words a device names, each of which counts once. epsilon, delta: of one release, for all that
+    one device names; the server sees the words, noises how many devices named each, and releases those that pass a
+    threshold (:mod:`server.privacy.new_words`).
+    """
+
+    max_words: Annotated[int, Field(ge=1, le=1000)] = 5
+    epsilon: Annotated[float, Field(ge=1e-6)] = 1.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-8
+
+    @property
+    def revision(self) -> int:
+        """The first revision of the protocol that can follow this plan."""
+        return 5
+
+
 class RoundOffer(Message):
     round_id: Identifier
     model_version: str
     marginals: MarginalPlan | None = None
     deltas: DeltaPlan | None = None
     closes_in_seconds: float
+    words: Annotated[WordPlan | None, Field(json_schema_extra=_FIFTH)] = None
 
 
 class CheckedIn(Message):
@@ -253,6 +284,32 @@ class MarginalReport(Message):
     words_digest: str
     utterances: Annotated[int, Field(ge=0)]
     counts: dict[int, int]
+
+
+def _word(word: str) -> str:
+    if not is_word(word):
+        raise ValueError("expected a word: a letter first, no spaces, 63 characters at most")  # and never which
+    return word
+
+
+def _distinct(words: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(words)) < len(words):
+        raise ValueError("expected every word once")
+    return words
+
+
+class WordReport(Message):
+    """Words outside the public list, each once. words_digest: of the list that they are not on."""
+
+    report_id: Identifier
+    device_id: Identifier
+    round_id: Identifier
+    words_digest: str
+    words: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=63), AfterValidator(_word)], ...],
+        Field(min_length=1, max_length=1000),
+        AfterValidator(_distinct),
+    ]
 
 
 class DeltaHeader(Message):

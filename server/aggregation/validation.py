@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,18 @@ from device_sdk.errors import ProtocolError
 from device_sdk.learning.encoding import LEVELS, SCALE, decode, group_sizes
 from device_sdk.privacy.clipping import layer_bounds
 from device_sdk.privacy.contributions import weight_units
-from device_sdk.wire.messages import DeltaPlan, MarginalPlan
+from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 from server.aggregation.weights_file import parse_tensors
 
-__all__ = ["delta_norm", "norm_bound", "read_delta", "validate_counts", "validate_delta", "validate_shapes"]
+__all__ = [
+    "delta_norm",
+    "norm_bound",
+    "read_delta",
+    "validate_counts",
+    "validate_delta",
+    "validate_shapes",
+    "validate_words",
+]
 
 LOCAL_LIMIT = 1 << 40
 """Largest magnitude of a locally noised count, in fixed-point units: far above any honest draw, far below overflow."""
@@ -48,6 +56,15 @@ def validate_counts(counts: Mapping[int, int], words: int, plan: MarginalPlan) -
             raise ProtocolError(f"counts[{word}]: found {count}, expected 1 to {largest} units")
     if plan.trust == "central" and plan.mode == "bounded" and len(counts) > plan.max_words:
         raise ProtocolError(f"counts: found {len(counts)} words, expected at most {plan.max_words}")
+
+
+def validate_words(words: Sequence[str], listed: Set[str], plan: WordPlan) -> None:
+    """Check one report of words, each of which is a word and there once. listed: the public list, as far as it is known
+    here. Raises ProtocolError, which names no word."""
+    if len(words) > plan.max_words:
+        raise ProtocolError(f"words: found {len(words)}, expected at most {plan.max_words}")
+    if any(word in listed for word in words):
+        raise ProtocolError("words: found one that is on the public list; expected others")
 
 
 def read_delta(

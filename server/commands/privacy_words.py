@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from device_sdk.commands.output import deliver
-from device_sdk.errors import DataError
+from device_sdk.errors import DataError, PrivacyError
+
+if TYPE_CHECKING:
+    from device_sdk.wire.messages import WordPlan
 
 __all__ = ["register"]
 
@@ -35,11 +38,12 @@ def words(
     Every call is a release of its own, and costs that much again: keep what it says.
     """
     from server.commands.operators import show
-    from server.privacy.new_words import NewWordsPlan, released_words, threshold
+    from server.privacy.new_words import devices_of, released_words, threshold
     from server.registry.initial import initial_from_bundle
 
-    plan = NewWordsPlan(max_words, epsilon, delta)
-    found = released_words(_read(contributions), frozenset(initial_from_bundle(bundle).words), plan)
+    plan = _plan(max_words, epsilon, delta)
+    listed = frozenset(initial_from_bundle(bundle).words)
+    found = released_words(devices_of(_read(contributions), listed, plan), plan)
     document = {
         "words": found,
         "threshold": threshold(plan),
@@ -54,6 +58,20 @@ def words(
     typer.echo(f"named by about {threshold(plan)} devices or more; epsilon {epsilon:g}, delta {delta:g}")
     for key in ("adjacency", "trust_model"):
         typer.echo(f"{key.replace('_', ' ')}: {document[key]}")
+
+
+def _plan(max_words: int, epsilon: float, delta: float) -> WordPlan:
+    """Raises PrivacyError naming the option that is impossible."""
+    from pydantic import ValidationError
+
+    from device_sdk.wire.messages import WordPlan
+
+    try:
+        return WordPlan(max_words=max_words, epsilon=epsilon, delta=delta)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0]).replace("_", "-")
+        raise PrivacyError(f"--{name}: found {first['input']!r}: {first['msg']}") from error
 
 
 def _read(source: Path) -> list[frozenset[str]]:

@@ -49,6 +49,13 @@ def _settings(
     stage_minutes: Annotated[
         float, typer.Option(help="With distributed: how long a group waits at a stage for its devices.")
     ] = 60.0,
+    words: Annotated[
+        bool,
+        typer.Option(help="Collect words outside the public list that users gave, to release those many devices name."),
+    ] = False,
+    words_epsilon: Annotated[float, typer.Option(help="Epsilon of their release.")] = 1.0,
+    words_delta: Annotated[float, typer.Option(help="And its delta.")] = 1e-8,
+    new_words: Annotated[int, typer.Option(help="Distinct ones a device may name.")] = 5,
     clip_norm: Annotated[float, typer.Option(help="L2 bound of a delta.")] = 1.0,
     clipping: Annotated[
         str, typer.Option(help="Of the delta as a whole: global; of every parameter on its own: uniform or dim.")
@@ -165,6 +172,7 @@ def _settings(
         }
         if deltas
         else None,
+        "words": {"epsilon": words_epsilon, "delta": words_delta, "max_words": new_words} if words else None,
         "weighting": weighting or ("uniform" if noisy or buffered or averaging != "mean" else "utterances"),
         "noise_multiplier": noise_multiplier,
         "sampling": {"kind": sampling, "rate": rate, "over_selection": over_selection, "amplified": amplified}
@@ -254,13 +262,16 @@ def list_rounds(
                 entry["state"],
                 entry["reports"]["marginals"],
                 entry["reports"]["deltas"],
+                entry["reports"]["words"],
                 moment(entry["deadline"]),
                 entry["model_version"],
                 entry["marginals_version"],
             )
             for entry in found["rounds"]
         ]
-        show("Rounds", ("round", "state", "marginals", "deltas", "deadline", "model", "marginals version"), rows)
+        show(
+            "Rounds", ("round", "state", "marginals", "deltas", "words", "deadline", "model", "marginals version"), rows
+        )
 
     return found, present
 
@@ -297,6 +308,14 @@ def _show(found: dict[str, Any]) -> None:
     facts += [
         (f"release of {stream}", f"{release['reports']} reports, {_mechanism(release['mechanism'])}")
         for stream, release in found["releases"].items()
+    ]
+    facts += [
+        (
+            "new words",
+            ", ".join(f"{word} (about {count} devices)" for word, count in release["words"].items()) or "none",
+        )
+        for release in found["releases"].values()
+        if release["words"] is not None
     ]
     facts += [
         (moment(move["at"]), f"{move['source']} to {move['target']}" + (f": {move['note']}" if move["note"] else ""))

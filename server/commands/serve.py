@@ -86,6 +86,9 @@ def command(
     deltas_cap: Annotated[
         float, typer.Option(help="Largest epsilon a device may spend on deltas; deltas without noise need 'inf'.")
     ] = float("inf"),
+    words_cap: Annotated[
+        float, typer.Option(help="Largest epsilon a device may spend on naming new words; 'inf' for no bound.")
+    ] = 100.0,
     retry_after: Annotated[
         float, typer.Option(help="Seconds after which devices check in again, where they are not too many.", min=0.01)
     ] = 60.0,
@@ -162,6 +165,7 @@ def command(
         operator_token=tokens[1],
         marginals_cap=marginals_cap,
         deltas_cap=deltas_cap,
+        words_cap=words_cap,
         retry_after_seconds=retry_after,
         check_ins_per_second=check_ins,
         keep_models=keep_models,

@@ -132,6 +132,21 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
             "utterances",
         ),
     ),
+    ("POST", f"{_V1}/rounds/{{round_id}}/words"): Operation(
+        {200: wire.Receipt},
+        (wire.WordReport,),
+        (
+            *_REPORT,
+            "other_words",
+            "bad_words",
+            "round_closed",
+            "not_collected",
+            "not_sampled",
+            "already_reported",
+            "report_conflict",
+            "privacy_cap",
+        ),
+    ),
     ("POST", f"{_V1}/rounds/{{round_id}}/aggregation"): Operation(
         {200: aggregation.AggregationTask},
         (aggregation.AggregationPoll,),

@@ -69,6 +69,7 @@ PROBLEMS: Final[Mapping[str, Refusal]] = _named(
     Refusal(422, "bad_message", "CheckIn: Field required", "model_version"),
     Refusal(422, "bad_request", "Input should be less than or equal to 1000", "limit"),
     Refusal(422, "bad_weights", "encoder.0.W: not a parameter of this round's model"),
+    Refusal(422, "bad_words", "words: found 9, expected at most 5", "words"),
     Refusal(422, "no_rehearsal", "this server has no transcribed speech; start it with --rehearsal", "rehearsal"),
     Refusal(422, "other_plan", "encoding: found float16, the round asks for float32", "encoding"),
     Refusal(422, "other_round", "round_id: found r6, the address says r7", "round_id"),

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from device_sdk.privacy.contributions import l1_sensitivity, l2_sensitivity, weight_units
-from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan
+from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan, WordPlan
+from server.privacy.new_words import noise_scale
 from server.privacy.noise import plan_noise
 from server.rounds.settings import RoundSettings
 
@@ -55,6 +56,8 @@ def charge_for(stream: str, settings: RoundSettings) -> Charge:
     """The cost of one report in a round; where accounting is amplified, of having been eligible."""
     if stream == "marginals":
         charge = _marginal_charge(settings.marginals or MarginalPlan())
+    elif stream == "words":
+        charge = _word_charge(settings.words or WordPlan())
     else:
         charge = _delta_charge(settings.deltas or DeltaPlan(), settings.minimum, settings.noise_multiplier)
     if settings.sampling is None or not settings.sampling.amplified:
@@ -73,6 +76,12 @@ def _marginal_charge(plan: MarginalPlan) -> Charge:
         return Charge("discrete_gaussian", plan.trust, weight_units(plan), total, plan.max_words, squared_ratio=ratio)
     epsilon = l1_sensitivity(plan) / scale
     return Charge("discrete_laplace", plan.trust, weight_units(plan), scale, plan.max_words, epsilon=epsilon)
+
+
+def _word_charge(plan: WordPlan) -> Charge:
+    """delta: the chance that a word which nobody else named passes the threshold."""
+    scale = float(noise_scale(plan))
+    return Charge("discrete_laplace", "central", 1, scale, plan.max_words, delta=plan.delta, epsilon=plan.epsilon)
 
 
 def _delta_charge(plan: DeltaPlan, minimum: int, noise_multiplier: float) -> Charge:

@@ -27,12 +27,17 @@ __all__ = ["check_population", "device_summary", "record", "spent", "summary", "
 
 ADJACENCY = {
     "marginals": "user: all that one device reports added or removed, composed over its rounds",
+    "words": "user: all words that one device names added or removed, composed over its rounds",
     "deltas": "user: one device's deltas replaced by zero, their noise kept, composed over its rounds",
 }
 UTTERANCE_ADJACENCY = {
     "marginals": (
         "utterance: one utterance added to what a device heard, or removed; it is reported in one round, where it may "
         "take the place of every other word"
+    ),
+    "words": (
+        "utterance: one utterance whose words the user gave, or none; its words are named in one round, where they may "
+        "take the place of all others"
     ),
     "deltas": (
         "utterance: one utterance added to what a device learns from, or removed; every delta from then on may be "
@@ -153,10 +158,11 @@ def summary(connection: Connection, delta: float) -> dict[str, dict[str, Any]]:
 
 
 def _levels(stream: str, total: Spent, delta: float) -> dict[str, Any]:
-    """Epsilon and delta of a user and of an utterance. An utterance is in one report of counts, and in every delta."""
+    """Epsilon and delta of a user and of an utterance. An utterance is in one report of counts and in one of words,
+    and in every delta."""
     epsilon, used = compose(total, delta)
     others = Spent(dict(zip(exchanged(total.charges), total.charges.values(), strict=True)))
-    parts = [Spent({charge: 1}) for charge in others.charges] if stream == "marginals" else [others]
+    parts = [Spent({charge: 1}) for charge in others.charges] if stream != "deltas" else [others]
     utterance = max((compose(part, delta) for part in parts), default=(0.0, 0.0))
     return {
         "epsilon": epsilon,

@@ -18,58 +18,45 @@ Adjacency: one device added or removed. Trust: central, the server sees the word
 from __future__ import annotations
 
 import math
+import secrets
 from collections import Counter
-from collections.abc import Iterable, Set
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Iterable, Mapping, Set
+from fractions import Fraction
 
 from device_sdk.errors import PrivacyError
-from device_sdk.privacy.new_words import WORD
-from server.privacy import samplers
-from server.privacy.charges import Charge
+from device_sdk.privacy.new_words import is_word
+from device_sdk.privacy.samplers import RandomBytes, discrete_laplaces
+from device_sdk.wire.messages import WordPlan
 
-__all__ = ["NewWordsPlan", "failure_chance", "new_words_charge", "released_words", "threshold"]
+__all__ = ["devices_of", "failure_chance", "noise_scale", "released_words", "threshold"]
 
-
-@dataclass(frozen=True, slots=True)
-class NewWordsPlan:
-    """max_words: k, distinct words a device may name. epsilon, delta: of one release. Raises PrivacyError."""
-
-    max_words: int = 5
-    epsilon: float = 1.0
-    delta: float = 1e-7
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.max_words <= 1000:
-            raise PrivacyError(f"max_words: found {self.max_words}, expected 1 to 1000")
-        if not (0 < self.epsilon < math.inf and 0 < self.delta < 1):
-            raise PrivacyError(
-                f"epsilon, delta: found {self.epsilon!r}, {self.delta!r}; expected epsilon > 0 and delta inside (0, 1)"
-            )
-
-    @property
-    def scale(self) -> float:
-        """b, in devices."""
-        return self.max_words / self.epsilon
+GRID = 1 << 20
+"""The sampler takes scales in fractions of a device with this denominator."""
 
 
-def threshold(plan: NewWordsPlan) -> int:
+def noise_scale(plan: WordPlan) -> Fraction:
+    """b, in devices: rounded up, since a larger scale costs less."""
+    return Fraction(math.ceil(plan.max_words * GRID / Fraction(plan.epsilon)), GRID)
+
+
+def threshold(plan: WordPlan) -> int:
     """T: the least noised number of devices at which a word is released."""
-    decay = math.exp(-1 / plan.scale)
-    least = max(1, math.ceil(plan.scale * math.log(plan.max_words / (plan.delta * (1 + decay)))))
+    scale = float(noise_scale(plan))
+    decay = math.exp(-1 / scale)
+    least = max(1, math.ceil(scale * math.log(plan.max_words / (plan.delta * (1 + decay)))))
     while failure_chance(plan, 1 + least) > plan.delta:  # the logarithm was rounded
         least += 1
     return 1 + least
 
 
-def failure_chance(plan: NewWordsPlan, least: int) -> float:
+def failure_chance(plan: WordPlan, least: int) -> float:
     """Chance that one of k words which nobody else named is released at a threshold of ``least``, at most."""
-    return plan.max_words * math.exp(-(least - 1) / plan.scale) / (1 + math.exp(-1 / plan.scale))
+    scale = float(noise_scale(plan))
+    return plan.max_words * math.exp(-(least - 1) / scale) / (1 + math.exp(-1 / scale))
 
 
-def released_words(contributions: Iterable[Set[str]], listed: Set[str], plan: NewWordsPlan) -> dict[str, int]:
-    """Words to add to the list -> noised number of devices that named them, the most frequent first.
+def devices_of(contributions: Iterable[Set[str]], listed: Set[str], plan: WordPlan) -> dict[str, int]:
+    """Word -> number of devices that named it, in alphabetical order.
 
     contributions: one set of words for each device. listed: the words that are public already; they are left out.
     Raises PrivacyError for a device that names more than the plan allows, or what is no word.
@@ -78,18 +65,21 @@ def released_words(contributions: Iterable[Set[str]], listed: Set[str], plan: Ne
     for named in contributions:
         if len(named) > plan.max_words:
             raise PrivacyError(f"words: found {len(named)} of one device, expected at most {plan.max_words}")
-        if not all(WORD.fullmatch(word) for word in named):
+        if not all(map(is_word, named)):
             raise PrivacyError("words: found one that does not begin with a letter, has a space or over 63 characters")
         devices.update(named - listed)
-    cost = samplers.laplace_loss(plan.scale, plan.max_words)
-    if cost > plan.epsilon * (1 + 1e-12):
-        raise PrivacyError(f"noise scale {plan.scale}: costs {cost}, expected at most {plan.epsilon}")
-    words = sorted(devices)
-    noised = samplers.laplace_draws(np.array([devices[word] for word in words], np.int64), plan.scale)
-    kept = {word: int(count) for word, count in zip(words, noised.tolist(), strict=True) if count >= threshold(plan)}
+    return dict(sorted(devices.items()))
+
+
+def released_words(
+    devices: Mapping[str, int], plan: WordPlan, source: RandomBytes = secrets.token_bytes
+) -> dict[str, int]:
+    """Words to add to the list -> noised number of devices that named them, the most frequent first.
+
+    devices: word -> number of devices, each of which counts in at most ``plan.max_words`` of them. source: of the
+    noise's bits: the system's generator, or the stream of a release's secret key (:mod:`server.privacy.key_stream`).
+    """
+    noise, least = discrete_laplaces(len(devices), noise_scale(plan), source), threshold(plan)
+    noised = {word: count + int(draw) for (word, count), draw in zip(devices.items(), noise, strict=True)}
+    kept = {word: count for word, count in noised.items() if count >= least}
     return dict(sorted(kept.items(), key=lambda item: (-item[1], item[0])))
-
-
-def new_words_charge(plan: NewWordsPlan) -> Charge:
-    """What one device's contribution costs; composes with the ledger's other lines."""
-    return Charge("discrete_laplace", "central", 1, plan.scale, plan.max_words, delta=plan.delta, epsilon=plan.epsilon)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import PrivacyError
 
-__all__ = ["gaussian_draws", "laplace_draws", "laplace_loss"]
+__all__ = ["gaussian_draws", "laplace_draws"]
 
 Counts = NDArray[np.int64]
 
@@ -29,11 +29,6 @@ def gaussian_draws(counts: Counts, deviation: float) -> Counts:
 
     _checked(deviation, "deviation")
     return _drawn(dp.m.make_gaussian(_domain(), dp.l2_distance(T="f64"), scale=float(deviation)), counts)
-
-
-def laplace_loss(scale: float, l1_sensitivity: int) -> float:
-    """Epsilon that the sampler itself states for counts that differ by ``l1_sensitivity`` in total, rounded upwards."""
-    return float(_laplace(scale).map(l1_sensitivity))
 
 
 def _laplace(scale: float) -> Any:

@@ -32,7 +32,15 @@ from server.rounds.release_keys import (
     forget_keys,
     obtain_key,
 )
-from server.rounds.releases import Lineage, Rehearse, Release, release_deltas, release_marginals, store_release
+from server.rounds.releases import (
+    Lineage,
+    Rehearse,
+    Release,
+    release_deltas,
+    release_marginals,
+    release_words,
+    store_release,
+)
 from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState
 from server.rounds.store import find_round, follow_up, read_settings, rounds_in, transition
@@ -144,6 +152,9 @@ def _aggregate(
             if stream in keys or not draws_noise(stream, settings):
                 key = keys.get(stream)
                 made.append(release_marginals(settings, contributions, previous, background, counts, key))
+        elif stream == "words":
+            if stream in keys:
+                made.append(release_words(settings, contributions, keys[stream]))
         elif stream in keys or not draws_noise(stream, settings):
             key = keys.get(stream)
             try:

@@ -30,8 +30,8 @@ def check_in(
     connection: Connection, settings: ServerSettings, sender: Sender, message: CheckIn, fleet: Fleet
 ) -> CheckedIn:
     """Answer one check-in. A stream is offered only if the device can still report in it: not yet reported, the same
-    word list for marginals, and epsilon left under the cap. fleet: the process' count of its devices, which says with
-    the open rounds when this one should come back.
+    word list for marginals and words, and epsilon left under the cap. fleet: the process' count of its devices, which
+    says with the open rounds when this one should come back.
 
     Raises Refusal: 403 ``other_device``, 409 ``replayed``.
     """
@@ -88,7 +88,7 @@ def _offer(
             )
         }
         if message.words_digest != words_digest:
-            wanted.discard("marginals")
+            wanted -= {"marginals", "words"}
         if wanted and row.deadline > now:
             return RoundOffer(
                 round_id=row.id,
@@ -96,6 +96,7 @@ def _offer(
                 marginals=plans.marginals if "marginals" in wanted else None,
                 deltas=plans.deltas if "deltas" in wanted else None,
                 closes_in_seconds=row.deadline - now,
+                words=plans.words if "words" in wanted else None,
             )
     return None
 

@@ -1,4 +1,4 @@
-"""What a stream of a round releases: noised counts and the marginals they make, or a model and its teacher."""
+"""What a stream of a round releases: noised counts and the marginals they make, a model and its teacher, or words."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from server.aggregation.optimizers import update_norm
 from server.aggregation.teachers import follow
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
 from server.privacy.delta_noise import noised_sum
+from server.privacy.new_words import devices_of, noise_scale, released_words, threshold
 from server.privacy.noise import noised, plan_noise, released_variance
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
@@ -37,6 +38,7 @@ __all__ = [
     "release_counts",
     "release_deltas",
     "release_marginals",
+    "release_words",
     "store_release",
 ]
 
@@ -59,7 +61,7 @@ class Lineage:
 @dataclass(frozen=True, slots=True)
 class Release:
     """What one stream releases, before it is written down. teacher: a new one; teacher_version: the one to go on with
-    where there is no new one."""
+    where there is no new one. words: new ones with the noised number of devices that named each."""
 
     stream: str
     inputs_sha256: str
@@ -67,6 +69,7 @@ class Release:
     mechanism: dict[str, Any]
     variance: float = 0.0
     counts: NDArray[np.int64] | None = None
+    words: dict[str, int] | None = None
     entry: marginal_registry.MarginalEntry | None = None
     stored: model_registry.StoredModel | None = None
     teacher: model_registry.StoredModel | None = None
@@ -114,9 +117,7 @@ def release_counts(
     assert plan is not None
     drawn = total.total
     if plan.trust == "central":
-        if key is None or key.inputs_sha256 != inputs_sha256:
-            raise PrivacyError("key: found none of these reports; noise is drawn from a key that was stored for them")
-        drawn = noised(total.total, plan, key.source(total.total.tobytes()))
+        drawn = noised(total.total, plan, _checked(key, inputs_sha256).source(total.total.tobytes()))
     variance = released_variance(plan, total.reports)
     if plan.mode == "paper":
         released, cumulative = drawn, variance
@@ -229,6 +230,30 @@ def release_deltas(
     )
 
 
+def release_words(settings: RoundSettings, contributions: Sequence[Row[Any]], key: ReleaseKey | None = None) -> Release:
+    """The words that so many devices named that one of them cannot have made the difference, but for a chance of delta.
+    Raises PrivacyError where ``key`` is not that of these inputs."""
+    plan, inputs = settings.words, digest_of(contributions)
+    assert plan is not None
+    devices = devices_of((set(row.counts or ()) for row in contributions), frozenset(), plan)
+    named = "\n".join(f"{word} {count}" for word, count in devices.items())
+    return Release(
+        stream="words",
+        inputs_sha256=inputs,
+        reports=len(contributions),
+        mechanism={
+            "name": "discrete_laplace",
+            "trust": "central",
+            "scale": float(noise_scale(plan)),
+            "threshold": threshold(plan),
+            "epsilon": plan.epsilon,
+            "delta": plan.delta,
+            "max_words": plan.max_words,
+        },
+        words=released_words(devices, plan, _checked(key, inputs).source(named.encode())),
+    )
+
+
 def store_release(connection: Connection, row: Row[Any], release: Release, now: float) -> None:
     """Write a release down, with the versions that it makes, in the caller's transaction."""
     model_version: str | None = None
@@ -280,6 +305,7 @@ def store_release(connection: Connection, row: Row[Any], release: Release, now: 
             reports=release.reports,
             mechanism=release.mechanism,
             counts=release.counts.astype("<i8").tobytes() if release.counts is not None else None,
+            words=release.words,
             variance=release.variance,
             model_version=model_version,
             drawn_at=now,
@@ -315,12 +341,16 @@ def _summed(
 def _noised(
     total: Weights, settings: RoundSettings, plan: DeltaPlan, key: ReleaseKey | None, inputs_sha256: str
 ) -> dict[str, NDArray[np.float32]]:
-    if key is None or key.inputs_sha256 != inputs_sha256:
-        raise PrivacyError("key: found none of these reports; noise is drawn from a key that was stored for them")
-    digest = sha256()
+    checked, digest = _checked(key, inputs_sha256), sha256()
     for name in sorted(total):
         digest.update(np.ascontiguousarray(total[name]).data)
-    return noised_sum(total, plan.clip_norm, settings.noise_multiplier, key.source(digest.digest()))
+    return noised_sum(total, plan.clip_norm, settings.noise_multiplier, checked.source(digest.digest()))
+
+
+def _checked(key: ReleaseKey | None, inputs_sha256: str) -> ReleaseKey:
+    if key is None or key.inputs_sha256 != inputs_sha256:
+        raise PrivacyError("key: found none of these reports; noise is drawn from a key that was stored for them")
+    return key
 
 
 def _moved(

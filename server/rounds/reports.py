@@ -30,8 +30,9 @@ UTTERANCES_LIMIT = 1_000_000
 class Contribution:
     """A report that was parsed and, for deltas, already stored. body: its exact bytes.
 
-    counts: word id -> fixed-point units of a marginal report; blob: name of a delta's bytes in the blob store.
-    model_version: what a delta was made on. loss, word_error: what the device told besides.
+    counts: word id -> fixed-point units of a marginal report, or word -> 1 of a report of words; blob: name of a
+    delta's bytes in the blob store. model_version: what a delta was made on. loss, word_error: what the device told
+    besides.
     """
 
     report_id: str
@@ -39,7 +40,7 @@ class Contribution:
     stream: str
     body: bytes
     utterances: int
-    counts: Mapping[int, int] | None = None
+    counts: Mapping[int, int] | Mapping[str, int] | None = None
     blob: str | None = None
     model_version: str = ""
     loss: float | None = None

@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from device_sdk.wire.messages import DeltaPlan, MarginalPlan
+from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 from server.aggregation.optimizers import OptimizerSettings
 from server.rounds.sampling import SamplingPlan
 from server.secure_aggregation.settings import GroupPlan, check_groups
 
 __all__ = ["PRESETS", "STREAMS", "BufferPlan", "RehearsalPlan", "RoundSettings", "ServerStep", "TeacherPlan"]
 
-STREAMS = ("marginals", "deltas")
+STREAMS = ("marginals", "deltas", "words")
 _MEASURES = {"loss": "loss", "word_errors": "word_error"}
 """What a weighting needs to know of every device."""
 
@@ -78,8 +78,8 @@ class BufferPlan(BaseModel):
 class RoundSettings(BaseModel):
     """Streams, cohort and aggregation of one round, and how many follow it.
 
-    marginals, deltas: the plans devices follow; None leaves the stream out. goal: reports per stream at which the
-    round closes by itself and beyond which it accepts none; None leaves closing to the deadline or the operator.
+    marginals, deltas, words: the plans devices follow; None leaves the stream out. goal: reports per stream at which
+    the round closes by itself and beyond which it accepts none; None leaves closing to the deadline or the operator.
     minimum: a stream with fewer reports releases nothing. seconds: from opening to the deadline. smoothing: weight of
     the background in the published marginal, in words. weighting: of deltas in their mean, by utterances, by training
     loss or by word error (paper 003, eq. 8 to 10), or alike; weight_limit: the largest number of utterances that
@@ -101,6 +101,7 @@ class RoundSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     marginals: MarginalPlan | None = MarginalPlan()
     deltas: DeltaPlan | None = None
+    words: WordPlan | None = None
     goal: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     minimum: Annotated[int, Field(ge=1, le=10_000_000)] = 1
     seconds: Annotated[float, Field(gt=0, le=366 * 86400)] = 86400.0
@@ -130,8 +131,8 @@ class RoundSettings(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.marginals is None and self.deltas is None:
-            raise ValueError("marginals, deltas: found neither; expected a plan for at least one stream")
+        if not self.streams:
+            raise ValueError("marginals, deltas, words: found none of them; expected a plan for at least one stream")
         if self.goal is not None and self.goal < self.minimum:
             raise ValueError(f"goal: found {self.goal}, expected at least minimum = {self.minimum}")
         if self.marginals is not None and self.minimum < self.marginals.minimum_survivors:
@@ -141,7 +142,7 @@ class RoundSettings(BaseModel):
             )
         if self.marginals is not None and self.aggregated:
             check_groups(self.groups, self.marginals)
-        for plan in (self.marginals, self.deltas):
+        for plan in (self.marginals, self.deltas, self.words):
             for name, value in plan.model_dump().items() if plan is not None else ():
                 if isinstance(value, float) and not value < 1e9:
                     raise ValueError(f"{name}: found {value!r}, expected a number below 1e9")
@@ -227,10 +228,11 @@ class RoundSettings(BaseModel):
     def _check_buffered(self) -> None:
         if self.goal is None:
             raise ValueError("goal: found none; a buffered round closes when its buffer holds that many deltas")
-        if self.marginals is not None:
-            raise ValueError(
-                "marginals: found a plan in a buffered round; counts are of no model, collect them in another"
-            )
+        for name in ("marginals", "words"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}: found a plan in a buffered round; they are of no model, collect them in another"
+                )
         if self.averaging != "mean" or self.weighting != "uniform":
             raise ValueError(
                 "weighting, averaging: a buffered round weighs by staleness only; use 'uniform' and 'mean'"
@@ -251,6 +253,8 @@ class RoundSettings(BaseModel):
             raise ValueError(f"minimum: found {self.minimum}; an amplified round releases however few answered, use 1")
         if self.marginals is not None and (self.marginals.trust, self.marginals.mode) != ("central", "bounded"):
             raise ValueError("marginals: amplification holds where the server adds the noise to bounded counts only")
+        if self.words is not None:
+            raise ValueError("words: found a plan in an amplified round; what their threshold costs is not amplified")
         if self.deltas is not None and not self.noise_multiplier:
             raise ValueError("noise_multiplier: found 0; amplified accounting of deltas needs the server's noise")
 

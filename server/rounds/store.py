@@ -16,7 +16,7 @@ from server.problems import Refusal
 from server.registry.publications import current_version
 from server.rounds.release_keys import Caps
 from server.rounds.sampling import new_sample
-from server.rounds.settings import RoundSettings
+from server.rounds.settings import STREAMS, RoundSettings
 from server.rounds.states import RoundState, check
 from server.secure_aggregation.store import list_groups
 from server.storage.schema import models, releases, rounds, transitions
@@ -48,6 +48,7 @@ def create_round(connection: Connection, settings: RoundSettings, now: float) ->
             created_at=now,
             marginals_reports=0,
             deltas_reports=0,
+            words_reports=0,
             note="",
         )
     )
@@ -174,7 +175,7 @@ def view(connection: Connection, row: Row[Any]) -> dict[str, Any]:
         "opened_at": row.opened_at,
         "deadline": row.deadline,
         "eligible": row.eligible,
-        "reports": {"marginals": row.marginals_reports, "deltas": row.deltas_reports},
+        "reports": {stream: getattr(row, f"{stream}_reports") for stream in STREAMS},
         "model_version": row.model_version,
         "teacher_version": None
         if row.model_version is None
@@ -191,6 +192,7 @@ def view(connection: Connection, row: Row[Any]) -> dict[str, Any]:
                 "reports": release.reports,
                 "inputs_sha256": release.inputs_sha256,
                 "mechanism": release.mechanism,
+                "words": release.words,
                 "drawn_at": release.drawn_at,
             }
             for release in drawn

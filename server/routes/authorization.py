@@ -64,6 +64,7 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", f"{_V1}/check-in"): Rule(Caller.DEVICE),
     ("POST", f"{_V1}/rounds/{{round_id}}/marginals"): Rule(Caller.DEVICE),
     ("POST", f"{_V1}/rounds/{{round_id}}/deltas"): Rule(Caller.DEVICE),
+    ("POST", f"{_V1}/rounds/{{round_id}}/words"): Rule(Caller.DEVICE),
     ("POST", f"{_V1}/rounds/{{round_id}}/aggregation"): Rule(Caller.DEVICE),
     ("POST", f"{_V1}/rounds/{{round_id}}/aggregation/{{stage}}"): Rule(Caller.DEVICE),
     ("GET", f"{_V1}/models/{{version}}"): Rule(Caller.ANYBODY, _PUBLISHED),

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from device_sdk.errors import ProtocolError
-from device_sdk.wire.messages import CheckIn, DeltaHeader, Enrol, Enrolled, MarginalReport
-from server.aggregation.validation import read_delta, validate_counts
+from device_sdk.wire.messages import CheckIn, DeltaHeader, Enrol, Enrolled, MarginalReport, WordReport
+from server.aggregation.validation import read_delta, validate_counts, validate_words
 from server.aggregation.weights_file import read_metadata
 from server.devices.authentication import Sender
 from server.devices.enrolment import enrol, read_public_key, same_secret
@@ -145,6 +145,27 @@ def post_deltas(request: Request, round_id: str, body: Large) -> Response:
         word_error=header.word_error,
     )
     return _accept(own, sender, contribution)
+
+
+@router.post("/rounds/{round_id}/words")
+def post_words(request: Request, round_id: str, body: Medium) -> Response:
+    """WordReport, signed -> Receipt."""
+    own = service(request)
+    sender = sender_of(own, request, body, round_id)
+    report = parse(WordReport, body)
+    check_addressed(sender, round_id, report.device_id, report.round_id)
+    with own.database.read() as connection:
+        plan = read_settings(find_round(connection, round_id)).words
+        digest = marginal_registry.find_marginals(connection, 0).words_digest
+    if plan is not None:
+        if report.words_digest != digest:
+            raise Refusal(409, "other_words", "words_digest: another word list lacks these words", "words_digest")
+        try:
+            validate_words(report.words, own.listed, plan)
+        except ProtocolError as error:
+            raise refused(error, "bad_words", "words") from error
+    named = dict.fromkeys(report.words, 1)
+    return _accept(own, sender, Contribution(report.report_id, round_id, "words", body, 0, counts=named))
 
 
 @router.get("/models/{version}")

@@ -36,6 +36,7 @@ from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version, history, publish
 from server.registry.retention import check_present
+from server.rounds.settings import STREAMS
 from server.rounds.store import find_round, list_rounds, view
 from server.routes.authorization import operator_of
 from server.routes.bodies import body_reader, parse, plain, refused, service
@@ -59,7 +60,7 @@ def get_privacy(request: Request) -> Response:
     own = service(request)
     with own.database.read() as connection:
         lines = ledger.device_summary(connection, own.settings.delta_probability)
-    caps = {stream: own.settings.cap(stream) for stream in ("marginals", "deltas")}
+    caps = {stream: own.settings.cap(stream) for stream in STREAMS}
     return plain({"streams": own.privacy(), "devices": lines, "caps": caps})
 
 

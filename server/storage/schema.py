@@ -121,6 +121,7 @@ rounds = Table(
     Column("deadline", Float),
     Column("marginals_reports", Integer, nullable=False),
     Column("deltas_reports", Integer, nullable=False),
+    Column("words_reports", Integer, nullable=False, server_default="0"),
     Column("model_version", ForeignKey("models.version")),
     Column("marginals_version", ForeignKey("marginals.version")),
     Column("evaluation", JSON),
@@ -157,7 +158,8 @@ reports = Table(
     Column("size", Integer, nullable=False),
     Column("utterances", Integer, nullable=False),
     Column("accepted_at", Float, nullable=False),
-    # Raw contributions: a marginal report's counts, or a delta's blob. Cleared once the round is aggregated.
+    # Raw contributions: a marginal report's counts, or its words, each counted once; or a delta's blob. Cleared once
+    # the round is aggregated.
     Column("counts", JSON(none_as_null=True)),
     Column("blob", String),
     # What weighs a delta: models published since its own, and what the device told of its learning.
@@ -166,7 +168,7 @@ reports = Table(
     Column("word_error", Float),
     UniqueConstraint("device_id", "round_id", "stream"),
     Index(None, "round_id", "stream"),
-    CheckConstraint("stream IN ('marginals', 'deltas')", name="stream"),
+    CheckConstraint("stream IN ('marginals', 'deltas', 'words')", name="stream"),
 )
 
 ledger = Table(
@@ -243,8 +245,10 @@ releases = Table(
     Column("inputs_sha256", String(64), nullable=False),
     Column("reports", Integer, nullable=False),
     Column("mechanism", JSON, nullable=False),
-    # Noised marginal counts, int64 little-endian in fixed-point units; a delta release is the model it made.
+    # Noised marginal counts, int64 little-endian in fixed-point units; a delta release is the model it made; of words,
+    # each that passed the threshold with the noised number of devices that named it.
     Column("counts", LargeBinary),
+    Column("words", JSON(none_as_null=True)),
     Column("variance", Float, nullable=False),
     Column("model_version", ForeignKey("models.version")),
     Column("drawn_at", Float, nullable=False),

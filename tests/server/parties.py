@@ -53,6 +53,7 @@ def settings(folder: Path, **changes: Any) -> ServerSettings:
         "enrolment_token": ENROLMENT,
         "operator_token": OPERATOR,
         "marginals_cap": float("inf"),
+        "words_cap": float("inf"),
         "tick_seconds": 0.05,
         "rates": Rates(OFTEN, OFTEN),
     }
@@ -113,6 +114,19 @@ class Party:
 
     def send_counts(self, round_id: str, counts: Mapping[int, int], /, **changes: Any) -> Any:
         return self.post(f"/v1/rounds/{round_id}/marginals", self.counts(round_id, counts, **changes), round_id)
+
+    def words(self, round_id: str, /, *words: str, **changes: Any) -> bytes:
+        message = {
+            "report_id": secrets.token_hex(8),
+            "device_id": self.id,
+            "round_id": round_id,
+            "words_digest": DIGEST,
+            "words": words,
+        }
+        return json.dumps(message | changes).encode()
+
+    def send_words(self, round_id: str, /, *words: str, **changes: Any) -> Any:
+        return self.post(f"/v1/rounds/{round_id}/words", self.words(round_id, *words, **changes), round_id)
 
     def delta(
         self, round_id: str, arrays: Mapping[str, NDArray[Any]] | None = None, /, value: float = 0.01, **changes: Any

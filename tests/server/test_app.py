@@ -151,7 +151,7 @@ def test_duplicates_are_answered_and_counted_once(operator: Operator, device: Pa
         receipts = [Receipt.model_validate_json(device.post(path, body, round_id).content) for _ in range(3)]
         assert [receipt.duplicate for receipt in receipts] == [False, True, True]
     found = operator.close(round_id)
-    assert found["reports"] == {"marginals": 1, "deltas": 1}
+    assert found["reports"] == {"marginals": 1, "deltas": 1, "words": 0}
     after = device.post(f"/v1/rounds/{round_id}/deltas", body, round_id)
     assert Receipt.model_validate_json(after.content).duplicate
     assert len(operator.get("privacy")["devices"]) == 2
@@ -165,7 +165,7 @@ def test_the_same_id_with_another_body_is_refused(operator: Operator, devices: C
     assert refusal(second.send_counts(round_id, {3: 1}, report_id="same")) == (409, "report_conflict")
     assert refusal(first.send_delta(round_id, report_id="same")) == (409, "report_conflict")
     assert refusal(first.send_counts(round_id, {3: 1})) == (409, "already_reported")
-    assert operator.get(f"rounds/{round_id}")["reports"] == {"marginals": 1, "deltas": 0}
+    assert operator.get(f"rounds/{round_id}")["reports"] == {"marginals": 1, "deltas": 0, "words": 0}
 
 
 BAD_COUNTS: list[tuple[dict[int, int], dict[str, Any], tuple[int, str]]] = [

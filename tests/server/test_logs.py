@@ -70,6 +70,7 @@ def ask_everything(http: Any) -> list[int]:
     for path, body in (
         ("/v1/check-in", {"device_id": device.id, "bundle_format": 1, "model_version": CANARY}),
         ("/v1/rounds/r1/marginals", {"words": CANARY}),
+        ("/v1/rounds/r1/words", {"words": [CANARY, f"{CANARY} {CANARY}"]}),
     ):
         found.append(device.post(path, json.dumps(body).encode(), None if path.endswith("in") else "r1"))
     return [answer.status_code for answer in found]

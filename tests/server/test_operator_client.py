@@ -47,7 +47,7 @@ def test_a_round_from_its_plan_to_what_it_released(http: Any, client: OperatorCl
     device.send_counts(planned.id, {5: 256})
     device.send_delta(planned.id)
     closed = client.close_round(planned.id)
-    assert (closed.state, closed.reports) == (RoundState.PUBLISHED, {"marginals": 1, "deltas": 1})
+    assert (closed.state, closed.reports) == (RoundState.PUBLISHED, {"marginals": 1, "deltas": 1, "words": 0})
     assert closed == client.round(planned.id) == client.rounds()[0]
     assert closed.releases["marginals"].reports == 1
     assert [move.target for move in closed.transitions][-1] is RoundState.PUBLISHED

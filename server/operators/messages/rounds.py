@@ -44,11 +44,12 @@ class Move(Answer):
 
 
 class Release(Answer):
-    """What a round let out of a stream."""
+    """What a round let out of a stream. words: new ones, with the noised number of devices that named each."""
 
     reports: int
     inputs_sha256: str
     mechanism: dict[str, Any]
+    words: dict[str, int] | None = None
     drawn_at: float
 
 

@@ -68,6 +68,21 @@ def test_rounds(run: Run, device: Party, tmp_path: Path) -> None:
     assert again["marginals_version"] == 1
 
 
+def test_rounds_of_words(run: Run, http: Any) -> None:
+    options = ["--no-marginals", "--words", "--words-epsilon", "1e8", "--words-delta", "1e-9", "--new-words", "2"]
+    opened = json.loads(run(rounds.app, "open", *options, "--json"))
+    assert opened["settings"]["marginals"] is None
+    plan = opened["settings"]["words"]
+    assert (plan["epsilon"], plan["delta"], plan["max_words"]) == (1e8, 1e-9, 2)
+    for _ in range(2):
+        assert Party(http).enrol().send_words(opened["id"], "cortado").status_code == 200
+    closed = run(rounds.app, "close", opened["id"])
+    assert "cortado (about 2 devices)" in closed and "words 2" in closed
+    again = json.loads(run(rounds.app, "show", opened["id"], "--json"))
+    assert again["releases"]["words"]["words"] == {"cortado": 2}
+    assert "words" in run(rounds.app, "list")
+
+
 def test_planned_rounds_and_settings_files(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "round.json"
     file.write_text(json.dumps({"marginals": {"epsilon": 2.5}, "minimum": 3}))
@@ -310,6 +325,9 @@ def test_privacy_words(run: Run, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="line 2: expected a JSON list") as raised:
         run(privacy.app, "words", str(source))
     assert "secret" not in str(raised.value)
+    for option, value in (("--max-words", "0"), ("--epsilon", "0"), ("--delta", "1"), ("--epsilon", "nan")):
+        with pytest.raises(PrivacyError, match=f"{option}: found"):
+            run(privacy.app, "words", str(source), option, value)
 
 
 def test_privacy_audit(run: Run) -> None:

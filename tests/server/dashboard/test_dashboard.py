@@ -11,7 +11,7 @@ import pytest
 
 from server.aggregation.weights_file import dump_weights
 from server.dashboard import access
-from tests.server.parties import OPERATOR, Operator, Party, initial
+from tests.server.parties import NO_NOISE, OPERATOR, Operator, Party, initial
 
 PAGES = ["", "/rounds", "/models", "/marginals", "/marginals/0", "/privacy", "/audit"]
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"}
@@ -113,6 +113,25 @@ def test_pages_after_rounds(signed_in: Any, operator: Operator, devices: Callabl
     assert "round 2: closing → aggregated" in pages["/audit"].text
     assert signed_in.get("/dashboard/marginals/99").status_code == 404
     assert signed_in.get("/dashboard/rounds/none").status_code == 404
+
+
+def test_words_that_were_released_are_shown(
+    signed_in: Any, operator: Operator, devices: Callable[[int], list[Party]]
+) -> None:
+    opened = operator.open(marginals=None, words={"epsilon": NO_NOISE})
+    for party in devices(2):
+        party.send_words(opened, "cortado")
+    assert "words reports of round 1" in signed_in.get("/dashboard").text
+    operator.close(opened)
+    page = signed_in.get(f"/dashboard/rounds/{opened}")
+    outline(page)
+    assert "cortado (2)" in page.text
+    assert "words: epsilon" in signed_in.get("/dashboard/privacy").text
+    empty = operator.open(marginals=None, words={})
+    devices(1)[0].send_words(empty, "babyccino")
+    operator.close(empty)
+    page = signed_in.get(f"/dashboard/rounds/{empty}").text
+    assert "No word was named by enough devices." in page and "babyccino" not in page
 
 
 def test_live_pages_are_read_again_until_that_is_stopped(signed_in: Any) -> None:

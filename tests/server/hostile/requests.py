@@ -169,6 +169,7 @@ def from_schemas(count: int, party: Party, round_id: str, part: int = 0) -> Iter
     kinds: list[tuple[str, st.SearchStrategy[bytes], str | None]] = [
         ("/v1/check-in", message({"device_id": party.id, "bundle_format": 1, "model_version": "base-1"}), None),
         (f"{where}/marginals", message(fields | {"counts": {"1": 256}}), round_id),
+        (f"{where}/words", message(fields | {"words": ["cortado"]}), round_id),
         (f"{where}/deltas", tensors, round_id),
         (f"{where}/deltas", st.binary(max_size=400), round_id),
         (f"{where}/aggregation", message({"device_id": party.id, "round_id": round_id}), round_id),
@@ -222,6 +223,7 @@ def damaged(count: int, party: Party, round_id: str, part: int = 0) -> Iterator[
         choices: list[tuple[str, bytes, str | None]] = [
             ("/v1/check-in", json.dumps(now).encode(), None),
             (f"{where}/marginals", party.counts(round_id, {1: 256, 2: 128}), round_id),
+            (f"{where}/words", party.words(round_id, "cortado", "o'neill"), round_id),
             (f"{where}/deltas", report.body(), round_id),
             (f"{where}/deltas", report.body(), round_id),
             ("/v1/enrol", json.dumps({"token": ENROLMENT, "public_key": party.public}).encode(), None),

@@ -37,7 +37,7 @@ def bombard(folder: Path, count: int, part: int = 0) -> tuple[Counter[int], int]
     document, two fifths each from the messages' schemas and by damage. Memory is counted once a few have come."""
     with HostileServer(folder) as server, httpx.Client(timeout=60) as http:
         party = Party(http, server.url).enrol()
-        round_id = Operator(http, server.url).open(deltas={}, seconds=366 * 86400.0)
+        round_id = Operator(http, server.url).open(deltas={}, words={}, seconds=366 * 86400.0)
         document = json.loads(http.get(f"{server.url}/openapi.json").content)
         sender = Sender(server.url, party)
         statuses = throw(server, sender, damaged(count // 50, party, round_id, part + 50))

@@ -139,12 +139,15 @@ def test_the_server_answers_as_the_document_says(watch: Watch) -> None:
     watch.post("/v1/enrol", json={"token": ENROLMENT, "public_key": "x"})
     watch.post("/v1/check-in", content=b"{}")
     device.post("/v1/check-in", b"{}")
-    opened = operator.open(deltas={})
+    opened = operator.open(deltas={}, words={})
     assert device.check_in().json()["round"]["round_id"] == opened
     for _ in range(2):
         device.send_counts(opened, {1: 256})
         device.send_delta(opened)
+        device.send_words(opened, "cortado")
     device.send_delta("r0-none")
+    device.send_words(opened, "two words")
+    device.send_words(opened, "word7")
     device.send_counts(opened, {1: 10**6}, report_id="other")
     watch.post("/v1/operator/rounds", json={}, headers=HEADERS)
     watch.post("/v1/operator/rounds", json={"settings": {"goal": 0}}, headers=HEADERS)

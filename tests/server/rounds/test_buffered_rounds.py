@@ -58,12 +58,13 @@ def test_staleness_weights(staleness: int, kind: Any, weight: float) -> None:
     [
         ({"goal": None}, "goal"),
         ({"marginals": {}}, "marginals"),
+        ({"words": {}}, "words: found a plan in a buffered round"),
         ({"weighting": "utterances"}, "weighting, averaging"),
         ({"averaging": "median"}, "weighting, averaging"),
         ({"sampling": {}}, "sampling"),
         ({"deltas": {"noise_stddev": 0.1}}, r"buffered\.staleness_weight"),
         ({"noise_multiplier": 1.0}, r"buffered\.staleness_weight"),
-        ({"deltas": None}, "neither|buffered"),
+        ({"deltas": None}, "none of them|buffered"),
     ],
 )
 def test_settings_that_contradict_themselves(changes: dict[str, Any], message: str) -> None:

@@ -143,6 +143,7 @@ def test_poisson_for_a_goal_asks_as_many_on_the_average(fleet: Database) -> None
         ({"sampling": AMPLIFIED, "marginals": {"trust": "local"}}, "marginals"),
         ({"sampling": AMPLIFIED, "marginals": {"mode": "paper"}}, "marginals"),
         ({"sampling": AMPLIFIED, "deltas": {}}, "noise_multiplier: found 0"),
+        ({"sampling": AMPLIFIED, "words": {}}, "words: found a plan in an amplified round"),
         (NOISED | {"deltas": {"noise_stddev": 0.1}}, "noise_multiplier: found the server's noise and"),
         (NOISED | {"deltas": {"encoding": "int8"}}, "deltas.encoding"),
         (NOISED | {"weighting": "utterances"}, "weighting"),

@@ -52,7 +52,7 @@ def test_every_way_ends() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"marginals": None}, "found neither"),
+        ({"marginals": None}, "found none of them"),
         ({"goal": 2, "minimum": 3}, "at least minimum = 3"),
         ({"deltas": {"noise_stddev": 0.1}}, "weighting"),
         ({"deltas": {"noise_stddev": 0.1}, "weighting": "uniform"}, "denominator must be fixed"),

@@ -97,6 +97,46 @@ def test_lines_of_an_older_ledger_keep_what_they_cost(tmp_path: Path) -> None:
     database.close()
 
 
+def test_reports_and_their_charges_outlive_a_new_stream(tmp_path: Path) -> None:
+    from alembic import command
+
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    old = Database(url)
+    report = "INSERT INTO reports (id, device_id, round_id, stream, body_sha256, size, utterances, accepted_at) "
+    with old.write() as connection:
+        command.downgrade(old.alembic_config(connection), "0009")
+        assert "words_reports" not in {column["name"] for column in inspect(connection).get_columns("rounds")}
+        connection.exec_driver_sql("INSERT INTO devices (id, public_key, enrolled_at) VALUES ('d1', 'key', 0)")
+        connection.exec_driver_sql(
+            "INSERT INTO rounds (id, number, state, settings, created_at, marginals_reports, deltas_reports, note) "
+            "VALUES ('r1', 1, 'open', '{}', 0, 1, 0, '')"
+        )
+        connection.exec_driver_sql(f"{report} VALUES ('p1', 'd1', 'r1', 'marginals', '', 0, 1, 0)")
+        connection.exec_driver_sql(
+            "INSERT INTO ledger (device_id, stream, round_id, report_id, mechanism, trust, sensitivity, scale, "
+            "epsilon, squared_ratio, unbounded, charged_at) "
+            "VALUES ('d1', 'marginals', 'r1', 'p1', 'discrete_laplace', 'central', 5120, 5120, 1, 0, 0, 0)"
+        )
+    with pytest.raises(IntegrityError), old.write() as connection:
+        connection.exec_driver_sql(f"{report} VALUES ('p2', 'd1', 'r1', 'words', '', 0, 1, 0)")
+    old.close()
+    database = Database(url)
+    with database.write() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+        assert [row.report_id for row in connection.exec_driver_sql("SELECT report_id FROM ledger")] == ["p1"]
+        connection.exec_driver_sql(f"{report} VALUES ('p2', 'd1', 'r1', 'words', '', 0, 1, 0)")
+    refused = (
+        (f"{report} VALUES ('p3', 'd1', 'r1', 'audio', '', 0, 1, 0)", "ck_reports_stream"),
+        (f"{report} VALUES ('p3', 'd1', 'r1', 'words', '', 0, 1, 0)", "UNIQUE"),
+        ("DELETE FROM ledger", "append-only"),
+        ("DELETE FROM reports WHERE id = 'p1'", "FOREIGN KEY"),
+    )
+    for statement, why in refused:
+        with pytest.raises(IntegrityError, match=why), database.write() as connection:
+            connection.exec_driver_sql(statement)
+    database.close()
+
+
 def test_downgrade_leaves_nothing(database: Database) -> None:
     from alembic import command
 

@@ -1,0 +1,65 @@
+"""Words outside the public list that the user gave: what may be named, where the user agrees to help the list grow.
+
+A word is given with a correction, or with another recogniser's transcript; what the device itself heard is not. Kept is
+in how many utterances each was given since the last report, and nothing of the order or the company it came in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Set
+
+from device_sdk.errors import StateError
+from device_sdk.feedback.signals import Alternate, Corrected, Signal, parts
+from device_sdk.privacy.new_words import is_word
+from rescoring.words import WordList
+
+__all__ = ["LIMIT", "commonest", "from_bytes", "given_words", "regiven", "to_bytes"]
+
+LIMIT = 1000
+"""Distinct words that a device keeps for this; beyond it the rarest are forgotten."""
+
+
+def given_words(signal: Signal, words: WordList) -> frozenset[str]:
+    """What may become a word of the list, and is none yet, in the text that an utterance's feedback gives: the user's
+    correction, or else another recogniser's transcript."""
+    for kind in (Corrected, Alternate):
+        for each in parts(signal):
+            if isinstance(each, kind):
+                return frozenset(word for word in each.text.split() if word not in words and is_word(word))
+    return frozenset()
+
+
+def regiven(given: Mapping[str, int], before: Set[str], after: Set[str]) -> dict[str, int]:
+    """The counts once an utterance gives other words than it did before."""
+    counts = dict(given)
+    for word in before - after:
+        counts[word] = counts.get(word, 0) - 1
+    for word in after - before:
+        counts[word] = counts.get(word, 0) + 1
+    return commonest(counts)
+
+
+def commonest(counts: Mapping[str, int]) -> dict[str, int]:
+    """As many of them as a device keeps, those given most first, and none that is not given."""
+    kept = sorted((word for word in counts if counts[word] > 0), key=lambda word: (-counts[word], word))[:LIMIT]
+    return {word: counts[word] for word in kept}
+
+
+def to_bytes(given: Mapping[str, int]) -> bytes:
+    """JSON for encrypted storage, sorted: not in the order given."""
+    return json.dumps(dict(sorted(given.items()))).encode()
+
+
+def from_bytes(content: bytes | None, words: WordList) -> dict[str, int]:
+    """What was stored, without what has joined the public list since. StateError: unreadable."""
+    try:
+        found = {} if content is None else json.loads(content)
+        if not all(isinstance(count, int) and count > 0 and is_word(word) for word, count in found.items()):
+            raise ValueError
+    except (ValueError, AttributeError) as error:
+        # Not the error itself: it may quote a word.
+        raise StateError(
+            f"counts/given: cannot be read ({type(error).__name__}); delete the state folder to start afresh"
+        ) from None
+    return {word: count for word, count in found.items() if word not in words}

@@ -1,0 +1,198 @@
+"""Rounds that collect words outside the public list: what is offered, taken, refused, charged and released."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from device_sdk.wire.messages import CheckedIn, Receipt, WordPlan
+from server.app import create_app
+from server.privacy.charges import charge_for
+from server.privacy.composition import Spent, compose
+from server.privacy.new_words import threshold
+from server.rounds.releases import Release, store_release
+from server.rounds.settings import RoundSettings
+from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, initial, settings
+
+Devices = Callable[[int], list[Party]]
+TWICE = {"epsilon": NO_NOISE}
+"""A plan that releases what two devices name."""
+
+
+def opened(operator: Operator, **plan: Any) -> str:
+    return operator.open(marginals=None, words=TWICE | plan)
+
+
+def test_what_enough_devices_name_is_released_and_nothing_else_stays(tmp_path: Path) -> None:
+    plan = {"epsilon": 5.0, "delta": 1e-9, "max_words": 2}
+    least = threshold(WordPlan.model_validate(plan))
+    secrets = [f"secret{'abcdefghijklmnopqrst'[number]}" for number in range(3 * least // 2)]
+    assert len(secrets) < 20
+    with TestClient(create_app(settings(tmp_path), initial())) as http:
+        operator = Operator(http)
+        round_id = opened(operator, **plan)
+        for secret in secrets:
+            assert Party(http).enrol().send_words(round_id, "cortado", secret).status_code == 200
+        found = operator.close(round_id)
+        assert (found["state"], found["reports"]["words"]) == ("published", len(secrets))
+        assert (found["model_version"], found["marginals_version"]) == (None, None)
+        release = found["releases"]["words"]
+        assert list(release["words"]) == ["cortado"]
+        assert abs(release["words"]["cortado"] - len(secrets)) < 12
+        assert release["mechanism"] == {
+            "name": "discrete_laplace", "trust": "central", "scale": pytest.approx(0.4, rel=1e-5), "threshold": least,
+            "epsilon": 5.0, "delta": 1e-9, "max_words": 2,
+        }  # fmt: skip
+    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"cortado" in kept
+    assert not any(secret.encode() in kept for secret in secrets)
+
+
+def test_it_is_offered_to_devices_that_can_take_part(operator: Operator, device: Party) -> None:
+    round_id = opened(operator, max_words=3)
+    assert device.check_in(revision=4).json()["round"] is None, "an older device would not understand it"
+    assert device.check_in(revision=5, words_digest="e" * 64).json()["round"] is None, "another list lacks other words"
+    offer = CheckedIn.model_validate_json(device.check_in(revision=5).content).round
+    assert offer is not None
+    assert (offer.round_id, offer.marginals, offer.deltas) == (round_id, None, None)
+    assert offer.words == WordPlan(max_words=3, epsilon=NO_NOISE)
+    device.send_words(round_id, "cortado")
+    assert device.check_in(revision=5).json()["round"] is None
+
+
+def test_older_devices_are_offered_the_rest_as_before(operator: Operator, device: Party) -> None:
+    operator.open(words=TWICE)
+    old, new = (device.check_in(revision=revision).json()["round"] for revision in (4, 5))
+    assert "words" not in old
+    assert new["words"]["epsilon"] == NO_NOISE
+    assert {name: value for name, value in new.items() if name not in ("words", "closes_in_seconds")} == {
+        name: value for name, value in old.items() if name != "closes_in_seconds"
+    }
+
+
+def test_a_repeat_counts_once_and_a_second_report_not_at_all(operator: Operator, devices: Devices) -> None:
+    one, two = devices(2)
+    round_id = opened(operator)
+    path, body = f"/v1/rounds/{round_id}/words", one.words(round_id, "cortado", "lungo")
+    receipts = [Receipt.model_validate_json(one.post(path, body, round_id).content) for _ in range(3)]
+    assert [receipt.duplicate for receipt in receipts] == [False, True, True]
+    again = one.send_words(round_id, "cortado")
+    assert (again.status_code, again.json()["code"]) == (409, "already_reported")
+    two.send_words(round_id, "cortado")
+    found = operator.close(round_id)
+    assert (found["reports"]["words"], found["releases"]["words"]["words"]) == (2, {"cortado": 2})
+    assert Receipt.model_validate_json(one.post(path, body, round_id).content).duplicate
+    assert operator.get("privacy")["streams"]["words"]["devices"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code", "field"),
+    [
+        ({"words": []}, 422, "bad_message", "words"),
+        ({"words": "zzsecret"}, 422, "bad_message", "words"),
+        ({"words": {"zzsecret": 1}}, 422, "bad_message", "words"),
+        ({"words": [7]}, 422, "bad_message", "words.0"),
+        ({"words": ["fine", "zzsecret words"]}, 422, "bad_message", "words.1"),
+        ({"words": ["1zzsecret"]}, 422, "bad_message", "words.0"),
+        ({"words": ["zzsecret4711@x"]}, 422, "bad_message", "words.0"),
+        ({"words": [""]}, 422, "bad_message", "words.0"),
+        ({"words": ["zzsecret" * 8]}, 422, "bad_message", "words.0"),
+        ({"words": ["zzsecret", "zzsecret"]}, 422, "bad_message", "words"),
+        ({"words": [f"zzsecret{'x' * number}" for number in range(6)]}, 422, "bad_words", "words"),
+        ({"words": ["zzsecret", "word7"]}, 422, "bad_words", "words"),
+        ({"words_digest": "e" * 64}, 409, "other_words", "words_digest"),
+        ({"utterances": 3}, 422, "bad_message", "utterances"),
+        ({"round_id": "r0"}, 422, "other_round", "round_id"),
+        ({"device_id": "somebody"}, 403, "other_device", "device_id"),
+    ],
+)
+def test_malformed_reports_are_refused_by_name(
+    operator: Operator, device: Party, changes: dict[str, Any], status: int, code: str, field: str
+) -> None:
+    round_id = opened(operator)
+    answer = device.send_words(round_id, "zzsecret", **changes)
+    assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (status, code, field)
+    assert "zzsecret" not in answer.text
+    assert operator.get(f"rounds/{round_id}")["reports"]["words"] == 0
+
+
+def test_a_round_that_wants_none_takes_none(operator: Operator, device: Party) -> None:
+    answer = device.send_words(operator.open(), "cortado")
+    assert (answer.status_code, answer.json()["code"]) == (409, "not_collected")
+
+
+def test_too_few_reports_release_nothing(operator: Operator, device: Party) -> None:
+    round_id = operator.open(marginals=None, words=TWICE, minimum=2)
+    device.send_words(round_id, "cortado")
+    found = operator.close(round_id)
+    assert (found["state"], found["releases"]) == ("abandoned", {})
+
+
+def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
+    plan = {"epsilon": 1.0, "delta": 1e-7}
+    charge = charge_for("words", RoundSettings(words=WordPlan.model_validate(plan)))
+    two, three = (compose(Spent({charge: rounds}), 1e-6)[0] for rounds in (2, 3))
+    with TestClient(create_app(settings(tmp_path, words_cap=(two + three) / 2), initial())) as http:
+        operator, device = Operator(http), Party(http).enrol()
+        for number in range(3):
+            round_id = opened(operator, **plan)
+            offer = device.check_in(revision=5).json()["round"]
+            answer = device.send_words(round_id, "cortado")
+            operator.close(round_id)
+            assert (offer is not None, answer.status_code) == ((True, 200) if number < 2 else (False, 403))
+        assert answer.json()["code"] == "privacy_cap"
+        found = operator.get("privacy")
+        assert found["streams"]["words"]["epsilon"] == two <= found["caps"]["words"]
+        assert found["streams"]["words"]["trust_model"].startswith("central")
+        dear = http.post("/v1/operator/rounds", json={"settings": {"words": {"epsilon": 50.0}}}, headers=HEADERS)
+        assert (dear.status_code, dear.json()["code"], dear.json()["field"]) == (422, "privacy_cap", "words")
+        # Ten of these deltas are all that the server states epsilons at: nothing is left to say then.
+        assert compose(Spent({charge: 10}), 1e-6)[0] == math.inf
+
+
+def test_a_server_that_was_killed_draws_the_same_words_again(
+    http: Any, operator: Operator, devices: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a threshold in the middle of the counts: what passes is the noise's to say."""
+    plan = {"epsilon": 0.5, "delta": 0.4, "max_words": 12}
+    names = [f"cortado{letter}" for letter in "abcdefghijkl"]
+    least = threshold(WordPlan.model_validate(plan))
+    round_id = opened(operator, **plan)
+    for party in devices(least):
+        assert party.send_words(round_id, *names).status_code == 200
+    drawn: list[Release] = []
+
+    def killed(connection: Any, row: Any, release: Release, now: float) -> None:
+        drawn.append(release)
+        if len(drawn) < 3:
+            raise RuntimeError("killed")
+        store_release(connection, row, release, now)
+
+    monkeypatch.setattr("server.rounds.advance.store_release", killed)
+    for _ in range(2):
+        http.post(f"/v1/operator/rounds/{round_id}/close", headers=HEADERS)
+    found = operator.close(round_id)["releases"]["words"]["words"]
+    assert len(drawn) >= 3
+    assert all(release.words == found for release in drawn)
+    assert 0 < len(found) < len(names)
+
+
+@pytest.mark.parametrize(
+    ("plan", "field"),
+    [
+        ({"max_words": 0}, "max_words"),
+        ({"max_words": 1001}, "max_words"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": 1e300}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"trust": "local"}, "trust"),
+    ],
+)
+def test_impossible_plans_are_named(plan: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        RoundSettings.model_validate({"words": plan})
