@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from device_sdk.decoding.alignments import Alignments, Aside, Emission, merged
 from device_sdk.decoding.guides import Guide
 from device_sdk.decoding.prefixes import Prefix, PrefixTree
+from device_sdk.decoding.scores import above, edges
 
 __all__ = ["Block", "Heard", "settled"]
 
@@ -32,17 +33,17 @@ _ASIDE = 1.0  # nats below what is extended; the best hypothesis seldom loses th
 class Row:
     """Log-probabilities of one prefix on the frames of a block, from the ``first`` on; before it, nothing is known.
 
-    blank: [K]; peak: [K], of the best label; labels: [B, K - first, V - 1] float32, without blank, of prefixes of which
-    this one is at ``place``.
+    blank: [K]; peak: [K], of the best label; scores: [B, K - first, V] float32, of prefixes of which this one is at
+    ``place``.
     """
 
-    __slots__ = ("blank", "first", "labels", "peak", "place")
+    __slots__ = ("blank", "first", "peak", "place", "scores")
 
-    def __init__(self, first: int, blank: list[float], peak: list[float], labels: Float, place: int) -> None:
+    def __init__(self, first: int, blank: list[float], peak: list[float], scores: Float, place: int) -> None:
         self.first = first
         self.blank = blank
         self.peak = peak
-        self.labels = labels
+        self.scores = scores
         self.place = place
 
 
@@ -129,15 +130,13 @@ class Block:
         new = [prefix for prefix in prefixes if prefix not in known]
         if new:
             encoded: Any = self.encoded[first:] if first else self.encoded
-            scores: Any = _join(self.tree, new, encoded)
-            labels: Any = scores[:, :, BLANK + 1 :]
-            blanks: list[list[float]] = scores[:, :, BLANK].tolist()
-            peaks: list[list[float]] = np.maximum.reduce(labels, axis=2).tolist()
+            scores = _join(self.tree, new, encoded)
+            blanks, peaks = edges(scores)
             for at in range(len(new)):
                 blank, peak = blanks[at], peaks[at]
                 if first:
                     blank, peak = [0.0] * first + blank, [0.0] * first + peak
-                known[new[at]] = Row(first, blank, peak, labels, at)
+                known[new[at]] = Row(first, blank, peak, scores, at)
         return [known[prefix] for prefix in prefixes]
 
     def _blanks(
@@ -339,23 +338,19 @@ def _extensions(
     found: list[Extension] = []
     for source in sources:
         row, score = rows[source], scores[source]
-        labels: Any = row.labels[row.place, here - row.first]
         if guide is None:
-            tokens: Any = (labels > limit - score).nonzero()[0]
+            tokens, labels = above(row.scores, row.place, here - row.first, limit - score)
+            chosen = list(range(len(tokens)))
             if len(tokens) > width:
-                tokens = np.argpartition(labels, -width)[-width:]
-            places: list[int] = tokens.tolist()
-            for token in places:
-                label: float = labels.item(token)
-                found.append(Extension(score + label, score + label, source, token + BLANK + 1))
+                chosen = sorted(chosen, key=labels.__getitem__)[-width:]
+            for at in chosen:
+                found.append(Extension(score + labels[at], score + labels[at], source, tokens[at]))
         else:
             rank, guided = score + prefixes[source].bonus, prefixes[source].guided
-            tokens = (labels > limit - guide.gain(guided) - rank).nonzero()[0]
-            gained: list[float] = labels[tokens].tolist()
-            ids: list[int] = (tokens + (BLANK + 1)).tolist()
-            changes = guide.ahead(guided, ids)
-            for at in range(len(ids)):
-                reached = rank + gained[at] + changes[at]
+            tokens, labels = above(row.scores, row.place, here - row.first, limit - guide.gain(guided) - rank)
+            changes = guide.ahead(guided, tokens)
+            for at in range(len(tokens)):
+                reached = rank + labels[at] + changes[at]
                 if reached > limit:
-                    found.append(Extension(reached, score + gained[at], source, ids[at]))
+                    found.append(Extension(reached, score + labels[at], source, tokens[at]))
     return found if len(found) <= width else sorted(found, key=_rank, reverse=True)[:width]

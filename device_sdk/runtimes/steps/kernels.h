@@ -175,3 +175,17 @@ static void NAME(join)(const Network *n, long prefixes, long frames, const float
         }
     }
 }
+
+/* The best label, all pieces but the first, of every row of scores [rows, pieces]; pieces: a multiple of 16. */
+static void NAME(peaks)(const float *scores, long rows, long pieces, float *found) {
+    for (long row = 0; row < rows; row++, scores += pieces) {
+        v16f most = load(scores);
+        most[0] = most[1];
+        for (long at = 16; at < pieces; at += 16) {
+            v16f value = load(scores + at);
+            most = choose(value > most, value, most);
+        }
+        found[row] = most[0];
+        for (int at = 1; at < 16; at++) found[row] = most[at] > found[row] ? most[at] : found[row];
+    }
+}

@@ -1,5 +1,5 @@
-/* One step of the prediction network, and the joint, of small transducers: what device_sdk/runtimes/steps/__init__.py
-   calls, and explains. Sizes are checked there; here only that no buffer is too short. */
+/* One step of the prediction network, and the joint, of small transducers, and how a search reads its scores: what
+   device_sdk/runtimes/steps/__init__.py explains. Sizes are checked there; here only that no buffer is too short. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -198,6 +198,86 @@ static PyObject *network_join(PyObject *self, PyObject *const *arguments, Py_ssi
     Py_RETURN_NONE;
 }
 
+/* Lists of floats, `rows` of `count` each, of which every next is `step` further in `values`. */
+static PyObject *lists(const float *values, long rows, long count, long step) {
+    PyObject *found = PyList_New(rows);
+    for (long row = 0; found != NULL && row < rows; row++) {
+        PyObject *own = PyList_New(count);
+        for (long at = 0; own != NULL && at < count; at++) {
+            PyObject *value = PyFloat_FromDouble(values[(row * count + at) * step]);
+            if (value == NULL) Py_CLEAR(own);
+            else PyList_SetItem(own, at, value);
+        }
+        if (own == NULL) Py_CLEAR(found);
+        else PyList_SetItem(found, row, own);
+    }
+    return found;
+}
+
+/* edges(prefixes, frames, pieces, scores): of float32 [prefixes, frames, pieces] the blanks and the best labels, as
+   lists of lists; pieces a multiple of 16 */
+static PyObject *edges(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
+    Py_buffer held;
+    if (count != 4) return PyErr_Format(PyExc_TypeError, "edges: %zd arguments, expected 4", count);
+    long prefixes = PyLong_AsLong(arguments[0]), frames = PyLong_AsLong(arguments[1]);
+    long pieces = PyLong_AsLong(arguments[2]);
+    if (PyErr_Occurred()) return NULL;
+    if (prefixes < 0 || frames < 0 || prefixes > 1 << 20 || frames > 1 << 20 || pieces < 16 || pieces > 1 << 20 ||
+        pieces % 16 || !level())
+        return PyErr_Format(PyExc_ValueError, "edges: found sizes %ld, %ld, %ld", prefixes, frames, pieces);
+    long size = prefixes * frames * pieces * 4;
+    if (take(arguments + 3, 1, 1, &size, &held)) return NULL;
+    PyObject *blanks = NULL, *peaks = NULL;
+    float *best = PyMem_Malloc((prefixes * frames + 1) * sizeof(float));
+    if (best == NULL) PyErr_NoMemory();
+#ifdef SUPPORTED
+    else {
+        (level() == 2 ? peaks_avx512 : peaks_avx2)(held.buf, prefixes * frames, pieces, best);
+        blanks = lists(held.buf, prefixes, frames, pieces), peaks = lists(best, prefixes, frames, 1);
+    }
+#endif
+    PyMem_Free(best);
+    release(&held, 1);
+    PyObject *found = blanks != NULL && peaks != NULL ? PyTuple_Pack(2, blanks, peaks) : NULL;
+    Py_XDECREF(blanks);
+    Py_XDECREF(peaks);
+    return found;
+}
+
+/* above(row, pieces, scores, limit): of float32 [rows, pieces] the labels of a row, all pieces but the first, that are
+   more than a limit, and their scores, as two lists */
+static PyObject *above(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
+    Py_buffer held;
+    if (count != 4) return PyErr_Format(PyExc_TypeError, "above: %zd arguments, expected 4", count);
+    long row = PyLong_AsLong(arguments[0]), pieces = PyLong_AsLong(arguments[1]);
+    float limit = (float)PyFloat_AsDouble(arguments[3]); /* as numpy compares float32 with a Python float */
+    if (PyErr_Occurred()) return NULL;
+    if (row < 0 || row > 1 << 30 || pieces < 1 || pieces > 1 << 20)
+        return PyErr_Format(PyExc_ValueError, "above: found row %ld, %ld pieces", row, pieces);
+    long size = (row + 1) * pieces * 4;
+    if (take(arguments + 2, 1, 1, &size, &held)) return NULL;
+    const float *scores = (const float *)held.buf + row * pieces;
+    PyObject *labels = PyList_New(0), *values = PyList_New(0);
+    int failed = labels == NULL || values == NULL;
+    for (long at = 1; !failed && at < pieces; at++)
+        if (scores[at] > limit) {
+            PyObject *label = PyLong_FromLong(at), *value = PyFloat_FromDouble(scores[at]);
+            failed = label == NULL || value == NULL || PyList_Append(labels, label) || PyList_Append(values, value);
+            Py_XDECREF(label);
+            Py_XDECREF(value);
+        }
+    release(&held, 1);
+    PyObject *found = failed ? NULL : PyTuple_Pack(2, labels, values);
+    Py_XDECREF(labels);
+    Py_XDECREF(values);
+    return found;
+}
+
+static PyMethodDef functions[] = {
+    {"edges", (PyCFunction)(void (*)(void))edges, METH_FASTCALL, NULL},
+    {"above", (PyCFunction)(void (*)(void))above, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
 static PyMethodDef network_methods[] = {
     {"predict", (PyCFunction)(void (*)(void))network_predict, METH_FASTCALL, NULL},
     {"join", (PyCFunction)(void (*)(void))network_join, METH_FASTCALL, NULL},
@@ -215,6 +295,6 @@ static int module_exec(PyObject *module) {
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "native", NULL, 0, NULL, module_slots, NULL, NULL, NULL};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "native", NULL, 0, functions, module_slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit_native(void) { return PyModuleDef_Init(&module); }

@@ -1,42 +1,67 @@
-"""A path's score is a part of what the training graph calls the log-likelihood of its tokens, and all of it where the
-beam kept every alignment."""
+"""What the search reads of scores, natively and by numpy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from device_sdk.decoding import DecodingSettings
-from device_sdk.decoding.beam import advance, paths, start
-from device_sdk.features import logmel
-from device_sdk.runtimes.onnxruntime import OnnxTransducer
-from device_sdk.runtimes.training import TrainingSession
-from tests.signals import noise
-
-
-def search(bundle, features, settings):
-    transducer = OnnxTransducer(bundle)
-    encoded, _ = transducer.encode(features)
-    return paths(advance(start(transducer), encoded, transducer, settings))
+from device_sdk.decoding import scores
+from device_sdk.runtimes import steps
+from device_sdk.runtimes.steps import SWITCH
 
 
-def log_likelihoods(bundle, features, found):
-    tokens = [list(path.tokens) for path in found]
-    session = TrainingSession(bundle)
-    return -session.run(bundle.weights, features, tokens, np.ones(len(tokens))).negative_log_likelihoods
+@pytest.fixture(params=["numpy", "native"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "native":
+        monkeypatch.delenv(SWITCH, raising=False)
+        found = steps.native_module()
+        if found is None or not found.LEVEL:
+            pytest.skip("this tree holds no native steps of these sources; `make native` compiles them")
+        monkeypatch.setattr(scores, "_native", found)
+    monkeypatch.setattr(scores, "_quick", request.param == "native")
+    return str(request.param)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_no_score_is_above_the_likelihood(tiny_bundle, seed):
-    features = logmel(noise(9_600, seed))
-    found = search(tiny_bundle, features, DecodingSettings(beam=16, nbest=8))
-    scores = np.array([path.score for path in found])
-    assert (scores <= log_likelihoods(tiny_bundle, features, found) + 1e-3).all()
+@pytest.mark.parametrize("shape", [(1, 1, 16), (3, 12, 256), (2, 5, 48), (8, 1, 7), (2, 0, 32), (1, 3, 2)])
+def test_edges_are_the_blank_and_the_best_label(way: str, shape: tuple[int, int, int]) -> None:
+    given = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    blanks, peaks = scores.edges(given)
+    assert blanks == given[:, :, 0].tolist()
+    assert peaks == [[max(row[1:].tolist()) for row in prefix] for prefix in given]
 
 
-def test_a_wide_beam_finds_the_likelihood(tiny_bundle):
-    features = logmel(noise(960))  # two stacked frames: of up to two tokens no alignment is lost
-    settings = DecodingSettings(beam=3_000, symbols_per_frame=2, threshold=100.0)
-    found = [path for path in search(tiny_bundle, features, settings) if len(path.tokens) <= 2][:30]
-    scores = np.array([path.score for path in found])
-    np.testing.assert_allclose(scores, log_likelihoods(tiny_bundle, features, found), atol=1e-3)
+def test_blank_is_no_label_even_where_it_is_best(way: str) -> None:
+    given = np.full((1, 2, 16), -9.0, np.float32)
+    given[:, :, 0] = 0.0
+    given[0, 1, 15] = -1.0
+    assert scores.edges(given) == ([[0.0, 0.0]], [[-9.0, -1.0]])
+    assert scores.above(given, 0, 0, -5.0) == ([], [])
+    assert scores.above(given, 0, 1, -5.0) == ([15], [-1.0])
+
+
+def test_arrays_that_lie_apart_are_read_too(way: str) -> None:
+    whole = np.random.default_rng(1).normal(size=(4, 6, 32)).astype(np.float32)
+    assert scores.edges(whole[::2]) == scores.edges(whole[::2].copy())
+    assert scores.above(whole[:, ::3], 3, 1, 0.5) == scores.above(whole, 3, 3, 0.5)
+
+
+@given(st.floats(-20, 1), st.integers(0, 2), st.integers(0, 3))
+def test_above_is_more_than_the_limit_as_float32_has_it(limit: float, prefix: int, frame: int) -> None:
+    given = np.random.default_rng(2).uniform(-20, 0, (3, 4, 64)).astype(np.float32)
+    given[prefix, frame, 5] = np.float32(limit)
+    labels, values = scores.above(given, prefix, frame, limit)
+    row = given[prefix, frame]
+    assert labels == [label for label in range(1, 64) if row[label] > np.float32(limit)]
+    assert values == row[labels].tolist()
+    assert 5 not in labels
+
+
+def test_bad_sizes_are_refused_natively(way: str) -> None:
+    if way == "numpy":
+        return
+    given = np.zeros((1, 1, 16), np.float32)
+    for name, arguments in (("edges", (1, 1, 24, given)), ("edges", (1, 2, 16, given)), ("above", (1, 16, given, 0.0))):
+        with pytest.raises(ValueError, match=r"found|bytes, expected"):
+            getattr(scores._native, name)(*arguments)
