@@ -75,7 +75,7 @@ class CompileSearch(build_ext):
             [str(STEPS_SOURCES / "native.c")],
             depends=[str(STEPS_SOURCES / name) for name in steps["SOURCES"]],
             define_macros=[("SOURCES", f'"{steps["digest"](STEPS_SOURCES)}"')],
-            extra_compile_args=["-O3"] if os.name == "posix" else [],
+            extra_compile_args=["-O3", "-Wno-psabi"] if os.name == "posix" else [],
             optional=True,
         )
 
