@@ -172,7 +172,8 @@ def bootstrap(
 
 
 def epsilon(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """stream -> the ledger's entry of the condition with both streams, of the seed where it is largest.
+    """stream that a round collected -> the ledger's entry of the condition with both streams, of the seed where it is
+    largest.
 
     Infinity is written as the string ``Infinity``, since JSON has no such number.
     """
@@ -181,7 +182,8 @@ def epsilon(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
         if run.condition != "both":
             continue
         for stream, entry in run.epsilon.items():
-            if stream not in streams or _size_of(entry) > _size_of(streams[stream]):
+            used = entry.get("rounds") != 0
+            if used and (stream not in streams or _size_of(entry) > _size_of(streams[stream])):
                 streams[stream] = entry
     return {stream: {key: _finite(value) for key, value in entry.items()} for stream, entry in streams.items()}
 
