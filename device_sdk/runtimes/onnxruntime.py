@@ -184,7 +184,10 @@ class OnnxTransducer:
                 return self._predict_first(int(tokens[0]))
             state = _zeros(self._architecture.predictor_layers, len(tokens), self._architecture.predictor_size)
         if self._steps is not None:
-            return self._steps.predict(tokens, state)
+            try:
+                return self._steps.predict(tokens, state)
+            except (IndexError, ValueError) as error:
+                raise _failed("predictor", error) from error
         predicted, h, c = self._predictor.run({"tokens": tokens, "h": state.h, "c": state.c})
         return predicted, RecurrentState(h, c)
 
