@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-# Coverage cannot see into native modules, and tests of their own compare what they give; 1 tests with them all the same.
+# Coverage cannot see into native modules, and tests of their own compare what they give; with 1 all tests use them.
 os.environ.setdefault("IDIOLECT_COMPILED", "0")
 
 from device_sdk.bundle import Bundle
