@@ -339,15 +339,13 @@ def _extensions(
     for source in sources:
         row, score = rows[source], scores[source]
         if guide is None:
-            tokens, labels = above(row.scores, row.place, here - row.first, limit - score)
-            chosen = list(range(len(tokens)))
-            if len(tokens) > width:
-                chosen = sorted(chosen, key=labels.__getitem__)[-width:]
-            for at in chosen:
+            tokens, labels = above(row.scores, row.place, here - row.first, limit - score, width)
+            for at in range(len(tokens)):
                 found.append(Extension(score + labels[at], score + labels[at], source, tokens[at]))
         else:
             rank, guided = score + prefixes[source].bonus, prefixes[source].guided
-            tokens, labels = above(row.scores, row.place, here - row.first, limit - guide.gain(guided) - rank)
+            least, every = limit - guide.gain(guided) - rank, row.scores.shape[2]
+            tokens, labels = above(row.scores, row.place, here - row.first, least, every)
             changes = guide.ahead(guided, tokens)
             for at in range(len(tokens)):
                 reached = rank + labels[at] + changes[at]

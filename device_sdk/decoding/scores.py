@@ -20,6 +20,7 @@ Float = NDArray[np.float32]
 _native: Any = native_module()
 _quick = _native is not None and _native.LEVEL > 0
 _VECTOR = 16  # pieces that native code reads at once
+_FEW = 512  # pieces; of more, lists of all that are above take longer than numpy does
 
 
 def edges(scores: Float) -> tuple[list[list[float]], list[list[float]]]:
@@ -31,12 +32,17 @@ def edges(scores: Float) -> tuple[list[list[float]], list[list[float]]]:
     return scores[:, :, 0].tolist(), np.maximum.reduce(scores[:, :, 1:], axis=2).tolist()
 
 
-def above(scores: Float, prefix: int, frame: int, limit: float) -> tuple[list[int], list[float]]:
-    """Labels of one row of [B, K, V] whose log-probability is above ``limit``, in order, and these."""
-    if _quick and scores.flags.c_contiguous:
+def above(scores: Float, prefix: int, frame: int, limit: float, most: int) -> tuple[list[int], list[float]]:
+    """Labels of one row of [B, K, V] whose log-probability is above ``limit``, the ``most`` best of them, and these."""
+    if _quick and scores.shape[2] <= _FEW and scores.flags.c_contiguous:
         _, frames, pieces = scores.shape
-        found: tuple[list[int], list[float]] = _native.above(prefix * frames + frame, pieces, scores, limit)
-        return found
-    labels = scores[prefix, frame, 1:]
-    places = (labels > limit).nonzero()[0]
-    return (places + 1).tolist(), labels[places].tolist()
+        labels, values = _native.above(prefix * frames + frame, pieces, scores, limit)
+        if len(labels) > most:
+            best = sorted(range(len(labels)), key=values.__getitem__)[-most:]
+            labels, values = [labels[at] for at in best], [values[at] for at in best]
+        return labels, values
+    row = scores[prefix, frame, 1:]
+    places = (row > limit).nonzero()[0]
+    if len(places) > most:
+        places = np.argpartition(row, -most)[-most:]
+    return (places + 1).tolist(), row[places].tolist()

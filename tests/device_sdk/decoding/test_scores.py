@@ -37,25 +37,34 @@ def test_blank_is_no_label_even_where_it_is_best(way: str) -> None:
     given[:, :, 0] = 0.0
     given[0, 1, 15] = -1.0
     assert scores.edges(given) == ([[0.0, 0.0]], [[-9.0, -1.0]])
-    assert scores.above(given, 0, 0, -5.0) == ([], [])
-    assert scores.above(given, 0, 1, -5.0) == ([15], [-1.0])
+    assert scores.above(given, 0, 0, -5.0, 16) == ([], [])
+    assert scores.above(given, 0, 1, -5.0, 16) == ([15], [-1.0])
 
 
 def test_arrays_that_lie_apart_are_read_too(way: str) -> None:
     whole = np.random.default_rng(1).normal(size=(4, 6, 32)).astype(np.float32)
     assert scores.edges(whole[::2]) == scores.edges(whole[::2].copy())
-    assert scores.above(whole[:, ::3], 3, 1, 0.5) == scores.above(whole, 3, 3, 0.5)
+    assert scores.above(whole[:, ::3], 3, 1, 0.5, 32) == scores.above(whole, 3, 3, 0.5, 32)
 
 
 @given(st.floats(-20, 1), st.integers(0, 2), st.integers(0, 3))
 def test_above_is_more_than_the_limit_as_float32_has_it(limit: float, prefix: int, frame: int) -> None:
     given = np.random.default_rng(2).uniform(-20, 0, (3, 4, 64)).astype(np.float32)
     given[prefix, frame, 5] = np.float32(limit)
-    labels, values = scores.above(given, prefix, frame, limit)
+    labels, values = scores.above(given, prefix, frame, limit, 64)
     row = given[prefix, frame]
     assert labels == [label for label in range(1, 64) if row[label] > np.float32(limit)]
     assert values == row[labels].tolist()
     assert 5 not in labels
+
+
+@pytest.mark.parametrize("pieces", [32, 600, 2500])
+@pytest.mark.parametrize("most", [1, 8, 31])
+def test_no_more_than_the_best_are_given(way: str, pieces: int, most: int) -> None:
+    given = np.random.default_rng(3).normal(size=(1, 2, pieces)).astype(np.float32)
+    labels, values = scores.above(given, 0, 1, -9.0, most)
+    assert sorted(values) == sorted(given[0, 1, 1:].tolist())[-most:]
+    assert values == given[0, 1, labels].tolist()
 
 
 def test_bad_sizes_are_refused_natively(way: str) -> None:
