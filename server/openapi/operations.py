@@ -63,6 +63,14 @@ _DOCUMENT: Final = Bytes("application/json", "This document.", '{"openapi": "3.1
 _BODY: Codes = ("disconnected", "too_slow", "too_large", "encoding", "bad_message")
 _SIGNED: Codes = ("unsigned", "stale_time", "unknown_device", "bad_signature", "device_revoked")
 _REPORT: Codes = (*_SIGNED, *_BODY, "other_device", "other_round", "replayed", "unknown_round")
+_ACCEPTANCE: Codes = (
+    "round_closed",
+    "not_collected",
+    "not_sampled",
+    "already_reported",
+    "report_conflict",
+    "privacy_cap",
+)
 _STAFF: Codes = ("bad_token", "token_revoked", "role")
 _QUERY: Codes = ("bad_request",)
 _RANGE: Codes = ("bad_range", "unread_range")
@@ -103,12 +111,7 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
             *_REPORT,
             "other_words",
             "bad_counts",
-            "round_closed",
-            "not_collected",
-            "not_sampled",
-            "already_reported",
-            "report_conflict",
-            "privacy_cap",
+            *_ACCEPTANCE,
             "utterances",
         ),
     ),
@@ -123,12 +126,7 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
             "too_few_utterances",
             "too_many_utterances",
             "other_plan",
-            "round_closed",
-            "not_collected",
-            "not_sampled",
-            "already_reported",
-            "report_conflict",
-            "privacy_cap",
+            *_ACCEPTANCE,
             "utterances",
         ),
     ),
@@ -139,12 +137,7 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
             *_REPORT,
             "other_words",
             "bad_words",
-            "round_closed",
-            "not_collected",
-            "not_sampled",
-            "already_reported",
-            "report_conflict",
-            "privacy_cap",
+            *_ACCEPTANCE,
         ),
     ),
     ("POST", f"{_V1}/rounds/{{round_id}}/aggregation"): Operation(
