@@ -30,7 +30,7 @@ class DecodingSettings:
     beam: int = 8
     nbest: int = 8
     symbols_per_frame: int = 2
-    threshold: float = 4.0
+    threshold: float = 5.0
     length_normalisation: float = 0.0
     ngram_weight: float = 0.0
     block_seconds: float = 0.3

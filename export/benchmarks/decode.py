@@ -76,18 +76,18 @@ def benchmark() -> list[Figure]:
             "sherpa beam": partial(_sherpa, peers["modified_beam_search"]),
             "sherpa greedy": partial(_sherpa, peers["greedy_search"]),
         }
-        for precision, beam in beams.items():
-            ways[f"beam, {precision}"] = partial(_ours, beam)
-            if precision == "float32":  # right after what it is compared with: a shared machine's pace changes
-                ways["hotwords"] = partial(_ours, beam, hotwords=_phrases(HOTWORDS))
+        for precision, beam in beams.items():  # beside what they are compared with: a shared machine's pace changes
             ways[f"greedy, {precision}"] = partial(_ours, greedies[precision])
+            ways[f"encoder, {precision}"] = partial(_encode, beam, ready=True)
+            ways[f"beam, {precision}"] = partial(_ours, beam)
+            if precision == "float32":
+                ways["hotwords"] = partial(_ours, beam, hotwords=_phrases(HOTWORDS))
             for name, settings in (("beam", _BEAM), ("greedy", _GREEDY)):
                 files = replace(settings, block_seconds=FILE_BLOCK)
                 ways[f"{name}, files, {precision}"] = partial(
                     _ours, Recognizer(bundle, files, transducer=beam.transducer)
                 )
             ways[f"features and encoder, {precision}"] = partial(_encode, beam)
-            ways[f"encoder, {precision}"] = partial(_encode, beam, ready=True)
             ways[f"encoder, 3 s, {precision}"] = partial(_encode, beam, ready=True, block=10 * CHUNK_FRAMES)
         speed = _alternate(ways, heard)
         agreement = greedy_agreement(bundle, peers["greedy_search"], clips)
