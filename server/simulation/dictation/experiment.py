@@ -25,7 +25,7 @@ from server.simulation.engine.central import Central, learned_centrally
 from server.simulation.engine.measures import evaluate, summary
 from server.simulation.engine.population import Arrays
 from server.simulation.engine.release import spent
-from server.simulation.engine.rounds import Spread, engine, parameters
+from server.simulation.engine.rounds import Diverged, Spread, engine, parameters
 from server.simulation.engine.run import run
 from server.simulation.engine.settings import EngineSettings
 from server.simulation.engine.tasks import SpeechCTC
@@ -71,7 +71,8 @@ class Scale:
 class Row:
     """One recipe under one seed. error: word error rate on voices that nobody learned from; clients: of clients' own
     sentences, see :func:`server.simulation.engine.measures.summary`; losses: of rounds; layers: mean norms of deltas by
-    parameter, over all rounds; privacy: what it cost."""
+    parameter, over all rounds; privacy: what it cost. diverged: the round whose mean delta was no number, if any; the
+    rest is then of the rounds before it."""
 
     name: str
     seed: int
@@ -81,6 +82,7 @@ class Row:
     layers: Mapping[str, float]
     privacy: Mapping[str, Any]
     seconds: float
+    diverged: int | None = None
 
 
 class Experiment:
@@ -113,6 +115,7 @@ class Experiment:
         voices = shuffled(speech.clients, seed) if recipe.iid else speech.clients
         history: Sequence[Mapping[str, Any]] = ()
         privacy: Mapping[str, Any] = {"epsilon": 0.0, "reports": 0}
+        diverged: int | None = None
         if recipe.begin != "only":
             masks = MASKS if recipe.masks else None
             remembered = Spoken([[e for voice in speech.server for e in voice]], ALPHABETS["en"], masks)
@@ -121,7 +124,10 @@ class Experiment:
             def watch(state: Any) -> None:
                 self.tell(f"{recipe.name}, seed {seed}", state.number, settings.rounds)
 
-            state = run(plan, path.with_suffix(""), weights, watch, save_every=10)
+            try:
+                state = run(plan, path.with_suffix(""), weights, watch, save_every=10)
+            except Diverged as error:
+                state, diverged = error.state, error.state.number + 1
             weights, history, privacy = state.weights, state.history, spent(settings, state)
         tested, own = (
             summary(evaluate(task, _tensors(weights), Spoken(group, ALPHABETS["en"]), range(len(group))))
@@ -130,7 +136,7 @@ class Experiment:
         layers = {name: float(np.mean([entry["layers"][name] for entry in history])) for name in weights if history}
         losses = [entry["loss"] for entry in history]
         seconds = round(time.monotonic() - begun, 1)
-        row = Row(recipe.name, seed, tested["error"], own, losses, layers, privacy, seconds)
+        row = Row(recipe.name, seed, tested["error"], own, losses, layers, privacy, seconds, diverged)
         write_file(path, json.dumps(asdict(row)), folders=True)
         return row
 

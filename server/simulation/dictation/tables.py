@@ -38,6 +38,7 @@ def summary(recipes: Sequence[Recipe], rows: Sequence[Row]) -> dict[str, Any]:
                 "error": {"mean": float(np.mean(errors)), "std": _deviation(errors), "per_seed": errors},
                 "clients": {"mean": float(np.mean([row.clients["error"] for row in own]))},
                 "epsilon": own[0].privacy["epsilon"],
+                "diverged": {str(row.seed): row.diverged for row in own if row.diverged is not None},
                 "rows": [asdict(row) for row in own],
             }
         )
@@ -100,7 +101,7 @@ def table(document: Mapping[str, Any]) -> Table:
         epsilon = line["epsilon"]
         result.add_row(
             line["recipe"]["table"],
-            line["recipe"]["name"],
+            line["recipe"]["name"] + (f" (diverged in {len(line['diverged'])})" if line["diverged"] else ""),
             f"{100 * line['error']['mean']:.1f}{spread}",
             f"{100 * line['clients']['mean']:.1f}",
             "∞" if isinstance(epsilon, str) else f"{epsilon:.2g}",

@@ -63,6 +63,14 @@ class Spread(Protocol):
     def __call__(self, run: Engine, base: Mapping[str, Tensor], parts: Iterable[Part]) -> Iterator[Sent]: ...
 
 
+class Diverged(LearningError):
+    """A round's mean delta is not a number. state: before that round."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(f"round {state.number + 1}: the mean delta is not a number; lower the learning rates")
+        self.state = state
+
+
 def engine(
     settings: EngineSettings,
     task: Task,
@@ -97,7 +105,7 @@ def init(run: Engine, weights: Arrays | None = None, key: bytes | None = None) -
 def apply(run: Engine, state: State) -> State:
     """One more round. The same state gives the same result, bit for bit, on one machine with one number of threads.
 
-    Raises LearningError where the mean delta is no longer a number.
+    Raises Diverged where the mean delta is no longer a number.
     """
     settings, number = run.settings, state.number + 1
     drawn, reporting = cohort(settings, len(run.population), number)
@@ -106,7 +114,7 @@ def apply(run: Engine, state: State) -> State:
     tally = _Tally(trained)
     mean = _mean(run, base, reporting, number, tally, state.key)
     if not all(np.isfinite(values).all() for values in mean.values()):
-        raise LearningError(f"round {number}: the mean delta is not a number; lower the learning rates")
+        raise Diverged(state)
     weights, optimizer = optimizers.apply(settings.optimizer, state.optimizer, state.weights, mean)
     if settings.held_out is not None:
         with _seeded(settings.seed, number, _HELD_OUT):

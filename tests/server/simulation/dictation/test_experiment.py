@@ -55,6 +55,18 @@ def test_rows(work: Path) -> None:
         experiment.row(recipes[3], 1)
 
 
+def test_a_row_that_diverges_is_a_row(work: Path) -> None:
+    """What it had reached is kept, as it was before that round, however often it is asked for."""
+    optimizer = BASE.optimizer.model_copy(update={"kind": "sgd", "learning_rate": 1e6})
+    recipe = Recipe(name="sgd", table="9", begin="scratch", engine=ENGINE.model_copy(update={"optimizer": optimizer}))
+    row = Experiment(work, SCALE).row(recipe, 1)
+    assert row.diverged == 2 and len(row.losses) == 1 and row.error > 0
+    document = summary([recipe], [row, Experiment(work, SCALE).row(recipe, 2)])
+    assert document["lines"][0]["diverged"] == {"1": 2, "2": 2}
+    table_ = table(document)
+    assert "sgd (diverged in 2)" in list(table_.columns[1].cells)
+
+
 def test_speech_is_split_by_speaker_and_repeats_itself(work: Path) -> None:
     scale = SpokenScale(clients=4, server=2, tested=2, each=2, digits=2)
     speech = dictated(scale, 1, work / "one")
