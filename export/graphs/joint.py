@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
-from export.graphs.builder import FLOAT, GraphBuilder, Value
+from export.graphs.builder import FLOAT, INT64, GraphBuilder, Value
 from export.graphs.products import matrix_gradients, no_gradients
 
 __all__ = ["Joint"]
@@ -14,6 +14,9 @@ __all__ = ["Joint"]
 CELLS_AT_ONCE = 512
 """Cells (pairs of a frame and a prefix) whose logits exist at a time: enough that products run at full speed, so few
 that memory stays small."""
+
+NEGLIGIBLE = 1e-9
+"""Of what the most visited cell carries: cells with less add nothing that float32 sums would keep."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Joint:
             log_probs = q.op("LogSoftmax", self._logits(q, self._hidden(q, now[0])), axis=-1)
             return [], [q.op("GatherElements", self._by_frame(q, log_probs), self._places, axis=1)]
 
-        (edges,) = g.scan([], [self._chunks(self.frames, self._width)], chunk)
+        (edges,) = g.scan([], [self._chunks(self.frames, self._width, self._frames_at_once)], chunk)
         rows = g.size(self.labels, 0)
         edges = g.slice(g.reshape(edges, -1, g.add(rows, rows)), g.integers(0), g.size(self.frames, 0), 0)
         return g.slice(edges, g.integers(0), rows, 1), g.slice(edges, rows, g.add(rows, rows), 1)
@@ -50,11 +53,18 @@ class Joint:
 
         wanted: which of ``frames`` [T, J], ``prefixes`` [P, J], :attr:`weight` [V, J] and :attr:`bias` [V] to return
         d(loss) by, of the latter two by their names. factors: by the weight's factors in place of the weight itself.
+
+        Alignments keep near a path, so most cells of a trained model carry next to nothing, and are left out.
         """
         g, sizes = self.g, self.g.architecture
         count, rows = g.size(self.prefixes, 0), g.size(self.labels, 0)
-        numbers = g.op("Range", g.integer(0), g.squeeze(count, 0), g.integer(1))
-        belongs = g.cast(g.op("Equal", g.unsqueeze(self.prefix_of, 1), g.unsqueeze(numbers, 0)), FLOAT)
+        belongs = g.cast(g.op("Equal", g.unsqueeze(self.prefix_of, 1), g.unsqueeze(_range(g, count), 0)), FLOAT)
+        of_prefix = g.transpose(belongs)
+        carried = g.matmul(g.add(g.op("Abs", blank), g.op("Abs", label)), belongs)
+        least = g.multiply(g.op("ReduceMax", carried), g.single(NEGLIGIBLE))
+        visited = g.cast(g.op("Not", g.op("Less", carried, least)), FLOAT)  # what is no number is never left out
+        most = g.op("ReduceMax", g.sum(visited, 1), keepdims=0)
+        at_once = self._fitting(g.op("Max", g.reshape(g.cast(most, INT64), 1), g.integers(1)))
         sums: dict[str, Value] = {}
         if "prefixes" in wanted:
             sums["prefixes"] = g.expand(g.single(0.0), count, sizes.joiner_size)
@@ -64,45 +74,54 @@ class Joint:
             sums[self.bias] = g.expand(g.single(0.0), sizes.pieces)
 
         def chunk(q: GraphBuilder, states: list[Value], now: list[Value]) -> tuple[list[Value], list[Value]]:
-            frames, edges, visits = now
-            hidden = self._hidden(q, frames)
-            probabilities = q.op("Softmax", self._logits(q, hidden), axis=-1)
-            expected = self._by_frame(q, q.multiply(probabilities, q.reshape(visits, -1, 1)))
-            d_logits = q.op("ScatterElements", expected, self._places, q.op("Neg", edges), axis=1, reduction="add")
-            d_logits = q.reshape(d_logits, -1, sizes.pieces)
+            frames, blanks, labels, chosen = now
+            frame, prefix = (q.squeeze(each, 0) for each in q.ops("Split", 2, q.op("NonZero", chosen), num_outputs=2))
+            mixed = q.add(q.op("Gather", frames, frame, axis=0), q.op("Gather", self.prefixes, prefix, axis=0))
+            hidden = q.op("Tanh", mixed)
+            own = q.op("Gather", of_prefix, prefix, axis=0)
+            blanks, labels = (q.multiply(q.op("Gather", each, frame, axis=0), own) for each in (blanks, labels))
+            edges = q.concat(q.sum(blanks, 1, keep=True), labels, axis=1)
+            # A cell's logits move by what its edges carry less what the softmax expects of all visits to its prefix.
+            d_logits = q.multiply(q.op("Softmax", self._logits(q, hidden), axis=-1), q.sum(edges, 1, keep=True))
+            places = q.expand(q.unsqueeze(self._edges, 0), q.size(frame, 0), q.size(self._edges, 0))
+            d_logits = q.op("ScatterElements", d_logits, places, q.op("Neg", edges), axis=1, reduction="add")
             slope = q.subtract(q.single(1.0), q.multiply(hidden, hidden))
             d_mixed = q.multiply(q.matmul(d_logits, self.weight), slope)
-            d_mixed = q.reshape(d_mixed, self._frames_at_once, -1, sizes.joiner_size)
             before = dict(zip(sums, states, strict=True))
             after = {}
             if "prefixes" in sums:
-                after["prefixes"] = q.add(before["prefixes"], q.sum(d_mixed, 0))
+                after["prefixes"] = q.add(before["prefixes"], _gathered(q, d_mixed, prefix, count))
             if self.weight in wanted:
                 after |= matrix_gradients(q, self.weight, d_logits, hidden, factors=factors, before=before)
             if self.bias in sums:
                 after[self.bias] = q.add(before[self.bias], q.sum(d_logits, 0))
-            return [after[name] for name in sums], [q.sum(d_mixed, 1)] if "frames" in wanted else []
+            by_frame = [_gathered(q, d_mixed, frame, at_once)] if "frames" in wanted else []
+            return [after[name] for name in sums], by_frame
 
-        # A cell's logits move by what its edges carry less what the softmax expects of all visits to its prefix.
-        visits = g.matmul(g.add(blank, label), belongs)
-        sequences = [
-            self._chunks(self.frames, self._width),
-            self._chunks(g.concat(blank, label, axis=1), g.add(rows, rows)),
-            self._chunks(visits, count),
-        ]
-        found = g.scan(list(sums.values()), sequences, chunk)
+        widths = ((self.frames, self._width), (blank, rows), (label, rows), (visited, count))
+        found = g.scan(list(sums.values()), [self._chunks(each, width, at_once) for each, width in widths], chunk)
         gradients = dict(zip(sums, found, strict=False))
         if "frames" in wanted:
             frames = g.reshape(found[-1], -1, self._width)
             gradients["frames"] = g.slice(frames, g.integers(0), g.size(self.frames, 0), 0)
         return gradients
 
+    def _fitting(self, cells: Value) -> Value:
+        """K [1] int64: as many frames of so many cells each as make :data:`CELLS_AT_ONCE`, one at least, and no more
+        than there are."""
+        g = self.g
+        enough = g.op("Max", g.op("Div", g.integers(CELLS_AT_ONCE), cells), g.integers(1))
+        return g.op("Min", enough, g.size(self.frames, 0))
+
     @cached_property
     def _frames_at_once(self) -> Value:
-        """K [1] int64: as many frames as make :data:`CELLS_AT_ONCE` cells, one at least, and no more than there are."""
-        g = self.g
-        enough = g.op("Max", g.op("Div", g.integers(CELLS_AT_ONCE), g.size(self.prefixes, 0)), g.integers(1))
-        return g.op("Min", enough, g.size(self.frames, 0))
+        """K of the forward direction, where every cell counts."""
+        return self._fitting(self.g.size(self.prefixes, 0))
+
+    @cached_property
+    def _edges(self) -> Value:
+        """[1 + R]: the pieces of a cell's edges, blank and every row's label."""
+        return self.g.concat(self.g.integers(0), self.labels, axis=0)
 
     @cached_property
     def _places(self) -> Value:
@@ -128,9 +147,20 @@ class Joint:
         """[K * P, V] -> [K, P * V]."""
         return q.reshape(cells, self._frames_at_once, -1)
 
-    def _chunks(self, values: Value, width: Value) -> Value:
+    def _chunks(self, values: Value, width: Value, at_once: Value) -> Value:
         """[T, W] -> [chunks, K, W], the last chunk filled up with zeros."""
         g = self.g
-        missing = g.op("Mod", g.op("Neg", g.size(values, 0)), self._frames_at_once)
+        missing = g.op("Mod", g.op("Neg", g.size(values, 0)), at_once)
         padded = g.concat(values, g.expand(g.single(0.0), missing, width), axis=0)
-        return g.reshape(padded, -1, self._frames_at_once, width)
+        return g.reshape(padded, -1, at_once, width)
+
+
+def _range(g: GraphBuilder, count: Value) -> Value:
+    """[count] int64: 0, 1 and so on. count: [1]."""
+    return g.op("Range", g.integer(0), g.squeeze(count, 0), g.integer(1))
+
+
+def _gathered(g: GraphBuilder, rows: Value, place: Value, count: Value) -> Value:
+    """[count, J]: the sums of the ``rows`` [S, J] of each place. place: [S]."""
+    here = g.op("Equal", g.unsqueeze(_range(g, count), 1), g.unsqueeze(place, 0))
+    return g.matmul(g.cast(here, FLOAT), rows)

@@ -133,6 +133,38 @@ def test_shared_prefixes_agree_with_float64(hypotheses: list[list[int]]) -> None
     assert relative_error(gradients, reference[2]) <= 1e-5
 
 
+def sharp_case() -> Case:
+    """Alignments that keep to a path, as a trained model's do: most cells carry nothing."""
+    rng = np.random.default_rng(5)
+    parameters = tiny_weights(TINY, 5)
+    for name in ("joiner.encoder.weight", "joiner.predictor.weight", "joiner.output.weight"):
+        parameters[name] = parameters[name] * np.float32(2.0)
+    features = rng.normal(-6.0, 3.0, (150, 64)).astype(np.float32)
+    hypotheses = [[5, 9, 4, 2, 2, 7], [5, 9, 4, 2], [5, 8, 4, 2, 2, 7], [3, 1], []]
+    return Case(TINY, parameters, features, hypotheses, [1.0, -0.5, 0.25, 0.0, 1.0], [0.0, 1.0, 2.0, 1.0, 5.0], 0.5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 1e6])
+def test_cells_that_carry_nothing_change_nothing(scale: float) -> None:
+    """However large the loss is: what is left out is measured by the cell that carries most."""
+    case = sharp_case()
+    weights, cost_scale = [scale * weight for weight in case.weights], scale * case.cost_scale
+    gradients = run(replace(case, weights=weights, cost_scale=cost_scale))[2]
+    reference = oracle.loss_and_gradients(
+        TINY, case.parameters, case.features, case.hypotheses, weights, case.costs, cost_scale
+    )[2]
+    assert relative_error(gradients, reference) <= 1e-5
+
+
+def test_nothing_to_learn_is_a_gradient_of_zeros_and_what_is_no_number_stays_none() -> None:
+    case = sharp_case()
+    gradients = run(replace(case, weights=[0.0] * 5, cost_scale=0.0))[2]
+    assert not any(value.any() for value in gradients.values())
+    broken = dict(case.parameters)
+    broken["joiner.output.bias"] = np.full_like(broken["joiner.output.bias"], np.nan)
+    assert np.isnan(run(replace(case, parameters=broken))[2]["joiner.output.weight"]).any()
+
+
 def test_left_over_frames_are_dropped() -> None:
     case = random_case(11)
     factor = case.architecture.subsampling_factor
