@@ -117,7 +117,8 @@ def test_clipping_is_that_of_devices(way: type, clipping: Any) -> None:
 
 def test_opacus_agrees() -> None:
     """Sums of gradients clipped per example, by another implementation: one example a client."""
-    opacus = pytest.importorskip("opacus")
+    import opacus  # slow to import
+
     torch.manual_seed(1)
     network = perceptron([4, 6, 5])
     inputs, labels = torch.randn(7, 4), torch.randint(5, (7,))
@@ -127,7 +128,7 @@ def test_opacus_agrees() -> None:
     group = Group([steps(local, held, client, (1, 1)) for client in range(7)], lambda losses, _: np.ones(len(losses)))
     found = Ghost(Classification(network), local, privacy)(weights, group)
     theirs = opacus.GradSampleModule(network, loss_reduction="sum")
-    torch.nn.functional.cross_entropy(theirs(inputs), labels, reduction="sum").backward()
+    torch.nn.functional.cross_entropy(theirs(inputs), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
     samples = {name.removeprefix("_module."): p.grad_sample for name, p in theirs.named_parameters()}
     norms = torch.stack([values.flatten(1).square().sum(1) for values in samples.values()]).sum(0).sqrt()
     np.testing.assert_allclose(found.norms, norms.numpy(), rtol=1e-5)
