@@ -16,71 +16,75 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-PACKAGE = "device_sdk.decoding"
-SOURCES = Path(*PACKAGE.split("."))
-compilation = runpy.run_path(str(SOURCES / "compilation.py"))
-FOLDER, GROUP, MODULES, STAMP, SWITCH = (
-    compilation[name] for name in ("FOLDER", "GROUP", "MODULES", "STAMP", "SWITCH")
-)
-STEPS = "device_sdk.runtimes.steps"
-STEPS_SOURCES = Path(*STEPS.split("."))
-steps = runpy.run_path(str(STEPS_SOURCES / "sources.py"))
+compilation = runpy.run_path(str(Path("device_sdk") / "compilation.py"))
+FOLDER, STAMP, SWITCH = (compilation[name] for name in ("FOLDER", "STAMP", "SWITCH"))
+SEARCH, STEPS = compilation["SEARCH"], compilation["STEPS"]
 
 
-class CompileSearch(build_ext):
+def folder(package: str) -> Path:
+    return Path(*package.split("."))
+
+
+class Compile(build_ext):
     """Puts native modules, and the digest of what they were made of, into a folder beside their sources."""
 
     def run(self) -> None:
         try:
             # Late, because reading metadata makes a command of this class, too, and type checking takes a while.
-            self.distribution.ext_modules = self.generated()
+            self.distribution.ext_modules = [*self.search(), self.steps()]
             self.swig_opts = None  # as before the options were finalised the first time
             self.finalize_options()
             super().run()
         except (Exception, SystemExit) as error:  # mypy exits
             print(f"the search is not compiled, and runs as Python: {type(error).__name__}: {error}")
-            for sources in (SOURCES, STEPS_SOURCES):
-                for folder in (self.built(sources), sources / FOLDER):
-                    shutil.rmtree(folder, ignore_errors=True)
+            for what in (SEARCH, STEPS):
+                for each in (self.built(what), folder(what.package) / FOLDER):
+                    shutil.rmtree(each, ignore_errors=True)
             self.extensions = []
 
     def build_extensions(self) -> None:
         super().build_extensions()
-        (self.built(SOURCES) / STAMP).write_text(compilation["digest"](SOURCES), "ascii")
+        for what in (SEARCH, STEPS):
+            if self.built(what).is_dir():  # the steps are optional
+                digest = compilation["digest"](folder(what.package), what)
+                (self.built(what) / STAMP).write_text(digest, "ascii")
 
     def copy_extensions_to_source(self) -> None:
-        for sources in (SOURCES, STEPS_SOURCES):
-            shutil.rmtree(sources / FOLDER, ignore_errors=True)
-            if self.built(sources).is_dir():  # the steps are optional
-                shutil.copytree(self.built(sources), sources / FOLDER)
+        for what in (SEARCH, STEPS):
+            target = folder(what.package) / FOLDER
+            shutil.rmtree(target, ignore_errors=True)
+            if self.built(what).is_dir():
+                shutil.copytree(self.built(what), target)
 
-    def generated(self) -> list[Extension]:
+    def search(self) -> list[Extension]:
         """C of every module, and of what they share."""
         from mypyc.build import mypycify
 
-        paths = [str(SOURCES / f"{name}.py") for name in MODULES]
+        paths = [str(folder(SEARCH.package) / name) for name in SEARCH.sources]
         options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
-        extensions = mypycify(
-            [*options, *paths], group_name=f"{PACKAGE}.{GROUP}", target_dir=self.build_temp, debug_level="0"
+        group = f"{SEARCH.package}.search"
+        extensions: list[Extension] = mypycify(
+            [*options, *paths], group_name=group, target_dir=self.build_temp, debug_level="0"
         )
         if self.compiler is None or "msvc" not in str(self.compiler):
             for extension in extensions:  # sums must not depend on who compiled them
                 extension.extra_compile_args.append("-ffp-contract=off")
-        return [*extensions, self.steps()]
+        return extensions
 
     def steps(self) -> Extension:
         """Steps of small networks, see device_sdk/runtimes/steps/__init__.py."""
+        source, *others = (str(folder(STEPS.package) / name) for name in STEPS.sources)
         return Extension(
-            f"{STEPS}.native",
-            [str(STEPS_SOURCES / "native.c")],
-            depends=[str(STEPS_SOURCES / name) for name in steps["SOURCES"]],
-            define_macros=[("SOURCES", f'"{steps["digest"](STEPS_SOURCES)}"')],
+            f"{STEPS.package}.native",
+            [source],
+            depends=others,
             extra_compile_args=["-O3", "-Wno-psabi"] if os.name == "posix" else [],
             optional=True,
         )
 
-    def built(self, sources: Path) -> Path:
-        return Path(self.build_lib) / sources / FOLDER
+    def built(self, what: tuple[str, tuple[str, ...]]) -> Path:
+        package, _ = what
+        return Path(self.build_lib) / folder(package) / FOLDER
 
     def get_ext_filename(self, fullname: str) -> str:
         path = Path(super().get_ext_filename(fullname))
@@ -95,7 +99,7 @@ def compiles() -> bool:
 
 
 setup(
-    cmdclass={"build_ext": CompileSearch},
+    cmdclass={"build_ext": Compile},
     # Without sources: setuptools builds extensions only where it is told of one.
-    ext_modules=[Extension(f"{PACKAGE}.{GROUP}", sources=[])] if compiles() else [],
+    ext_modules=[Extension(f"{SEARCH.package}.search", sources=[])] if compiles() else [],
 )

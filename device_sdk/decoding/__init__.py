@@ -4,9 +4,9 @@
 
 from pathlib import Path
 
-from device_sdk.decoding.compilation import compiled_folder
+from device_sdk.compilation import SEARCH, compiled_folder
 
-_compiled = compiled_folder(Path(__file__).parent)
+_compiled = compiled_folder(Path(__file__).parent, SEARCH)
 if _compiled is not None:
     __path__.insert(0, str(_compiled))
 

@@ -9,7 +9,6 @@ V: pieces; P: state; J: joiner size; B: hypotheses; K: frames.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -20,13 +19,10 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.quantised import Matrix
+from device_sdk.compilation import FOLDER, STEPS, compiled_folder
 from device_sdk.runtimes.protocol import RecurrentState
-from device_sdk.runtimes.steps.sources import digest
 
-__all__ = ["FOLDER", "SWITCH", "Steps", "native_module"]
-
-FOLDER, SWITCH = "compiled", "IDIOLECT_COMPILED"
-"""As of the search (device_sdk.decoding.compilation)."""
+__all__ = ["Steps", "native_module"]
 
 _BLOCK = 64  # columns that lie together
 _MOST = 1_024  # columns of a state, of the joint and of the pieces
@@ -36,12 +32,11 @@ Float = NDArray[np.float32]
 
 def native_module() -> Any:
     """The native module of exactly these sources, where an install made one and it is not switched off; else None."""
-    if os.environ.get(SWITCH, "1") == "0":
+    if compiled_folder(Path(__file__).parent, STEPS) is None:
         return None
     try:
-        native = import_module(f"{__name__}.{FOLDER}.native")
-        return native if digest(Path(__file__).parent) == native.SOURCES else None
-    except (ImportError, OSError, AttributeError):
+        return import_module(f"{__name__}.{FOLDER}.native")
+    except ImportError:  # of another Python
         return None
 
 

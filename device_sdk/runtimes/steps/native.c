@@ -291,7 +291,7 @@ static PyType_Spec network_spec = {"device_sdk.runtimes.steps.native.Network", s
 static int module_exec(PyObject *module) {
     PyObject *type = PyType_FromSpec(&network_spec);
     if (type == NULL || PyModule_AddObject(module, "Network", type) < 0) return -1;
-    return PyModule_AddIntConstant(module, "LEVEL", level()) < 0 || PyModule_AddStringConstant(module, "SOURCES", SOURCES);
+    return PyModule_AddIntConstant(module, "LEVEL", level());
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.decoding.compilation import FOLDER, MODULES, STAMP, SWITCH, compiled_folder, digest
+from device_sdk.compilation import FOLDER, SEARCH, STAMP, STEPS, SWITCH, Compiled, compiled_folder, digest
 from tests.architecture.sources import ROOT
 
 PACKAGE = ROOT / "device_sdk" / "decoding"
@@ -73,7 +73,7 @@ def compare(folder: Path) -> None:
 
 def test_native_modules_give_what_their_source_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SWITCH)
-    if compiled_folder(PACKAGE) is None:
+    if compiled_folder(PACKAGE, SEARCH) is None:
         pytest.skip("this tree holds no native modules of these sources; `make native` compiles them")
     compare(ROOT)
 
@@ -102,7 +102,7 @@ def test_a_build_without_a_compiler_is_the_source(tmp_path: Path) -> None:
     (tmp_path / "mypyc" / "build.py").write_text("raise SystemExit('this mypyc compiles nothing')\n", "utf-8")
     package = tmp_path / "device_sdk" / "decoding"
     (package / FOLDER).mkdir(parents=True)
-    shutil.copy2(PACKAGE / "compilation.py", package)
+    shutil.copy2(ROOT / "device_sdk" / "compilation.py", tmp_path / "device_sdk")
     shutil.copytree(ROOT / "device_sdk" / "runtimes" / "steps", tmp_path / "device_sdk" / "runtimes" / "steps")
     shutil.copy2(ROOT / "setup.py", tmp_path)
     command = [sys.executable, "setup.py", "build_ext", "--inplace"]
@@ -121,21 +121,24 @@ def compiled_stamp(root: Path) -> bool:
     return (root / "device_sdk" / "decoding" / FOLDER / STAMP).is_file()
 
 
-def test_native_modules_are_those_of_exactly_these_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", [SEARCH, STEPS], ids=lambda what: str(what.package))
+def test_native_modules_are_those_of_exactly_these_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Compiled
+) -> None:
     monkeypatch.setenv(SWITCH, "1")
-    for name in MODULES:
-        shutil.copy2(PACKAGE / f"{name}.py", tmp_path)
-    assert compiled_folder(tmp_path) is None
+    for name in what.sources:
+        shutil.copy2(ROOT.joinpath(*what.package.split(".")) / name, tmp_path)
+    assert compiled_folder(tmp_path, what) is None
     folder = tmp_path / FOLDER
     folder.mkdir()
-    assert compiled_folder(tmp_path) is None
-    (folder / STAMP).write_text(digest(tmp_path), "ascii")
-    assert compiled_folder(tmp_path) == folder
+    assert compiled_folder(tmp_path, what) is None
+    (folder / STAMP).write_text(digest(tmp_path, what), "ascii")
+    assert compiled_folder(tmp_path, what) == folder
     monkeypatch.setenv(SWITCH, "0")
-    assert compiled_folder(tmp_path) is None
+    assert compiled_folder(tmp_path, what) is None
     monkeypatch.delenv(SWITCH)
-    with (tmp_path / f"{MODULES[-1]}.py").open("a", encoding="utf-8") as source:
+    with (tmp_path / what.sources[-1]).open("a", encoding="utf-8") as source:
         source.write("\n")
-    assert compiled_folder(tmp_path) is None
+    assert compiled_folder(tmp_path, what) is None
     (folder / STAMP).write_bytes(b"\xff")
-    assert compiled_folder(tmp_path) is None
+    assert compiled_folder(tmp_path, what) is None

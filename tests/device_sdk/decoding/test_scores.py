@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from device_sdk.compilation import SWITCH
 from device_sdk.decoding import scores
 from device_sdk.runtimes import steps
-from device_sdk.runtimes.steps import SWITCH
 
 
 @pytest.fixture(params=["numpy", "native"])

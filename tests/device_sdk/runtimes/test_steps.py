@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,12 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import PRESETS, Architecture
 from device_sdk.bundle.quantised import layout, quantise
+from device_sdk.compilation import SWITCH
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.runtimes import steps
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
 from device_sdk.runtimes.protocol import RecurrentState
-from device_sdk.runtimes.steps import SWITCH, Steps
-from device_sdk.runtimes.steps.sources import SOURCES, digest
+from device_sdk.runtimes.steps import Steps
 from tests.speech import clips, packaged
 from tests.tiny import tiny_weights
 
@@ -210,15 +209,6 @@ ELSEWHERE = {
 @pytest.mark.parametrize("architecture", ELSEWHERE.values(), ids=list(ELSEWHERE))
 def test_other_networks_are_left_to_their_graphs(architecture: Architecture) -> None:
     assert Steps.begin(architecture, tiny_weights(architecture)) is None
-
-
-def test_they_are_those_of_exactly_these_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in SOURCES:
-        (tmp_path / name).write_bytes((Path(steps.__file__).parent / name).read_bytes())
-    assert digest(tmp_path) == digest(Path(steps.__file__).parent)
-    (tmp_path / SOURCES[-1]).write_text("/* another */", "utf-8")
-    monkeypatch.setattr(steps, "digest", lambda _: digest(tmp_path))
-    assert steps.native_module() is None
 
 
 def test_they_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
