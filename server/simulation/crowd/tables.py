@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from server.statistics import mean_interval
 __all__ = ["charts", "judged", "remarks", "summary", "table"]
 
 _COLOURS = {"c1": "#2563eb", "c2": "#d97706", "c3": "#6b7280"}
+_IN_ROUNDS = re.compile(r"users, (\d+) a round: (.+)")
 _WARM_UP, _AVERAGED, _BY_LOSS, _BY_ERROR = "central: warm-up", "FedAvg", "loss-based", "WER-based"
 
 
@@ -102,7 +104,8 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def charts(document: Mapping[str, Any]) -> dict[str, str]:
-    """SVG pages by name: ``table_1`` word errors of every row; ``figure_4`` users' own word errors, sorted."""
+    """SVG pages by name: ``table_1`` word errors of every row; ``figure_3`` by how many devices make a round;
+    ``figure_4`` users' own word errors, sorted."""
     languages = sorted({language for entry in document["rows"].values() for language in entry})
     groups = [
         (
@@ -115,6 +118,19 @@ def charts(document: Mapping[str, Any]) -> dict[str, str]:
         for name, entry in document["rows"].items()
     ]
     found = {"table_1": bars(groups, "word errors", percent=True, width=max(560, 110 * len(groups)))}
+    for language in languages:
+        by_round: dict[str, dict[int, float]] = {}
+        for name, entry in document["rows"].items():
+            if (match := _IN_ROUNDS.fullmatch(name)) and language in entry:
+                by_round.setdefault(match[2], {})[int(match[1])] = entry[language]["wer"]
+        if by_round:
+            cohorts = sorted(set().union(*by_round.values()))
+            series = [
+                Line(strategy, colour, [rates.get(cohort) for cohort in cohorts])
+                for (strategy, rates), colour in zip(by_round.items(), _COLOURS, strict=False)
+            ]
+            labels = [f"{cohort} devices" for cohort in cohorts]
+            found[f"figure_3_{language}"] = lines(series, labels, "word errors", percent=True)
     shown = {_WARM_UP: "c3", f"users: {_AVERAGED}": "c1", f"users: {_BY_ERROR}": "c2"}
     for language in languages:
         curves = {

@@ -152,6 +152,15 @@ def test_findings_say_which_do_not_hold() -> None:
     assert set(charts(document)) == {"table_1", "figure_4_fr"}
 
 
+def test_figure_3_has_a_line_a_strategy() -> None:
+    recipes = list(by_cohort(3, (2, 10, 4)))
+    rows = [Row(recipe.name, "fr", 1, 0.3, [], [1.0], 2.0) for recipe in recipes]
+    drawn = charts(summary(recipes, rows, TINY))["figure_3_fr"]
+    assert drawn.count("<polyline") == 3 and all(name in drawn for name in ("FedAvg", "loss-based", "WER-based"))
+    places = [drawn.index(f">{count} devices<") for count in (2, 4, 10)]
+    assert places == sorted(places)
+
+
 def test_the_script_explains_itself() -> None:
     script = Path(__file__).parents[4] / "examples" / "paper_003_weighting.py"
     done = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, check=False)
