@@ -93,7 +93,7 @@ class Notes:
         for hypothesis in result.nbest:
             pairs = map(" ".join, itertools.pairwise(hypothesis.text.split()))
             self.texts |= {text for text in (*pairs, hypothesis.text) if len(text) >= 8}
-            for start in range(0, len(hypothesis.tokens) - 4, 3):
+            for start in range(len(hypothesis.tokens) - 4):
                 self.pieces.add(hypothesis.tokens[start : start + 5])
 
     def count(self, what: str, times: int = 1) -> None:

@@ -113,12 +113,13 @@ def _values(
 
 
 def _readable(values: list[bytes], files: dict[str, bytes], names: bytes) -> list[str]:
-    """Parts of decrypted values that stand in a file as they are. names: of rows, which do."""
+    """Parts of decrypted values that stand in a file as they are. names: of rows, which do, beside any other byte."""
     found = []
     for value in values:
         step = max(1, (len(value) - WINDOW) // 64)
         windows = {value[at : at + WINDOW] for at in range(0, len(value) - WINDOW + 1, step)}
-        windows = {window for window in windows if len(set(window)) > 4 and window not in names}
+        windows = {window for window in windows if len(set(window)) > 4}
+        windows = {window for window in windows if window[1:] not in names and window[:-1] not in names}
         found += [f"file {name}: {window!r} in the clear" for name, content in files.items() for window in windows
                   if window in content]  # fmt: skip
     return found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,19 +13,29 @@ import pytest
 from typer.testing import CliRunner
 
 from device_sdk.errors import ConfigurationError, DataError
-from examples.paper_004_privacy import RECIPES
 from export.networks.ctc_transformer import CTCTransformerShape
 from server.simulation.dictation.experiment import Experiment, Scale
 from server.simulation.dictation.recipes import BASE, Recipe, read_recipe, read_recipes
 from server.simulation.dictation.speech import SpokenScale, dictated, shuffled
 from server.simulation.dictation.tables import chart, energy_shares, findings, remarks, summary, table
 from server.simulation.engine.settings import Privacy
+from tests.architecture.sources import ROOT
 
 pytest.importorskip("espeakng_loader")
 
 SHAPE = CTCTransformerShape(mel_bins=16, size=8, feed_forward=8, layers=1, heads=1, dropout=0.0, layer_drop=0.0)
 SCALE = Scale(SpokenScale(clients=4, server=2, tested=2, each=2, digits=2), SHAPE, steps=2, batch=2)
 ENGINE = BASE.model_copy(update={"rounds": 2, "cohort": 3})
+EXAMPLE = ROOT / "examples" / "paper_004_privacy.py"
+
+
+def example() -> ModuleType:
+    """By its path: other packages bring folders named ``examples``, too."""
+    spec = spec_from_file_location(EXAMPLE.stem, EXAMPLE)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +93,9 @@ def test_speech_is_split_by_speaker_and_repeats_itself(work: Path) -> None:
 
 def test_recipes() -> None:
     """All that ship can be read; a row says only what differs."""
-    found = {recipe.name: recipe for recipe in read_recipes(RECIPES)}
-    assert len(found) == len(list(RECIPES.glob("*.toml"))) >= 20
+    recipes = example().RECIPES
+    found = {recipe.name: recipe for recipe in read_recipes(recipes)}
+    assert len(found) == len(list(recipes.glob("*.toml"))) >= 20
     privacy = found["middle noise, dim"].engine.privacy
     assert privacy is not None and privacy.clipping == "dim" and privacy.noise_multiplier > 0
     assert found["no clipping"].engine == BASE
@@ -156,12 +169,12 @@ def test_energy_by_kind_of_parameter() -> None:
 def test_the_command_and_the_example(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import typer
 
-    from examples import paper_004_privacy
     from server.commands import simulate
     from server.simulation.dictation import experiment
 
     monkeypatch.setattr(experiment, "Scale", lambda: SCALE)
-    monkeypatch.setattr(paper_004_privacy, "Scale", lambda: SCALE)
+    script = example()
+    monkeypatch.setattr(script, "Scale", lambda: SCALE)
     recipe = work / "recipe.toml"
     recipe.write_text('name = "no noise, dim"\ntable = "2"\n[engine]\nrounds = 2\ncohort = 3\n')
     app = typer.Typer()
@@ -174,13 +187,13 @@ def test_the_command_and_the_example(work: Path, monkeypatch: pytest.MonkeyPatch
     assert "1 rounds of 3 clients" in shown.stdout
     wrong = CliRunner().invoke(app, ["--engine", "train"])
     assert "expected fleet or cohort" in str(wrong.exception)
-    example = typer.Typer()
-    example.command()(paper_004_privacy.main)
+    rows = typer.Typer()
+    rows.command()(script.main)
     (work / "recipes").mkdir()
     recipe.rename(work / "recipes" / "1.toml")
     plot = work / "chart.svg"
     told = CliRunner().invoke(
-        example, ["--work", str(work), "--seeds", "2", "--recipes", str(work / "recipes"), "--plot", str(plot)]
+        rows, ["--work", str(work), "--seeds", "2", "--recipes", str(work / "recipes"), "--plot", str(plot)]
     )
     assert told.exit_code == 0, told.exception
     assert "no noise, dim" in told.stdout and "2 seeds" in told.stdout
