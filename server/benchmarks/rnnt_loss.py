@@ -14,7 +14,7 @@ from time import process_time
 from typing import TYPE_CHECKING, Any
 
 from device_sdk.benchmarks import Figure
-from server.benchmarks.children import measured
+from server.benchmarks.children import KEEPING, measured
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ GPU_SPEED, GPU_MEMORY = 1.5, 0.5
 
 def benchmark() -> list[Figure]:
     """Milliseconds of CPU and their ratio to log-softmax; on a GPU, speed and peak memory beside torchaudio's."""
-    found = measured("server.benchmarks.rnnt_loss", "measure_cpu")
+    found = measured("server.benchmarks.rnnt_loss", "measure_cpu", KEEPING)
     shape = f"B={UTTERANCES} T={FRAMES} U={TOKENS} V={PIECES}"
     name, unit = f"loss and gradient of logits, {shape}, one thread", "ms of CPU"
     figures = [

@@ -22,7 +22,7 @@ from export.networks.alphabet import Alphabet
 from server.corpora.fsdd import DIGITS
 from server.corpora.made import draw_people, say
 from server.corpora.voices import VoiceSet
-from server.simulation.engine.population import Tensors, reassigned
+from server.simulation.engine.population import Drawing, Tensors, reassigned
 from server.training.augmentation import Augmentation, mask
 from server.training.data import Example, moments, read_shard, write_shard
 
@@ -110,10 +110,11 @@ class Spoken:
     def examples(self, client: int) -> int:
         return len(self.voices[client])
 
-    def batch(self, client: int, chosen: Sequence[int], generator: np.random.Generator) -> Tensors:
+    def batch(self, client: int, chosen: Sequence[int], drawing: Drawing) -> Tensors:
         """(features [R, F, M] float32, frames [R], tokens [R, U], lengths [R]), padded with zeros."""
         features = [self.voices[client][place].features.astype(np.float32) for place in chosen]
         if self.masks is not None and self.mean is not None:
+            generator = drawing()
             features = [mask(values, self.mean, self.masks, generator) for values in features]
         tokens = [self.tokens[client][place] for place in chosen]
         return (

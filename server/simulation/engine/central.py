@@ -51,7 +51,7 @@ def learned_centrally(
         torch.manual_seed(seed)
         for step in range(plan.steps):
             chosen = generator.choice(held, min(plan.batch, held), replace=False).tolist()
-            batch, shares = joined([population.batch(0, chosen, generator)])
+            batch, shares = joined([population.batch(0, chosen, lambda: generator)])
             optimizer.zero_grad()
             loss = (task.losses(network, batch) * shares.flatten()).sum()
             loss.backward()  # type: ignore[no-untyped-call]

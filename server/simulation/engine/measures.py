@@ -48,7 +48,7 @@ def evaluate(
         chosen = clients[start : start + at_once]
         batch, shares = joined(
             [
-                population.batch(client, range(population.examples(client)), np.random.default_rng(0))
+                population.batch(client, range(population.examples(client)), lambda: np.random.default_rng(0))
                 for client in chosen
             ]
         )

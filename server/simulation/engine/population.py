@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -18,12 +19,26 @@ from torch.nn import functional
 from device_sdk.errors import ConfigurationError
 from server.simulation.engine.settings import EngineSettings, LocalWork
 
-__all__ = ["Arrays", "Call", "Held", "Population", "Task", "Tensors", "cohort", "joined", "reassigned", "steps"]
+__all__ = [
+    "Arrays",
+    "Call",
+    "Drawing",
+    "Held",
+    "Population",
+    "Task",
+    "Tensors",
+    "cohort",
+    "joined",
+    "reassigned",
+    "steps",
+]
 
 Tensors = tuple[Tensor, ...]
 """Examples: every tensor has one row an example."""
 Arrays = dict[str, NDArray[np.float32]]
 Call = Callable[..., Tensor]
+Drawing = Callable[[], np.random.Generator]
+"""Gives the generator of what is drawn: made where something is, which takes a tenth of a small client's step."""
 _COHORT, _DROPOUT, _BATCHES = 0xC0, 0xD0, 0xBA
 
 
@@ -35,7 +50,7 @@ class Population(Protocol):
     def examples(self, client: int) -> int:
         """How many the client holds, 1 or more."""
 
-    def batch(self, client: int, chosen: Sequence[int], generator: np.random.Generator) -> Tensors:
+    def batch(self, client: int, chosen: Sequence[int], drawing: Drawing) -> Tensors:
         """Those of its examples, with whatever is drawn afresh at every use (SpecAugment)."""
 
 
@@ -64,7 +79,7 @@ class Held:
     def examples(self, client: int) -> int:
         return len(self.clients[client][0])
 
-    def batch(self, client: int, chosen: Sequence[int], generator: np.random.Generator) -> Tensors:
+    def batch(self, client: int, chosen: Sequence[int], drawing: Drawing) -> Tensors:
         if chosen == range(self.examples(client)):
             return self.clients[client]
         index = torch.as_tensor(np.asarray(chosen))
@@ -91,24 +106,24 @@ def steps(local: LocalWork, population: Population, client: int, key: Sequence[i
     """The batches of a client's local work. Examples come in random order, all of them before any comes again; in
     ``epochs`` the last batch of an epoch is what is left. key: (seed, round), and whatever else tells draws apart."""
     held = population.examples(client)
-    generator = np.random.default_rng([*key, client, _BATCHES])
+    drawing = cache(lambda: np.random.default_rng([*key, client, _BATCHES]))
     size = min(local.batch, held)
     if local.kind == "epochs":
         for _ in range(local.count):
-            order = generator.permutation(held)
+            order = drawing().permutation(held)
             for start in range(0, held, size):
-                yield population.batch(client, order[start : start + size].tolist(), generator)
+                yield population.batch(client, order[start : start + size].tolist(), drawing)
         return
     if size == held:  # in whatever order
         for _ in range(local.count):
-            yield population.batch(client, range(held), generator)
+            yield population.batch(client, range(held), drawing)
         return
     waiting: list[int] = []
     for _ in range(local.count):
         if len(waiting) < size:
-            waiting += [place for place in generator.permutation(held).tolist() if place not in waiting]
+            waiting += [place for place in drawing().permutation(held).tolist() if place not in waiting]
         chosen, waiting = waiting[:size], waiting[size:]
-        yield population.batch(client, chosen, generator)
+        yield population.batch(client, chosen, drawing)
 
 
 def joined(batches: Sequence[Tensors]) -> tuple[Tensors, Tensor]:

@@ -216,9 +216,9 @@ def _examples_each(run: Engine) -> int:
 
 @contextmanager
 def _seeded(*key: int) -> Iterator[None]:
-    """torch's generator as this key sets it, inside."""
+    """The processor's generator of torch as this key sets it, inside."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(np.random.default_rng(key).integers(2**62)))
+        torch.default_generator.manual_seed(int(np.random.default_rng(key).integers(2**62)))
         yield
 
 
@@ -227,7 +227,7 @@ def _rehearsed(run: Engine, share: Sequence[int], key: Sequence[int]) -> Iterato
     assert run.remembered is not None
     for _ in range(local.count if local.kind == "epochs" else 1):
         for start in range(0, len(share), local.batch):
-            yield run.remembered.batch(0, share[start : start + local.batch], generator)
+            yield run.remembered.batch(0, share[start : start + local.batch], lambda: generator)
 
 
 def _weigh(settings: EngineSettings, held: Vector) -> Callable[[Vector, Vector | None], Vector]:
@@ -258,7 +258,7 @@ def _held_out_step(run: Engine, weights: Arrays, number: int) -> Arrays:
         for name, values in weights.items():
             own[name].copy_(torch.from_numpy(values))
     trained = _trained(run.task)
-    batch, shares = joined([remembered.batch(0, chosen, generator)])
+    batch, shares = joined([remembered.batch(0, chosen, lambda: generator)])
     losses = run.task.losses(run.task.network, batch)
     loss = (losses * shares.flatten().to(losses.dtype)).sum()
     gradients = torch.autograd.grad(loss, [own[name] for name in trained])

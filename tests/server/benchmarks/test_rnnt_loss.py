@@ -27,7 +27,7 @@ def test_without_a_gpu_it_says_so() -> None:
 
 def test_figures_have_the_stated_targets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = {"cpu": {"ours": 20.0, "peer": 5.0}, "gpu": {"missing": "no CUDA device"}}
-    monkeypatch.setattr(rnnt_loss, "measured", lambda _, call: found[call.removeprefix("measure_")])
+    monkeypatch.setattr(rnnt_loss, "measured", lambda _, call, *more: found[call.removeprefix("measure_")])
     fast, beside = rnnt_loss.benchmark()
     assert (fast.holds, beside.holds, beside.ratio) == (True, False, 4.0)
     assert "no CUDA device" in capsys.readouterr().err
