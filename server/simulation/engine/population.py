@@ -131,6 +131,10 @@ def joined(batches: Sequence[Tensors]) -> tuple[Tensors, Tensor]:
 
     Clients with fewer examples are filled up with their first one; shorter sequences with zeros.
     """
+    if len({tuple([values.shape for values in batch]) for batch in batches}) == 1:  # nothing is to be filled
+        held = len(batches[0][0])
+        shares = torch.full((len(batches), held), 1.0 / held, dtype=torch.float64)
+        return tuple(torch.cat(values) for values in zip(*batches, strict=True)), shares
     rows = max(len(batch[0]) for batch in batches)
     shares = torch.zeros(len(batches), rows, dtype=torch.float64)
     parts: list[list[Tensor]] = [[] for _ in batches[0]]
