@@ -117,6 +117,30 @@ def test_a_build_without_a_compiler_is_the_source(tmp_path: Path) -> None:
     assert not (tmp_path / "device_sdk" / "runtimes" / "steps" / FOLDER).exists()
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_steps_of_an_earlier_build_are_not_these(tmp_path: Path) -> None:
+    """They are optional: where they do not compile a build goes on, without those that an earlier one left."""
+    (tmp_path / "mypyc").mkdir()
+    (tmp_path / "mypyc" / "__init__.py").write_text("", "utf-8")
+    (tmp_path / "mypyc" / "build.py").write_text("def mypycify(*_, **__):\n    return []\n", "utf-8")
+    package = tmp_path / "device_sdk" / "runtimes" / "steps"
+    shutil.copytree(
+        ROOT / "device_sdk" / "runtimes" / "steps", package, ignore=shutil.ignore_patterns("__pycache__", FOLDER)
+    )
+    shutil.copy2(ROOT / "device_sdk" / "compilation.py", tmp_path / "device_sdk")
+    shutil.copy2(ROOT / "setup.py", tmp_path)
+    for name in ("device_sdk", "device_sdk/runtimes"):
+        (tmp_path / name / "__init__.py").write_text("", "utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != SWITCH} | {"PYTHONPATH": str(tmp_path)}
+    for content, expected in ((None, True), ("#error of no use\n", False)):
+        if content is not None:
+            (package / "kernels.h").write_text(content, "utf-8")
+        command = [sys.executable, "setup.py", "build_ext", "--inplace"]
+        built = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert built.returncode == 0, built.stderr
+        assert (package / FOLDER).is_dir() == expected, built.stdout + built.stderr
+
+
 def compiled_stamp(root: Path) -> bool:
     return (root / "device_sdk" / "decoding" / FOLDER / STAMP).is_file()
 

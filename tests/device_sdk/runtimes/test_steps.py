@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import PRESETS, Architecture
 from device_sdk.bundle.quantised import layout, quantise
-from device_sdk.compilation import SWITCH
+from device_sdk.compilation import STEPS, SWITCH
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.runtimes import steps
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
@@ -209,6 +209,11 @@ ELSEWHERE = {
 @pytest.mark.parametrize("architecture", ELSEWHERE.values(), ids=list(ELSEWHERE))
 def test_other_networks_are_left_to_their_graphs(architecture: Architecture) -> None:
     assert Steps.begin(architecture, tiny_weights(architecture)) is None
+
+
+def test_they_are_those_of_exactly_these_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "STEPS", STEPS._replace(sources=STEPS.sources[:1]))
+    assert steps.native_module() is None
 
 
 def test_they_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
