@@ -43,8 +43,8 @@ QUIET = replace(
 )
 """A headset in a quiet place."""
 
-TELEPHONE = replace(QUIET, band=1.0, low_hz=(250.0, 350.0), high_hz=(2600.0, 3000.0))
-"""The same through a microphone or a line that lets little more pass than a telephone."""
+NARROW = replace(QUIET, band=1.0, low_hz=(300.0, 400.0), high_hz=(2400.0, 2800.0))
+"""The same through a line that lets less pass than most telephones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def requests(data: Path, longest: int, before: Domain, least: int = 3) -> Domain
     """
     known = _frequent([sentence.text for sentence in before.sentences["learn"]], least)
     found = [s for s in read_requests(data / "slurp" / "devel.jsonl") if 2 <= len(s.text.split()) <= longest]
-    return Domain("requests", _staged(_of_words(found, known)), _variants(_REQUESTS_VARIANTS), _ACCENTS, TELEPHONE)
+    return Domain("requests", _staged(_of_words(found, known)), _variants(_REQUESTS_VARIANTS), _ACCENTS, NARROW)
 
 
 def _frequent(texts: Iterable[str], least: int) -> set[str]:

@@ -25,14 +25,16 @@ TextModel = Callable[[str], float]
 
 @dataclass(frozen=True, slots=True)
 class LabelSettings:
-    """beam: of the teacher's search. text_weight: of the n-gram of general text beside the network. word_bonus: nats
-    for every word, which the n-gram alone would rather leave out. sure: nats a piece; a label to which the teacher's
-    network gives less is not learned from (sections 1 and 2.2: low confidence is filtered), so that a better teacher
-    teaches more."""
+    """beam, threshold: of the teacher's search, which has more time than a user who waits: see
+    :func:`server.simulation.cohorts.lists.nbest`. text_weight: of the n-gram of general text beside the network.
+    word_bonus: nats for every word, which network and n-gram alone would rather leave out. sure: nats a piece; a label
+    to which the teacher's network gives less is not learned from (sections 1 and 2.2: low confidence is filtered), so
+    that a better teacher teaches more."""
 
-    beam: int = 4
-    text_weight: float = 0.3
-    word_bonus: float = 2.0
+    beam: int = 8
+    threshold: float = 6.0
+    text_weight: float = 0.5
+    word_bonus: float = 5.0
     sure: float = -0.25
 
 
@@ -66,7 +68,7 @@ def teacher_labels(
         return entry[1] + settings.text_weight * (text(said) + settings.word_bonus * len(said.split()))
 
     found: list[tuple[int, ...] | None] = []
-    for entries in nbest(teacher, features, settings.beam):
+    for entries in nbest(teacher, features, settings.beam, settings.threshold):
         tokens, score = max(entries, key=rescored)
         found.append(tokens if tokens and score >= settings.sure * len(tokens) else None)
     return found

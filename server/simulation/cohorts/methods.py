@@ -48,11 +48,12 @@ class CohortSettings:
     lists that feedback is about. baseline: of REINFORCE. weight: of the feedback beside the label; an expected cost
     pulls a quarter as hard as a label at most. masks: SpecAugment of what the student sees. labels: how a teacher finds
     them. alternate_errors: word errors of the other recogniser. trained: prefixes of the parameters that learn, by
-    default the encoder's: in few rounds, what a model labels itself teaches how the new domain sounds, and wears out
-    what the rest knows of words. evaluate_every: rounds between points of the curve, on development speech.
+    default those through which the encoder hears: what easy utterances teach of how the new domain sounds then holds
+    for hard ones too, while a whole network rather learns its wrong labels by heart. evaluate_every: rounds between
+    points of the curve, on development speech.
     """
 
-    rounds: int = 50
+    rounds: int = 150
     devices: int = 32
     batch: int = 1
     optimizer: OptimizerSettings = field(
@@ -65,7 +66,7 @@ class CohortSettings:
     masks: MaskSettings = field(default_factory=MaskSettings)
     labels: LabelSettings = field(default_factory=LabelSettings)
     alternate_errors: float = 0.1
-    trained: tuple[str, ...] = ("encoder.", "joiner.encoder.")
+    trained: tuple[str, ...] = ("encoder.0.W", "encoder.0.B")
     evaluate_every: int = 25
     bfloat16: bool = True
     pruning: float = 1e-4

@@ -78,7 +78,9 @@ class Said(Sequence[Clip]):
             if self.folder is None:
                 self._held = {number: self._make(number)}
             else:
-                path = self.folder / f"{self.domain.name}-{self.stage}-{self.seed}-{number:05d}.safetensors"
+                size = min(self.CHUNK, self.total - number * self.CHUNK)
+                part = "" if size == self.CHUNK else f"-{size}"  # the last one; who asks for more makes more
+                path = self.folder / f"{self.domain.name}-{self.stage}-{self.seed}-{number:05d}{part}.safetensors"
                 self._held[number] = kept(path, self.domain.sentences[self.stage], lambda: self._make(number))
         return self._held[number]
 

@@ -40,6 +40,8 @@ def test_what_is_said_is_the_same_kept_or_not(domain: Domain, tmp_path: Path) ->
     again = Said(domain, "learn", 4, 7, 5, tmp_path, lambda *done: told.append(done))
     assert same(again[2:6], whole[2:6]) and not told, "read, not made again"
     assert not same(Said(domain, "learn", 4, 7, 6, None)[:], whole), "another seed says something else"
+    more = Said(domain, "learn", 4, 9, 5, tmp_path)
+    assert same(more[:7], whole) and len(more[:]) == 9, "what was kept for fewer is no limit"
     with pytest.raises(IndexError):
         kept[7]
 
