@@ -53,7 +53,7 @@ class Scale:
 
     longest: int = 8
     turns: int = 500
-    base_minutes: float = 14.4
+    base_minutes: float = 40.0
     persons: int = 240
     tested: int = 40
     test: int = 290
