@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,18 @@ def test_a_damaged_row_is_named(data: Path, tmp_path: Path, tiny_bundle: Bundle)
     path.write_text("{}")
     with pytest.raises(DataError, match=r"initial-1\.json: not a finished row"):
         held.row(None, 1)
+
+
+def test_rows_of_other_settings_are_not_mixed_in(data: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    experiment(data, tmp_path, tiny_bundle).row(None, 1)
+    weights = tiny_bundle.path / "weights.safetensors"
+    longer = replace(SMALL, cohort=replace(SMALL.cohort, rounds=3))
+    with pytest.raises(DataError, match=r"settings\.json: cohort\.rounds: .* made with 2, this run has 3;"):
+        Experiment(data, tmp_path, longer, base=weights, bundle=tiny_bundle).row(None, 1)
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(weights.read_bytes() + b" ")
+    with pytest.raises(DataError, match=r"settings\.json: base: "):
+        Experiment(data, tmp_path, SMALL, base=other, bundle=tiny_bundle).row(None, 1)
 
 
 def test_the_script_tells_what_it_takes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -210,6 +211,7 @@ class Experiment:
     def row(self, method: Method | None, seed: int) -> Row:
         """One method under one seed, or the initial model."""
         name = INITIAL if method is None else method.name
+        self._same_settings()
         path = self.work / "rows" / f"{name.replace(' ', '-')}-{seed}.json"
         if path.exists():
             return _read_row(path)
@@ -252,6 +254,37 @@ class Experiment:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(asdict(found)).encode())
         return found
+
+    def _same_settings(self) -> None:
+        """Rows of one folder are compared with each other. DataError: it holds rows of other settings."""
+        base = None if self.given is None else hashlib.sha256(self.given.read_bytes()).hexdigest()
+        mine = _flat(asdict(self.scale)) | {"base": str(base)}
+        path = self.work / "settings.json"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(mine, indent=1).encode())
+            return
+        try:
+            held: dict[str, str] = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise DataError(f"{path}: not JSON ({error}); delete it and rows/ to begin again") from error
+        for name in mine | held:
+            if held.get(name) != mine.get(name):
+                raise DataError(
+                    f"{path}: {name}: the rows here were made with {held.get(name)}, this run has {mine.get(name)}; "
+                    "give another --work, or delete this file and rows/"
+                )
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """``a.b`` -> value as text, of settings within settings."""
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found[f"{before}{name}"] = str(value)
+    return found
 
 
 def run_rows(

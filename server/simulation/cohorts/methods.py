@@ -53,7 +53,7 @@ class CohortSettings:
     points of the curve, on development speech.
     """
 
-    rounds: int = 150
+    rounds: int = 300
     devices: int = 32
     batch: int = 1
     optimizer: OptimizerSettings = field(
@@ -67,7 +67,7 @@ class CohortSettings:
     labels: LabelSettings = field(default_factory=LabelSettings)
     alternate_errors: float = 0.1
     trained: tuple[str, ...] = ("encoder.0.W", "encoder.0.B")
-    evaluate_every: int = 25
+    evaluate_every: int = 50
     bfloat16: bool = True
     pruning: float = 1e-4
 
