@@ -1,6 +1,7 @@
 """Client updates a second of simulated cohorts, with clipping and noise, beside pfl on the same clients and networks.
 
-One thread, by the processor's time, ours and pfl's in turn, the better of each. pfl runs in an environment of its own
+One thread, by the processor's time, ours and pfl's in turn, the better of each, both with an allocator that keeps what
+is freed, as :func:`server.simulation.engine.run.run` has it. pfl runs in an environment of its own
 (``make peers``), whose interpreter ``IDIOLECT_PEERS`` names. Then rounds of up to 10,000 clients: time a client, and
 memory.
 """
@@ -19,7 +20,7 @@ from device_sdk.benchmarks import Figure
 from device_sdk.benchmarks.memory import peak_megabytes
 from device_sdk.errors import IdiolectError
 from server.benchmarks.aggregate import peer_interpreter
-from server.benchmarks.children import ONE_THREAD, measured
+from server.benchmarks.children import KEEPING, ONE_THREAD, measured
 
 __all__ = ["benchmark", "measure", "scaling"]
 
@@ -40,7 +41,7 @@ def benchmark() -> list[Figure]:
     ours: dict[str, float] = {}
     theirs: dict[str, float] = {}
     for _ in range(TURNS):
-        ours = _better(ours, measured("server.benchmarks.cohort", "measure"))
+        ours = _better(ours, measured("server.benchmarks.cohort", "measure", KEEPING))
         theirs = _better(theirs, _run(peers)) if python is not None else {}
     figures = []
     for name, title in NETWORKS.items():
@@ -134,7 +135,7 @@ def _better(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
 
 
 def _run(command: list[str]) -> dict[str, float]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | ONE_THREAD)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | ONE_THREAD | KEEPING)
     if done.returncode:
         raise IdiolectError(
             f"{command[1][:60]}: ended with {done.returncode}; make the peers again: make peers: {done.stderr[-800:]}"

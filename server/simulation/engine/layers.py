@@ -336,35 +336,34 @@ class _Lstm(_Rule):
     """From a zero state. The state after the last step is not given: nothing here asks for it."""
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, None]:
-        rows, steps, _ = inputs.shape
-        by_time = inputs.view(self.tape.clients, -1, steps, inputs.shape[2]).transpose(1, 2)
+        rows, steps, width = inputs.shape
+        by_client = inputs.reshape(self.tape.clients, -1, steps, width)
         for layer in range(self.module.num_layers):
-            by_time = self._layer(by_time, layer)
-        return by_time.transpose(1, 2).reshape(rows, steps, -1), None
+            by_client = self._layer(by_client, layer)
+        return by_client.reshape(rows, steps, -1), None
 
     def _layer(self, inputs: Tensor, layer: int) -> Tensor:
-        """[K, T, N, I] -> [K, T, N, H]."""
-        clients, steps = inputs.shape[:2]
+        """[K, N, T, I] -> [K, N, T, H]."""
         prefix = self.prefix
         names = [f"{kind}_l{layer}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
         into, back, bias, other = (self.parameter(name) for name in names)
         assert into is not None and back is not None and bias is not None and other is not None
-        rows = inputs.reshape(clients, -1, inputs.shape[3])
-        held = rows.detach()
-        outputs: list[Tensor] = []
+        earlier: list[Tensor] = []
+        held = inputs.detach()
 
         def read(gradient: Tensor) -> dict[str, Factors]:
-            gates, after = gradient.flatten(1, 2), outputs[0]
-            first = gradient.shape[2]
-            earlier = after[:, :-1].flatten(1, 2)
+            gates, before = gradient.flatten(1, 2), earlier[0]
             sums = Plain(gates.sum(1))
-            factors = (Product(held, gates, into.shape[1:]), Product(earlier, gates[:, first:], back.shape[1:]))
+            factors = (
+                Product(held.flatten(1, 2), gates, into.shape[1:]),
+                Product(before.flatten(1, 2), gates, back.shape[1:]),
+            )
             return dict(zip((f"{prefix}{name}" for name in names), (*factors, sums, sums), strict=True))
 
-        projected = self.affine(rows, into, bias + other).view(clients, steps, -1, into.shape[1])
-        found = lstm(self.tape.watch(projected, read), back)
-        outputs.append(found.detach())
-        return found
+        gates = self.tape.watch(inputs.new_zeros(()).expand(*inputs.shape[:3], into.shape[1]), read)
+        outputs, before = lstm(inputs, gates, into.detach(), back.detach(), (bias + other).detach())
+        earlier.append(before)
+        return outputs
 
 
 _RULES: dict[type[nn.Module], Callable[[Any, str, Tape, Mapping[str, Tensor] | None], _Rule]] = {

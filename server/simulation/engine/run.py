@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from server.simulation.engine.memory import keep_freed_memory
 from server.simulation.engine.population import Arrays
 from server.simulation.engine.rounds import Engine, apply, init
 from server.simulation.engine.state import State, load, store
@@ -29,6 +30,7 @@ def run(
     saves nothing leaves this function, so a round that is repeated after a kill has released nothing before.
     DataError: the folder holds a run with other settings.
     """
+    keep_freed_memory()
     digest = plan.settings.digest()
     path = None if folder is None else folder / STATE
     if path is not None and path.exists():
