@@ -37,7 +37,7 @@ __all__ = ["INITIAL", "Experiment", "Row", "Scale", "methods", "run_rows", "teac
 
 INITIAL = "initial"
 
-_TEST_SEED = 3  # of people who spoke in no test before the settings below were chosen
+_TEST_SEED = 3  # of the people and scenes of a test
 _LONGEST, _TURNS = 20, 4000  # words of a sentence and turns of meetings of the second pass
 _KEPT = 100_000  # clips of a seed up to which they stay on the disk, about 3 GB
 
