@@ -12,6 +12,7 @@ from device_sdk.wire.messages import FIXED_POINT
 from server.canaries import store as canaries
 from server.dashboard.charts import bars_of_words, lines_of
 from server.devices.enrolment import count_devices
+from server.dotted import dotted
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version
@@ -73,10 +74,10 @@ def round_page(own: Service, round_id: str) -> Page:
     }
     return {
         "round": _live(found, own.settings.clock()),
-        "settings": _flat(found["settings"]),
+        "settings": dotted(found["settings"]),
         "arrivals": {stream: times for stream, times in by_stream.items() if times},
         "releases": {
-            stream: {"facts": _flat(release["mechanism"])} | release for stream, release in found["releases"].items()
+            stream: {"facts": dotted(release["mechanism"])} | release for stream, release in found["releases"].items()
         },
         "evaluation": found["evaluation"],
     }
@@ -169,7 +170,7 @@ def privacy(own: Service) -> Page:
                 "reports": row.reports,
                 "at": row.drawn_at,
                 "mechanism": row.mechanism.get("name", ""),
-                "facts": _flat(row.mechanism),
+                "facts": dotted(row.mechanism),
             }
             for row in drawn
         ],
@@ -321,14 +322,3 @@ def _events(connection: Connection, limit: int) -> list[Page]:
 def _numbers(connection: Connection) -> dict[str, int]:
     """Of every round, by its id."""
     return {row.id: row.number for row in connection.execute(select(rounds.c.id, rounds.c.number))}
-
-
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one list of dotted names; what is off is left out."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            found[prefix + name] = value
-    return found

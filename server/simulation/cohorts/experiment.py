@@ -22,6 +22,7 @@ from device_sdk.errors import DataError
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.teacher import TeacherSettings
 from export.networks.rnnt import RNNT
+from server.dotted import dotted
 from server.simulation.cohorts.base import train_base
 from server.simulation.cohorts.domains import Domain, Stage, general, read_requests, requests
 from server.simulation.cohorts.labels import TextModel, general_text
@@ -255,11 +256,15 @@ class Experiment:
         write_atomically(path, json.dumps(asdict(found)).encode())
         return found
 
+    @cached_property
+    def _settings(self) -> dict[str, str]:
+        """What decides a row, as text."""
+        base = None if self.given is None else hashlib.sha256(self.given.read_bytes()).hexdigest()
+        return {name: str(value) for name, value in dotted(asdict(self.scale)).items()} | {"base": str(base)}
+
     def _same_settings(self) -> None:
         """Rows of one folder are compared with each other. DataError: it holds rows of other settings."""
-        base = None if self.given is None else hashlib.sha256(self.given.read_bytes()).hexdigest()
-        mine = _flat(asdict(self.scale)) | {"base": str(base)}
-        path = self.work / "settings.json"
+        mine, path = self._settings, self.work / "settings.json"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(mine, indent=1).encode())
@@ -274,17 +279,6 @@ class Experiment:
                     f"{path}: {name}: the rows here were made with {held.get(name)}, this run has {mine.get(name)}; "
                     "give another --work, or delete this file and rows/"
                 )
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """``a.b`` -> value as text, of settings within settings."""
-    found: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{before}{name}.")
-        else:
-            found[f"{before}{name}"] = str(value)
-    return found
 
 
 def run_rows(
