@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -44,45 +45,59 @@ class Factors(Protocol):
         those that all share, in the parameter's shape. scales: [K]."""
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
-    """inputs: [K, M, I]; outputs: [K, M, O], gradients with respect to the layer's output; shape: the parameter's, with
-    O I values. whole: the clients' gradients [K, O, I], where norms were quicker by them and they are few."""
+class Rows:
+    """Owns what the gradients of weights with the same outputs are made of: what each took in, side by side, and the
+    gradients of the outputs; and their norms once computed, with the gradients themselves where they are few."""
 
-    inputs: Tensor
-    outputs: Tensor
-    shape: torch.Size
-    whole: list[Tensor] = field(default_factory=list)
+    def __init__(self, inputs: Tensor, outputs: Tensor, widths: Sequence[int]) -> None:
+        """inputs: [K, M, sum of widths]; outputs: [K, M, O], gradients with respect to the output."""
+        self.inputs, self.outputs, self.widths = inputs, outputs, list(widths)
+        self.parts = torch.split(inputs, self.widths, 2)
+        self.whole: Sequence[Tensor] | None = None
 
-    def squares(self) -> Tensor:
+    @cached_property
+    def squares(self) -> list[Tensor]:
+        """Of every weight, [K]."""
         clients, rows, width = self.inputs.shape
         values = width * self.outputs.shape[2]
         if rows * (width + self.outputs.shape[2]) < values:
-            own = torch.bmm(self.inputs, self.inputs.transpose(1, 2))
-            own *= torch.bmm(self.outputs, self.outputs.transpose(1, 2))
-            return own.flatten(1).sum(1)
-        found = []
+            same = torch.bmm(self.outputs, self.outputs.transpose(1, 2))
+            return [(torch.bmm(part, part.transpose(1, 2)) * same).flatten(1).sum(1) for part in self.parts]
+        found: list[list[Tensor]] = [[] for _ in self.widths]
         at_once = max(1, BLOCK // values)
         for start in range(0, clients, at_once):
             a, b = self.inputs[start : start + at_once], self.outputs[start : start + at_once]
-            gradients = torch.bmm(b.transpose(1, 2), a)
-            found.append(torch.linalg.vector_norm(gradients, dim=(1, 2)).square())
+            gradients = torch.split(torch.bmm(a.transpose(1, 2), b), self.widths, 1)
+            for squares, own in zip(found, gradients, strict=True):
+                squares.append(torch.linalg.vector_norm(own, dim=(1, 2)).square())
             if at_once >= clients:
-                self.whole.append(gradients)
-        return torch.cat(found)
+                self.whole = gradients
+        return [torch.cat(squares) for squares in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """rows: what it is made of; place: of the weight among those of the rows; shape: the parameter's, O I values."""
+
+    rows: Rows
+    place: int
+    shape: torch.Size
+
+    def squares(self) -> Tensor:
+        return self.rows.squares[self.place]
 
     def total(self, scales: Tensor) -> Tensor:
-        if self.whole:
-            return torch.tensordot(scales, self.whole[0], 1).reshape(self.shape)
-        scaled = self.outputs * scales[:, None, None]
-        return (scaled.flatten(0, 1).t() @ self.inputs.flatten(0, 1)).reshape(self.shape)
+        if self.rows.whole is not None:
+            return torch.tensordot(scales, self.rows.whole[self.place], 1).t().reshape(self.shape)
+        scaled = self.rows.outputs * scales[:, None, None]
+        return (scaled.flatten(0, 1).t() @ self.rows.parts[self.place].flatten(0, 1)).reshape(self.shape)
 
     def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
-        scaled = (self.outputs * scales[:, None, None]).transpose(1, 2)
+        scaled, inputs = (self.rows.outputs * scales[:, None, None]).transpose(1, 2), self.rows.parts[self.place]
         if weights.dim() == len(self.shape):
-            whole = torch.baddbmm(weights.flatten(1).unsqueeze(0), scaled, self.inputs)
+            whole = torch.baddbmm(weights.flatten(1).unsqueeze(0), scaled, inputs)
             return whole.reshape(-1, *self.shape)
-        weights.flatten(2).baddbmm_(scaled, self.inputs)
+        weights.flatten(2).baddbmm_(scaled, inputs)
         return weights
 
 
@@ -247,7 +262,7 @@ class _Rule:
 
         def read(gradient: Tensor) -> dict[str, Factors]:
             rows = gradient.reshape(clients, -1, gradient.shape[-1])
-            found: dict[str, Factors] = {f"{prefix}weight": Product(held, rows, shape)}
+            found: dict[str, Factors] = {f"{prefix}weight": Product(Rows(held, rows, held.shape[2:]), 0, shape)}
             if biased:
                 found[f"{prefix}bias"] = Plain(rows.sum(1))
             return found
@@ -333,37 +348,38 @@ class _Conv(_Rule):
 
 
 class _Lstm(_Rule):
-    """From a zero state. The state after the last step is not given: nothing here asks for it."""
+    """From a zero state."""
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, None]:
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         rows, steps, width = inputs.shape
         by_client = inputs.reshape(self.tape.clients, -1, steps, width)
+        last: list[Tensor] = []
+        cells: list[Tensor] = []
         for layer in range(self.module.num_layers):
-            by_client = self._layer(by_client, layer)
-        return by_client.reshape(rows, steps, -1), None
+            by_client, *state = self._layer(by_client, layer)
+            for values, found in zip((last, cells), state, strict=True):
+                values.append(found.reshape(rows, -1))
+        return by_client.reshape(rows, steps, -1), (torch.stack(last), torch.stack(cells))
 
-    def _layer(self, inputs: Tensor, layer: int) -> Tensor:
-        """[K, N, T, I] -> [K, N, T, H]."""
+    def _layer(self, inputs: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """[K, N, T, I] -> [K, N, T, H], and the last output and cells, [K, N, H]."""
         prefix = self.prefix
         names = [f"{kind}_l{layer}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
         into, back, bias, other = (self.parameter(name) for name in names)
         assert into is not None and back is not None and bias is not None and other is not None
-        earlier: list[Tensor] = []
-        held = inputs.detach()
+        read: list[Tensor] = []
 
-        def read(gradient: Tensor) -> dict[str, Factors]:
-            gates, before = gradient.flatten(1, 2), earlier[0]
-            sums = Plain(gates.sum(1))
-            factors = (
-                Product(held.flatten(1, 2), gates, into.shape[1:]),
-                Product(before.flatten(1, 2), gates, back.shape[1:]),
-            )
-            return dict(zip((f"{prefix}{name}" for name in names), (*factors, sums, sums), strict=True))
+        def factors(gradient: Tensor) -> dict[str, Factors]:
+            gates = gradient.flatten(1, 2)
+            rows, sums = Rows(read[0].flatten(1, 2), gates, (back.shape[2], into.shape[2])), Plain(gates.sum(1))
+            products = Product(rows, 1, into.shape[1:]), Product(rows, 0, back.shape[1:])
+            return dict(zip((f"{prefix}{name}" for name in names), (*products, sums, sums), strict=True))
 
-        gates = self.tape.watch(inputs.new_zeros(()).expand(*inputs.shape[:3], into.shape[1]), read)
-        outputs, before = lstm(inputs, gates, into.detach(), back.detach(), (bias + other).detach())
-        earlier.append(before)
-        return outputs
+        gates = self.tape.watch(inputs.new_zeros(()).expand(*inputs.shape[:3], into.shape[1]), factors)
+        *found, taken = lstm(inputs, gates, into.detach(), back.detach(), (bias + other).detach())
+        read.append(taken)
+        outputs, last, cells = found
+        return outputs, last, cells
 
 
 _RULES: dict[type[nn.Module], Callable[[Any, str, Tape, Mapping[str, Tensor] | None], _Rule]] = {

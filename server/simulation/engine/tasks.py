@@ -56,8 +56,8 @@ class RecurrentClassifier(nn.Module):
         self.output = nn.Linear(hidden, labels)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs, _ = self.recurrent(inputs)
-        scores: Tensor = self.output(outputs[:, -1])
+        _, (last, _) = self.recurrent(inputs)
+        scores: Tensor = self.output(last[-1])
         return scores
 
 

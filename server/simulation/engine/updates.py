@@ -88,8 +88,10 @@ def clip_scales(
     if privacy is None:
         return dict.fromkeys(squares, torch.ones_like(whole))
     bounds = layer_bounds(shapes, privacy.clip_norm, privacy.clipping)
-    scales = {}
-    for name, own in squares.items():
-        norm = (whole if privacy.clipping == "global" else own).sqrt()
-        scales[name] = (bounds[name] / norm.clamp(min=1e-30)).clamp(max=1.0)
-    return scales
+
+    def scale(bound: float, own: Tensor) -> Tensor:
+        return (bound / own.sqrt().clamp(min=1e-30)).clamp(max=1.0)
+
+    if privacy.clipping == "global":
+        return dict.fromkeys(squares, scale(privacy.clip_norm, whole))
+    return {name: scale(bounds[name], own) for name, own in squares.items()}
