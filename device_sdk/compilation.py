@@ -27,7 +27,7 @@ class Compiled(NamedTuple):
 
 _LOOPS = ("alignments", "block", "confidence", "guides", "nbest", "prefixes", "stability", "tracker")
 SEARCH = Compiled("device_sdk.decoding", tuple([f"{name}.py" for name in _LOOPS]))
-STEPS = Compiled("device_sdk.runtimes.steps", ("native.c", "kernels.h"))
+STEPS = Compiled("device_sdk.runtimes.steps", ("native.c", "kernels.h", "cells.h", "gradients.h"))
 
 
 def digest(folder: Path, what: Compiled) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from device_sdk.errors import ConfigurationError
+from server.simulation.engine.native import native
 from server.simulation.engine.recurrence import lstm
 
 __all__ = ["Factors", "Forward", "Tape", "patched", "recorded", "unsupported"]
@@ -66,13 +67,25 @@ class Rows:
         found: list[list[Tensor]] = [[] for _ in self.widths]
         at_once = max(1, BLOCK // values)
         for start in range(0, clients, at_once):
-            a, b = self.inputs[start : start + at_once], self.outputs[start : start + at_once]
-            gradients = torch.split(torch.bmm(a.transpose(1, 2), b), self.widths, 1)
-            for squares, own in zip(found, gradients, strict=True):
-                squares.append(torch.linalg.vector_norm(own, dim=(1, 2)).square())
+            gradients, lines = _gradients(self.inputs[start : start + at_once], self.outputs[start : start + at_once])
+            for squares, own in zip(found, torch.split(lines, self.widths, 1), strict=True):
+                squares.append(own.sum(1))
             if at_once >= clients:
-                self.whole = gradients
+                self.whole = torch.split(gradients, self.widths, 1)
         return [torch.cat(squares) for squares in found]
+
+
+def _gradients(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """(every client's gradient [K, I, O], squared norms of its lines [K, I]). inputs: [K, M, I]; outputs: [K, M, O]."""
+    module = native(inputs, outputs) if outputs.shape[2] % 64 == 0 else None
+    if module is None:
+        gradients = torch.bmm(inputs.transpose(1, 2), outputs)
+        return gradients, torch.linalg.vector_norm(gradients, dim=2).square()
+    gradients = inputs.new_empty(len(inputs), inputs.shape[2], outputs.shape[2])
+    lines = gradients.new_empty(gradients.shape[:2])
+    sizes = *inputs.shape, outputs.shape[2]
+    module.gradients(*sizes, *(values.numpy() for values in (inputs, outputs, gradients, lines)))
+    return gradients, lines
 
 
 @dataclass(frozen=True, slots=True)

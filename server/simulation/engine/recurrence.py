@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from server.simulation.engine.native import native
+
 __all__ = ["lstm"]
 
 _one_dnn = torch.ops.mkldnn._linear_pointwise if torch._C._has_mkldnn else None
@@ -39,76 +41,111 @@ def lstm(
 
 
 class _Lstm(torch.autograd.Function):
-    """tanh x is 2 sigmoid(2 x) - 1 throughout, in a third of the time: what is kept of the gate g is sigmoid(2 g), and
-    of the cell's squashing the same. Cells are kept with their sign turned, so that such a product is one addcmul:
-    i - 2 i s is minus i tanh g."""
-
     @staticmethod
     def forward(
         ctx: Any, inputs: Tensor, gates: Tensor, into: Tensor, recurrent: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         clients, rows, steps, width = inputs.shape
         hidden = recurrent.shape[2]
-        weights, offset = torch.cat([recurrent, into], 2), bias.clone()
-        for part in (weights[:, 2 * hidden : 3 * hidden], offset[:, 2 * hidden : 3 * hidden]):
-            part.mul_(2.0)
+        weights = torch.cat([recurrent, into], 2)
         taken = inputs.new_empty(clients, rows, steps, hidden + width)
         taken[..., hidden:] = inputs
         taken[:, :, 0, :hidden] = 0.0
-        outputs = inputs.new_empty(clients, rows, steps, hidden)
-        kept: list[Tensor] = []
+        cells = _cells(taken, hidden)
         for step in range(steps):
-            gate = product(taken[:, :, step], weights, offset).sigmoid_()
-            enter, keep, new, out = gate.chunk(4, -1)
-            cell = torch.addcmul(enter, enter, new, value=-2.0)
-            if step:
-                cell.addcmul_(keep, kept[-2])
-            squash = torch.mul(cell, 2.0).sigmoid_()
-            output = torch.addcmul(out, out, squash, value=-2.0)
-            outputs[:, :, step] = output
-            if step + 1 < steps:
-                taken[:, :, step + 1, :hidden] = output
-            kept += [gate, cell, squash]
-        ctx.save_for_backward(into, recurrent, *kept)
+            cells.forward(step, product(taken[:, :, step], weights, bias))
+        ctx.cells, ctx.into, ctx.recurrent = cells, into, recurrent
         ctx.mark_non_differentiable(taken)
         ctx.set_materialize_grads(False)
-        return outputs, output, cell.neg(), taken
+        last = cells.outputs[:, :, -1].clone(memory_format=torch.contiguous_format)
+        return cells.outputs, last, cells.cells[-1].clone(), taken
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        into, recurrent, *kept = ctx.saved_tensors
-        gates, cells, squashed = kept[::3], kept[1::3], kept[2::3]
-        given, output, cell, _ = grads
-        clients, rows, hidden = cells[0].shape
-        found = cells[0].new_empty(clients, rows, len(gates), 4 * hidden)
-        back = recurrent.transpose(1, 2)
-        output = torch.zeros_like(cells[0]) if output is None else output
-        cell = torch.zeros_like(cells[0]) if cell is None else cell.neg()
-        all_steps, slope = torch.empty_like(gates[0]), torch.empty_like(gates[0])
-        d_enter, d_keep, d_new, d_out = all_steps.chunk(4, -1)
-        for step in reversed(range(len(gates))):
-            gate, squash = gates[step], squashed[step]
-            enter, keep, new, out = gate.chunk(4, -1)
-            if given is not None:
-                output = output + given[:, :, step]
-            torch.addcmul(output, output, squash, value=-2.0, out=d_out)
-            cell.addcmul_(output * out, torch.addcmul(squash, squash, squash, value=-1.0), value=-4.0)
-            torch.addcmul(cell, cell, new, value=-2.0, out=d_enter)
-            torch.mul(cell, enter, out=d_new).mul_(-4.0)
+        cells, into, back = ctx.cells, ctx.into, ctx.recurrent.transpose(1, 2)
+        outputs, output, cell, _ = grads
+        zero = torch.zeros_like(cells.cells[0])
+        output, cell = zero if output is None else output.contiguous(), zero.clone() if cell is None else cell.clone()
+        found = zero.new_empty(*cells.outputs.shape[:3], into.shape[1])
+        if outputs is not None:
+            outputs = outputs.contiguous()
+        for step in reversed(range(found.shape[2])):
+            cells.backward(step, outputs, output, cell, found)
             if step:
-                torch.mul(cell, cells[step - 1], out=d_keep)
-            else:
-                d_keep.zero_()
-            # torch's own sigmoid_backward takes five times as long on parts of a matrix.
-            all_steps *= torch.addcmul(gate, gate, gate, value=-1.0, out=slope)
-            found[:, :, step] = all_steps
-            if step:
-                cell *= keep
-                output = product(all_steps, back)
+                output = product(found[:, :, step], back)
         below = None
         if ctx.needs_input_grad[0]:
-            below = torch.bmm(found.flatten(1, 2), into.expand(clients, -1, -1)).view(clients, rows, len(gates), -1)
+            below = torch.bmm(found.flatten(1, 2), into.expand(len(found), -1, -1)).view(*found.shape[:3], -1)
         return below, found, None, None, None
+
+
+class _Cells:
+    """Owns what a pass keeps of the cells of W N sequences; gates are what they open to."""
+
+    def __init__(self, taken: Tensor, hidden: int) -> None:
+        clients, rows, steps, _ = taken.shape
+        self.taken, self.hidden = taken, hidden
+        self.gates: list[Tensor] = []
+        self.cells, self.squashed = taken.new_empty(2, steps, clients, rows, hidden)
+        self.outputs = taken.new_empty(clients, rows, steps, hidden)
+
+    def forward(self, step: int, gates: Tensor) -> None:
+        """Step after step. gates: [W, N, 4 H], from which the output comes, which the next step takes in."""
+        enter, keep, new, out = gates.chunk(4, -1)
+        for part, opened in ((enter, torch.sigmoid), (keep, torch.sigmoid), (new, torch.tanh), (out, torch.sigmoid)):
+            opened(part, out=part)
+        self.gates.append(gates)
+        cell = torch.mul(enter, new, out=self.cells[step])
+        if step:
+            cell.addcmul_(keep, self.cells[step - 1])
+        torch.tanh(cell, out=self.squashed[step])
+        torch.mul(out, self.squashed[step], out=self.outputs[:, :, step])
+        if step + 1 < len(self.cells):
+            self.taken[:, :, step + 1, : self.hidden] = self.outputs[:, :, step]
+
+    def backward(self, step: int, outputs: Tensor | None, output: Tensor, cell: Tensor, found: Tensor) -> None:
+        """Writes the gradient of a step's gates into ``found`` [W, N, T, 4 H]. outputs: gradients of all outputs [W, N,
+        T, H]; output: of this one by the next step [W, N, H]; cell: of the cells, which becomes that of the step
+        before."""
+        enter, keep, new, out = self.gates[step].chunk(4, -1)
+        d_enter, d_keep, d_new, d_out = found[:, :, step].chunk(4, -1)
+        squashed = self.squashed[step]
+        if outputs is not None:
+            output = output + outputs[:, :, step]
+        torch.mul(output * squashed, out - out * out, out=d_out)
+        cell += output * out * (1.0 - squashed * squashed)
+        torch.mul(cell * new, enter - enter * enter, out=d_enter)
+        torch.mul(cell * enter, 1.0 - new * new, out=d_new)
+        if step:
+            torch.mul(cell * self.cells[step - 1], keep - keep * keep, out=d_keep)
+        else:
+            d_keep.zero_()
+        cell *= keep
+
+
+class _NativeCells(_Cells):
+    """The same in one native call a step, which reads and writes everything once."""
+
+    def __init__(self, module: Any, taken: Tensor, hidden: int) -> None:
+        super().__init__(taken, hidden)
+        clients, rows, steps, width = taken.shape
+        self._native, self._sizes, self._width = module, (clients * rows, hidden, steps), width
+        self._kept = self.cells.numpy(), self.squashed.numpy()
+
+    def forward(self, step: int, gates: Tensor) -> None:
+        written = gates.numpy(), *self._kept, self.outputs.numpy(), self.taken.numpy()
+        self._native.cells(*self._sizes, step, self._width, *written)
+        self.gates.append(gates)
+
+    def backward(self, step: int, outputs: Tensor | None, output: Tensor, cell: Tensor, found: Tensor) -> None:
+        given = None if outputs is None else outputs.numpy()
+        read = self.gates[step].numpy(), *self._kept, given, output.numpy()
+        self._native.cells_back(*self._sizes, step, *read, cell.numpy(), found.numpy())
+
+
+def _cells(taken: Tensor, hidden: int) -> _Cells:
+    module = native(taken) if hidden % 16 == 0 else None
+    return _Cells(taken, hidden) if module is None else _NativeCells(module, taken, hidden)
 
 
 def product(rows: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
