@@ -17,7 +17,7 @@ from torch import Tensor
 
 from server.simulation.engine.native import native
 
-__all__ = ["lstm"]
+__all__ = ["Cells", "lstm", "product"]
 
 _one_dnn = torch.ops.mkldnn._linear_pointwise if torch._C._has_mkldnn else None
 
@@ -51,14 +51,15 @@ class _Lstm(torch.autograd.Function):
         taken = inputs.new_empty(clients, rows, steps, hidden + width)
         taken[..., hidden:] = inputs
         taken[:, :, 0, :hidden] = 0.0
-        cells = _cells(taken, hidden)
+        outputs = inputs.new_empty(clients, rows, steps, hidden)
+        cells = _cells(outputs)
         for step in range(steps):
-            cells.forward(step, product(taken[:, :, step], weights, bias))
-        ctx.cells, ctx.into, ctx.recurrent = cells, into, recurrent
+            cells.forward(step, product(taken[:, :, step], weights, bias), outputs, taken)
+        ctx.cells, ctx.into, ctx.recurrent = cells, into, recurrent  # none of which is what is given
         ctx.mark_non_differentiable(taken)
         ctx.set_materialize_grads(False)
-        last = cells.outputs[:, :, -1].clone(memory_format=torch.contiguous_format)
-        return cells.outputs, last, cells.cells[-1].clone(), taken
+        last = outputs[:, :, -1].clone(memory_format=torch.contiguous_format)
+        return outputs, last, cells.cells[-1].clone(), taken
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -66,31 +67,33 @@ class _Lstm(torch.autograd.Function):
         outputs, output, cell, _ = grads
         zero = torch.zeros_like(cells.cells[0])
         output, cell = zero if output is None else output.contiguous(), zero.clone() if cell is None else cell.clone()
-        found = zero.new_empty(*cells.outputs.shape[:3], into.shape[1])
         if outputs is not None:
             outputs = outputs.contiguous()
-        for step in reversed(range(found.shape[2])):
+        clients, rows, _ = zero.shape
+        steps = len(cells.cells)
+        found = zero.new_empty(clients, rows, steps, into.shape[1])
+        for step in reversed(range(steps)):
             cells.backward(step, outputs, output, cell, found)
             if step:
                 output = product(found[:, :, step], back)
         below = None
         if ctx.needs_input_grad[0]:
-            below = torch.bmm(found.flatten(1, 2), into.expand(len(found), -1, -1)).view(*found.shape[:3], -1)
+            below = torch.bmm(found.flatten(1, 2), into.expand(clients, -1, -1)).view(clients, rows, steps, -1)
         return below, found, None, None, None
 
 
-class _Cells:
-    """Owns what a pass keeps of the cells of W N sequences; gates are what they open to."""
+class Cells:
+    """Owns what a pass keeps of the cells of W N sequences: what gates open to, the cells and their squashed values."""
 
-    def __init__(self, taken: Tensor, hidden: int) -> None:
-        clients, rows, steps, _ = taken.shape
-        self.taken, self.hidden = taken, hidden
+    def __init__(self, outputs: Tensor) -> None:
+        """outputs: like those [W, N, T, H] that a pass will write."""
+        clients, rows, steps, hidden = outputs.shape
         self.gates: list[Tensor] = []
-        self.cells, self.squashed = taken.new_empty(2, steps, clients, rows, hidden)
-        self.outputs = taken.new_empty(clients, rows, steps, hidden)
+        self.cells, self.squashed = outputs.new_empty(2, steps, clients, rows, hidden)
 
-    def forward(self, step: int, gates: Tensor) -> None:
-        """Step after step. gates: [W, N, 4 H], from which the output comes, which the next step takes in."""
+    def forward(self, step: int, gates: Tensor, outputs: Tensor, taken: Tensor) -> None:
+        """Step after step. gates: [W, N, 4 H], which are kept and overwritten; what comes of them goes into ``outputs``
+        [W, N, T, H], and into what the next step takes in [W, N, T, H + I]."""
         enter, keep, new, out = gates.chunk(4, -1)
         for part, opened in ((enter, torch.sigmoid), (keep, torch.sigmoid), (new, torch.tanh), (out, torch.sigmoid)):
             opened(part, out=part)
@@ -99,9 +102,9 @@ class _Cells:
         if step:
             cell.addcmul_(keep, self.cells[step - 1])
         torch.tanh(cell, out=self.squashed[step])
-        torch.mul(out, self.squashed[step], out=self.outputs[:, :, step])
+        torch.mul(out, self.squashed[step], out=outputs[:, :, step])
         if step + 1 < len(self.cells):
-            self.taken[:, :, step + 1, : self.hidden] = self.outputs[:, :, step]
+            taken[:, :, step + 1, : cell.shape[-1]] = outputs[:, :, step]
 
     def backward(self, step: int, outputs: Tensor | None, output: Tensor, cell: Tensor, found: Tensor) -> None:
         """Writes the gradient of a step's gates into ``found`` [W, N, T, 4 H]. outputs: gradients of all outputs [W, N,
@@ -123,18 +126,18 @@ class _Cells:
         cell *= keep
 
 
-class _NativeCells(_Cells):
+class _NativeCells(Cells):
     """The same in one native call a step, which reads and writes everything once."""
 
-    def __init__(self, module: Any, taken: Tensor, hidden: int) -> None:
-        super().__init__(taken, hidden)
-        clients, rows, steps, width = taken.shape
-        self._native, self._sizes, self._width = module, (clients * rows, hidden, steps), width
+    def __init__(self, module: Any, outputs: Tensor) -> None:
+        super().__init__(outputs)
+        clients, rows, steps, hidden = outputs.shape
+        self._native, self._sizes = module, (clients * rows, hidden, steps)
         self._kept = self.cells.numpy(), self.squashed.numpy()
 
-    def forward(self, step: int, gates: Tensor) -> None:
-        written = gates.numpy(), *self._kept, self.outputs.numpy(), self.taken.numpy()
-        self._native.cells(*self._sizes, step, self._width, *written)
+    def forward(self, step: int, gates: Tensor, outputs: Tensor, taken: Tensor) -> None:
+        written = gates.numpy(), *self._kept, outputs.numpy(), taken.numpy()
+        self._native.cells(*self._sizes, step, taken.shape[-1], *written)
         self.gates.append(gates)
 
     def backward(self, step: int, outputs: Tensor | None, output: Tensor, cell: Tensor, found: Tensor) -> None:
@@ -143,9 +146,9 @@ class _NativeCells(_Cells):
         self._native.cells_back(*self._sizes, step, *read, cell.numpy(), found.numpy())
 
 
-def _cells(taken: Tensor, hidden: int) -> _Cells:
-    module = native(taken) if hidden % 16 == 0 else None
-    return _Cells(taken, hidden) if module is None else _NativeCells(module, taken, hidden)
+def _cells(outputs: Tensor) -> Cells:
+    module = native(outputs) if outputs.shape[-1] % 16 == 0 else None
+    return Cells(outputs) if module is None else _NativeCells(module, outputs)
 
 
 def product(rows: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -87,11 +87,11 @@ def clip_scales(
     whole = torch.stack(list(squares.values())).sum(0)
     if privacy is None:
         return dict.fromkeys(squares, torch.ones_like(whole))
-    bounds = layer_bounds(shapes, privacy.clip_norm, privacy.clipping)
 
     def scale(bound: float, own: Tensor) -> Tensor:
         return (bound / own.sqrt().clamp(min=1e-30)).clamp(max=1.0)
 
     if privacy.clipping == "global":
         return dict.fromkeys(squares, scale(privacy.clip_norm, whole))
+    bounds = layer_bounds(shapes, privacy.clip_norm, privacy.clipping)
     return {name: scale(bounds[name], own) for name, own in squares.items()}

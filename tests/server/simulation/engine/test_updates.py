@@ -18,6 +18,7 @@ from server.simulation.engine.grouped import Grouped
 from server.simulation.engine.layers import Tape, unsupported
 from server.simulation.engine.loop import Loop
 from server.simulation.engine.population import Held, Task, steps
+from server.simulation.engine.recurrence import Cells
 from server.simulation.engine.settings import EngineSettings, LocalWork, Privacy
 from server.simulation.engine.tasks import Classification, perceptron
 from server.simulation.engine.updates import Group, Sent, worker
@@ -98,7 +99,7 @@ def test_a_pass_is_freed_when_it_is_over(kind: str, way: type) -> None:
     gc.disable()
     try:
         sent(way, task, held, LocalWork(kind="steps", batch=3), None)
-        assert not any(type(each) is Tape for each in gc.get_objects())
+        assert not any(type(each) in (Tape, Cells) for each in gc.get_objects())
     finally:
         gc.enable()
 
