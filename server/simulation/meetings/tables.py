@@ -24,6 +24,7 @@ TITLES = {
     "4 private": "Table 4, by this project's default: a user's epsilon over all rounds",
     "5": "Beyond the paper",
 }
+_WIDTH = len("-12.3 % (-12.3 to -12.3)")
 _REFERENCE = {"4": EXACT, "4 private": EXACT}
 """Rows that a table's others are compared with, besides the second pass without marginals."""
 
@@ -101,11 +102,11 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
         reference = _REFERENCE.get(number)
         rounds = "" if number == "2" else f", T = {document['rounds']}"
         table = Table(title=TITLES[number] + rounds)
-        table.add_column("row", no_wrap=True)
-        table.add_column("word error", justify="right")
-        table.add_column("against no marginals (95 %)", justify="right", no_wrap=True)
+        table.add_column("row")  # alone gives way on narrow screens
+        table.add_column("word error", justify="right", min_width=5)
+        table.add_column("against no marginals (95 %)", justify="right", min_width=_WIDTH)
         if reference is not None:
-            table.add_column("against no noise (95 %)", justify="right", no_wrap=True)
+            table.add_column("against no noise (95 %)", justify="right", min_width=_WIDTH)
         for row in rows:
             cells = [_cell(row, BASELINE), *([] if reference is None else [_cell(row, reference)])]
             table.add_row(row["name"], f"{100 * row['wer']:.2f}", *cells)

@@ -91,3 +91,15 @@ def test_tables_remarks_and_chart_show_every_row() -> None:
     ):
         assert each in text
     assert bar_chart(found).startswith("<svg") and "epsilon 0.5" in bar_chart(found)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_every_figure_is_there_on_narrow_screens(width: int) -> None:
+    found = document()
+    for table, (number, rows) in zip(tables(found), found["tables"].items(), strict=True):
+        page = io.StringIO()
+        Console(file=page, width=width).print(table)
+        for each in rows:
+            assert f" {100 * each['wer']:.2f} " in page.getvalue(), number
+            for other in each["against"].values():
+                assert f"{100 * other['relative']['mean']:+.1f} % (" in page.getvalue()
