@@ -11,6 +11,7 @@ from rich.table import Table
 from server.simulation.attackers.attacks import AttackKind
 from server.simulation.attackers.experiment import Averaging, Cell, Scale
 from server.simulation.outcomes import Outcome, rate
+from server.simulation.shown import Shown
 from server.statistics import paired_bootstrap
 
 __all__ = ["WORST", "summary", "table", "verdict_lines", "verdicts"]
@@ -88,10 +89,10 @@ def table(document: Mapping[str, Any]) -> Table:
         f"seeds {', '.join(map(str, document['seeds']))}; in brackets against honest devices' mean, relative",
         caption=f"{100 * document['attackers']:.0f} % of {document['devices']} devices attack, within the norm bound",
     )
-    result.add_column("devices", no_wrap=True)
+    result.add_column("devices")
     averages = list(dict.fromkeys(row["averaging"] for row in document["rows"] if row["averaging"] is not None))
     for averaging in averages:
-        result.add_column(averaging, justify="right", no_wrap=True)
+        result.add_column(averaging, justify="right")
     found = {(row["attack"], row["averaging"]): row for row in document["rows"]}
     for attack in dict.fromkeys(row["attack"] for row in document["rows"]):
         result.add_row(attack or "all honest", *(_cell(found[attack, averaging]) for averaging in averages))
@@ -99,11 +100,11 @@ def table(document: Mapping[str, Any]) -> Table:
     return result
 
 
-def _cell(row: Mapping[str, Any]) -> str:
-    above = row["above"]
+def _cell(row: Mapping[str, Any]) -> Shown:
+    shown = f"{100 * row['wer']:.1f}"
     if (row["attack"], row["averaging"]) == (None, "mean"):
-        return f"{100 * row['wer']:.1f}"
-    return f"{100 * row['wer']:.1f} ({_relative(above)})"
+        return Shown(shown)
+    return Shown(shown, f"({_relative(row['above'])})")
 
 
 def _relative(above: Mapping[str, float]) -> str:

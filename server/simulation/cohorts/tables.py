@@ -12,6 +12,7 @@ from rich.table import Table
 from server.plots import Bar, bars, standalone
 from server.simulation.cohorts.experiment import INITIAL, Experiment, Row, teacher_name
 from server.simulation.cohorts.measures import Errors, errors
+from server.simulation.shown import Shown
 from server.statistics import paired_bootstrap
 
 __all__ = ["bar_chart", "judged", "remarks", "summary", "table"]
@@ -105,9 +106,9 @@ def table(document: Mapping[str, Any]) -> Table:
         "(change against initial, relative, with its 95 % interval)",
         caption="requests: the new domain; delta: where words have become frequent; general: the old domain",
     )
-    result.add_column("row", no_wrap=True)
+    result.add_column("row")
     for test in TESTS:
-        result.add_column(test, justify="right", no_wrap=True)
+        result.add_column(test, justify="right")
     for name, entry in document["rows"].items():
         mark = f" (diverged in {len(entry['diverged'])})" if entry["diverged"] else ""
         result.add_row(name + mark, *(_cell(entry[test]) for test in TESTS))
@@ -207,10 +208,10 @@ def _plain(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _cell(entry: Mapping[str, Any]) -> str:
+def _cell(entry: Mapping[str, Any]) -> Shown:
     shown = f"{100 * entry['wer']:.1f}"
     difference = entry["against"].get(INITIAL)
     if difference is None:
-        return shown
-    relative = difference["relative"]
-    return f"{shown} ({100 * relative['mean']:+.0f}: {100 * relative['low']:+.0f} to {100 * relative['high']:+.0f})"
+        return Shown(shown)
+    mean, low, high = (100 * difference["relative"][name] for name in ("mean", "low", "high"))
+    return Shown(shown, f"({mean:+.0f}: {low:+.0f} to {high:+.0f})")
