@@ -66,9 +66,9 @@ class _Lstm(torch.autograd.Function):
         cells, into, back = ctx.cells, ctx.into, ctx.recurrent.transpose(1, 2)
         outputs, output, cell, _ = grads
         zero = torch.zeros_like(cells.cells[0])
-        output, cell = zero if output is None else output.contiguous(), zero.clone() if cell is None else cell.clone()
-        if outputs is not None:
-            outputs = outputs.contiguous()
+        outputs = None if outputs is None else outputs.contiguous()
+        output = zero if output is None else output.contiguous()
+        cell = (zero if cell is None else cell).clone(memory_format=torch.contiguous_format)
         clients, rows, _ = zero.shape
         steps = len(cells.cells)
         found = zero.new_empty(clients, rows, steps, into.shape[1])
@@ -157,7 +157,7 @@ def product(rows: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor
     With one matrix by oneDNN, which uses all of a processor's vectors where MKL, behind torch's matrix products, uses
     half of those of other makers' processors.
     """
-    if len(weights) == 1 and _one_dnn is not None and rows.dtype == torch.float32:
+    if len(weights) == 1 and _one_dnn is not None and rows.dtype == torch.float32 and rows.device.type == "cpu":
         own = None if bias is None else bias[0]
         found: Tensor = _one_dnn(rows[0], weights[0], own, "none", [], "")
         return found.unsqueeze(0)
