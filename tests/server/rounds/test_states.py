@@ -118,7 +118,7 @@ def test_closes_by_itself_when_every_stream_has_its_goal(
 
 
 def test_the_deadline_closes_a_round(operator: Operator, device: Party) -> None:
-    round_id = operator.open(seconds=0.3)
+    round_id = operator.open(seconds=2.0)  # enough to report on a busy machine
     device.send_counts(round_id, {1: 256})
     wait_until(lambda: operator.get(f"rounds/{round_id}")["state"] == "published")
     empty = operator.open(seconds=0.01)
