@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from server.simulation import Watch
     from server.simulation.process import Address
+    from server.simulation.shown import Shown
 
 __all__ = ["command"]
 
@@ -85,6 +86,8 @@ def command(
         return
     console = Console()
     console.print(table(document))
+    if any(part for found in document["against_frozen"].values() for kind in found.values() for part in kind.values()):
+        console.print(differences(document))
     for line in _remarks(document):
         console.print(line)
     console.print(f"Report: {report.resolve()}", soft_wrap=True)
@@ -97,29 +100,58 @@ def _announce(address: Address) -> None:
     typer.echo(f"dashboard, while the devices learn: {address.url} (operator token {address.operator_token})", err=True)
 
 
+PARTS = {"all": "all", "last": "last round", "heldout": "held out"}
+
+
 def table(document: dict[str, Any]) -> Table:
     """Errors of every condition, in percent."""
     from rich.table import Table
 
-    kinds = [
-        (kind, title)
-        for kind, title in (("slot_error", "slots"), ("wer", "words"))
-        if document["conditions"]["frozen"][kind]["all"]["mean"] is not None
-    ]
-    parts = {"all": "all", "last": "last round", "heldout": "held out"}
+    kinds = _kinds(document)
     result = Table(
         title=f"{len(document['voices']['devices'])} devices, {document['rounds']} rounds, "
         f"seed {', '.join(map(str, document['seed_values']))}, {document['data']}: errors in %",
         caption="every utterance is decoded and scored first, then learned from once",
     )
     result.add_column("condition", no_wrap=True)
-    for _, title in kinds:
-        for part in parts.values():
+    for title in kinds.values():
+        for part in PARTS.values():
             result.add_column(f"{title}\n{part}", justify="right")
     for name, condition in document["conditions"].items():
-        cells = [_cell(condition[kind][part], document["seeds"]) for kind, _ in kinds for part in parts]
-        result.add_row(name, *cells, style="bold" if name == "both" else "dim" if name == "supervised" else None)
+        cells = [_cell(condition[kind][part], document["seeds"]) for kind in kinds for part in PARTS]
+        result.add_row(name, *cells, style=_style(name))
     return result
+
+
+def differences(document: dict[str, Any]) -> Table:
+    """Every condition's differences from frozen, in points, with their intervals."""
+    from rich.table import Table
+
+    devices, heldout = (len(document["voices"][part]) for part in ("devices", "heldout"))
+    result = Table(
+        title="difference from frozen in points (95 % interval)",
+        caption=f"bootstrap over {devices} and {heldout} held-out voices; *: excludes zero",
+    )
+    result.add_column("errors", no_wrap=True)
+    result.add_column("condition", no_wrap=True)
+    for part in PARTS.values():
+        result.add_column(part, justify="right")
+    for kind, title in _kinds(document).items():
+        for name, found in document["against_frozen"].items():
+            result.add_row(title, name, *(_interval(found[kind][part]) for part in PARTS), style=_style(name))
+        result.add_section()
+    return result
+
+
+def _kinds(document: dict[str, Any]) -> dict[str, str]:
+    """The kinds of errors that the data labels, and what a table calls them."""
+    frozen = document["conditions"]["frozen"]
+    kinds = {"slot_error": "slots", "wer": "words"}
+    return {kind: title for kind, title in kinds.items() if frozen[kind]["all"]["mean"] is not None}
+
+
+def _style(condition: str) -> str | None:
+    return {"both": "bold", "supervised": "dim"}.get(condition)
 
 
 def _cell(figure: dict[str, Any], seeds: int) -> str:
@@ -128,20 +160,17 @@ def _cell(figure: dict[str, Any], seeds: int) -> str:
     return f"{100 * figure['mean']:.1f}" + (f" ± {100 * figure['std']:.1f}" if seeds > 1 else "")
 
 
+def _interval(found: dict[str, Any] | None) -> Shown:
+    from server.simulation.shown import Shown
+
+    if found is None:
+        return Shown("-")
+    absolute = found["absolute"]
+    mean, low, high = (f"{100 * absolute[end]:+.1f}" for end in ("mean", "low", "high"))
+    return Shown(f"{mean}{'*' if absolute['excludes_zero'] else ''}", f"({low} to {high})")
+
+
 def _remarks(document: dict[str, Any]) -> Iterator[str]:
-    parts = (("bootstrap", "all rounds"), ("bootstrap_last_round", "last round"), ("bootstrap_heldout", "held out"))
-    for name, part in parts:
-        found = document[name]
-        if found is None:
-            continue
-        title = {"slot_error": "slot error", "wer": "word error"}[found["figure"]]
-        absolute, relative = found["absolute"], found["relative"]["mean"]
-        verdict = "excludes" if absolute["excludes_zero"] else "includes"
-        yield (
-            f"{title}, {part}, both against frozen: {100 * relative:+.1f} % relative; difference "
-            f"{100 * absolute['mean']:+.1f} points, 95 % interval {100 * absolute['low']:+.1f} to "
-            f"{100 * absolute['high']:+.1f} (bootstrap over {found['groups']} voices: {verdict} zero)"
-        )
     for stream, entry in document["epsilon"].items():
         value = entry["epsilon"]
         shown = value if isinstance(value, str) else f"{value:.4g}"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from device_sdk.feedback.distance import edit_distance
 from device_sdk.feedback.slots import SlotLexicon, slot_cost
 from server.simulation.population import Recording
+from server.statistics import paired_bootstrap
 
 __all__ = [
     "CONDITIONS",
@@ -17,6 +18,7 @@ __all__ = [
     "Outcome",
     "Run",
     "Traffic",
+    "against_frozen",
     "figures",
     "rate",
     "score",
@@ -148,18 +150,52 @@ def spread(values: Sequence[float | None]) -> dict[str, Any]:
 
 def figures(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, Any]]]:
     """condition -> "wer" | "slot_error" -> "all" | "last" | "heldout" -> mean, std and values per seed."""
-    parts: dict[str, Callable[[Outcome], bool]] = {
-        "all": lambda outcome: not outcome.held_out,
-        "last": lambda outcome: outcome.round == rounds - 1,
-        "heldout": lambda outcome: outcome.held_out,
-    }
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for condition in CONDITIONS:
         own = sorted((run for run in runs if run.condition == condition.name), key=lambda run: run.seed)
         table[condition.name] = {
             kind: {
-                part: spread([rate(filter(keep, run.outcomes), kind) for run in own]) for part, keep in parts.items()
+                part: spread([rate(filter(keep, run.outcomes), kind) for run in own])
+                for part, keep in _parts(rounds).items()
             }
             for kind in KINDS
         }
     return table
+
+
+def against_frozen(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, Any]]]:
+    """condition -> "wer" | "slot_error" -> "all" | "last" | "heldout" -> its difference from frozen, as JSON of
+    :class:`server.statistics.Difference`, with a 95 % interval.
+
+    Paired by utterance, voices resampled; all seeds' utterances of one voice stay together. None where there is only
+    one voice, or frozen makes no error.
+    """
+    return {
+        condition.name: {
+            kind: {part: _difference(runs, condition, kind, keep) for part, keep in _parts(rounds).items()}
+            for kind in KINDS
+        }
+        for condition in CONDITIONS[1:]
+    }
+
+
+def _parts(rounds: int) -> dict[str, Callable[[Outcome], bool]]:
+    return {
+        "all": lambda outcome: not outcome.held_out,
+        "last": lambda outcome: outcome.round == rounds - 1,
+        "heldout": lambda outcome: outcome.held_out,
+    }
+
+
+def _difference(
+    runs: Sequence[Run], condition: Condition, kind: Kind, keep: Callable[[Outcome], bool]
+) -> dict[str, Any] | None:
+    before, after = (
+        [outcome for run in runs if run.condition == name for outcome in run.outcomes if keep(outcome)]
+        for name in (CONDITIONS[0].name, condition.name)
+    )
+    errors, references = ([counts(outcome, kind)[column] for outcome in before] for column in (0, 1))
+    voices = [outcome.voice for outcome in before]
+    if len(set(voices)) < 2 or not sum(errors):
+        return None
+    return paired_bootstrap(errors, [counts(outcome, kind)[0] for outcome in after], references, voices).as_json()

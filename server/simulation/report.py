@@ -30,7 +30,7 @@ def render(document: dict[str, Any], runs: Sequence[Run]) -> str:
     kinds = [kind for kind in TITLES if document["conditions"]["frozen"][kind]["all"]["mean"] is not None]
     sections = [
         _headline(document, kinds),
-        _section("Errors", _table(document, kinds), _conditions()),
+        _section("Errors", _table(document, kinds), _conditions(), _differences(document, kinds)),
         _section(
             "Round by round",
             _row(*(_per_round(document, runs, kind) for kind in kinds)),
@@ -71,14 +71,14 @@ def _headline(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
             f'<div class="value">{_percent(frozen)} <span class="arrow">→</span> {_percent(both)}</div>'
             f'<div class="change {tone}">{100 * change:+.0f} % relative</div></div>'
         )
-    interval = document.get("bootstrap")
-    if interval:
-        low, high = interval["absolute"]["low"], interval["absolute"]["high"]
-        verdict = "excludes zero" if interval["absolute"]["excludes_zero"] else "includes zero"
+    kind = kinds[0]
+    if found := document["against_frozen"]["both"][kind]["all"]:
+        mean, interval = _interval(found)
         cards.append(
-            f'<div class="card"><div class="what">{TITLES[interval["figure"]]}, both − frozen</div>'
-            f'<div class="value">{100 * interval["absolute"]["mean"]:+.1f} points</div>'
-            f'<div class="change">95 % interval {100 * low:+.1f} to {100 * high:+.1f}: {verdict}</div></div>'
+            f'<div class="card"><div class="what">{TITLES[kind]}, both − frozen</div>'
+            f'<div class="value">{mean} points</div>'
+            f'<div class="change">95 % interval {interval}: '
+            f"{'excludes' if found['absolute']['excludes_zero'] else 'includes'} zero</div></div>"
         )
     seeds = document["seeds"]
     voices = len(document["voices"]["devices"])
@@ -94,20 +94,53 @@ def _headline(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
 
 
 def _table(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
+    deviate = document["seeds"] > 1
+
+    def cell(condition: str, kind: Kind, part: str) -> str:
+        figure = document["conditions"][condition][kind][part]
+        if figure["mean"] is None:
+            return "–"
+        return _percent(figure["mean"]) + (f" <small>± {100 * figure['std']:.1f}</small>" if deviate else "")
+
+    return _grid([condition.name for condition in CONDITIONS], kinds, cell)
+
+
+def _differences(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
+    found = document["against_frozen"]
+    if not any(found["both"][kind]["all"] for kind in kinds):
+        return ""
+
+    def cell(condition: str, kind: Kind, part: str) -> str:
+        difference = found[condition][kind][part]
+        if difference is None:
+            return "–"
+        mean, interval = _interval(difference)
+        shown = f"<b>{mean}</b>" if difference["absolute"]["excludes_zero"] else mean
+        return f"{shown} <small>{interval}</small>"
+
+    return (
+        "<h3>Difference from frozen, in points</h3>"
+        + _grid(list(found), kinds, cell)
+        + "<p>95 % intervals of a bootstrap over voices; bold where it excludes zero.</p>"
+    )
+
+
+def _interval(found: dict[str, Any]) -> tuple[str, str]:
+    """A difference's mean and its 95 % interval, in points."""
+    mean, low, high = (f"{100 * found['absolute'][end]:+.1f}" for end in ("mean", "low", "high"))
+    return mean, f"{low} to {high}"
+
+
+def _grid(conditions: Sequence[str], kinds: Sequence[Kind], cell: Callable[[str, Kind, str], str]) -> str:
+    """A table with a row a condition, and a column a kind of error and part."""
     head = "".join(f'<th colspan="{len(PARTS)}">{TITLES[kind]}</th>' for kind in kinds)
     under = "".join(f"<th>{title}</th>" for _ in kinds for title in PARTS.values())
-    rows = []
-    for condition in CONDITIONS:
-        cells = []
-        for kind in kinds:
-            for part in PARTS:
-                figure = document["conditions"][condition.name][kind][part]
-                deviation = f" <small>± {100 * figure['std']:.1f}</small>" if document["seeds"] > 1 else ""
-                cells.append(
-                    f"<td>{_percent(figure['mean'])}{deviation}</td>" if figure["mean"] is not None else "<td>–</td>"
-                )
-        swatch = f'<span class="swatch {condition.name}"></span>'
-        rows.append(f"<tr><th>{swatch}{condition.name}</th>{''.join(cells)}</tr>")
+    rows = [
+        f'<tr><th><span class="swatch {condition}"></span>{condition}</th>'
+        + "".join(f"<td>{cell(condition, kind, part)}</td>" for kind in kinds for part in PARTS)
+        + "</tr>"
+        for condition in conditions
+    ]
     return (
         f'<div class="wide"><table><thead><tr><th rowspan="2"></th>{head}</tr><tr>{under}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"

@@ -15,11 +15,10 @@ from typing import Any
 
 from device_sdk.bundle import Bundle
 from server.simulation.fleet import Task, run_task, start_worker
-from server.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, counts, figures
+from server.simulation.outcomes import CONDITIONS, Outcome, Run, against_frozen, figures
 from server.simulation.population import Population, gather
 from server.simulation.process import Address
 from server.simulation.settings import SimulationSettings
-from server.statistics import paired_bootstrap
 
 __all__ = ["Announce", "Watch", "simulate"]
 
@@ -122,13 +121,11 @@ def describe(
     rounds = settings.shape.rounds
     return {
         "conditions": figures(runs, rounds),
+        "against_frozen": against_frozen(runs, rounds),
         "rounds": rounds,
         "seeds": len(settings.seeds),
         "seed_values": list(settings.seeds),
         "epsilon": epsilon(runs),
-        "bootstrap": bootstrap(runs),
-        "bootstrap_last_round": bootstrap(runs, lambda outcome: outcome.round == rounds - 1),
-        "bootstrap_heldout": bootstrap(runs, lambda outcome: outcome.held_out),
         "data": settings.source,
         "bytes": {condition.name: traffic(runs, condition.name) for condition in CONDITIONS},
         "device": {condition.name: load(runs, condition.name) for condition in CONDITIONS},
@@ -143,32 +140,6 @@ def describe(
             **settings.as_json(),
         },
     }
-
-
-def bootstrap(
-    runs: Sequence[Run], chosen: Callable[[Outcome], bool] = lambda outcome: not outcome.held_out
-) -> dict[str, Any] | None:
-    """Both against frozen, paired by utterance, voices resampled: slot errors, or word errors where there are no slots.
-
-    chosen: which utterances; by default all of the devices'.
-
-    All seeds' utterances of one voice stay together. None where there is only one voice, or frozen makes no error.
-    """
-    kind: Kind = "slot_error" if any(outcome.slots for run in runs for outcome in run.outcomes) else "wer"
-    frozen, both = (
-        [outcome for run in runs if run.condition == name for outcome in run.outcomes if chosen(outcome)]
-        for name in ("frozen", "both")
-    )
-    before, after = [counts(outcome, kind) for outcome in frozen], [counts(outcome, kind) for outcome in both]
-    if len({outcome.voice for outcome in frozen}) < 2 or not sum(errors for errors, _ in before):
-        return None
-    difference = paired_bootstrap(
-        [errors for errors, _ in before],
-        [errors for errors, _ in after],
-        [references for _, references in before],
-        [outcome.voice for outcome in frozen],
-    )
-    return {"figure": kind, "frozen": difference.rate_a, "both": difference.rate_b, **difference.as_json()}
 
 
 def epsilon(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import io
 import math
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from server.commands.simulate import table
-from server.simulation.outcomes import CONDITIONS, Outcome, Run, Traffic, figures
+from server.commands.simulate import differences, table
+from server.simulation.outcomes import CONDITIONS, Outcome, Run, Traffic, against_frozen, figures
 from server.simulation.report import render
-from server.simulation.run import bootstrap, load, traffic
+from server.simulation.run import load, traffic
 
 ERRORS = {"frozen": 4, "marginals": 3, "learning": 3, "both": 2, "supervised": 1}
 
@@ -69,12 +71,12 @@ def document_of(runs: list[Run], seeds: int, epsilon: Any) -> dict[str, Any]:
     }
     return {
         "conditions": figures(runs, 2),
+        "against_frozen": against_frozen(runs, 2),
         "rounds": 2,
         "seeds": seeds,
         "seed_values": list(range(seeds)),
         "data": "made",
         "epsilon": {"marginals": entry, "deltas": {**entry, "epsilon": "Infinity", "per_round": ["Infinity"]}},
-        "bootstrap": bootstrap(runs),
         "bytes": {condition.name: traffic(runs, condition.name) for condition in CONDITIONS},
         "device": {condition.name: load(runs, condition.name) for condition in CONDITIONS},
         "voices": {"base": [], "devices": ["<ann>", "bob"], "heldout": ["held"]},
@@ -93,7 +95,7 @@ def test_every_kind_of_simulation_has_a_page(seeds: int, slots: bool, epsilon: f
     assert not reader.open
     assert ("Slot error" in page) is slots and "Word error" in page
     assert "&lt;ann&gt;" in page and "<ann>" not in page
-    assert "excludes zero" in page
+    assert "excludes zero" in page and "<b>-25.0</b> <small>-25.0 to -25.0</small>" in page
     assert ("±" in page) is (seeds > 1)
     assert "∞" in page
     assert ("2 at δ 1e-06" in page) is math.isfinite(epsilon)
@@ -104,3 +106,13 @@ def test_the_table_leaves_out_what_the_data_does_not_label() -> None:
     with_slots, without = (table(document_of(runs_of(1, slots), 1, 2.0)) for slots in (True, False))
     assert len(with_slots.columns) == 7 and len(without.columns) == 4
     assert with_slots.row_count == len(CONDITIONS)
+
+
+def test_differences_from_frozen_stand_in_a_table_of_their_own() -> None:
+    slots, words = (differences(document_of(runs_of(1, slots), 1, 2.0)) for slots in (True, False))
+    assert slots.row_count == 2 * (len(CONDITIONS) - 1) and words.row_count == len(CONDITIONS) - 1
+    for width in (80, 200):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(slots)
+        shown = console.export_text()
+        assert "-40.0*" in shown and "(-40.0 to -40.0)" in shown and "…" not in shown

@@ -21,10 +21,10 @@ from server.app import create_app
 from server.commands.serve import read_tokens
 from server.settings import ServerSettings
 from server.simulation.fleet import Task, device_settings, round_settings, run_task, saw
-from server.simulation.outcomes import CONDITIONS, Condition, Outcome, Run
+from server.simulation.outcomes import CONDITIONS, Condition, Outcome, Run, against_frozen
 from server.simulation.population import Participant, Population, Recording, Shape, gather
 from server.simulation.process import Operator, ServerProcess
-from server.simulation.run import bootstrap, epsilon
+from server.simulation.run import epsilon
 from server.simulation.settings import FleetSettings, SimulationSettings
 
 SHAPE = Shape(rounds=2, devices=1, each=1, heldout=1, heldout_each=1)
@@ -181,20 +181,26 @@ def run(condition: str, outcomes: list[Outcome], spent: dict[str, dict[str, Any]
     return Run(condition, seed, tuple(outcomes), (), spent or {}, 1, 1.0)
 
 
-def test_the_bootstrap_pairs_both_with_frozen() -> None:
+def test_conditions_are_paired_with_frozen() -> None:
+    def found(
+        frozen: list[Outcome], both: list[Outcome], part: str = "all", kind: str = "slot_error"
+    ) -> dict[str, Any] | None:
+        runs = [run("frozen", frozen), *(run(condition.name, both) for condition in CONDITIONS[1:])]
+        difference: dict[str, Any] | None = against_frozen(runs, 2)["both"][kind][part]
+        return difference
+
     generator = np.random.default_rng(1)
-    frozen = [outcome(f"v{number % 10}", int(generator.integers(1, 5))) for number in range(60)]
-    both = [outcome(entry.voice, entry.slot_errors - 1) for entry in frozen]
-    found = bootstrap([run("frozen", frozen), run("both", both)])
-    assert found is not None and found["figure"] == "slot_error"
-    assert found["absolute"]["mean"] == pytest.approx(-0.25)
-    assert found["absolute"]["low"] == pytest.approx(-0.25) and found["absolute"]["excludes_zero"]
-    nobody = bootstrap([run("frozen", frozen), run("both", both)], lambda entry: entry.held_out)
-    some = bootstrap([run("frozen", frozen), run("both", both)], lambda entry: entry.voice in ("v1", "v2", "v3"))
-    assert nobody is None and some is not None and some["groups"] == 3
+    frozen = [
+        replace(outcome(f"v{number % 10}", int(generator.integers(1, 5))), round=number % 2) for number in range(60)
+    ]
+    both = [replace(entry, slot_errors=entry.slot_errors - 1) for entry in frozen]
+    everything, last = found(frozen, both), found(frozen, both, "last")
+    assert everything is not None and everything["groups"] == 10 and last is not None and last["groups"] == 5
+    assert everything["absolute"]["mean"] == pytest.approx(-0.25)
+    assert everything["absolute"]["low"] == pytest.approx(-0.25) and everything["absolute"]["excludes_zero"]
+    assert found(frozen, both, "heldout") is None and found(frozen, both, kind="wer") is None
     flawless, alone = [outcome("a", 0), outcome("b", 0)], [outcome("a", 2), outcome("a", 1)]
-    assert bootstrap([run("frozen", flawless), run("both", flawless)]) is None
-    assert bootstrap([run("frozen", alone), run("both", alone)]) is None
+    assert found(flawless, flawless) is None and found(alone, alone) is None
 
 
 def test_the_largest_epsilon_of_any_seed_is_stated() -> None:
