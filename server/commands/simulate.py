@@ -129,8 +129,8 @@ def differences(document: dict[str, Any]) -> Table:
 
     devices, heldout = (len(document["voices"][part]) for part in ("devices", "heldout"))
     result = Table(
-        title="difference from frozen in points (95 % interval)",
-        caption=f"bootstrap over {devices} and {heldout} held-out voices; *: excludes zero",
+        title="difference from frozen in points, with 95 % intervals",
+        caption=f"bootstrap over {devices} voices, and {heldout} held-out ones; *: excludes zero",
     )
     result.add_column("errors", no_wrap=True)
     result.add_column("condition", no_wrap=True)
@@ -167,7 +167,7 @@ def _interval(found: dict[str, Any] | None) -> Shown:
         return Shown("-")
     absolute = found["absolute"]
     mean, low, high = (f"{100 * absolute[end]:+.1f}" for end in ("mean", "low", "high"))
-    return Shown(f"{mean}{'*' if absolute['excludes_zero'] else ''}", f"({low} to {high})")
+    return Shown(f"{mean}{'*' if absolute['excludes_zero'] else ''}", f"[{low}, {high}]")
 
 
 def _remarks(document: dict[str, Any]) -> Iterator[str]:

@@ -115,4 +115,4 @@ def test_differences_from_frozen_stand_in_a_table_of_their_own() -> None:
         console = Console(width=width, record=True, file=io.StringIO())
         console.print(slots)
         shown = console.export_text()
-        assert "-40.0*" in shown and "(-40.0 to -40.0)" in shown and "…" not in shown
+        assert "-40.0*" in shown and "[-40.0, -40.0]" in shown and "…" not in shown
