@@ -59,9 +59,9 @@ class Nursery:
 
 def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: int) -> Counter[str]:
     """Kills ``kills`` devices over one state folder, half of them at a point, half at a moment, and checks the state
-    after each. Names of points take turns, in an order drawn anew each time, however often a life passes them. Returns
-    the points."""
-    rng, points, known, drawn, seconds = random.Random(seed), Counter[str](), Counter[str](), Counter[str](), 1.0
+    after each. Every other point is one of those that killed least, so that none is left out because few lives pass it.
+    Returns the points."""
+    rng, points, known, seconds = random.Random(seed), Counter[str](), Counter[str](), 1.0
     folder.mkdir()
     state, nursery, last, killed = folder / "state", Nursery(), None, 0
     with LiveServer(folder / "server", bundle.path) as server, httpx.Client(timeout=300) as http:
@@ -71,9 +71,9 @@ def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: i
             number = 0
             while killed < kills:
                 by_point = bool(number % 2)
-                fewest = min((drawn[name] for name in known), default=0)
-                point = rng.choice(sorted(name for name in known if drawn[name] == fewest)) if by_point else ""
-                drawn[point] += 1
+                fewest = min((points[name] for name in known), default=0)
+                names = [name for name in sorted(known) if number % 4 == 3 or points[name] == fewest]
+                point = rng.choice(names) if by_point else ""
                 progress = folder / f"{number}.jsonl"
                 progress.touch()
                 ending = nursery.bring_up(
