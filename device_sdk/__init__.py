@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         SessionError,
         StateError,
     )
+    from device_sdk.features import ChannelSettings
     from device_sdk.feedback import (
         Accepted,
         Alternate,
@@ -62,6 +63,7 @@ __all__ = [
     "BundleError",
     "Cancelled",
     "CarefulPolicy",
+    "ChannelSettings",
     "CheckInError",
     "CheckInReport",
     "Client",
@@ -120,6 +122,7 @@ _HOMES = {
         "Recognizer",
     ),
     "device": ("Device",),
+    "features": ("ChannelSettings",),
     "feedback": (
         "Accepted",
         "Alternate",

@@ -18,6 +18,7 @@ from device_sdk.consent import Consent, Stream
 from device_sdk.decoding import Endpointing, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.hotwords import hotwords_of
 from device_sdk.errors import CheckInError, LearningError, Postponed, StateError
+from device_sdk.features import channel as channels
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence
 from device_sdk.feedback.signals import CostFunction, Repeated, Signal, check_signal, combined
 from device_sdk.host import Host
@@ -346,6 +347,7 @@ class Device:
                 sequences=len(cache.ngrams.ngrams),
                 sequences_kept=knowledge.keep_ngrams,
                 word_reports=int(records.read_number(self._store, "words_sent")),
+                channel_seconds=knowledge.channel.seconds,
             )
 
     def forget(self) -> None:
@@ -388,7 +390,14 @@ class Device:
                     transducer=self.settings.engine().transducer(base),
                 )
                 self._recognizer = student, recognizer
-            return self._recognizer[1]
+            return self._recognizer[1].with_offset(self._offset())
+
+    def _offset(self) -> NDArray[np.float32] | None:
+        """What is taken from every frame of the next utterance."""
+        knowledge, settings = self._knowledge, self.settings.channel
+        if settings is None:
+            return None
+        return channels.offset(knowledge.channel, knowledge.base.weights["features.mean"], settings)
 
     def _rescore(self, hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
         if not self.settings.use_marginals:
@@ -466,8 +475,10 @@ class Device:
     def _naming(self) -> bool:
         return self.settings.share_words and self.consent.words
 
-    def _heard(self, result: Result, features: NDArray[np.float32]) -> None:
+    def _heard(self, result: Result, features: NDArray[np.float32], offset: NDArray[np.float32] | None = None) -> None:
         with self._guard:
+            if self.settings.channel is not None and self._learning and result.text:
+                self._listen_to(features if offset is None else features + offset, self.settings.channel)
             knowledge, texts = self._knowledge, [hypothesis.text for hypothesis in result.nbest]
             counts, due = None, self.consent.marginals
             if self._counting:
@@ -505,6 +516,16 @@ class Device:
                     self._note(repeats, Repeated(tuple(texts)))
                 except StateError as error:
                     log.warning("a repeated utterance stays counted: %s", error)
+
+    def _listen_to(self, features: NDArray[np.float32], settings: channels.ChannelSettings) -> None:
+        """What these frames, [F, M] as the microphone gave them, tell of the channel."""
+        form, knowledge = self._knowledge.base.features, self._knowledge
+        channel = channels.heard(knowledge.channel, features, len(features) * form.shift / form.sample_rate, settings)
+        try:
+            knowledge.keep_channel(channel)
+        except StateError as error:
+            log.warning("the channel is remembered in memory only: %s", error)
+            knowledge.channel = channel
 
     def _says_again(self, before: Example, result: Result) -> bool:
         """Whether the user has just repeated what was heard before."""

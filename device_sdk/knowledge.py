@@ -16,6 +16,7 @@ from device_sdk.consent import Consent, Stream
 from device_sdk.consent import from_bytes as consent_from_bytes
 from device_sdk.consent import to_bytes as consent_to_bytes
 from device_sdk.errors import BundleError, StateError
+from device_sdk.features import channel as channels
 from device_sdk.learning.gradients import GradientSum, empty
 from device_sdk.learning.guard import Watch
 from device_sdk.learning.guard import from_bytes as guard_from_bytes
@@ -42,7 +43,7 @@ class Knowledge:
     base: the published model, or the packaged one. student: local weights, kept beside the base. cache: word counts.
     marginals_version, marginals: the published distribution [n] float64; None where there is none. watch: what the
     guard remembers of the student. consent: the user's. given: in how many utterances the user gave each word that may
-    be named, since the last report.
+    be named, since the last report. channel: what the frames that the device hears have in common.
     """
 
     base: Bundle
@@ -53,6 +54,7 @@ class Knowledge:
     watch: Watch
     consent: Consent
     given: Mapping[str, int]
+    channel: channels.Channel
 
     def __init__(
         self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None], *, keep_ngrams: bool = False
@@ -96,6 +98,7 @@ class Knowledge:
         self.watch = guard_from_bytes(store.get("settings", "guard"))
         self.consent = consent_from_bytes(store.get("settings", "consent"))
         self.given = given.from_bytes(store.get("counts", "given"), bundle.words)
+        self.channel = channels.from_bytes(store.get("counts", "channel"))
         if replaced:
             if records.has_learned(store):  # a bundle that cannot be used must not cost what was learned
                 self._attempt(bundle)
@@ -124,6 +127,13 @@ class Knowledge:
             elif self.store.get("counts", "given") is not None:
                 self.store.delete("counts", "given")
             self.given = counts
+
+    def keep_channel(self, channel: channels.Channel) -> None:
+        """Makes this the device's channel. On the disk it is only as a mean of several utterances."""
+        with self._guard:
+            if channel.seconds >= channels.LEAST_SECONDS:
+                self.store.put("counts", "channel", channels.to_bytes(channel))
+            self.channel = channel
 
     def keep_marginals(self, version: int, words_digest: str, values: NDArray[np.float64]) -> None:
         """Makes this the published distribution. values: [n] float64."""

@@ -26,7 +26,7 @@ class Learned:
     sequences_kept: whether they are on the disk too. steps: taken since the model ``model_version`` came; rollbacks:
     how often what they made was taken back. remembered: utterances in memory just now. marginal_reports,
     delta_reports, word_reports: sent so far, the last of new words; waiting: reports not sent yet. consent: what the
-    user has agreed to.
+    user has agreed to. channel_seconds: of speech that its mean over microphone and room is made of.
     """
 
     utterances: int
@@ -44,6 +44,7 @@ class Learned:
     sequences: int = 0
     sequences_kept: bool = False
     word_reports: int = 0
+    channel_seconds: float = 0.0
 
     def describe(self) -> tuple[str, ...]:
         """The same in plain sentences."""
@@ -58,6 +59,9 @@ class Learned:
         if self.sequences:
             where = "kept here, and never sent" if self.sequences_kept else "in memory only, and never sent"
             sentences.insert(2, f"{_number(self.sequences, 'sequence')} of two or three words: {where}.")
+        if self.channel_seconds:
+            heard = f"the last {self.channel_seconds:.0f} seconds of speech"
+            sentences.append(f"It knows how its microphone, room and user sound on average, from {heard}.")
         if self.rollbacks:
             sentences.append(f"What it learned was taken back {_number(self.rollbacks, 'time')}, since it did harm.")
         sentences += [

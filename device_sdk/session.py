@@ -22,7 +22,7 @@ class DeviceSession(RecognitionSession):
     def __init__(
         self,
         recogniser: Callable[[], Recognizer],
-        heard: Callable[[Result, NDArray[np.float32]], None],
+        heard: Callable[[Result, NDArray[np.float32], NDArray[np.float32] | None], None],
         serve: Callable[[Result], Result],
         sample_rate: int = 16_000,
         *,
@@ -30,8 +30,8 @@ class DeviceSession(RecognitionSession):
         endpointing: Endpointing | None = Endpointing(),
         hotwords: Hotwords | None = None,
     ) -> None:
-        """recogniser: the newest one. heard: told of every result and the features [F, M] it came from. serve: puts the
-        hypothesis first that the app is to get."""
+        """recogniser: the newest one. heard: told of every result, the features [F, M] it came from and the offset [M]
+        that was taken from them. serve: puts the hypothesis first that the app is to get."""
         self._newest = recogniser
         self._heard = heard
         self._serve = serve
@@ -45,4 +45,4 @@ class DeviceSession(RecognitionSession):
         return self._serve(super()._result())
 
     def _ended(self, result: Result) -> None:
-        self._heard(result, self.features)
+        self._heard(result, self.features, self._recognizer.offset)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import ConfigurationError
+from device_sdk.features.channel import ChannelSettings
 from device_sdk.feedback.repetition import RepetitionSettings
 from device_sdk.learning.guard import GuardSettings
 from device_sdk.learning.settings import LearningSettings
@@ -25,6 +26,8 @@ class DeviceSettings:
     features in memory and take local steps. share_marginals, share_deltas, share_words: what check-ins may send.
     max_new_words: words outside the public list that a round may have, whatever it asks for. guard: how learning that
     does harm is found out and taken back. repetition: when an utterance says the one before it again.
+    channel: where the device learns, take away what the microphone, the room and the line add to all speech, this soon;
+    for devices that sound unlike the training's, see :mod:`device_sdk.features.channel`. None leaves it there.
     memory_utterances, memory_seconds: bound of what is kept in memory for late feedback and learning. threads: of each
     onnxruntime session. precision: of the recogniser's products, float32, the quicker int8, or auto; what is learned is
     always float32.
@@ -43,6 +46,7 @@ class DeviceSettings:
     learning: LearningSettings = field(default_factory=LearningSettings)
     guard: GuardSettings = field(default_factory=GuardSettings)
     repetition: RepetitionSettings = field(default_factory=RepetitionSettings)
+    channel: ChannelSettings | None = None
     memory_utterances: int = 64
     memory_seconds: float = 3600.0
     threads: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,6 +51,7 @@ class Recognizer:
         self.bundle = bundle
         self.settings = settings
         self.rescore = rescore
+        self.offset: NDArray[np.float32] | None = None
         self.features = bundle.features
         self.tokenizer = bundle.tokenizer
         self.transducer: Transducer = OnnxTransducer(bundle, threads, precision) if transducer is None else transducer
@@ -57,6 +59,13 @@ class Recognizer:
         self.frame_seconds = (
             bundle.architecture.subsampling_factor * bundle.features.shift / bundle.features.sample_rate
         )
+
+    def with_offset(self, offset: NDArray[np.float32] | None) -> Recognizer:
+        """The same model behind another channel. offset: taken from every frame, [M]; None for nothing; see
+        :mod:`device_sdk.features.channel`."""
+        other = copy(self)
+        other.offset = offset
+        return other
 
     def session(
         self,

@@ -102,7 +102,8 @@ class RecognitionSession:
 
     @property
     def features(self) -> Float:
-        """Log-mel frames so far, [F, M] float32 (all of them after :meth:`finish`). They stay in memory only."""
+        """Log-mel frames so far as the network hears them, [F, M] float32 (all of them after :meth:`finish`). They stay
+        in memory only."""
         return streams.collected(self._stream, self._recognizer.features.mel_bins)
 
     def feed(self, samples: NDArray[np.generic]) -> Partial:
@@ -216,7 +217,9 @@ class RecognitionSession:
         self._held = np.empty(self._block, np.float32)
         self._recent: tuple[Float, ...] = ()
         self._resampler = Resampler(self._resampler.source, recognizer.features.sample_rate)
-        self._stream = streams.begin(recognizer.transducer, recognizer.features, recognizer.guide(self._hotwords))
+        self._stream = streams.begin(
+            recognizer.transducer, recognizer.features, recognizer.guide(self._hotwords), recognizer.offset
+        )
         self._stable, self._stable_text = self._stream.beam.prefixes[0], ""
         self._best = self._stable
         self._text = ""

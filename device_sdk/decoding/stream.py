@@ -28,7 +28,7 @@ class Stream:
     """One utterance so far.
 
     remainder: of the features. features: [F, M] of all frames so far, see :func:`collected`; ``waiting`` [F, M], fewer
-    than the encoder stacks into one, are the last of them.
+    than the encoder stacks into one, are the last of them. offset: taken from every frame, [M]; None for nothing.
     """
 
     beam: Beam
@@ -36,12 +36,15 @@ class Stream:
     waiting: Float
     features: Chunks = None
     encoder: RecurrentState | None = None
+    offset: Float | None = None
 
 
-def begin(transducer: Transducer, settings: FeatureSettings, guide: Guide | None = None) -> Stream:
+def begin(
+    transducer: Transducer, settings: FeatureSettings, guide: Guide | None = None, offset: Float | None = None
+) -> Stream:
     """Nothing heard yet."""
     none = np.zeros((0, settings.mel_bins), np.float32)
-    return Stream(search.start(transducer, guide), Remainder(np.zeros(0, np.float32)), none)
+    return Stream(search.start(transducer, guide), Remainder(np.zeros(0, np.float32)), none, offset=offset)
 
 
 def push(
@@ -79,6 +82,8 @@ def _decode(
 ) -> Stream:
     if len(found) == 0:
         return replace(stream, remainder=remainder)
+    if stream.offset is not None:
+        found = found - stream.offset
     ready = np.concatenate([stream.waiting, found]) if len(stream.waiting) else found
     usable = len(ready) - len(ready) % transducer.architecture.subsampling_factor
     beam, encoder = stream.beam, stream.encoder
@@ -86,7 +91,7 @@ def _decode(
         encoded, encoder = transducer.encode(ready[:usable], encoder)
         step = search.greedy if decoding.beam == 1 and beam.tree.guide is None else search.advance
         beam = step(beam, encoded, transducer, decoding)
-    return Stream(beam, remainder, ready[usable:], (stream.features, found), encoder)
+    return Stream(beam, remainder, ready[usable:], (stream.features, found), encoder, stream.offset)
 
 
 def searched_again(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Beam:

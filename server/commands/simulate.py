@@ -49,6 +49,9 @@ def command(
         typer.Option(help="With --engine cohort: a Ray cluster that computes the clients, ray://host:10001 or local."),
     ] = None,
     work: Annotated[Path, typer.Option(help="With --engine cohort: speech, models and states.")] = Path("runs/cohort"),
+    channel: Annotated[
+        bool, typer.Option(help="Devices that learn take away what their microphone, room and line add to all speech.")
+    ] = False,
     keep: Annotated[
         Path | None, typer.Option(help="A new folder for the state of one server, to look at in its dashboard.")
     ] = None,
@@ -67,13 +70,16 @@ def command(
         return
     from rich.console import Console
 
+    from device_sdk.features import ChannelSettings
     from server.simulation import Shape, SimulationSettings, render, simulate
+    from server.simulation.settings import FleetSettings
 
     settings = SimulationSettings(
         source=data,
         bundle=bundle,
         seeds=tuple(range(seed, seed + seeds)),
         shape=Shape(rounds or 3, devices, each, heldout, heldout_each),
+        fleet=FleetSettings(channel=ChannelSettings() if channel else None),
         workers=workers,
         keep=str(keep) if keep is not None else None,
     )

@@ -153,6 +153,7 @@ def device_settings(fleet: FleetSettings, condition: Condition) -> DeviceSetting
         learn=condition.learning,
         share_deltas=condition.learning,
         learning=fleet.learning,
+        channel=fleet.channel if condition.learning else None,
     )
 
 

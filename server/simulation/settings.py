@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from device_sdk.errors import ConfigurationError
+from device_sdk.features import ChannelSettings
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.step import StepSettings
 from server.simulation.attackers.attacks import Attack
@@ -29,6 +30,7 @@ class FleetSettings:
         is one fifth of the number of devices, at least 1: the mean of many deltas is a shorter step than any of them.
     marginal_epsilon: epsilon of one marginal report.
     averaging: of the devices' deltas, see :class:`server.rounds.settings.RoundSettings`; robust ones take no noise.
+    channel: devices that learn take their microphone's mean away; None leaves it there.
     attack: what a share of the devices does; None has honest devices only.
     """
 
@@ -38,6 +40,7 @@ class FleetSettings:
     server_rate: float | None = None
     marginal_epsilon: float = 2.0
     averaging: Literal["mean", "median", "trimmed", "krum", "cosine"] = "mean"
+    channel: ChannelSettings | None = None
     attack: Attack | None = None
 
 
@@ -82,4 +85,5 @@ class SimulationSettings:
             "delta noise (standard deviation of each value)": fleet.noise_stddev,
             "server learning rate": fleet.server_rate or "devices / 5, at least 1",
             "epsilon of a marginal report": fleet.marginal_epsilon,
+            "channel": "as heard" if fleet.channel is None else f"taken away, prior {fleet.channel.prior_seconds:g} s",
         }

@@ -43,6 +43,7 @@ from device_sdk import (
     Semantics,
     SlotLexicon,
 )
+from device_sdk.features import ChannelSettings
 from device_sdk.feedback import Alternate, Rating, Repeated
 from device_sdk.hypothesis import Result
 from device_sdk.learning import StepSettings
@@ -54,7 +55,9 @@ from tests.speech import clips
 
 KEY = bytes(range(32))
 SETTINGS = DeviceSettings(
-    learning=LearningSettings(passes=1, wait_seconds=0.0, step=StepSettings(learning_rate=0.05)), memory_utterances=32
+    learning=LearningSettings(passes=1, wait_seconds=0.0, step=StepSettings(learning_rate=0.05)),
+    memory_utterances=32,
+    channel=ChannelSettings(),
 )
 ADAPTING: dict[str, Any] = {
     "posterior_scale": 0.5,

@@ -136,6 +136,8 @@ def _counts(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     fields = json.loads(plain)
     if name == "given":
         return _given(plain, bundle)
+    if name == "channel":
+        return set(fields) == {"mean", "seconds"} and len(fields["mean"]) == bundle.features.mel_bins
     if name == "ngrams":
         kept = fields["ngrams"]
         known = {"<s>", *bundle.words.words}

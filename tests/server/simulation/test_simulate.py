@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from device_sdk.bundle import Bundle
 from device_sdk.cli import main
 from device_sdk.errors import CheckInError, ConfigurationError, StateError
+from device_sdk.features import ChannelSettings
 from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result, Scores
 from server.app import create_app
@@ -163,6 +164,8 @@ def test_a_condition_allows_what_it_says(condition: Condition) -> None:
     settings = device_settings(FleetSettings(), condition)
     assert settings.use_marginals == settings.share_marginals == condition.marginals
     assert settings.learn == settings.share_deltas == condition.learning
+    behind = device_settings(FleetSettings(channel=ChannelSettings()), condition)
+    assert settings.channel is None and (behind.channel is not None) == condition.learning
     plans = round_settings(FleetSettings(), condition, 5)
     assert (plans["marginals"] is not None) == condition.marginals
     assert (plans["deltas"] is not None) == condition.learning
