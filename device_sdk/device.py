@@ -390,7 +390,8 @@ class Device:
                     transducer=self.settings.engine().transducer(base),
                 )
                 self._recognizer = student, recognizer
-            return self._recognizer[1].with_offset(self._offset())
+            offset = self._offset()
+            return self._recognizer[1] if offset is None else self._recognizer[1].with_offset(offset)
 
     def _offset(self) -> NDArray[np.float32] | None:
         """What is taken from every frame of the next utterance."""

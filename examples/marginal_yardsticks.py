@@ -18,9 +18,10 @@ from rich.table import Table
 
 from device_sdk.bundle import Bundle
 from device_sdk.commands.output import deliver
-from server.simulation.population import Shape, gather
+from server.simulation.population import Shape, gather_all
 from server.simulation.progress import progress
 from server.simulation.yardsticks import heard_lists, yardsticks
+from server.statistics import in_percent
 
 
 def main(
@@ -35,17 +36,7 @@ def main(
     opened = Bundle.open(bundle)
     voices = opened.manifest.training.get("voices", {})
     with tempfile.TemporaryDirectory(prefix="idiolect-yardsticks-") as folder, progress() as tell:
-        populations = {
-            seed: gather(
-                data,
-                seed,
-                Shape(rounds=rounds),
-                voices,
-                Path(folder) / f"speech-{seed}",
-                lambda done, total, seed=seed: tell(f"speech, seed {seed}", done, total),  # type: ignore[misc]
-            )
-            for seed in range(1, seeds + 1)
-        }
+        populations = gather_all(data, range(1, seeds + 1), Shape(rounds=rounds), voices, Path(folder), tell)
         said = heard_lists(opened, populations, lambda done, total: tell("recognised", done, total))
         lexicon = next(iter(populations.values())).lexicon
     document = yardsticks(said, opened.words, opened.background, lexicon)
@@ -55,9 +46,9 @@ def main(
     for column in ("frequencies of", "slots", "words", "slots against frozen, points (95 %)", "lambda"):
         table.add_column(column, justify="left" if column == "frequencies of" else "right")
     for row in document["rows"]:
-        mean, low, high = (100 * row["difference"][name] for name in ("mean", "low", "high"))
+        mean, low, high = in_percent(row["difference"])
         rates = [f"{100 * row[name]:.1f}" for name in ("slot_error", "wer")]
-        table.add_row(row["name"], *rates, f"{mean:+.1f} ({low:+.1f} to {high:+.1f})", str(row.get("lambda", "")))
+        table.add_row(row["name"], *rates, f"{mean} ({low} to {high})", str(row.get("lambda", "")))
     Console().print(table)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["Difference", "Interval", "mean_interval", "paired_bootstrap"]
+__all__ = ["Difference", "Interval", "in_percent", "mean_interval", "paired_bootstrap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,12 @@ class Difference:
             "relative": self.relative.as_json(),
             "groups": self.groups,
         }
+
+
+def in_percent(interval: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Mean, low and high of an interval's JSON as tables show them: in percent, with signs."""
+    mean, low, high = (f"{100 * interval[end]:+.1f}" for end in ("mean", "low", "high"))
+    return mean, low, high
 
 
 def paired_bootstrap(

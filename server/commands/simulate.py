@@ -168,12 +168,12 @@ def _cell(figure: dict[str, Any], seeds: int) -> str:
 
 def _interval(found: dict[str, Any] | None) -> Shown:
     from server.simulation.shown import Shown
+    from server.statistics import in_percent
 
     if found is None:
         return Shown("-")
-    absolute = found["absolute"]
-    mean, low, high = (f"{100 * absolute[end]:+.1f}" for end in ("mean", "low", "high"))
-    return Shown(f"{mean}{'*' if absolute['excludes_zero'] else ''}", f"[{low}, {high}]")
+    mean, low, high = in_percent(found["absolute"])
+    return Shown(f"{mean}{'*' if found['absolute']['excludes_zero'] else ''}", f"[{low}, {high}]")
 
 
 def _remarks(document: dict[str, Any]) -> Iterator[str]:

@@ -7,7 +7,7 @@ ones. Speech is rendered once into a folder and read from there by every conditi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ from server.corpora.grammar import lexicon, sample
 from server.corpora.made import Person, draw_people, made_utterance
 from server.corpora.voices import VARIANTS, VoiceSet
 
-__all__ = ["Participant", "Population", "Recording", "Shape", "gather"]
+__all__ = ["Participant", "Population", "Recording", "Shape", "gather", "gather_all"]
 
 DEVICE_SHARE = 0.7
 """Of voices that the bundle's card does not know, the share that become devices; the others are held out."""
@@ -121,6 +121,25 @@ def gather(
         words,
         base,
     )
+
+
+def gather_all(
+    source: str,
+    seeds: Iterable[int],
+    shape: Shape,
+    voices: Mapping[str, Any],
+    folder: Path,
+    tell: Callable[[str, int, int], None],
+) -> dict[int, Population]:
+    """seed -> its population, see :func:`gather`. tell(what, done, all): called as speech is rendered."""
+
+    def of(seed: int) -> Population:
+        def progress(done: int, total: int) -> None:
+            tell(f"speech, seed {seed}", done, total)
+
+        return gather(source, seed, shape, voices, folder / f"speech-{seed}", progress)
+
+    return {seed: of(seed) for seed in seeds}
 
 
 _Voices = list[tuple[str, list[list[Utterance]]]]

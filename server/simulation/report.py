@@ -11,6 +11,7 @@ from typing import Any
 
 from server.plots import Bar, Line, bars, lines
 from server.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, rate
+from server.statistics import in_percent
 
 __all__ = ["render"]
 
@@ -127,7 +128,7 @@ def _differences(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
 
 def _interval(found: dict[str, Any]) -> tuple[str, str]:
     """A difference's mean and its 95 % interval, in points."""
-    mean, low, high = (f"{100 * found['absolute'][end]:+.1f}" for end in ("mean", "low", "high"))
+    mean, low, high = in_percent(found["absolute"])
     return mean, f"{low} to {high}"
 
 

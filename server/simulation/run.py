@@ -16,7 +16,7 @@ from typing import Any
 from device_sdk.bundle import Bundle
 from server.simulation.fleet import Task, run_task, start_worker
 from server.simulation.outcomes import CONDITIONS, Outcome, Run, against_frozen, figures
-from server.simulation.population import Population, gather
+from server.simulation.population import Population, gather_all
 from server.simulation.process import Address
 from server.simulation.settings import SimulationSettings
 
@@ -41,17 +41,7 @@ def simulate(
     voices = bundle.manifest.training.get("voices", {})
     with tempfile.TemporaryDirectory(prefix="idiolect-simulation-") as name:
         folder = Path(name)
-        populations = {
-            seed: gather(
-                settings.source,
-                seed,
-                settings.shape,
-                voices,
-                folder / f"speech-{seed}",
-                lambda done, total, seed=seed: watch(f"speech, seed {seed}", done, total),  # type: ignore[misc]
-            )
-            for seed in settings.seeds
-        }
+        populations = gather_all(settings.source, settings.seeds, settings.shape, voices, folder, watch)
         runs = _run_all(settings, populations, folder, watch, announce)
     document = describe(settings, bundle, populations, runs)
     return document, runs

@@ -101,18 +101,15 @@ def yardsticks(
         raise DataError("yardsticks: found utterances without words or slots, expected recordings that have both")
     known = _known(said, words)
 
+    def outcome(each: Said, text: str) -> Outcome:
+        return score(each.recording, text, lexicon, voice=each.voice, round_=each.round, recognise_seconds=0.0)
+
     def scored(texts: Sequence[str]) -> list[Outcome]:
-        return [
-            score(each.recording, text, lexicon, voice=each.voice, round_=each.round, recognise_seconds=0.0)
-            for each, text in zip(said, texts, strict=True)
-        ]
+        return [outcome(each, text) for each, text in zip(said, texts, strict=True)]
 
     def best_entry(each: Said) -> str:
-        def errors(text: str) -> int:
-            outcome = score(each.recording, text, lexicon, voice=each.voice, round_=each.round, recognise_seconds=0.0)
-            return outcome.slot_errors
-
-        return min((hypothesis.text for hypothesis in each.hypotheses), key=errors, default="")
+        texts = (hypothesis.text for hypothesis in each.hypotheses)
+        return min(texts, key=lambda text: outcome(each, text).slot_errors, default="")
 
     frozen = scored([each.hypotheses[0].text if each.hypotheses else "" for each in said])
     rows = [_row(FROZEN, frozen, frozen, said)]

@@ -13,7 +13,7 @@ from server.simulation.meetings.cache import Cached
 from server.simulation.meetings.extensions import ALL
 from server.simulation.meetings.rows import BASELINE, EXACT, Row
 from server.simulation.meetings.scores import Listener
-from server.statistics import paired_bootstrap
+from server.statistics import in_percent, paired_bootstrap
 
 __all__ = ["TITLES", "bar_chart", "judged", "remarks", "summary", "tables"]
 
@@ -152,5 +152,5 @@ def _cell(row: Mapping[str, Any], reference: str) -> str:
     difference = row["against"].get(reference)
     if difference is None:
         return ""
-    relative = difference["relative"]
-    return f"{100 * relative['mean']:+.1f} % ({100 * relative['low']:+.1f} to {100 * relative['high']:+.1f})"
+    mean, low, high = in_percent(difference["relative"])
+    return f"{mean} % ({low} to {high})"

@@ -12,7 +12,7 @@ from server.plots import Bar, bars, standalone
 from server.simulation.pretraining.experiment import Outcome
 from server.simulation.pretraining.rows import Row
 from server.simulation.pretraining.settings import Sizes
-from server.statistics import paired_bootstrap
+from server.statistics import in_percent, paired_bootstrap
 
 __all__ = ["bar_chart", "judged", "remarks", "summary", "tables"]
 
@@ -180,4 +180,5 @@ def _difference(first: Sequence[Outcome], second: Sequence[Outcome]) -> dict[str
 def _interval(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "-"
-    return f"{100 * found['mean']:+.1f} % ({100 * found['low']:+.1f} to {100 * found['high']:+.1f})"
+    mean, low, high = in_percent(found)
+    return f"{mean} % ({low} to {high})"
