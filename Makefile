@@ -5,6 +5,7 @@ DEMO_VENV ?= .venv-demo
 TORCH ?= 2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 JOBS ?= 2
+MINUTES ?= 2
 SEED ?= 1
 
 SHELL := /bin/sh
@@ -15,11 +16,11 @@ KENLM_ABSENT := no C++ compiler for kenlm here: everything runs, without the n-g
 # One thread a process: two busy threads slow each other down on small graphs.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help demo test coverage test-slow lint format types native peers wheels clean
+.PHONY: help demo test coverage test-slow hostile-fleet lint format types native peers wheels clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[36m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[36m%-13s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(DEMO_VENV)/.ready ## Devices learn against a live server: prints a table and the path of report.html (no torch; SEED=n)
 	@echo "==> simulating devices against a live server (seed $(SEED); a few minutes on 2 cores)"
@@ -39,6 +40,10 @@ coverage: $(VENV)/.ready ## The same with branch coverage, which takes half as l
 test-slow: $(VENV)/.ready ## The tests that take longer: wheels in empty environments, end to end
 	@echo "==> slow tests"
 	@$(VENV)/bin/python -m pytest -m "slow and not gpu" $(ARGS)
+
+hostile-fleet: $(VENV)/.ready ## Hostile devices beside fifty honest ones, with kills and a restore (MINUTES=20 for all of it)
+	@echo "==> hostile devices for $(MINUTES) minutes"
+	@$(VENV)/bin/python -m tests.hostile_fleet --minutes $(MINUTES) --json
 
 lint: $(VENV)/.ready ## ruff: rules and format
 	@$(VENV)/bin/ruff check .

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from device_sdk.learned import Learned
     from device_sdk.learning import GuardSettings, LearningReport, LearningSettings, Transcribed
     from device_sdk.policy import CarefulPolicy, Conditions
+    from device_sdk.privacy.bounds import OfferBounds
     from device_sdk.profiles import Profiles
     from device_sdk.session import DeviceSession
     from device_sdk.settings import DeviceSettings
@@ -89,6 +90,7 @@ __all__ = [
     "LearningReport",
     "LearningSettings",
     "MissingExtraError",
+    "OfferBounds",
     "Partial",
     "Postponed",
     "PrivacyError",
@@ -141,6 +143,7 @@ _HOMES = {
     "learning": ("GuardSettings", "LearningReport", "LearningSettings", "Transcribed"),
     "consent": ("Consent",),
     "policy": ("CarefulPolicy", "Conditions"),
+    "privacy.bounds": ("OfferBounds",),
     "profiles": ("Profiles",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

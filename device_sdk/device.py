@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -17,7 +18,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.consent import Consent, Stream
 from device_sdk.decoding import Endpointing, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.hotwords import hotwords_of
-from device_sdk.errors import CheckInError, LearningError, Postponed, StateError
+from device_sdk.errors import CheckInError, IdiolectError, LearningError, Postponed, StateError
 from device_sdk.features import channel as channels
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence
 from device_sdk.feedback.signals import CostFunction, Repeated, Signal, check_signal, combined
@@ -32,6 +33,7 @@ from device_sdk.learning.memory import Example, Recent, Remembered
 from device_sdk.learning.memory_budget import step_bytes
 from device_sdk.learning.rehearsal import Transcribed, is_due, rotation
 from device_sdk.learning.serving import served
+from device_sdk.permit import Permit
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.confirmed import confirmed_texts
 from device_sdk.personalization.given import given_words, regiven
@@ -79,7 +81,9 @@ class Device:
         self._policy, self._conditions = policy, conditions
         self._rehearsal = tuple(rehearsal)
         self._guard = store.guard  # short: state and what memory mirrors of it, under one lock
-        self._working = Turns()  # long: one learn, check-in or forget at a time
+        self._working = Turns()  # long, and never over a network: one learn, forget or change by a check-in at a time
+        self._visiting = threading.Lock()  # over a network: one check-in at a time, for which nothing else waits
+        self._permit: Permit | None = None  # of the check-in under way; under the guard
         self._generator = np.random.default_rng()
         self._turns = rotation(len(self._rehearsal), self._generator)
         self._recent = Recent(settings.memory_utterances, settings.memory_seconds)
@@ -256,10 +260,14 @@ class Device:
     def check_in(self, url: str | Client, token: str | None = None, *, when_due: bool = False) -> CheckInReport:
         """Sends what waits and what is due, and fetches what is newer.
 
-        token: shown once, to enrol. when_due: only if the server wants this device by now; an app that calls this on a
-        timer of its own sets it, and the fleet keeps the pace that its server stands. CheckInError: the server cannot
-        be reached or refuses; everything is kept and the next check-in goes on where this one ended. Postponed, a kind
-        of it: the policy says that it is no good time, or the server wants the device later.
+        token: shown once, to enrol; kept, encrypted, to enrol again where the server was lost. when_due: only if the
+        server wants this device by now; an app that calls this on a timer of its own sets it, and the fleet keeps the
+        pace that its server stands.
+
+        Nothing else that the app calls waits for it, but another check-in; :meth:`forget` and :meth:`close` end it.
+        CheckInError: that, or the server cannot be reached, refuses, or is too slow
+        (``DeviceSettings.check_in_seconds``); everything is kept and the next check-in goes on where this one ended.
+        Postponed, a kind of it: the policy says that it is no good time, or the server wants the device later.
         """
         from device_sdk.checkin import window
         from device_sdk.checkin.client import Client
@@ -270,19 +278,51 @@ class Device:
         why = self._policy("check in", self._conditions())
         if why is not None:
             raise Postponed(f"check-in: not now: {why}; everything is kept for the next one")
-        client = url if isinstance(url, Client) else Client(url)
+        self._working.check()
+        client = url if isinstance(url, Client) else Client(url, plain_http=self.settings.plain_http)
         try:
-            with self._working:
+            with self._visiting, self._permitted() as permit:
                 try:
-                    report = visit(client, token, self._knowledge, self._recent, self.settings, self._trusted_root)
+                    report = visit(
+                        client,
+                        token,
+                        self._knowledge,
+                        self._recent,
+                        self.settings,
+                        self._trusted_root,
+                        turn=self._working,
+                    )
+                    permit.check()
+                    window.answered(self._store, client.url, report.due_in_seconds, time.time())
                 except CheckInError:
+                    permit.check()
                     window.unanswered(self._store, client.url, time.time())
                     raise
-                window.answered(self._store, client.url, report.due_in_seconds, time.time())
+                except IdiolectError:
+                    permit.check()  # whatever else goes wrong after the state was taken away comes of that
+                    raise
                 return report
         finally:
             if client is not url:
                 client.close()
+
+    @contextmanager
+    def _permitted(self) -> Iterator[Permit]:
+        permit = Permit(self.settings.check_in_seconds)
+        with self._guard:
+            self._permit = permit
+        try:
+            with permit.held():
+                yield permit
+        finally:
+            with self._guard:
+                self._permit = None
+
+    def _end_check_in(self, why: str) -> None:
+        """A check-in under way writes nothing from here on, and returns as soon as it notices."""
+        with self._guard:
+            if self._permit is not None:
+                self._permit.end(why)
 
     def due_in_seconds(self, url: str | Client) -> float:
         """When the server at ``url`` wants this device, by its last answer or after as many failures; 0 is now."""
@@ -350,19 +390,39 @@ class Device:
                 channel_seconds=knowledge.channel.seconds,
             )
 
+    def spent(self) -> dict[str, float]:
+        """What the reports of each stream have cost this user so far, as epsilon at ``DeviceSettings.bounds.delta``,
+        over the device's life: "marginals", "deltas" and "words"."""
+        from device_sdk.checkin import budget
+        from device_sdk.privacy.spending import epsilon_of
+
+        bounds = self.settings.bounds
+        return {stream: epsilon_of(each, bounds.delta) for stream, each in budget.read(self._store).items()}
+
     def forget(self) -> None:
         """Erases everything the device learned, in memory and on the disk: counts, local weights, published models and
-        marginals, reports not yet sent, and its identity at the server. It is then as if new."""
+        marginals, reports not yet sent, and its identity at the server. It is then as if new, but for three sums: what
+        reports have cost of the user's privacy (:meth:`spent`), since whoever has them still has them. A check-in under
+        way is ended, not waited for."""
+        from device_sdk.checkin import budget
+
+        self._working.check()
+        self._end_check_in("the device was told to forget")
         with self._working, self._guard:
+            self._end_check_in("the device was told to forget")  # one that began meanwhile
             self._recent.clear()
             self._judge = None
             try:
-                self._store.erase()
+                self._store.erase(keep=budget.kept(self._store))
             finally:  # erased or not, memory holds what the disk holds, and cannot write back what is gone
                 self._knowledge.load()
 
     def close(self) -> None:
+        """Gives the state folder back. A check-in under way is ended, not waited for."""
+        self._working.check()
+        self._end_check_in("the device was closed")
         with self._working, self._guard:
+            self._end_check_in("the device was closed")
             self._recent.clear()
             self._store.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,6 +68,7 @@ class Knowledge:
         self.keep_ngrams = keep_ngrams
         self._guard = store.guard
         self._attempt = attempt
+        self._digests: dict[str, str | None] = {}
         self.load()
 
     def load(self) -> None:
@@ -94,6 +96,7 @@ class Knowledge:
         cache = replace(cache, ngrams=self._stored_ngrams(bundle))
         version, marginals = _read_marginals(store, bundle)
         self.base, self.student, self.cache = base, student, cache
+        self._digests.clear()
         self.marginals_version, self.marginals = version, marginals
         self.watch = guard_from_bytes(store.get("settings", "guard"))
         self.consent = consent_from_bytes(store.get("settings", "consent"))
@@ -134,6 +137,36 @@ class Knowledge:
             if channel.seconds >= channels.LEAST_SECONDS:
                 self.store.put("counts", "channel", channels.to_bytes(channel))
             self.channel = channel
+
+    def differs_in_marginals(self, version: int | str, digest: str | None) -> bool:
+        """Whether these are not the marginals that are here. digest: SHA-256 of their values as little-endian float64;
+        None where that is not known. A device that has none has the bundle's background, which is version 0."""
+        if str(version) != str(self.marginals_version):
+            return True
+        if digest is None or self.marginals is None:
+            return False
+        return sha256(self.marginals.astype("<f8").tobytes()).hexdigest() != digest
+
+    def differs_in_model(self, version: str, digest: str) -> bool:
+        """Whether this is not the model that is here. digest: of its file; the bundle's own weights have no such file,
+        so they go by their version."""
+        if version != self.base.version:
+            return True
+        found = self._digest("model", records.read_published)
+        return found is not None and found != digest
+
+    def differs_in_teacher(self, version: str, digest: str) -> bool:
+        """Whether this is not the server's teacher that is here."""
+        if version != self.student.teacher_version:
+            return True
+        return self._digest("teacher", records.read_published_teacher) != digest
+
+    def _digest(self, name: str, read: Callable[[Store], records.Published | None]) -> str | None:
+        """Of a published file, read once; None where there is none."""
+        if name not in self._digests:
+            held = read(self.store)
+            self._digests[name] = None if held is None else sha256(held.content).hexdigest()
+        return self._digests[name]
 
     def keep_marginals(self, version: int, words_digest: str, values: NDArray[np.float64]) -> None:
         """Makes this the published distribution. values: [n] float64."""
@@ -185,6 +218,7 @@ class Knowledge:
             if published is None and (student.steps or student.start is not None):
                 self.commit(student)
             self.student = student
+            self._digests.pop("teacher", None)
 
     def adopt(self, published: records.Published, keep: float) -> None:
         """A new base; the share ``keep`` of what was learned here stays. BundleError: unfit, and the old one stays."""
@@ -209,6 +243,7 @@ class Knowledge:
                 watch = replace(self.watch, served=1.0, drift=1.0)
                 self.store.put("settings", "guard", guard_to_bytes(watch))
             self.base, self.student, self.watch = base, student, watch
+            self._digests.pop("model", None)
 
     def agree(self, *streams: Stream) -> None:
         """The user agrees to these streams. What is sent starts here: neither words counted nor weights learned before.

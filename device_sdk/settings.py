@@ -11,6 +11,7 @@ from device_sdk.features.channel import ChannelSettings
 from device_sdk.feedback.repetition import RepetitionSettings
 from device_sdk.learning.guard import GuardSettings
 from device_sdk.learning.settings import LearningSettings
+from device_sdk.privacy.bounds import OfferBounds
 from device_sdk.runtimes.engine import Engine, Runtime, check_runtime
 from device_sdk.runtimes.onnxruntime import Precision, check_precision
 
@@ -24,13 +25,18 @@ class DeviceSettings:
     use_marginals: adapt recognition to the user's own words and the published ones. keep_ngrams: the user's n-grams,
     where the bundle adapts to them, may be kept on the disk too, encrypted; else they are in memory only. learn: keep
     features in memory and take local steps. share_marginals, share_deltas, share_words: what check-ins may send.
-    max_new_words: words outside the public list that a round may have, whatever it asks for. guard: how learning that
-    does harm is found out and taken back. repetition: when an utterance says the one before it again.
-    channel: where the device learns, take away what the microphone, the room and the line add to all speech, this soon;
-    for devices that sound unlike the training's, see :mod:`device_sdk.features.channel`. None leaves it there.
-    memory_utterances, memory_seconds: bound of what is kept in memory for late feedback and learning. threads: of each
-    onnxruntime session. precision: of the recogniser's products, float32, the quicker int8, or auto; what is learned is
-    always float32.
+    max_new_words: words outside the public list that a round may have, whatever it asks for. bounds: what a server's
+    offers may ask at most, and all of them together; what goes beyond is left out. plain_http: servers on other
+    machines may be spoken to without TLS, where anybody on the way reads along: for closed networks.
+    guard: how learning that does harm is found out and taken back. repetition: when an utterance says the one before it
+    again. channel: where the device learns, take away what the microphone, the room and the line add to all speech,
+    this soon; for devices that sound unlike the training's, see :mod:`device_sdk.features.channel`. None leaves it
+    there.
+    memory_utterances, memory_seconds: bound of what is kept in memory for late feedback and learning.
+    check_in_seconds: how long a check-in may take in all, however slow the server is; a download that is not done by
+    then is gone on with by the next one.
+    threads: of each onnxruntime session. precision: of the recogniser's products, float32, the quicker int8, or auto;
+    what is learned is always float32.
     runtime: runs the networks; ``executorch`` needs the extra of that name and programs, the folder that ``idiolect
     export executorch BUNDLE DIR --training`` wrote (None: the folder ``executorch`` in the bundle's).
     """
@@ -42,6 +48,8 @@ class DeviceSettings:
     share_deltas: bool = True
     share_words: bool = True
     max_new_words: int = 5
+    bounds: OfferBounds = field(default_factory=OfferBounds)
+    plain_http: bool = False
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
     learning: LearningSettings = field(default_factory=LearningSettings)
     guard: GuardSettings = field(default_factory=GuardSettings)
@@ -49,6 +57,7 @@ class DeviceSettings:
     channel: ChannelSettings | None = None
     memory_utterances: int = 64
     memory_seconds: float = 3600.0
+    check_in_seconds: float = 600.0
     threads: int = 1
     precision: Precision = "float32"
     runtime: Runtime = "onnxruntime"
@@ -63,6 +72,10 @@ class DeviceSettings:
             raise ConfigurationError(
                 f"device.memory_utterances, memory_seconds, threads: found {self.memory_utterances}, "
                 f"{self.memory_seconds}, {self.threads}; expected positive numbers"
+            )
+        if not 0 < self.check_in_seconds <= 86_400.0:
+            raise ConfigurationError(
+                f"device.check_in_seconds: found {self.check_in_seconds}, expected more than 0, a day at most"
             )
         if self.max_new_words < 1:
             raise ConfigurationError(f"device.max_new_words: found {self.max_new_words}, expected 1 or more")

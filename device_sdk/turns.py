@@ -1,4 +1,4 @@
-"""Long work on a device takes turns: one learn, check-in, agreement or erasure at a time."""
+"""Long work on a device takes turns: one learn, agreement, erasure or change by a check-in at a time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ class Turns:
         self._lock = threading.Lock()
         self._owner: int | None = None
 
-    def __enter__(self) -> None:
+    def check(self) -> None:
         """LearningError: this thread has the turn already."""
         if self._owner == threading.get_ident():  # nobody else can make this true or false
             raise LearningError(
                 "device: found learn, check_in, agree, forget or close called by what learning itself asks (stop, "
                 "policy, conditions or cost_function), expected it once learn has returned: stop learning, then call it"
             )
+
+    def __enter__(self) -> None:
+        """LearningError: this thread has the turn already."""
+        self.check()
         self._lock.acquire()
         self._owner = threading.get_ident()
 

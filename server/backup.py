@@ -1,8 +1,10 @@
-"""A whole server in one file: every table as JSON lines, and the blobs that they name, in a tar archive.
+"""A server in one file: its tables as JSON lines, and the weights that they name, in a tar archive, and a last line
+with the digest of everything before it.
 
-The archive is of no database in particular: what was saved from SQLite can be restored into PostgreSQL and back. A
-restore forgets what was charged to the privacy ledger after the backup was taken; whoever restores an old one on a
-server that has gone on understates epsilon by that much.
+The archive is of no database in particular: what was saved from SQLite can be restored into PostgreSQL and back. What
+devices sent to rounds under way, and keys, are not in it: whoever brings it back cannot know what the server released
+meanwhile, so those rounds end with the restore, and what may have been charged since is charged
+(:mod:`server.rounds.fence`).
 """
 
 from __future__ import annotations
@@ -13,23 +15,49 @@ import json
 import os
 import tarfile
 import tempfile
+import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sqlalchemy import JSON, Connection, MetaData, Table, func, insert, inspect, select, text
 
 from device_sdk.errors import StateError
-from server.registry.models import blob_name
-from server.storage.blobs import NAME, BlobStore
+from server.privacy.ledger import differences
+from server.registry.models import blob_name, find_model, load
+from server.registry.publications import current_version
+from server.registry.retention import lacking
+from server.rounds.fence import Fence, raise_fence
+from server.storage.blobs import NAME, BlobStore, FolderBlobs
 from server.storage.database import Database
 
-__all__ = ["Backup", "restore", "save"]
+__all__ = ["Backup", "restore", "save", "verify"]
 
-FORMAT = 1
+FORMAT = 2
+OLDEST = 1
+"""Archives of this format hold raw contributions, which are left there, and no digests of tables."""
 MANIFEST = "manifest.json"
+SEAL = b"idiolect-backup sha256 %s\n"
+"""The last line."""
+SENT: Mapping[str, Mapping[str, Any]] = {
+    "reports": {
+        "counts": None,
+        "blob": None,
+        "size": 0,
+        "utterances": 0,
+        "accepted_at": 0.0,
+        "staleness": 0,
+        "loss": None,
+        "word_error": None,
+    },
+    "release_keys": {"key": None},
+    "rounds": {"sampling_key": None},
+    "aggregation_groups": {"total": None},
+    "aggregation_messages": {"body": None, "size": 0, "received_at": 0.0},
+}
+"""What devices sent to rounds under way, and secrets of those: what stands for it in an archive."""
 ROWS = 1000
 Watch = Callable[[str, int, int], None]
 """(what is being done, done, all)."""
@@ -38,32 +66,46 @@ Watch = Callable[[str, int, int], None]
 @dataclass(frozen=True, slots=True)
 class Backup:
     """What an archive holds. revision: of the schema; rows: of every table; blobs: how many; missing: names of model
-    blobs that were not there any more (their retention had ended)."""
+    blobs that retention had removed. saved_at: seconds since the epoch. fence: what bringing it back has changed."""
 
     revision: str
     rows: dict[str, int]
     blobs: int
     missing: tuple[str, ...] = ()
+    saved_at: float = 0.0
+    fence: Fence | None = field(default=None, compare=False)
 
 
-def save(database: Database, blobs: BlobStore, path: Path, watch: Watch = lambda what, done, total: None) -> Backup:
-    """Write everything to ``path``, whole or not at all. The server may go on meanwhile: the archive is of one moment.
+def save(
+    database: Database,
+    blobs: BlobStore,
+    path: Path,
+    watch: Watch = lambda what, done, total: None,
+    clock: Callable[[], float] = time.time,
+) -> Backup:
+    """Write everything to ``path``, whole or not at all, and read it again. The server may go on meanwhile: the archive
+    is of one moment.
 
-    Raises StateError where a raw delta is missing or ``path`` cannot be written.
+    Raises StateError where the database holds no server's state, weights are missing or damaged, or ``path`` cannot be
+    written.
     """
     partial = path.with_name(f".{path.name}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="backup-", dir=path.parent) as name, database.read() as connection:
-        with database.write():
-            # Nobody commits now. The snapshot is taken by the first statement; raw deltas are deleted as soon as a
-            # round has used them, so they are held by a second name until they are in the archive.
-            tables = _tables(connection)
-            held = _hold(connection, tables["reports"], blobs, Path(name))
+        saved_at = clock()
+        tables = _tables(connection)  # the snapshot is taken by the first statement
+        missing = _check_whole(connection, blobs)
         try:
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
             with tarfile.open(partial, "w") as archive:
-                found = _write(connection, tables, blobs, held, Path(name), archive, watch)
+                found = _write(connection, tables, blobs, missing, Path(name), archive, watch, saved_at)
             with partial.open("rb+") as file:
+                seal = SEAL % hashlib.file_digest(file, "sha256").hexdigest().encode()
+                file.seek(0, os.SEEK_END)
+                file.write(seal)
+                file.flush()
                 os.fsync(file.fileno())
+            check(partial)
             partial.replace(path)
         except OSError as error:
             raise StateError(f"{path}: cannot be written ({error.strerror})") from error
@@ -72,22 +114,89 @@ def save(database: Database, blobs: BlobStore, path: Path, watch: Watch = lambda
     return found
 
 
-def restore(path: Path, database: Database, blobs: BlobStore, watch: Watch = lambda what, done, total: None) -> Backup:
-    """Bring an archive back into a database and a blob store that hold nothing.
+def check(path: Path) -> None:
+    """Raises StateError unless an archive is, to the bit, what was written."""
+    try:
+        with tarfile.open(path, "r:") as archive:
+            manifest = _manifest(archive, path)
+            members = {member.name: member for member in archive.getmembers() if member.isfile()}
+            if manifest["format"] == OLDEST:
+                return  # its blobs are looked at when they are brought back
+            for name in sorted(set(members) - {MANIFEST} - set(manifest["sha256"])):
+                raise StateError(f"{path}: {name}: is no part of it; the backup is damaged")
+            for name, expected in manifest["sha256"].items():
+                file = archive.extractfile(members[name]) if name in members else None
+                if file is None:
+                    raise StateError(f"{path}: {name} is missing; the backup is damaged")
+                digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+                if digest != expected:
+                    raise StateError(f"{path}: {name}: its content has SHA-256 {digest}; the backup is damaged")
+        _check_seal(path)
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+        raise StateError(f"{path}: cannot be read as a backup ({error})") from error
+
+
+def _check_seal(path: Path) -> None:
+    length = len(SEAL % (b"0" * 64))
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        left = path.stat().st_size - length
+        while left > 0 and (chunk := file.read(min(left, 1 << 20))):
+            digest.update(chunk)
+            left -= len(chunk)
+        if file.read() != SEAL % digest.hexdigest().encode():
+            raise StateError(f"{path}: is not what was written, or was cut off; the backup is damaged")
+
+
+def verify(path: Path, watch: Watch = lambda what, done, total: None) -> Backup:
+    """Bring an archive back into a scratch place, and look at what a server would need. Raises StateError."""
+    with tempfile.TemporaryDirectory(prefix="idiolect-verify-") as name:
+        database, blobs = Database(f"sqlite:///{name}/server.db"), FolderBlobs(Path(name) / "blobs")
+        try:
+            found = restore(path, database, blobs, watch)
+            with database.read() as connection:
+                lost = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
+                if lost:
+                    raise StateError(f"{path}: {lost[0][0]}: {len(lost)} rows point to rows that are not in it")
+                _check_whole(connection, blobs)
+                if wrong := differences(connection):
+                    raise StateError(f"{path}: the ledger's totals are not those of its lines: {wrong[0]}")
+                load(blobs, find_model(connection, current_version(connection, "model")).sha256)
+            if not database.is_current():
+                raise StateError(f"{path}: its schema cannot be brought up to date")
+        finally:
+            database.close()
+    return found
+
+
+def restore(
+    path: Path,
+    database: Database,
+    blobs: BlobStore,
+    watch: Watch = lambda what, done, total: None,
+    *,
+    rounds_since: int | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Backup:
+    """Bring an archive back into a database and a blob store that hold nothing, behind a fence
+    (:func:`server.rounds.fence.raise_fence`). rounds_since: how many rounds the server may have closed after the
+    backup; None assumes it.
 
     The rows come in one transaction, after the blobs that they name: a restore that is cut off leaves an empty database
     behind and can be repeated. Raises StateError where the archive is damaged or the database is not empty.
     """
     from alembic import command
 
+    check(path)
     try:
-        with tarfile.open(path, "r") as archive, database.write() as connection:
+        with tarfile.open(path, "r:") as archive, database.write() as connection:
             manifest = _manifest(archive, path)
+            database.check_known(connection, [manifest["revision"]], str(path))
             _check_empty(connection, path)
             members = {member.name: member for member in archive.getmembers() if member.isfile()}
-            names = [name for name in members if name.startswith("blobs/")]
+            names = [name for name in members if name.startswith("blobs/models/")]
             for number, name in enumerate(names):
-                _restore_blob(archive, members[name], manifest["raw_sha256"], blobs, path)
+                _restore_blob(archive, members[name], blobs, path)
                 watch("blobs", number + 1, len(names))
             config = database.alembic_config(connection)
             command.downgrade(config, "base")
@@ -99,12 +208,13 @@ def restore(path: Path, database: Database, blobs: BlobStore, watch: Watch = lam
                 rows = _read(archive, members, name, path)
                 if len(rows) != manifest["rows"][name]:
                     raise StateError(f"{path}: {name}: found {len(rows)} rows, expected {manifest['rows'][name]}")
-                _insert(connection, tables[name], rows)
+                _insert(connection, tables[name], [_without_sent(name, row) for row in rows])
                 watch("tables", number + 1, len(manifest["order"]))
             command.upgrade(config, "head")
+            fence = raise_fence(connection, manifest.get("saved_at"), clock(), rounds_since)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise StateError(f"{path}: cannot be read as a backup ({error})") from error
-    return Backup(manifest["revision"], dict(manifest["rows"]), len(names), tuple(manifest["missing"]))
+    return replace(_told(manifest, len(names)), fence=fence)
 
 
 def _tables(connection: Connection) -> dict[str, Table]:
@@ -118,49 +228,54 @@ def _tables(connection: Connection) -> dict[str, Table]:
     return {table.name: table for table in found.sorted_tables}
 
 
-def _hold(connection: Connection, reports: Table, blobs: BlobStore, folder: Path) -> dict[str, Path]:
-    """Blob -> a second name of its file, for the raw deltas that rounds still need."""
-    held = {}
-    wanted = connection.execute(select(reports.c.blob).where(reports.c.blob.is_not(None))).scalars()
-    for number, name in enumerate(wanted):
-        held[name] = folder / str(number)
-        blobs.hold(name, held[name])
-    return held
+def _check_whole(connection: Connection, blobs: BlobStore) -> tuple[str, ...]:
+    """Names of the blobs that retention has removed. Raises StateError where others are missing too, or nothing was
+    ever published."""
+    current_version(connection, "model")
+    removed, lost = lacking(connection, blobs)
+    if lost:
+        raise StateError(
+            f"{blob_name(lost[0])}: is not among the blobs, and was not removed by retention ({len(lost)} such); name "
+            "the blobs that the server uses, or publish what is there"
+        )
+    return tuple(blob_name(digest) for digest in removed)
 
 
 def _write(
     connection: Connection,
     tables: dict[str, Table],
     blobs: BlobStore,
-    held: dict[str, Path],
+    missing: tuple[str, ...],
     folder: Path,
     archive: tarfile.TarFile,
     watch: Watch,
+    saved_at: float,
 ) -> Backup:
-    rows = {}
+    rows, digests = {}, {}
     for number, (name, table) in enumerate(tables.items()):
         with tempfile.TemporaryFile() as file:
             rows[name] = 0
             for row in connection.execution_options(yield_per=ROWS).execute(select(table)).mappings():
-                file.write(json.dumps({key: _plain(value) for key, value in row.items()}).encode() + b"\n")
+                plain = {key: _plain(value) for key, value in _without_sent(name, dict(row)).items()}
+                file.write(json.dumps(plain).encode() + b"\n")
                 rows[name] += 1
             member = tarfile.TarInfo(f"tables/{name}.jsonl")
             member.size = file.tell()
             file.seek(0)
+            digests[member.name] = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(0)
             archive.addfile(member, file)
         watch("tables", number + 1, len(tables))
     models = tables["models"]
-    digests = connection.execute(select(models.c.sha256, models.c.optimizer_sha256))
-    wanted = sorted({blob_name(digest) for pair in digests for digest in pair if digest is not None})
-    missing = tuple(name for name in wanted if not blobs.has(name))
-    names = [*held, *(name for name in wanted if name not in missing)]
+    pairs = connection.execute(select(models.c.sha256, models.c.optimizer_sha256))
+    wanted = sorted({blob_name(digest) for pair in pairs for digest in pair if digest is not None})
+    names = [name for name in wanted if name not in missing]
     for number, name in enumerate(names):
-        place = held.get(name)
-        if place is None:
-            place = folder / "model"
-            place.unlink(missing_ok=True)
-            blobs.hold(name, place)
+        place = folder / "model"
+        place.unlink(missing_ok=True)
+        blobs.hold(name, place)  # by a second name, should retention remove it meanwhile; StateError: damaged
         archive.add(place, f"blobs/{name}", recursive=False)
+        digests[f"blobs/{name}"] = PurePosixPath(name).stem
         watch("blobs", number + 1, len(names))
     revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
     manifest = {
@@ -169,20 +284,30 @@ def _write(
         "order": list(tables),
         "rows": rows,
         "missing": list(missing),
-        "raw_sha256": {name: _digest(place) for name, place in held.items()},
+        "sha256": digests,
+        "saved_at": saved_at,
     }
     content = json.dumps(manifest).encode()
     member = tarfile.TarInfo(MANIFEST)
     member.size = len(content)
     archive.addfile(member, io.BytesIO(content))
-    return Backup(revision, rows, len(names), missing)
+    return _told(manifest, len(names))
+
+
+def _told(manifest: dict[str, Any], blobs: int) -> Backup:
+    rows, missing = dict(manifest["rows"]), tuple(manifest["missing"])
+    return Backup(manifest["revision"], rows, blobs, missing, manifest.get("saved_at", 0.0))
+
+
+def _without_sent(table: str, row: dict[str, Any]) -> dict[str, Any]:
+    return row | {name: value for name, value in SENT.get(table, {}).items() if name in row}
 
 
 def _manifest(archive: tarfile.TarFile, path: Path) -> dict[str, Any]:
     try:
         file = archive.extractfile(MANIFEST)
         manifest: dict[str, Any] = json.loads(file.read() if file is not None else b"")
-        if manifest["format"] != FORMAT:
+        if not OLDEST <= manifest["format"] <= FORMAT:
             raise StateError(f"{path}: found format {manifest['format']}, expected {FORMAT}; update the server")
         if not manifest["order"] or set(manifest["order"]) != set(manifest["rows"]):
             raise ValueError("its tables do not agree")
@@ -203,16 +328,14 @@ def _check_empty(connection: Connection, path: Path) -> None:
             )
 
 
-def _restore_blob(
-    archive: tarfile.TarFile, member: tarfile.TarInfo, raw: dict[str, str], blobs: BlobStore, path: Path
-) -> None:
+def _restore_blob(archive: tarfile.TarFile, member: tarfile.TarInfo, blobs: BlobStore, path: Path) -> None:
     name = member.name.removeprefix("blobs/")
     if not NAME.match(name):
         raise StateError(f"{path}: {member.name}: is no name of a blob")
     file = archive.extractfile(member)
     content = file.read() if file is not None else b""
     digest = hashlib.sha256(content).hexdigest()
-    if digest != raw.get(name, PurePosixPath(name).stem):  # a model is named by its digest
+    if digest != PurePosixPath(name).stem:
         raise StateError(f"{path}: {member.name}: its content has SHA-256 {digest}; the backup is damaged")
     blobs.put(name, content)
 
@@ -267,8 +390,3 @@ def _plain(value: Any) -> Any:
 
 def _value(value: dict[str, Any]) -> Any:
     return b64decode(value["base64"]) if "base64" in value else value["json"]
-
-
-def _digest(place: Path) -> str:
-    with place.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -156,9 +156,9 @@ class OperatorClient:
         return self._read(messages.EnrolmentTokens, "enrolment-tokens").enrolment_tokens
 
     def add_enrolment_token(
-        self, name: str, *, uses: int | None = None, seconds: float | None = None
+        self, name: str, *, uses: int | None = 1000, seconds: float | None = None
     ) -> messages.EnrolmentTokenMade:
-        """The token is told this once. uses: how many devices it lets in; seconds: how long."""
+        """The token is told this once. uses: how many devices it lets in, None for any number; seconds: how long."""
         wanted = _asked(messages.EnrolmentTokenRequest, name=name, uses=uses, seconds=seconds)
         return self._do(messages.EnrolmentTokenMade, "enrolment-tokens", json=wanted)
 

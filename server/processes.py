@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from types import FrameType
 from device_sdk.errors import ConfigurationError, StateError
 from server.logs import fields
 
-__all__ = ["end_with_parent", "own_command", "watch"]
+__all__ = ["end_with_parent", "own_command", "shared_key", "watch"]
 
 log = logging.getLogger("idiolect.server")
 
@@ -35,6 +36,8 @@ LOOK_SECONDS = 0.1
 SHORT_LIVED = 10.0
 """A process that lived for fewer seconds is started again only after a pause, which grows to ``LONGEST_PAUSE``."""
 LONGEST_PAUSE = 30.0
+SHARED_KEY = "IDIOLECT_SHARED_KEY"
+"""In the environment of a server's processes: what :func:`shared_key` tells."""
 
 
 @dataclass(slots=True)
@@ -47,6 +50,11 @@ class _Member:
     started: float = 0.0
     pause: float = 0.0
     due: float = field(default=0.0)
+
+
+def shared_key() -> str:
+    """256 random bits that the processes of one server share until it ends, and nobody else knows."""
+    return os.environ.get(SHARED_KEY) or secrets.token_hex(32)
 
 
 def own_command() -> list[str]:
@@ -72,7 +80,7 @@ def watch(command: Sequence[str], count: int, listener: socket.socket, told: Cal
     with tempfile.TemporaryDirectory(prefix="idiolect-processes-") as folder:
         members = [_Member(number, Path(folder) / f"{number}.json") for number in range(count)]
         # Counters of all processes are added up from files there, those of processes that died too.
-        environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": folder}
+        environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": folder, SHARED_KEY: shared_key()}
         try:
             for member in members:
                 _start(member, command, listener, environment)

@@ -19,7 +19,7 @@ from server.metrics import Metrics
 from server.problems import Refusal
 from server.routes.bodies import problem
 
-__all__ = ["Limited", "Watched", "check_device_rate", "too_many"]
+__all__ = ["Limited", "Watched", "check_device_rate", "check_enrolment_rate", "too_many"]
 
 log = logging.getLogger("idiolect.server")
 requests = logging.getLogger("idiolect.requests")
@@ -95,13 +95,22 @@ def too_many(who: str, seconds: float) -> Refusal:
     return Refusal(429, "too_many_requests", f"{who} asks too often; ask again in {whole} s", retry_after=whole)
 
 
-def check_device_rate(scope: Any, device_id: str, buckets: Buckets, metrics: Metrics) -> None:
-    """A device that signs is counted for itself, wherever it asks from. Raises Refusal: 429 ``too_many_requests``."""
+def check_device_rate(scope: Any, device_id: str, buckets: Buckets, metrics: Metrics, *, proved: bool = True) -> None:
+    """A device that signs is counted for itself, wherever it asks from. proved: it is known that it is this device;
+    otherwise nothing is taken of what it may ask. Raises Refusal: 429 ``too_many_requests``."""
     if key_of((scope.get("client") or ("",))[0]) is None:
         return
-    if seconds := buckets.wait(device_id):
+    if seconds := buckets.wait(device_id) if proved else buckets.look(device_id):
         metrics.limited.labels("device").inc()
         raise too_many("this device", seconds)
+
+
+def check_enrolment_rate(scope: Any, buckets: Buckets, metrics: Metrics) -> None:
+    """Raises Refusal (429 ``too_many_requests``) where an address enrols devices too often, with whatever token."""
+    key = key_of((scope.get("client") or ("",))[0])
+    if key is not None and (seconds := buckets.wait(key)):
+        metrics.limited.labels("enrolment").inc()
+        raise too_many("this address", seconds)
 
 
 def _method(scope: Scope) -> str:

@@ -6,6 +6,8 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,32 +18,38 @@ from server.aggregation.processes import Processes
 from server.buckets import Buckets
 from server.canaries import conduct
 from server.devices.enrolment import count_devices
+from server.memory import BodyMemory
 from server.metrics import Metrics
 from server.operators.actions import record
 from server.operators.roles import BOOTSTRAP
 from server.privacy import ledger
 from server.privacy.charges import charge_for
-from server.privacy.composition import Spent, compose
+from server.privacy.composition import Spent, compose, unhurried
 from server.problems import Refusal
+from server.processes import shared_key
 from server.readiness import Readiness, Ready
 from server.registry.differences import Differences
 from server.registry.initial import InitialModel, register_initial
 from server.registry.models import find_model, load, trainable
 from server.registry.publications import current_version
-from server.registry.retention import remove_old
-from server.rounds.advance import Evaluate, abandon, advance, close_overdue, remove_orphans
+from server.registry.retention import is_due, remove_old
+from server.rounds.advance import Evaluate, abandon, advance, close_overdue, give_up, remove_orphans
 from server.rounds.pacing import Fleet
+from server.rounds.patience import Setbacks, told
 from server.rounds.release_keys import Caps
 from server.rounds.releases import Rehearse
+from server.rounds.retention import forget_old
 from server.rounds.settings import STREAMS, RoundSettings
 from server.rounds.states import RoundState, check
-from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, view
-from server.secure_aggregation.progress import advance_groups
+from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, unfinished, view
+from server.secure_aggregation.progress import abandon_group, advance_group
+from server.secure_aggregation.store import open_groups
 from server.settings import ServerSettings
 from server.storage.blobs import BlobStore, FolderLock, open_blobs
 from server.storage.database import Database
 from server.storage.schema import publications
 from server.storage.turns import Lead, Turn
+from server.ticks import LOOP, TOLD_SECONDS, Seen, Ticks, seen_of, tell
 from server.updates.repository import Repository
 
 __all__ = ["Service"]
@@ -49,6 +57,9 @@ __all__ = ["Service"]
 log = logging.getLogger("idiolect.server")
 
 PAUSE_AFTER_FAILURE = 10.0
+SHORTEST_PAUSE = 0.05
+CANARY, RETENTION, UPDATES = "canary", "retention", "updates"
+"""Names of what is looked after beside rounds and groups."""
 
 
 class Service:
@@ -75,7 +86,12 @@ class Service:
         rates = settings.rates
         self.address_rates = Buckets(rates.address, rates.remembered, time.monotonic)
         self.device_rates = Buckets(rates.device, rates.remembered, time.monotonic)
+        self.enrolment_rates = Buckets(rates.enrolment, rates.remembered, time.monotonic)
+        self.ticket_key = shared_key()
         self.readiness = Readiness()
+        self.ticks = Ticks()
+        self._setbacks = Setbacks(time.monotonic)
+        self._leading, self._began = not settings.member, time.time()
         self.fleet = Fleet()
         self.words: tuple[str, ...] = initial.words if initial is not None else ()
         self.listed = frozenset(self.words)
@@ -89,6 +105,7 @@ class Service:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._ticker: threading.Thread | None = None
+        self._teller: threading.Thread | None = None
         try:
             if initial is not None:
                 register_initial(self.database, self.blobs, initial, settings.clock())
@@ -96,11 +113,13 @@ class Service:
                 model = find_model(connection, current_version(connection, "model"))
             # A delta holds no constants, so the model's own size bounds it.
             self.delta_bytes = model.size + settings.limits.delta_overhead
+            self.bodies = BodyMemory(max(settings.limits.held_bytes, 4 * self.delta_bytes))
             self.updates: Repository | None = None
             if settings.updates is not None:
                 self.updates = Repository(settings.updates, self.database, settings.clock)
             if not settings.member:
                 remove_orphans(self.database, self.blobs)
+            self.database.remember_nothing()
         except BaseException:
             self.database.close()
             self._unlock()
@@ -110,12 +129,16 @@ class Service:
         """Start moving rounds on: first those that a stopped or killed server left half-way."""
         self._ticker = threading.Thread(target=self._run, name="idiolect-rounds", daemon=True)
         self._ticker.start()
+        if self.settings.member:
+            self._teller = threading.Thread(target=self._tell, name="idiolect-ticks", daemon=True)
+            self._teller.start()
 
     def close(self) -> None:
         self._stopping.set()
         self._wake.set()
-        if self._ticker is not None:
-            self._ticker.join()
+        for thread in (self._ticker, self._teller):
+            if thread is not None:
+                thread.join()
         self._workers.close()
         self._lead.close()
         self.database.close()
@@ -149,53 +172,119 @@ class Service:
     @property
     def ready(self) -> Ready:
         """Whether this process can serve, as it was found some seconds ago at most."""
-        rounds = self._ticker is not None and self._ticker.is_alive()
-        return self.readiness.look(self.database, self.blobs, self.settings, rounds)
+        alive = self._ticker is not None and self._ticker.is_alive()
+        return self.readiness.look(self.database, self.blobs, self.settings, alive, self.seen)
+
+    def seen(self) -> Seen:
+        """When the loop and every unfinished round last had a good tick, of whichever process leads."""
+        if self._leading:
+            return self.ticks.seen
+        with self.database.read() as connection:
+            return seen_of(connection, time.time(), self._began)
 
     def wake(self) -> None:
         """Have rounds looked at now: one has just reached its goal."""
         self._wake.set()
 
     def tick(self) -> None:
-        """Close what is overdue, move every round that can move, and sign what was published."""
-        close_overdue(self.database, self.settings.clock())
-        advance_groups(self.database, self.settings.clock())
-        with self.database.read() as connection:
-            ready = rounds_in(connection, RoundState.CLOSING, RoundState.AGGREGATED, RoundState.EVALUATED)
+        """Close what is overdue, move every group and round that can move, forget the oldest rounds, and sign what was
+        published.
+
+        Each by itself: one that fails holds up no other, is tried again after a pause, and in the end given up
+        (:mod:`server.rounds.patience`). Raises an ExceptionGroup of what failed this time, once all was tried.
+        """
         failures: list[Exception] = []
-        for row in ready:
-            try:
-                self.advance(row.id)
-            except Exception as error:  # the rounds after it can still move
-                failures.append(error)
-        try:
-            self.judge_canary()
-        except Exception as error:
-            failures.append(error)
+        with self.database.read() as connection:
+            rows = unfinished(connection)
+            groups = {row.id: open_groups(connection, row.id) for row in rows}
+        self.ticks.watch(row.id for row in rows)
+        names = {row.id: [row.id, *(f"group {group_id}" for group_id in groups[row.id])] for row in rows}
+        self._setbacks.keep([CANARY, RETENTION, UPDATES, *(name for own in names.values() for name in own)])
+        for row in rows:
+            now = self.settings.clock()
+            if row.state == RoundState.OPEN and row.deadline <= now:
+                closed = partial(close_overdue, self.database, row.id, now)
+                self._attempt(row.id, closed, failures, partial(self._give_up, row.id))
+            elif row.state == RoundState.OPEN:
+                self._setbacks.passed(row.id)  # a clock that was set back
+            for group_id, name in zip(groups[row.id], names[row.id][1:], strict=True):
+                abandoned = partial(abandon_group, self.database, row.id, group_id)
+                self._attempt(name, partial(advance_group, self.database, group_id, now), failures, abandoned)
+        for round_id in self._ready():
+            with self.ticks.working():
+                self._attempt(round_id, partial(self.advance, round_id), failures, partial(self._give_up, round_id))
+        for round_id, own in names.items():
+            if not any(self._setbacks.holds(name) for name in own):
+                self.ticks.good(round_id)
+        with self.ticks.working():
+            self._attempt(CANARY, self.judge_canary, failures)
+        if (keep := self.settings.keep_rounds) is not None:
+            with self.ticks.working():
+                self._attempt(RETENTION, lambda: forget_old(self.database, keep), failures)
         if self.updates is not None:
-            try:
-                self.updates.renew()
-            except Exception as error:
-                failures.append(error)
+            self._attempt(UPDATES, self.updates.renew, failures)
+        self.ticks.good(LOOP)
         if failures:
             raise ExceptionGroup("what could not be moved on", failures)
 
+    def _ready(self) -> list[str]:
+        with self.database.read() as connection:
+            return [row.id for row in unfinished(connection) if row.state != RoundState.OPEN]
+
+    def _attempt(
+        self,
+        name: str,
+        step: Callable[[], object],
+        failures: list[Exception],
+        give_up: Callable[[str], None] | None = None,
+    ) -> None:
+        """Do a step unless it failed a moment ago. give_up: called with why, once it failed too often."""
+        if not self._setbacks.is_due(name):
+            return
+        try:
+            step()
+        except Exception as error:
+            failures.append(error)
+            if not self._setbacks.failed(name, error) or give_up is None:
+                return
+            note = f"kept failing: {told(error)}"
+            log.error("%s is given up: %s", name, note)
+            try:
+                give_up(note)
+            except Exception as trouble:  # it is tried again after a pause, and then given up
+                failures.append(trouble)
+        else:
+            self._setbacks.passed(name)
+
+    def _give_up(self, round_id: str, note: str) -> None:
+        with self._advancing:
+            now = self.settings.clock()
+            unhurried(lambda: give_up(self.database, self.blobs, round_id, now, note, self._caps))
+
     def advance(self, round_id: str) -> None:
         with self._advancing:
-            advance(
-                self.database,
-                self.blobs,
-                round_id,
-                self.settings.clock,
-                self._evaluate,
-                self._rehearse,
-                self._workers,
-                self._caps,
-                self.settings.canary,
+            unhurried(
+                lambda: advance(
+                    self.database,
+                    self.blobs,
+                    round_id,
+                    self.settings.clock,
+                    self._evaluate,
+                    self._rehearse,
+                    self._workers,
+                    self._caps,
+                    self.settings.canary,
+                )
             )
             if self.settings.keep_models is not None:
-                with self.database.read() as connection:
-                    remove_old(connection, self.blobs, self.settings.keep_models)
+                self._remove_old(self.settings.keep_models)
+
+    def _remove_old(self, keep: int) -> None:
+        with self.database.read() as connection:
+            due = is_due(connection, self.blobs, keep)
+        if due:
+            with self.database.write() as connection:
+                remove_old(connection, self.blobs, keep, self.settings.clock())
 
     def create_round(self, settings: RoundSettings, *, opened: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``round_open``, 422 ``no_rehearsal`` for a rehearsal without speech to rehearse,
@@ -210,21 +299,28 @@ class Service:
             if not math.isinf(cap) and compose(first, self.settings.delta_probability)[0] > cap:
                 detail = f"{stream}: one report costs more than this server's cap {cap:g}; ask for more noise"
                 raise Refusal(422, "privacy_cap", detail, stream)
-        with self.database.write() as connection:
-            now = self.settings.clock()
-            round_id = create_round(connection, settings, now)
-            record(connection, by, "round.create", round_id, now)
-            if opened:
-                open_round(connection, round_id, now, self._caps)
-                record(connection, by, "round.open", round_id, now)
-            return view(connection, find_round(connection, round_id))
+
+        def work() -> dict[str, Any]:
+            with self.database.write() as connection:
+                now = self.settings.clock()
+                round_id = create_round(connection, settings, now)
+                record(connection, by, "round.create", round_id, now)
+                if opened:
+                    open_round(connection, round_id, now, self._caps)
+                    record(connection, by, "round.open", round_id, now)
+                return view(connection, find_round(connection, round_id))
+
+        return unhurried(work)
 
     def open_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
-        with self.database.write() as connection:
-            now = self.settings.clock()
-            open_round(connection, round_id, now, self._caps)
-            record(connection, by, "round.open", round_id, now)
-            return view(connection, find_round(connection, round_id))
+        def work() -> dict[str, Any]:
+            with self.database.write() as connection:
+                now = self.settings.clock()
+                open_round(connection, round_id, now, self._caps)
+                record(connection, by, "round.open", round_id, now)
+                return view(connection, find_round(connection, round_id))
+
+        return unhurried(work)
 
     def close_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Close an open round and wait until it is published or abandoned; one whose devices are adding up their counts
@@ -256,14 +352,17 @@ class Service:
     def judge_canary(self) -> None:
         """Promote the running canary's model, or take it back, as far as there is evidence."""
         with self._advancing:
-            conduct.judge(self.database, self.blobs, self._evaluate, self.settings.clock(), self._caps)
+            now = self.settings.clock()
+            unhurried(lambda: conduct.judge(self.database, self.blobs, self._evaluate, now, self._caps))
 
     def promote_canary(self, note: str, *, force: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``no_canary``, ``worse``; 410 ``model_removed``."""
         with self._advancing:
             now = self.settings.clock()
-            return conduct.promote(
-                self.database, self.blobs, self._evaluate, now, by, note, caps=self._caps, force=force
+            return unhurried(
+                lambda: conduct.promote(
+                    self.database, self.blobs, self._evaluate, now, by, note, caps=self._caps, force=force
+                )
             )
 
     def privacy(self) -> dict[str, dict[str, Any]]:
@@ -291,13 +390,40 @@ class Service:
             self._wake.clear()
             pause = self.settings.tick_seconds
             try:
-                if self._lead.mine():
+                leads = self._lead.mine()
+                if leads and not self._leading:
+                    self.ticks.begin()
+                self._leading = leads
+                if leads:
                     self.tick()
+                pause = min(pause, max(SHORTEST_PAUSE, self._setbacks.seconds_left))
+            except ExceptionGroup:  # all others went on; what failed has pauses of its own
+                log.exception("moving rounds on failed in part; trying that again")
+                pause = min(pause, max(SHORTEST_PAUSE, self._setbacks.seconds_left))
             except Exception:
                 # The round stays where it is, its reports are safe; the next look tries again.
                 log.exception("moving rounds on failed; trying again in %.0f s", PAUSE_AFTER_FAILURE)
                 pause = PAUSE_AFTER_FAILURE
+            self._clean()
             self._wake.wait(pause)
+
+    def _tell(self) -> None:
+        """Of several processes, the one that leads writes down for the others how rounds go."""
+        while not self._stopping.wait(TOLD_SECONDS):
+            if not self._leading:
+                continue
+            try:
+                with self.database.write() as connection:
+                    tell(connection, self.ticks.seen, time.time())
+            except Exception:
+                log.exception("writing down how rounds go failed; trying again in %.0f s", TOLD_SECONDS)
+
+    def _clean(self) -> None:
+        """Every process cleans up after itself, whoever has the lead."""
+        try:
+            self.database.clean()
+        except Exception:
+            log.exception("what was forgotten could not be taken out of the database's files; it is tried again")
 
 
 def _workers(settings: ServerSettings, blobs: BlobStore) -> Workers:

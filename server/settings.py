@@ -23,17 +23,26 @@ THIS_MACHINE = ("127.0.0.1", "::1")
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Upper bounds, in bytes or seconds. delta_overhead: bytes a delta may have beyond its float32 values.
-    head_seconds, body_seconds: how long the parts of a request may take to arrive. connections: open at a time, of one
-    process; a new one takes the place of the one that is waited for longest (a process may commonly have 1,024 files).
-    free_bytes: with less than that left on its disk the server says that it is not ready."""
+    head_seconds: how long the head of a request may take to arrive. body_seconds, body_rate: a body may be late by so
+    many seconds, and has to come at so many bytes a second at least. answer_seconds: how long a client may take nothing
+    of its answer. connections: open at a time, of one process (which may commonly have 1,024 files);
+    connections_per_address: of one address, this machine's own and those of trusted proxies excepted, which are counted
+    for whom their requests are from. A new one takes the place of one that is waited for
+    (:mod:`server.connections`). held_bytes: of bodies that are larger than a message, held in memory at a time
+    (:mod:`server.memory`). free_bytes: with less than that left on its disk the server says that it is not
+    ready."""
 
     message_bytes: int = 64 * 1024
     report_bytes: int = 4 * 1024 * 1024
     delta_overhead: int = 64 * 1024
     model_bytes: int = 1 << 30
     head_seconds: float = 20.0
-    body_seconds: float = 120.0
+    body_seconds: float = 20.0
+    body_rate: float = 16 * 1024
+    answer_seconds: float = 60.0
     connections: int = 768
+    connections_per_address: int = 192
+    held_bytes: int = 128 * 1024 * 1024
     free_bytes: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
@@ -45,7 +54,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How often an address, and a device, may ask. Many devices may share an address, behind a carrier's gateway.
+    """How often an address, and a device, may ask, and how often an address may enrol devices. Many devices may share
+    an address, behind a carrier's gateway.
 
     remembered: addresses, and devices, whose requests are counted; beyond that, those that asked longest ago are
     forgotten. Programs on the server's own machine are not counted. Each of several processes counts for itself.
@@ -53,10 +63,11 @@ class Rates:
 
     address: Rate = field(default_factory=lambda: Rate(per_second=50.0, burst=3000.0))
     device: Rate = field(default_factory=lambda: Rate(per_second=2.0, burst=120.0))
+    enrolment: Rate = field(default_factory=lambda: Rate(per_second=1.0, burst=100.0))
     remembered: int = 1 << 16
 
     def __post_init__(self) -> None:
-        for name in ("address", "device"):
+        for name in ("address", "device", "enrolment"):
             rate = getattr(self, name)
             if not (rate.per_second > 0 and rate.burst >= 1):
                 raise ConfigurationError(f"rates.{name}: found {rate}, expected more than 0 a second, a burst from 1")
@@ -70,15 +81,20 @@ class ServerSettings:
 
     database: an SQLAlchemy URL, or the path of an SQLite file. blobs: folder of weights and raw deltas, or the URL of
     an object store (``s3://bucket/prefix``).
-    enrolment_token, operator_token: secrets that devices and operators show.
+    enrolment_token, operator_token: secrets that devices and operators show. enrolment_uses: how many devices the
+    former lets in, None for any number.
     window_seconds: how far a signed request's time may lie from the server's clock.
     retry_after_seconds: the usual interval of a device's check-ins. check_ins_per_second: how many the server stands; a
     fleet that would come more often is told to come less often (:mod:`server.rounds.pacing`).
     marginals_cap, deltas_cap, words_cap: the largest epsilon a device may spend in a stream over all rounds; a report
     that would pass it is refused. math.inf lets a stream run without a bound, and the ledger says so.
     delta_probability: the delta at which Gaussian epsilons are stated.
-    tick_seconds: how often deadlines are looked at. clock: seconds since the epoch.
+    tick_seconds: how often deadlines are looked at. clock: seconds since the epoch. standing_seconds: how long the loop
+    that moves rounds, or one of them, may be without a good tick before the server says that it is not ready;
+    step_seconds: how long one step of a round, such as adding up its reports, may take all the same.
     keep_models: how many of the newest models keep their weights (:mod:`server.registry.retention`); None keeps all.
+    keep_rounds: how many of the newest rounds keep their reports, lines of the ledger and the like
+    (:mod:`server.rounds.retention`); None keeps all.
     updates: keys that sign what devices may install; None publishes without signed metadata.
     rates: how often one may ask. trusted_proxies: addresses and networks (CIDR) of proxies that are believed when they
     say, by X-Forwarded-For and X-Forwarded-Proto, whom a request is from.
@@ -89,10 +105,11 @@ class ServerSettings:
     them, and another process has claimed and tidied the state (:mod:`server.processes`).
     """
 
-    database: str
+    database: str = field(repr=False)
     blobs: Path | str
     enrolment_token: str = field(repr=False)
     operator_token: str = field(repr=False)
+    enrolment_uses: int | None = 10_000
     window_seconds: float = 300.0
     retry_after_seconds: float = 60.0
     check_ins_per_second: float = 100.0
@@ -101,7 +118,10 @@ class ServerSettings:
     words_cap: float = 100.0
     delta_probability: float = 1e-6
     tick_seconds: float = 0.5
+    standing_seconds: float = 45.0
+    step_seconds: float = 1800.0
     keep_models: int | None = None
+    keep_rounds: int | None = None
     limits: Limits = Limits()
     rates: Rates = field(default_factory=Rates)
     trusted_proxies: tuple[str, ...] = THIS_MACHINE
@@ -117,13 +137,18 @@ class ServerSettings:
         for name in ("enrolment_token", "operator_token"):
             if len(getattr(self, name)) < 8:
                 raise ConfigurationError(f"{name}: too short; expected at least 8 characters")
-        positive = ("window_seconds", "retry_after_seconds", "check_ins_per_second", "tick_seconds")
-        for name in (*positive, "marginals_cap", "deltas_cap", "words_cap"):
+        positive = ("window_seconds", "retry_after_seconds", "check_ins_per_second")
+        positive_times = ("tick_seconds", "standing_seconds", "step_seconds")
+        for name in (*positive, *positive_times, "marginals_cap", "deltas_cap", "words_cap"):
             value = getattr(self, name)
             if not value > 0:
                 raise ConfigurationError(f"{name}: found {value!r}, expected a positive number")
         if self.keep_models is not None and self.keep_models < 2:
             raise ConfigurationError(f"keep_models: found {self.keep_models}, expected 2 or more, or None")
+        if self.keep_rounds is not None and self.keep_rounds < 1:
+            raise ConfigurationError(f"keep_rounds: found {self.keep_rounds}, expected 1 or more, or None")
+        if self.enrolment_uses is not None and self.enrolment_uses < 1:
+            raise ConfigurationError(f"enrolment_uses: found {self.enrolment_uses}, expected 1 or more, or None")
         if self.workers is not None and self.workers < 1:
             raise ConfigurationError(f"workers: found {self.workers}, expected 1 or more, or None")
         if self.processes < 1:

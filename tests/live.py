@@ -27,21 +27,23 @@ from server.registry.initial import initial_from_bundle
 from tests.server.parties import settings
 logging.basicConfig(level=logging.DEBUG)
 folder = Path(sys.argv[1])
-run(settings(folder), initial_from_bundle(Path(sys.argv[2])), host="127.0.0.1", port=0,
+changes = {"database": sys.argv[4]} if sys.argv[4] else {}
+run(settings(folder, **changes), initial_from_bundle(Path(sys.argv[2])), host="127.0.0.1", port=int(sys.argv[3]),
     ready_file=folder / "ready.json")
 """
 
 
 class LiveServer:
-    """Owns a server process over ``folder``, which holds its database, its blobs and its log, at level DEBUG."""
+    """Owns a server process over ``folder``, which holds its database, its blobs and its log, at level DEBUG. port: 0
+    is any; database: the URL of one that lies elsewhere."""
 
-    def __init__(self, folder: Path, bundle: Path) -> None:
+    def __init__(self, folder: Path, bundle: Path, port: int = 0, database: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         ready = folder / "ready.json"
         ready.unlink(missing_ok=True)
         with (folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(folder), str(bundle)],
+                [sys.executable, "-c", PROGRAM, str(folder), str(bundle), str(port), database],
                 cwd=ROOT,
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
                 stdout=log,

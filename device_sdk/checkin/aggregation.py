@@ -2,8 +2,9 @@
 
 Every visit asks the server what it waits for and answers until there is nothing to answer. What the device keeps of the
 round is written down before its answer is sent, and the counts leave the device's books with the masked input: they
-come back where the sum is taken without this device, or not at all. Where the device itself stops, because the server
-showed it something that no honest server would, its counts stay off the books: they may be in a sum.
+come back where the sum is taken without this device, or not at all. Where they may be in a sum they stay off the books:
+once the device has revealed its shares, whatever the server says of the group then, and where the device itself stops,
+because the server showed it something that no honest server would.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from device_sdk.checkin import exchange
+from device_sdk.checkin import budget, exchange
 from device_sdk.checkin.client import Refused
 from device_sdk.checkin.exchange import Sent
 from device_sdk.checkin.identity import server_name
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from device_sdk.checkin.identity import Identity
     from device_sdk.knowledge import Knowledge
     from device_sdk.learning.memory import Recent
+    from device_sdk.privacy.bounds import OfferBounds
     from device_sdk.state import Store
     from device_sdk.wire.messages import RoundOffer
 
@@ -57,18 +59,27 @@ class Participation(BaseModel):
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What a visit did. sent: the report, once its outcome is known. due_in_seconds: when the server wants the next
-    answer, None where it waits for none."""
+    answer, None where it waits for none. left_out: why an offered round is not joined."""
 
     sent: tuple[Sent, ...] = ()
     due_in_seconds: float | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def take_part(
-    client: Client, who: Identity, knowledge: Knowledge, recent: Recent, offer: RoundOffer | None, *, willing: bool
+    client: Client,
+    who: Identity,
+    knowledge: Knowledge,
+    recent: Recent,
+    offer: RoundOffer | None,
+    *,
+    willing: bool,
+    bounds: OfferBounds,
 ) -> Progress:
     """Joins the offered round where it takes counts in this way, and goes on with the one joined before.
 
-    willing: the user and the app agree to share counts. CheckInError: the server cannot be reached; everything is kept.
+    willing: the user and the app agree to share counts. bounds: what an offer may ask. CheckInError: the server cannot
+    be reached; everything is kept.
     """
     kept = _read(knowledge.store, who)
     if kept is None:
@@ -77,7 +88,9 @@ def take_part(
             return Progress()
         if exchange.has_reported(knowledge.store, who, offer.round_id, "marginals"):
             return Progress()
-        kept = _join(who, knowledge, offer.round_id, plan)
+        if (why := budget.refused(knowledge.store, bounds, plan)) is not None:
+            return Progress(left_out=(why,))
+        kept = _join(who, knowledge, offer.round_id, plan, bounds)
     due = None
     for _ in range(_STEPS):
         try:
@@ -98,6 +111,8 @@ def take_part(
         if task.stage == "dropped":
             return _leave(who, knowledge, kept, "this device came too late for a stage; its counts are in no sum")
         if task.stage == "abandoned":
+            if kept.participant.revealed is not None:
+                return _leave(who, knowledge, kept, "the group was ended without its sum, after this device's part")
             return _leave(who, knowledge, kept, "too few devices were left; their counts are in no sum")
         try:
             kept, message = _answer(who, knowledge, recent, kept, task)
@@ -111,7 +126,7 @@ def take_part(
     return Progress(due_in_seconds=due)
 
 
-def _join(who: Identity, knowledge: Knowledge, round_id: str, plan: MarginalPlan) -> Participation:
+def _join(who: Identity, knowledge: Knowledge, round_id: str, plan: MarginalPlan, bounds: OfferBounds) -> Participation:
     cache = knowledge.cache
     participant = advertise(
         _signing_key(who),
@@ -124,6 +139,7 @@ def _join(who: Identity, knowledge: Knowledge, round_id: str, plan: MarginalPlan
     kept = Participation(participant=participant, plan=plan)
     with knowledge.together():
         exchange.remember(knowledge.store, who, round_id, "marginals")
+        budget.charge(knowledge.store, bounds, plan)
         _write(knowledge.store, who, kept)
     return kept
 
@@ -186,11 +202,15 @@ def _refused(error: Refused, who: Identity, knowledge: Knowledge, kept: Particip
 def _leave(
     who: Identity, knowledge: Knowledge, kept: Participation, refused: str | None, *, restore: bool = True
 ) -> Progress:
-    """The end of this device's part. refused: why its counts are not in a sum, None where they are."""
+    """The end of this device's part. refused: why its counts are not in a sum, None where they are. What has been
+    revealed, or was about to be when the app ended, comes back in no case: the server may have the sum."""
     participant, store = kept.participant, knowledge.store
+    restore = restore and participant.revealed is None
     report_id = participant.advertised.signature.hex()[:32]
     with knowledge.together():
         store.delete("aggregation", server_name(who.server))
+        if participant.masked is None:  # nothing of the user was sent
+            budget.refund(store, kept.plan)
         if refused is None:
             records.write_number(store, "marginals_sent", records.read_number(store, "marginals_sent") + 1)
         elif kept.restore and restore:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from hashlib import sha256
+from ipaddress import ip_address
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import quote
@@ -13,8 +15,10 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from device_sdk.checkin.identity import Identity, signed_headers
+from device_sdk.checkin.line import Broken, Line
 from device_sdk.checkin.outbox import Outgoing
 from device_sdk.errors import CheckInError
+from device_sdk.permit import current
 from device_sdk.wire.messages import CheckedIn, CheckIn, Enrol, Enrolled, Marginals, Message, Problem, Receipt
 from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask, Stage, StageReceipt
 
@@ -23,29 +27,37 @@ if TYPE_CHECKING:
 
     from device_sdk.checkin.partial import Partial
 
-__all__ = ["RETRIED", "UNKNOWN", "Client", "Refused", "refusal"]
+__all__ = ["PROBLEM_BYTES", "RETRIED", "UNKNOWN", "Client", "Refused", "marginals_bytes", "refusal"]
 
 UNKNOWN = "unknown"
 """Code of a refusal that is no Problem: something between device and server answered, or another server did."""
 
 _Answer = TypeVar("_Answer", bound=Message)
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+PROBLEM_BYTES = 1 << 16
+"""Of an answer that is an error."""
+_MESSAGE_BYTES = 1 << 16
+"""Of an answer that is a message, where nothing else is said."""
+_TASK_BYTES = 8 << 20
+"""Of a task of secure aggregation, which holds something of every device of a group."""
 _PATIENCE = 60.0
 """Seconds: a server that asks for a longer pause is left alone until the next check-in."""
 _CONTENT_TYPE = {"marginals": "application/json", "deltas": "application/octet-stream", "words": "application/json"}
 
 
 class Refused(CheckInError):
-    """The server answered and said no. status: HTTP status; code: the stable code of its Problem."""
+    """The server answered and said no. status: HTTP status; code: the stable code of its Problem; server_time: by its
+    clock, seconds since the epoch, where it says so."""
 
-    def __init__(self, message: str, status: int, code: str) -> None:
+    def __init__(self, message: str, status: int, code: str, server_time: float | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.server_time = server_time
 
-    def __reduce__(self) -> tuple[type[Refused], tuple[str, int, str]]:
+    def __reduce__(self) -> tuple[type[Refused], tuple[str, int, str, float | None]]:
         # Exceptions are copied, and brought home from worker processes, from their arguments.
-        return type(self), (str(self), self.status, self.code)
+        return type(self), (str(self), self.status, self.code, self.server_time)
 
 
 class Client:
@@ -53,8 +65,11 @@ class Client:
 
     Every request may be sent again: what it carries is the same to the last byte, so the server counts it once.
     CheckInError: the server could not be reached within ``attempts`` tries, or its answer is no message of the
-    protocol. Refused: it answered with an error.
+    protocol, longer than one, or too long in coming. Refused: it answered with an error.
     """
+
+    slowest: int = 16_384
+    """Bytes a second that a line brings at least."""
 
     def __init__(
         self,
@@ -63,8 +78,12 @@ class Client:
         timeout: float = 30.0,
         attempts: int = 3,
         transport: httpx.BaseTransport | None = None,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] | None = None,
+        plain_http: bool = False,
     ) -> None:
+        """timeout: seconds of a whole exchange, beside what its bytes take on the slowest line; one that took them is
+        not tried again. pause: sleeps between tries; None, until the check-in is ended at most. plain_http: other
+        machines may be spoken to without TLS."""
         import httpx
 
         self.url = url.rstrip("/")
@@ -72,13 +91,20 @@ class Client:
         self.bytes_down = 0
         self._attempts = max(1, attempts)
         self._pause = pause
+        self._timeout = timeout
         try:
-            scheme = httpx.URL(self.url).scheme
+            address = httpx.URL(self.url)
         except httpx.InvalidURL as error:
             raise CheckInError(f"{url}: not a usable server address: {error}") from error
-        if scheme not in ("http", "https"):
-            raise CheckInError(f"{url}: found scheme {scheme!r}, expected http or https")
-        self._http = httpx.Client(timeout=timeout, transport=transport)
+        if address.scheme not in ("http", "https") or not address.host:
+            raise CheckInError(f"{url}: found scheme {address.scheme!r}, expected https, or http, and a host")
+        here = _is_this_machine(address.host)
+        if address.scheme == "http" and not here and not plain_http:
+            raise CheckInError(
+                f"{url}: found http, expected https: anybody on the way would read along; DeviceSettings.plain_http "
+                "allows it for networks that are closed"
+            )
+        self._line = Line(timeout, transport, proxies=not here)
 
     def enrol(self, token: str, identity: Identity) -> str:
         """The id that the server gives this device; the same key again gets the same id."""
@@ -106,17 +132,19 @@ class Client:
             )
         return receipt
 
-    def model(self, version: str, digest: str) -> bytes:
-        """Weights of a published model. CheckInError: their sha256 is not the one that the check-in announced."""
+    def model(self, version: str, digest: str, limit: int = 1 << 30) -> bytes:
+        """Weights of a published model, of ``limit`` bytes at most. CheckInError: their sha256 is not the one that the
+        check-in announced."""
         path = f"/v1/models/{quote(version, safe='')}"
-        content = self._send("GET", path, b"")
+        content = self._send("GET", path, b"", limit=limit)
         found = sha256(content).hexdigest()
         if found != digest:
             raise CheckInError(f"{self.url}{path}: sha256: found {found}, expected {digest}; the download is dropped")
         return content
 
-    def marginals(self, version: int) -> Marginals:
-        return self._message(Marginals, "GET", f"/v1/marginals/{version}", b"")
+    def marginals(self, version: int, words: int = 1 << 20) -> Marginals:
+        """A published distribution over so many words, at most."""
+        return self._message(Marginals, "GET", f"/v1/marginals/{version}", b"", limit=marginals_bytes(words))
 
     def download(self, path: str, limit: int, seconds: float, partial: Partial | None = None) -> bytes:
         """A public file whose length is bounded before it comes, as what is not trusted must be.
@@ -127,17 +155,23 @@ class Client:
         """
         from device_sdk.checkin.download import download
 
-        return download(self, self._http, path, limit, seconds, self._attempts, partial)
+        return download(self, self._line, path, limit, seconds, self._attempts, partial)
 
     def wait(self, failures: int, asked: float = 0.0) -> None:
         """Before the next try: longer each time, spread out, and never shorter than was asked for, in seconds."""
-        self._pause(asked + min(30.0, 0.5 * 2**failures) * (0.5 + random.random() / 2))
+        seconds, permit = asked + min(30.0, 0.5 * 2**failures) * (0.5 + random.random() / 2), current()
+        if self._pause is not None:
+            self._pause(seconds)
+        elif permit is not None:
+            permit.wait(seconds)
+        else:
+            time.sleep(seconds)
 
     def aggregation_task(self, identity: Identity, round_id: str) -> AggregationTask:
         """What a round's secure aggregation waits for from this device."""
         body = AggregationPoll(device_id=identity.device_id or "", round_id=round_id).model_dump_json().encode()
         path = f"/v1/rounds/{round_id}/aggregation"
-        return self._message(AggregationTask, "POST", path, body, signer=identity, round_id=round_id)
+        return self._message(AggregationTask, "POST", path, body, signer=identity, round_id=round_id, limit=_TASK_BYTES)
 
     def send_stage(self, identity: Identity, round_id: str, stage: Stage, body: bytes) -> StageReceipt:
         """Sends one message of secure aggregation, exact bytes."""
@@ -145,7 +179,7 @@ class Client:
         return self._message(StageReceipt, "POST", path, body, signer=identity, round_id=round_id)
 
     def close(self) -> None:
-        self._http.close()
+        self._line.close()
 
     def __enter__(self) -> Self:
         return self
@@ -165,8 +199,9 @@ class Client:
         signer: Identity | None = None,
         round_id: str | None = None,
         content_type: str = "application/json",
+        limit: int = _MESSAGE_BYTES,
     ) -> _Answer:
-        content = self._send(method, path, body, signer, round_id, content_type)
+        content = self._send(method, path, body, signer, round_id, content_type, limit)
         try:
             return answer.model_validate_json(content)
         except ValidationError as error:
@@ -184,39 +219,58 @@ class Client:
         signer: Identity | None = None,
         round_id: str | None = None,
         content_type: str = "application/json",
+        limit: int = _MESSAGE_BYTES,
     ) -> bytes:
         import httpx
 
         url = httpx.URL(self.url + path)
-        trouble, asked = "", 0.0
+        seconds = self._timeout + (len(body) + limit) / self.slowest
+        trouble, asked, spent = "", 0.0, 0.0
         for attempt in range(self._attempts):
             if attempt:
                 self.wait(attempt, asked)
             headers = {"Content-Type": content_type} if body else {}
             if signer is not None:
                 headers |= signed_headers(signer, method, url.path, round_id, body)
+            begun = time.monotonic()
             try:
-                answer = self._http.request(method, url, content=body, headers=headers)
-            except httpx.HTTPError as error:
-                trouble, asked = f"{type(error).__name__}: {error}", 0.0
+                with self._line.exchange(method, url, headers, body, seconds) as answer:
+                    content = answer.read(limit if answer.ok else PROBLEM_BYTES)
+            except Broken as error:
+                trouble, asked = str(error), 0.0
+                spent += time.monotonic() - begun
+                if spent > self._timeout:  # a server that is silent for so long is left alone
+                    break
                 continue
             self.bytes_up += len(body)
-            self.bytes_down += len(answer.content)
-            if answer.is_success:
-                return answer.content
-            if answer.status_code not in RETRIED:
-                raise refusal(f"{self.url}{path}", answer.status_code, answer.content)
-            trouble = str(refusal("answer", answer.status_code, answer.content))
-            asked = _asked(answer.headers.get("Retry-After", ""))
+            self.bytes_down += len(content)
+            if answer.ok:
+                return content
+            if answer.status not in RETRIED:
+                raise refusal(f"{self.url}{path}", answer.status, content, answer.headers.get("date", ""))
+            trouble = str(refusal("answer", answer.status, content))
+            asked = _asked(answer.headers.get("retry-after", ""))
             if asked > _PATIENCE:
                 raise CheckInError(
                     f"{self.url}{path}: the server asks for a pause of {asked:.0f} s ({trouble}); "
                     "everything is kept for the next check-in"
                 )
         raise CheckInError(
-            f"{self.url}{path}: no usable answer after {self._attempts} tries ({trouble}); "
+            f"{self.url}{path}: no usable answer after {attempt + 1} tries ({trouble}); "
             "everything is kept for the next check-in"
         )
+
+
+def marginals_bytes(words: int) -> int:
+    """Of a message with the distribution over so many words, at most: base64, and what is around it."""
+    return 2 * 8 * words + 4096
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _asked(retry_after: str) -> float:
@@ -224,12 +278,19 @@ def _asked(retry_after: str) -> float:
     return float(retry_after) if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 9 else 0.0
 
 
-def refusal(where: str, status: int, content: bytes) -> Refused:
-    """An answer that is an error, by what its Problem says. where: who said it, for the message."""
+def refusal(where: str, status: int, content: bytes, date: str = "") -> Refused:
+    """An answer that is an error, by what its Problem says. where: who said it, for the message; date: the header."""
     try:
         problem = Problem.model_validate_json(content)
     except ValidationError:
         return Refused(f"{where}: refused with status {status}, without a reason", status, UNKNOWN)
     field = f"{problem.field}: " if problem.field else ""
     message = f"{where}: refused with status {status}, {problem.code}: {field}{problem.detail}"
-    return Refused(message, status, problem.code)
+    return Refused(message, status, problem.code, _server_time(date))
+
+
+def _server_time(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -13,24 +13,21 @@ from typing import TYPE_CHECKING
 from device_sdk.errors import CheckInError
 
 if TYPE_CHECKING:
-    import httpx
-
     from device_sdk.checkin.client import Client
+    from device_sdk.checkin.line import Answer, Line
     from device_sdk.checkin.partial import Partial
 
 __all__ = ["download"]
 
-_PROBLEM_BYTES = 1 << 16
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/[0-9]{1,15}")
 
 
 def download(
-    client: Client, http: httpx.Client, path: str, limit: int, seconds: float, attempts: int, partial: Partial | None
+    client: Client, line: Line, path: str, limit: int, seconds: float, attempts: int, partial: Partial | None
 ) -> bytes:
     """See :meth:`device_sdk.checkin.client.Client.download`. attempts: in a row without a byte of the file."""
-    import httpx
-
-    from device_sdk.checkin.client import RETRIED, refusal
+    from device_sdk.checkin.client import PROBLEM_BYTES, RETRIED, refusal
+    from device_sdk.checkin.line import Broken, TooSlow
 
     where, started, trouble, failures = f"{client.url}{path}", time.monotonic(), "", 0
     kept = None if partial is None else partial.resume(path)
@@ -38,54 +35,54 @@ def download(
     while failures < attempts:
         if failures:
             client.wait(failures)
-        headers = {"Accept-Encoding": "identity"}
+        headers = {}
         if content and etag is not None:
-            headers |= {"Range": f"bytes={len(content)}-", "If-Range": etag}
+            headers = {"Range": f"bytes={len(content)}-", "If-Range": etag}
         before, problem = len(content), bytearray()
         try:
-            with http.stream("GET", where, headers=headers) as answer:
-                goes_on = answer.status_code == 206 and _goes_on(answer, len(content), etag)
-                if answer.status_code in (206, 416) and not goes_on:  # a piece that nobody can use
+            with line.exchange("GET", where, headers, b"", seconds - (time.monotonic() - started)) as answer:
+                goes_on = answer.status == 206 and _goes_on(answer, len(content), etag)
+                if answer.status in (206, 416) and not goes_on:  # a piece that nobody can use
                     content, etag, before = bytearray(), None, 0
                     if partial is not None:
                         partial.drop()
                     failures, trouble = failures + 1, "found another range than the one asked for"
                     continue
-                if answer.is_success and not goes_on:
+                if answer.ok and not goes_on:
                     content, etag, before = bytearray(), _strong(answer), 0
                     if partial is not None:
                         partial.begin(path, etag) if etag is not None else partial.drop()
-                most = limit if answer.is_success else _PROBLEM_BYTES
-                target = content if answer.is_success else problem
-                for chunk in answer.iter_raw():
+                most = limit if answer.ok else PROBLEM_BYTES
+                target = content if answer.ok else problem
+                for chunk in answer.pieces():
                     target += chunk
                     client.bytes_down += len(chunk)
                     if len(target) > most:
                         if partial is not None:
                             partial.drop()
                         raise CheckInError(f"{where}: found more than {most} bytes; the download is dropped")
-                    if time.monotonic() - started > seconds:
-                        what = "dropped" if partial is None else "gone on with later"
-                        raise CheckInError(f"{where}: not there after {seconds:.3g} s; the download is {what}")
-                    if partial is not None and etag is not None and answer.is_success:
+                    if partial is not None and etag is not None and answer.ok:
                         partial.append(chunk)
-        except httpx.HTTPError as error:
+        except TooSlow:
+            what = "dropped" if partial is None else "gone on with later"
+            raise CheckInError(f"{where}: not there after {seconds:.3g} s; the download is {what}") from None
+        except Broken as error:
             failures = 1 if len(content) > before else failures + 1
-            trouble = f"{type(error).__name__}: {error}"
+            trouble = str(error)
             continue
-        if answer.is_success:
+        if answer.ok:
             return bytes(content)
-        if answer.status_code not in RETRIED:
-            raise refusal(where, answer.status_code, bytes(problem))
-        failures, trouble = failures + 1, str(refusal("answer", answer.status_code, bytes(problem)))
+        if answer.status not in RETRIED:
+            raise refusal(where, answer.status, bytes(problem))
+        failures, trouble = failures + 1, str(refusal("answer", answer.status, bytes(problem)))
     raise CheckInError(f"{where}: no usable answer after {attempts} tries ({trouble})")
 
 
-def _goes_on(answer: httpx.Response, start: int, etag: str | None) -> bool:
+def _goes_on(answer: Answer, start: int, etag: str | None) -> bool:
     found = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
     return found is not None and int(found[1]) == start and etag is not None and _strong(answer) == etag
 
 
-def _strong(answer: httpx.Response) -> str | None:
+def _strong(answer: Answer) -> str | None:
     etag = answer.headers.get("etag", "")
     return etag if re.fullmatch(r'"[\x21\x23-\x7e]{1,200}"', etag) else None

@@ -63,7 +63,8 @@ _NOT_FINAL = frozenset({"replayed", "disconnected", UNKNOWN})
 @dataclass(frozen=True, slots=True)
 class Sent:
     """One report that left the device. kind: the stream; duplicate: the server had it already; refused: why it was not
-    taken (its content is back on the device's books), else None."""
+    taken, else None. Its content is back on the device's books then, but for counts under secure aggregation once the
+    server may have their sum."""
 
     report_id: str
     round_id: str

@@ -6,7 +6,7 @@ import base64
 import json
 import secrets
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -16,16 +16,23 @@ from device_sdk.errors import StateError
 from device_sdk.state import Store
 from device_sdk.wire import signing
 
-__all__ = ["Identity", "enrolled", "load", "new", "server_name", "signed_headers"]
+__all__ = ["FARTHEST", "Identity", "corrected", "enrolled", "load", "new", "server_name", "signed_headers"]
+
+FARTHEST = 7 * 24 * 3600.0
+"""Seconds by which a device corrects its clock at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """private_key: 32 raw bytes. device_id: as the server named it; None before enrolment. server: its URL."""
+    """private_key: 32 raw bytes. device_id: as the server named it; None before enrolment. server: its URL. token: that
+    it was enrolled with, so that a device finds back to a server that lost it; None where it is not known. clock:
+    seconds by which the server's clock is ahead of this device's."""
 
     private_key: bytes
     server: str
     device_id: str | None = None
+    token: str | None = field(default=None, repr=False)
+    clock: float = 0.0
 
     @property
     def public_key(self) -> str:
@@ -41,9 +48,24 @@ def new(store: Store, server: str) -> Identity:
     return identity
 
 
-def enrolled(store: Store, identity: Identity, device_id: str) -> Identity:
-    """The identity with the id the server gave, kept in the state."""
-    identity = replace(identity, device_id=device_id)
+def enrolled(store: Store, identity: Identity, device_id: str, token: str | None = None) -> Identity:
+    """The identity with the id the server gave for ``token``, kept in the state."""
+    identity = replace(identity, device_id=device_id, token=token)
+    _keep(store, identity)
+    return identity
+
+
+def corrected(store: Store, identity: Identity, server_time: float) -> Identity | None:
+    """The identity that signs by the server's clock, kept in the state; None where the two are too far apart to be
+    taken for a clock that is off. server_time: seconds since the epoch.
+
+    Requests are signed by it, and nothing else: what has expired is told by the device's own clock. Without the bound,
+    whoever answers could have requests signed that are good in a year.
+    """
+    clock = server_time - time.time()
+    if abs(clock) > FARTHEST:
+        return None
+    identity = replace(identity, clock=clock)
     _keep(store, identity)
     return identity
 
@@ -55,7 +77,12 @@ def load(store: Store, server: str) -> Identity | None:
         return None
     try:
         fields = json.loads(content)
-        return Identity(base64.b64decode(fields["private_key"]), server, fields["device_id"])
+        clock = float(fields.get("clock", 0.0))
+        if not abs(clock) <= FARTHEST:
+            raise ValueError(f"clock: found {clock}, expected {FARTHEST:.0f} s at most")
+        return Identity(
+            base64.b64decode(fields["private_key"]), server, fields["device_id"], fields.get("token"), clock
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(f"identity/{server_name(server)}: found an unreadable value ({error})") from error
 
@@ -63,13 +90,16 @@ def load(store: Store, server: str) -> Identity | None:
 def signed_headers(
     identity: Identity, method: str, path: str, round_id: str | None, body: bytes, now: float | None = None
 ) -> dict[str, str]:
-    """Headers that sign one request: a fresh nonce and time (seconds since the epoch) every time it is sent."""
+    """Headers that sign one request: a fresh nonce and time (seconds since the epoch, by the server's clock as far as
+    that is known) every time it is sent."""
     nonce = secrets.token_urlsafe(18)
-    timestamp = int(time.time() if now is None else now)
-    message = signing.signed_bytes(method, path, round_id, body, nonce, timestamp)
+    timestamp = max(0, int(time.time() + identity.clock if now is None else now))
+    digest = sha256(body).hexdigest()
+    message = signing.signed_digest(method, path, round_id, digest, nonce, timestamp)
     signature = Ed25519PrivateKey.from_private_bytes(identity.private_key).sign(message)
     return {
         signing.DEVICE: identity.device_id or "",
+        signing.BODY_DIGEST: digest,
         signing.NONCE: nonce,
         signing.TIMESTAMP: str(timestamp),
         signing.SIGNATURE: base64.b64encode(signature).decode(),
@@ -80,6 +110,8 @@ def _keep(store: Store, identity: Identity) -> None:
     fields = {
         "private_key": base64.b64encode(identity.private_key).decode(),
         "device_id": identity.device_id,
+        "token": identity.token,
+        "clock": identity.clock,
     }
     store.put("identity", server_name(identity.server), json.dumps(fields).encode())
 

@@ -26,16 +26,17 @@ def enqueue_words(
     given: Mapping[str, int],
     max_words: int,
     words_digest: str,
-) -> None:
+) -> bool:
     """Puts the words given most since the last report into the outbox: no more than the plan asks for, nor than
     ``max_words``, the device's own bound.
 
     Call inside a transaction that also takes all of ``given`` off the books: like an utterance's counts, what it gave
-    is reported once. Where there is nothing to name yet the round is not marked as reported: words come seldom.
+    is reported once. Where there is nothing to name yet the round is not marked as reported: words come seldom. Returns
+    whether there is a report.
     """
     named = named_words(given, min(plan.max_words, max_words))
     if not named:
-        return
+        return False
     remember(store, identity, offer.round_id, "words")
     report_id = secrets.token_hex(16)
     report = WordReport(
@@ -47,6 +48,7 @@ def enqueue_words(
     )
     body = report.model_dump_json().encode()
     keep(store, Outgoing(report_id, identity.server, "words", offer.round_id, body, to_bytes(given)))
+    return True
 
 
 def restored(given: Mapping[str, int], outgoing: Outgoing, words: WordList) -> dict[str, int]:

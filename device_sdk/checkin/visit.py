@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from device_sdk.checkin import aggregation, exchange, identity, naming
+from device_sdk.checkin import aggregation, budget, exchange, identity, naming
+from device_sdk.checkin.client import Refused
 from device_sdk.errors import CheckInError
 from device_sdk.learning.delta import difference
 from device_sdk.learning.gradients import mean
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from device_sdk.knowledge import Knowledge
     from device_sdk.learning.memory import Recent
     from device_sdk.settings import DeviceSettings
-    from device_sdk.wire.messages import DeltaPlan, RoundOffer
+    from device_sdk.state import Store
+    from device_sdk.wire.messages import DeltaPlan, MarginalPlan, RoundOffer, WordPlan
 
 __all__ = ["visit"]
 
@@ -48,15 +51,61 @@ def visit(
     recent: Recent,
     settings: DeviceSettings,
     trusted_root: bytes | None = None,
+    *,
+    turn: AbstractContextManager[object],
 ) -> CheckInReport:
     """Sends what waits and what is due, and fetches what is newer. token: to enrol with, where this is the first time.
-    trusted_root: what is fetched must be signed by who it names; None takes the server's word.
+    trusted_root: what is fetched must be signed by who it names; None takes the server's word. turn: kept while what
+    the device learned is read or changed, and never over a request.
+
+    A server that no longer knows this device, since it was lost or restored, gets to know it again by the same key; one
+    whose clock is another than the device's is signed for by its own. Each is done once.
 
     CheckInError: the server cannot be reached or refuses. BundleError: its model is unfit. Either way everything is
     kept, and the next visit goes on where this one ended.
     """
-    store = knowledge.store
     who = _enrolled(client, token, knowledge)
+    mended: set[str] = set()
+    while True:
+        try:
+            return _visit(client, who, knowledge, recent, settings, trusted_root, turn)
+        except Refused as error:
+            if error.code in mended:
+                raise
+            mended.add(error.code)
+            who = _mended(client, who, token or who.token, knowledge.store, error)
+
+
+def _mended(client: Client, who: Identity, token: str | None, store: Store, error: Refused) -> Identity:
+    """Who the device is to a server that refused it, after what that takes. Raises the error where nothing helps."""
+    if error.code == "unknown_device" and error.status == 401:
+        if token is None:
+            raise Refused(
+                f"{error}; check in with an enrolment token", error.status, error.code, error.server_time
+            ) from error
+        return identity.enrolled(store, who, client.enrol(token, who), token)
+    if error.code == "stale_time" and error.status == 401 and error.server_time is not None:
+        found = identity.corrected(store, who, error.server_time)
+        if found is None:
+            days = identity.FARTHEST / 86_400
+            raise CheckInError(
+                f"{client.url}: this device's clock and the server's are more than {days:.0f} days apart, which is not "
+                "corrected; set it"
+            ) from error
+        return found
+    raise error
+
+
+def _visit(
+    client: Client,
+    who: Identity,
+    knowledge: Knowledge,
+    recent: Recent,
+    settings: DeviceSettings,
+    trusted_root: bytes | None,
+    turn: AbstractContextManager[object],
+) -> CheckInReport:
+    store = knowledge.store
     sent = exchange.flush(client, store, who, knowledge.take_back)
     answer = client.check_in(
         who,
@@ -69,17 +118,21 @@ def visit(
             revision=REVISION,
         ),
     )
-    left_out = _enqueue(who, answer, knowledge, recent, settings)
+    anew = knowledge.differs_in_model(answer.model_version, answer.model_sha256)
+    with turn:
+        left_out = _enqueue(who, answer, knowledge, recent, settings, same_model=not anew)
     sent += exchange.flush(client, store, who, knowledge.take_back)
     willing = settings.share_marginals and knowledge.consent.marginals
-    aggregated = aggregation.take_part(client, who, knowledge, recent, answer.round, willing=willing)
+    aggregated = aggregation.take_part(
+        client, who, knowledge, recent, answer.round, willing=willing, bounds=settings.bounds
+    )
     sent += aggregated.sent
     if trusted_root is None:
-        adopted = _adopt(client, answer, knowledge, settings)
+        adopted = _adopt(client, answer, knowledge, settings, turn)
     else:
         from device_sdk.updates.adoption import adopt
 
-        adopted = adopt(client, knowledge, settings, trusted_root, who.device_id or "")
+        adopted = adopt(client, knowledge, settings, trusted_root, who.device_id or "", turn=turn)
     return exchange.CheckInReport(
         round_id=answer.round.round_id if answer.round else None,
         model_version=knowledge.base.version,
@@ -91,22 +144,29 @@ def visit(
         bytes_down=client.bytes_down,
         due_in_seconds=min(answer.retry_after_seconds, aggregated.due_in_seconds or answer.retry_after_seconds),
         teacher_version=knowledge.student.teacher_version,
-        left_out=left_out,
+        left_out=left_out + aggregated.left_out,
         updates_refused=adopted.refused,
     )
 
 
-def _adopt(client: Client, answer: CheckedIn, knowledge: Knowledge, settings: DeviceSettings) -> Adopted:
-    """Fetches what is newer, as the answer says."""
-    new_model = answer.model_version != knowledge.base.version
+def _adopt(
+    client: Client,
+    answer: CheckedIn,
+    knowledge: Knowledge,
+    settings: DeviceSettings,
+    turn: AbstractContextManager[object],
+) -> Adopted:
+    """Fetches what is another than what is here, as the answer says."""
+    new_model = knowledge.differs_in_model(answer.model_version, answer.model_sha256)
     if new_model:
         content = _weights(client, knowledge, answer.model_version, answer.model_sha256, base_of(knowledge))
-        install(knowledge, answer.model_version, content, settings.learning.keep)
+        with turn:
+            install(knowledge, answer.model_version, content, settings.learning.keep)
     if settings.learning.teacher.schedule == "server":
-        _fetch_teacher(client, answer, knowledge)
-    new_marginals = answer.marginals_version != knowledge.marginals_version
+        _fetch_teacher(client, answer, knowledge, turn)
+    new_marginals = knowledge.differs_in_marginals(answer.marginals_version, answer.marginals_sha256)
     if new_marginals:
-        message = client.marginals(answer.marginals_version)
+        message = client.marginals(answer.marginals_version, len(knowledge.base.words))
         digest = knowledge.base.words.digest
         values = exchange.decode_marginals(message, digest, len(knowledge.base.words))
         knowledge.keep_marginals(message.marginals_version, digest, values)
@@ -120,37 +180,65 @@ def _enrolled(client: Client, token: str | None, knowledge: Knowledge) -> Identi
             raise CheckInError(f"{client.url}: this device is not enrolled there, expected an enrolment token")
         if who is None:
             who = identity.new(knowledge.store, client.url)
-        who = identity.enrolled(knowledge.store, who, client.enrol(token, who))
+        who = identity.enrolled(knowledge.store, who, client.enrol(token, who), token)
     return who
 
 
 def _enqueue(
-    who: Identity, answer: CheckedIn, knowledge: Knowledge, recent: Recent, settings: DeviceSettings
+    who: Identity,
+    answer: CheckedIn,
+    knowledge: Knowledge,
+    recent: Recent,
+    settings: DeviceSettings,
+    *,
+    same_model: bool,
 ) -> tuple[str, ...]:
     """Puts this round's reports into the outbox, each stream once a round, where the user has agreed to it. Returns why
-    a stream that could be sent is left out."""
+    a stream that could be sent is left out. same_model: whether what is current is here, not only of its name."""
     offer, store = answer.round, knowledge.store
     if offer is None:
         return ()
+    left_out: list[str] = []
+    bounds = settings.bounds
+
+    def fits(kind: str, plan: MarginalPlan | DeltaPlan | WordPlan) -> bool:
+        """Whether a report is due by this plan, and within what the device allows; says so where it is not."""
+        if exchange.has_reported(store, who, offer.round_id, kind):
+            return False
+        why = budget.refused(store, bounds, plan)
+        left_out.extend(() if why is None else (why,))
+        return why is None
+
     with knowledge.together():
         plan = offer.marginals
         wanted = settings.share_marginals and knowledge.consent.marginals
         # A share of the noise hides nothing in the clear: such a round is answered under secure aggregation only.
         wanted = wanted and (plan is None or plan.trust != "distributed")
-        if plan is not None and wanted and not exchange.has_reported(store, who, offer.round_id, "marginals"):
-            knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
+        if plan is not None and wanted and fits("marginals", plan):
+            cache = exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache)
+            if cache is not knowledge.cache:
+                budget.charge(store, bounds, plan)
+            knowledge.keep_cache(cache)
             recent.reported()
         named = offer.words if settings.share_words and knowledge.consent.words else None
-        if named is not None and not exchange.has_reported(store, who, offer.round_id, "words"):
+        if named is not None and fits("words", named):
             most, digest = settings.max_new_words, knowledge.base.words.digest
-            naming.enqueue_words(store, who, offer, named, knowledge.given, most, digest)
+            if naming.enqueue_words(store, who, offer, named, knowledge.given, most, digest):
+                budget.charge(store, bounds, named)
             knowledge.keep_given({})
             recent.named()
         deltas = offer.deltas if settings.share_deltas and knowledge.consent.deltas else None
+        if offer.model_version == answer.model_version and not same_model:
+            deltas = None
         if deltas is not None and deltas.kind == "gradient" and settings.learning.subset == "adapters":
-            return (_NO_GRADIENTS,)
-        why = None if deltas is None else _enqueue_delta(who, offer, deltas, knowledge)
-    return () if why is None else (why,)
+            return (*left_out, _NO_GRADIENTS)
+        if deltas is not None and fits("deltas", deltas):
+            waiting = len(store.names("outbox"))
+            why = _enqueue_delta(who, offer, deltas, knowledge)
+            if len(store.names("outbox")) > waiting:
+                budget.charge(store, bounds, deltas)
+            left_out.extend(() if why is None else (why,))
+    return tuple(left_out)
 
 
 def _enqueue_delta(who: Identity, offer: RoundOffer, plan: DeltaPlan, knowledge: Knowledge) -> str | None:
@@ -187,13 +275,17 @@ def _enqueue_delta(who: Identity, offer: RoundOffer, plan: DeltaPlan, knowledge:
     return None
 
 
-def _fetch_teacher(client: Client, answer: CheckedIn, knowledge: Knowledge) -> None:
+def _fetch_teacher(
+    client: Client, answer: CheckedIn, knowledge: Knowledge, turn: AbstractContextManager[object]
+) -> None:
     version, digest = answer.teacher_version, answer.teacher_sha256
     if version is None or digest is None:
-        knowledge.adopt_teacher(None)
-    elif version != knowledge.student.teacher_version:
+        with turn:
+            knowledge.adopt_teacher(None)
+    elif knowledge.differs_in_teacher(version, digest):
         content = _weights(client, knowledge, version, digest, teacher_of(knowledge))
-        knowledge.adopt_teacher(records.Published(version, content))
+        with turn:
+            knowledge.adopt_teacher(records.Published(version, content))
 
 
 def _weights(client: Client, knowledge: Knowledge, version: str, digest: str, base: Base) -> bytes:

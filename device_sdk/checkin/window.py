@@ -13,10 +13,12 @@ from device_sdk.errors import StateError
 if TYPE_CHECKING:
     from device_sdk.state import Store
 
-__all__ = ["LONGEST", "answered", "remaining", "unanswered"]
+__all__ = ["FARTHEST", "LONGEST", "answered", "remaining", "unanswered"]
 
 LONGEST = 6 * 3600.0
 """Of the pauses after check-ins that failed, seconds."""
+FARTHEST = 7 * 24 * 3600.0
+"""Seconds for which a server may send a device away."""
 _FIRST = 60.0
 _TABLE, _NAME = "settings", "due"
 
@@ -34,8 +36,8 @@ def remaining(store: Store, url: str, now: float) -> float:
 
 
 def answered(store: Store, url: str, seconds: float, now: float) -> None:
-    """The server wants the device back after so many ``seconds``."""
-    _write(store, url, {"at": now, "seconds": max(0.0, seconds), "failures": 0})
+    """The server wants the device back after so many ``seconds``, of which a week counts at most."""
+    _write(store, url, {"at": now, "seconds": min(FARTHEST, max(0.0, seconds)), "failures": 0})
 
 
 def unanswered(store: Store, url: str, now: float) -> None:

@@ -48,7 +48,7 @@ TABLES: Mapping[str, Table] = {
     "weights": Table("the published base where it is newer than the bundle, the local weights and the teacher's", True),
     "outbox": Table("exact bytes of reports until the server acknowledges them", True),
     "aggregation": Table("the device's part in a secure aggregation that is not over", True),
-    "identity": Table("the device's signing key and id at a server"),
+    "identity": Table("the device's signing key, id and enrolment token at a server"),
     "settings": Table("versions, counters and the ledger of what was sent"),
     "updates": Table("signed metadata of updates, as last verified"),
     "downloads": Table("the beginning of a published file, until all of it is there", True),
@@ -81,7 +81,12 @@ RECORDS: tuple[Record, ...] = (
     Record(
         "aggregation", "[0-9a-f]{16}", "outbox", "JSON: keys of one round, exact messages, and the counts that go back"
     ),
-    Record("identity", "[0-9a-f]{16}", "identity", "JSON: Ed25519 key and device id at the server of that URL's hash"),
+    Record(
+        "identity",
+        "[0-9a-f]{16}",
+        "identity",
+        "JSON: Ed25519 key, device id, enrolment token and clock's distance at the server of that URL's hash",
+    ),
     Record("settings", "bundle", "settings", "name and version of the app's bundle"),
     Record("settings", "published", "settings", "version of the published model"),
     Record("settings", "unfit", "settings", "SHA-256 of a published model that this device cannot use"),
@@ -94,6 +99,7 @@ RECORDS: tuple[Record, ...] = (
     Record("settings", "marginals", "settings", "JSON: version and word list of the global distribution"),
     Record("settings", "reported", "settings", "JSON: which rounds of which server had which stream"),
     Record("settings", "consent", "settings", "JSON: which streams the user agreed to"),
+    Record("settings", "spent", "settings", "JSON: what reports have cost so far, by stream; an erasure leaves it"),
     Record("settings", "profile", "settings", "the name of the user, where several share the device"),
     Record("settings", "(marginals|deltas|words)_sent", "settings", "number of reports sent"),
     Record(

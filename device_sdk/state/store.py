@@ -7,11 +7,12 @@ import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from device_sdk.errors import StateError
+from device_sdk.permit import current
 from device_sdk.state.cipher import Cipher
 from device_sdk.state.files import SealedFiles
 from device_sdk.state.schema import META, TABLES
@@ -112,10 +113,14 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything written inside commits together, or not at all. Nested use joins the outer transaction."""
+        """Everything written inside commits together, or not at all. Nested use joins the outer transaction.
+
+        CheckInError: this thread writes for a check-in that was ended (:mod:`device_sdk.permit`)."""
         with self.guard:
             committing = False
             if self._depth == 0:
+                if (permit := current()) is not None:
+                    permit.check()
                 self._run("BEGIN IMMEDIATE")
             self._depth += 1
             try:
@@ -135,14 +140,16 @@ class Store:
             finally:
                 self._depth -= 1
 
-    def erase(self) -> None:
+    def erase(self, keep: Collection[tuple[str, str]] = ()) -> None:
         """Really erases everything: deleted pages are overwritten, the file is rebuilt, the write-ahead log is emptied,
         sealed files are removed and the salt is replaced, so that not even a copy of old pages can be decrypted with
-        the app's key. Killed half way, it has erased nothing, or the next opening finishes it."""
+        the app's key. Killed half way, it has erased nothing, or the next opening finishes it. keep: values, by table
+        and name, that stay, under the new salt."""
         with self.guard:
             before = self._cipher
             try:
                 with self.transaction():
+                    kept = {place: value for place in keep if (value := self.get(*place)) is not None}
                     for table in TABLES:
                         for file in self._filed(table):
                             self._files.replace(file)
@@ -151,6 +158,8 @@ class Store:
                     self._run("DELETE FROM sqlite_sequence")
                     self._write_meta()
                     self._run("INSERT INTO meta (name, value) VALUES ('erasing', x'')")
+                    for place, value in kept.items():
+                        self.put(*place, value)
             except BaseException:
                 self._cipher = before
                 raise

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from device_sdk.checkin import exchange
+from device_sdk.checkin.client import marginals_bytes
 from device_sdk.errors import CheckInError
 from device_sdk.state import records
 from device_sdk.updates.fetching import Base, Wanted, base_of, fetch, install, largest, patience, teacher_of
@@ -24,38 +26,49 @@ __all__ = ["adopt"]
 
 
 def adopt(
-    client: Client, knowledge: Knowledge, settings: DeviceSettings, trusted_root: bytes, device_id: str = ""
+    client: Client,
+    knowledge: Knowledge,
+    settings: DeviceSettings,
+    trusted_root: bytes,
+    device_id: str = "",
+    *,
+    turn: AbstractContextManager[object],
 ) -> Adopted:
-    """The signed metadata decides what is current, whatever the server's answer to the check-in says.
+    """The signed metadata decides what is current, whatever the server's answer to the check-in says. turn: kept while
+    what the device learned changes.
 
     Nothing that is refused is an error: the device goes on with what it has. BundleError: what was signed does not fit
     this device. ConfigurationError: ``trusted_root`` is none.
     """
     refused: list[str] = []
+    new_model = new_marginals = False
     version = knowledge.base.version, knowledge.marginals_version
     try:
         release = refresh(client, knowledge.store, trusted_root, device_id)
     except CheckInError as error:
         return Adopted(refused=(f"updates: {error}; model {version[0]} and marginals {version[1]} stay",))
     try:
-        if release.model.version != version[0]:
+        if knowledge.differs_in_model(release.model.version, release.model.sha256):
             content = _file(client, release.model, knowledge, base_of(knowledge))
-            install(knowledge, release.model.version, content, settings.learning.keep)
+            with turn:
+                install(knowledge, release.model.version, content, settings.learning.keep)
+            new_model = True
     except CheckInError as error:
         refused.append(f"model {release.model.version}: {error}; model {version[0]} stays")
     if settings.learning.teacher.schedule == "server" and not refused:  # it belongs to its model
         try:
-            _adopt_teacher(client, release.teacher, knowledge)
+            _adopt_teacher(client, release.teacher, knowledge, turn)
         except CheckInError as error:
             refused.append(f"teacher: {error}; the teacher stays")
     try:
-        if release.marginals.version != str(version[1]):
+        if knowledge.differs_in_marginals(release.marginals.version, release.marginals.sha256):
             _adopt_marginals(client, release, knowledge)
+            new_marginals = True
     except CheckInError as error:
         refused.append(f"marginals {release.marginals.version}: {error}; marginals {version[1]} stay")
     return Adopted(
-        new_model=knowledge.base.version != version[0],
-        new_marginals=knowledge.marginals_version != version[1],
+        new_model=new_model,
+        new_marginals=new_marginals,
         refused=tuple(refused),
     )
 
@@ -70,19 +83,23 @@ def _file(client: Client, target: Target, knowledge: Knowledge, base: Base) -> b
     return fetch(client, knowledge.store, wanted, base)
 
 
-def _adopt_teacher(client: Client, target: Target | None, knowledge: Knowledge) -> None:
+def _adopt_teacher(
+    client: Client, target: Target | None, knowledge: Knowledge, turn: AbstractContextManager[object]
+) -> None:
     if target is None:
-        knowledge.adopt_teacher(None)
-    elif target.version != knowledge.student.teacher_version:
+        with turn:
+            knowledge.adopt_teacher(None)
+    elif knowledge.differs_in_teacher(target.version, target.sha256):
         content = _file(client, target, knowledge, teacher_of(knowledge))
-        knowledge.adopt_teacher(records.Published(target.version, content))
+        with turn:
+            knowledge.adopt_teacher(records.Published(target.version, content))
 
 
 def _adopt_marginals(client: Client, release: Release, knowledge: Knowledge) -> None:
     target, words = release.marginals, knowledge.base.words
     if target.length != 8 * len(words):
         raise CheckInError(f"{target.name}: length: found {target.length} as signed, expected {8 * len(words)}")
-    limit = 2 * target.length + 4096  # base64, and the message around it
+    limit = marginals_bytes(len(words))
     try:
         message = Marginals.model_validate_json(_download(client, f"/v1/marginals/{target.version}", limit))
         content = base64.b64decode(message.probabilities, validate=True)

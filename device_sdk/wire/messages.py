@@ -23,6 +23,7 @@ devices.
     3  marginals: discrete Gaussian noise, shares of noise under secure aggregation, the counts of paper 002
     4  a delta's training loss or word error, where the round weighs devices by it (paper 003)
     5  words outside the public list that users gave, a few a device
+    6  the digest of the current marginals
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ __all__ = [
 ]
 
 VERSION = 1
-REVISION = 5
+REVISION = 6
 FIXED_POINT = 1 << 8
 """Marginal counts travel as integers in units of 1 / FIXED_POINT."""
 
@@ -95,7 +96,10 @@ _FOURTH: dict[str, JsonValue] = {"revision": 4}
 _FIFTH: dict[str, JsonValue] = {"revision": 5}
 """Marks a field of revision 5, in the same way."""
 
-_LATER = (_SECOND, _THIRD, _FOURTH, _FIFTH)
+_SIXTH: dict[str, JsonValue] = {"revision": 6}
+"""Marks a field of revision 6, in the same way."""
+
+_LATER = (_SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
 
 WHOLE = {"whole": True}
 """Context of a dump that leaves nothing out: for what is stored or shown, not sent."""
@@ -257,7 +261,8 @@ class CheckedIn(Message):
     """The server's answer: what is current, the open round if any, and when to come back.
 
     teacher_version, teacher_sha256: the model that the current one learned from, an average of it and its
-    predecessors, where the server keeps one (paper 001, section 2.2); fetched like any model.
+    predecessors, where the server keeps one (paper 001, section 2.2); fetched like any model. marginals_sha256: of
+    their probabilities' bytes. A device that has another content of a current version takes the current one.
     """
 
     model_version: str
@@ -267,6 +272,7 @@ class CheckedIn(Message):
     retry_after_seconds: float
     teacher_version: Annotated[str | None, Field(json_schema_extra=_SECOND)] = None
     teacher_sha256: Annotated[str | None, Field(json_schema_extra=_SECOND)] = None
+    marginals_sha256: Annotated[str | None, Field(json_schema_extra=_SIXTH)] = None
 
     @model_validator(mode="after")
     def _whole_teacher(self) -> Self:

@@ -1,16 +1,19 @@
 """What a device signs, and the headers that carry it.
 
 The signed bytes bind method, path, the round named by the path (or ``-``), body hash, nonce and time, so a captured
-request can be neither altered, moved to another round, nor replayed after its window.
+request can be neither altered, moved to another round, nor replayed after its window. The body hash is sent as a header
+too (revisions before did not): so a server can check who sends before it reads what is sent.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
 
-__all__ = ["DEVICE", "NONCE", "SIGNATURE", "TIMESTAMP", "signed_bytes"]
+__all__ = ["DEVICE", "BODY_DIGEST", "NONCE", "SIGNATURE", "TIMESTAMP", "signed_bytes", "signed_digest"]
 
 DEVICE = "X-Idiolect-Device"
+BODY_DIGEST = "X-Idiolect-Body-Digest"
+"""SHA-256 of the body, 64 lowercase hexadecimal digits."""
 NONCE = "X-Idiolect-Nonce"
 SIGNATURE = "X-Idiolect-Signature"
 TIMESTAMP = "X-Idiolect-Timestamp"
@@ -18,5 +21,10 @@ TIMESTAMP = "X-Idiolect-Timestamp"
 
 def signed_bytes(method: str, path: str, round_id: str | None, body: bytes, nonce: str, timestamp: int) -> bytes:
     """The canonical request. timestamp: seconds since the epoch."""
-    fields = ("idiolect-v1", method.upper(), path, round_id or "-", sha256(body).hexdigest(), nonce, str(timestamp))
+    return signed_digest(method, path, round_id, sha256(body).hexdigest(), nonce, timestamp)
+
+
+def signed_digest(method: str, path: str, round_id: str | None, digest: str, nonce: str, timestamp: int) -> bytes:
+    """The canonical request, of a body that has this SHA-256, in hexadecimal digits."""
+    fields = ("idiolect-v1", method.upper(), path, round_id or "-", digest, nonce, str(timestamp))
     return "\n".join(fields).encode()

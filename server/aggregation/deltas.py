@@ -12,12 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import saxpy
 
-__all__ = ["BLOCK", "UPDATES", "DeltaSum", "Weights", "add", "finish", "fold", "init", "merge", "weighted_sum"]
+__all__ = [
+    "BLOCK",
+    "UPDATES",
+    "DeltaSum",
+    "Weights",
+    "add",
+    "add_steps",
+    "finish",
+    "fold",
+    "init",
+    "merge",
+    "weighted_sum",
+]
 
 Weights = Mapping[str, NDArray[np.float32]]
 Float = NDArray[np.float32]
@@ -31,18 +44,19 @@ UPDATES = 2 * RUN
 
 @dataclass(frozen=True, slots=True)
 class DeltaSum:
-    """sum: per parameter, float32, sum of weight * delta of what is folded; weight: sum of all weights; reports: how
-    many were added; waiting: the last of them with their weights, not folded yet."""
+    """sum: per parameter, float32, sum of weight * delta of what is folded, or int64, in steps of a grid
+    (:mod:`server.privacy.grid`), of deltas of weight 1; weight: sum of all weights; reports: how many were added;
+    waiting: the last of them with their weights, not folded yet."""
 
-    sum: Weights
+    sum: Mapping[str, NDArray[Any]]
     weight: float
     reports: int
     waiting: tuple[tuple[Weights, float], ...] = ()
 
 
-def init(shapes: Mapping[str, tuple[int, ...]]) -> DeltaSum:
+def init(shapes: Mapping[str, tuple[int, ...]], dtype: type[np.float32 | np.int64] = np.float32) -> DeltaSum:
     """The sum of no deltas."""
-    return DeltaSum({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, 0.0, 0)
+    return DeltaSum({name: np.zeros(shape, dtype) for name, shape in shapes.items()}, 0.0, 0)
 
 
 def add(state: DeltaSum, delta: Weights, weight: float) -> DeltaSum:
@@ -57,6 +71,13 @@ def add(state: DeltaSum, delta: Weights, weight: float) -> DeltaSum:
     return fold(state) if len(waiting) == UPDATES else state
 
 
+def add_steps(state: DeltaSum, delta: Mapping[str, NDArray[np.int64]]) -> DeltaSum:
+    """``state``, a sum in steps, with one more delta of them, exactly. It is consumed."""
+    for name, total in state.sum.items():
+        np.add(total, delta[name], out=total)
+    return replace(state, weight=state.weight + 1.0, reports=state.reports + 1)
+
+
 def fold(state: DeltaSum) -> DeltaSum:
     """``state`` with nothing waiting. It is consumed."""
     if not state.waiting:
@@ -67,7 +88,7 @@ def fold(state: DeltaSum) -> DeltaSum:
 
 
 def merge(left: DeltaSum, right: DeltaSum) -> DeltaSum:
-    """The sum of two partial sums over the same parameters, whose order is the order of rounding.
+    """The sum of two partial sums over the same parameters, whose order is the order of rounding, where they round.
 
     Both are consumed: what waits is folded, and the arrays of ``left``, which must be writable, become the result's, so
     that two model sizes of memory are enough.

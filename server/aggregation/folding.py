@@ -7,7 +7,8 @@ partial sum to the bit. The partial sums are merged in the order of the leaves, 
 
 Where every report lands depends on the reports alone, so 1, 2 or 7 workers, in this process or on other machines with
 processors of this kind, give the same bits. A worker holds one model's sum and a block of ``UPDATES`` deltas; whoever
-merges holds the total and one leaf.
+merges holds the total and one leaf. Where the sum gets noise, it is of whole numbers (:mod:`server.privacy.grid`), of
+twice the size, one delta after the other.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from device_sdk.errors import StateError
 from device_sdk.learning.encoding import decode
 from device_sdk.wire.messages import DeltaPlan
 from server.aggregation import deltas
 from server.aggregation.deltas import DeltaSum, Weights
 from server.aggregation.weights_file import parse_tensors
+from server.privacy.grid import Grid, in_steps
 from server.storage.blobs import BlobStore
 
 __all__ = ["LEAF", "Accepted", "Here", "Leaf", "Workers", "ahead", "fold_leaf", "leaves", "merged", "read_accepted"]
@@ -47,11 +51,18 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Consecutive reports that one worker folds. shapes: of the parameters; plan: how the deltas are written."""
+    """Consecutive reports that one worker folds. shapes: of the parameters; plan: how the deltas are written; grid: of
+    the sum where it gets noise, and all weights are 1, None where it is in float32."""
 
     reports: tuple[Accepted, ...]
     shapes: Mapping[str, tuple[int, ...]]
     plan: DeltaPlan
+    grid: Grid | None = None
+
+    @property
+    def dtype(self) -> type[np.float32 | np.int64]:
+        """Of the partial sum."""
+        return dtype_of(self.grid)
 
 
 class Workers(Protocol):
@@ -77,26 +88,39 @@ class Here:
         """Nothing is held."""
 
 
-def leaves(reports: Sequence[Accepted], shapes: Mapping[str, tuple[int, ...]], plan: DeltaPlan) -> Iterator[Leaf]:
-    """reports: in the order of their ids."""
+def leaves(
+    reports: Sequence[Accepted], shapes: Mapping[str, tuple[int, ...]], plan: DeltaPlan, grid: Grid | None = None
+) -> Iterator[Leaf]:
+    """reports: in the order of their ids. Raises ValueError for one of another weight than 1 where there is a grid."""
+    if grid is not None and any(report.weight != 1 for report in reports):
+        raise ValueError("reports: found a weight other than 1; deltas that get noise count alike")
     for start in range(0, len(reports), LEAF):
-        yield Leaf(tuple(reports[start : start + LEAF]), shapes, plan)
+        yield Leaf(tuple(reports[start : start + LEAF]), shapes, plan, grid)
 
 
 def fold_leaf(blobs: BlobStore, leaf: Leaf) -> DeltaSum:
     """The leaf's partial sum, with nothing waiting. StateError: a stored delta is not what was accepted."""
-    total = deltas.init(leaf.shapes)
+    total = deltas.init(leaf.shapes, leaf.dtype)
     for report in leaf.reports:
-        total = deltas.add(total, read_accepted(blobs, report, leaf.plan), report.weight)
+        delta = read_accepted(blobs, report, leaf.plan)
+        if leaf.grid is not None:
+            total = deltas.add_steps(total, in_steps(delta, leaf.grid))
+        else:
+            total = deltas.add(total, delta, report.weight)
     return deltas.fold(total)
 
 
-def merged(sums: Iterable[DeltaSum], shapes: Mapping[str, tuple[int, ...]]) -> DeltaSum:
-    """The total of partial sums in their order."""
-    total = deltas.init(shapes)
+def merged(sums: Iterable[DeltaSum], shapes: Mapping[str, tuple[int, ...]], grid: Grid | None = None) -> DeltaSum:
+    """The total of partial sums in their order, of a grid or none as they are."""
+    total = deltas.init(shapes, dtype_of(grid))
     for each in sums:
         total = deltas.merge(total, each)
     return total
+
+
+def dtype_of(grid: Grid | None) -> type[np.float32 | np.int64]:
+    """Of sums on a grid, or on none."""
+    return np.float32 if grid is None else np.int64
 
 
 def read_accepted(blobs: BlobStore, report: Accepted, plan: DeltaPlan) -> Weights:

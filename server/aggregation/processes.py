@@ -1,6 +1,6 @@
 """Leaves folded by processes of this machine.
 
-A partial sum comes back as a file of float32 values, which is mapped, added and gone: no process ever holds it twice.
+A partial sum comes back as a file of its values, which is mapped, added and gone: no process ever holds it twice.
 This module is the first that a worker loads, so it loads nothing that would start threads of its own.
 """
 
@@ -113,7 +113,7 @@ def _mapped(path: Path, leaf: Leaf, weight: float, reports: int) -> DeltaSum:
 
     from server.aggregation.deltas import DeltaSum
 
-    values, start, found = np.memmap(path, np.float32, "r"), 0, {}
+    values, start, found = np.memmap(path, leaf.dtype, "r"), 0, {}
     path.unlink()  # the mapping holds what is left of it
     for name, shape in leaf.shapes.items():
         size = math.prod(shape)

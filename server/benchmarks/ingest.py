@@ -36,7 +36,7 @@ from sqlalchemy import insert
 from device_sdk.benchmarks import Figure
 from device_sdk.errors import IdiolectError
 from device_sdk.wire.messages import FIXED_POINT
-from device_sdk.wire.signing import DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
+from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_digest
 from server.buckets import Rate
 from server.registry.initial import InitialModel
 from server.settings import Rates, ServerSettings
@@ -71,8 +71,9 @@ class Device:
 
     def signed(self, path: str, round_id: str, body: bytes) -> Upload:
         nonce, stamp = token_hex(12), int(time.time())
-        signature = b64encode(self.key.sign(signed_bytes("POST", path, round_id, body, nonce, stamp))).decode()
-        headers = {DEVICE: self.id, NONCE: nonce, TIMESTAMP: str(stamp), SIGNATURE: signature}
+        digest = sha256(body).hexdigest()
+        signature = b64encode(self.key.sign(signed_digest("POST", path, round_id, digest, nonce, stamp))).decode()
+        headers = {DEVICE: self.id, BODY_DIGEST: digest, NONCE: nonce, TIMESTAMP: str(stamp), SIGNATURE: signature}
         return Upload(path, body, headers)
 
     def delta(self, round_id: str, tensors: dict[str, np.ndarray]) -> Upload:

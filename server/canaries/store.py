@@ -13,7 +13,7 @@ from server.canaries.settings import CanarySettings
 from server.problems import Refusal
 from server.registry.models import find_model
 from server.registry.publications import current_version, publish
-from server.storage.schema import canaries, canary_devices
+from server.storage.schema import canaries, canary_devices, devices
 
 __all__ = [
     "begin",
@@ -88,7 +88,8 @@ def read_settings(row: Row[Any]) -> CanarySettings:
 
 def model_for(connection: Connection, device_id: str, installed: str, now: float) -> Row[Any]:
     """The model that this device is to have; the current one, or the canary's. That it came is written down where it is
-    watched. installed: the version that it has."""
+    watched: who enrolled after the canary began gets what its arm gets, and decides nothing, so that nobody makes up
+    devices that do. installed: the version that it has."""
     current = find_model(connection, current_version(connection, "model"))
     row = running(connection)
     if row is None or row.base != current.version:
@@ -96,6 +97,9 @@ def model_for(connection: Connection, device_id: str, installed: str, now: float
     arm = arm_of(device_id, row.version, read_settings(row).share)
     if arm == "rest":
         return current
+    enrolled_at = connection.execute(select(devices.c.enrolled_at).where(devices.c.id == device_id)).scalar_one()
+    if enrolled_at > row.started_at:
+        return find_model(connection, row.version) if arm == "canary" else current
     own = and_(canary_devices.c.canary_id == row.id, canary_devices.c.device_id == device_id)
     seen = {"last_seen": now, "installed": arm == "control" or installed == row.version}
     if not connection.execute(update(canary_devices).where(own).values(seen)).rowcount:

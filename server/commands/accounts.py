@@ -82,11 +82,11 @@ def audit(
 def add_token(
     client: OperatorClient,
     name: Name,
-    uses: Annotated[int | None, typer.Option(help="Devices it lets in.  [default: any number]", min=1)] = None,
+    uses: Annotated[int, typer.Option(help="Devices it lets in; 0 for any number.", min=0)] = 1000,
     hours: Annotated[float | None, typer.Option(help="Until it ends.  [default: never]", min=1e-3)] = None,
 ) -> Answer:
     """Make a token that lets devices enrol and print it, this once."""
-    found = client.add_enrolment_token(name, uses=uses, seconds=None if hours is None else hours * 3600)
+    found = client.add_enrolment_token(name, uses=uses or None, seconds=None if hours is None else hours * 3600)
     return _plain(found), lambda: _told(found.token, f"enrolment token {found.name}")
 
 

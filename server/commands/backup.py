@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,32 +13,52 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from server.commands.secrets import holds_password, keep_from_process_list
+
 if TYPE_CHECKING:
     from server.backup import Backup
 
 __all__ = ["backup", "restore"]
 
-Place = Annotated[str, typer.Option("--database", help="SQLite file, or a database URL.")]
+Place = Annotated[
+    str,
+    typer.Option("--database", envvar="IDIOLECT_DATABASE", help="SQLite file, or a database URL.", show_envvar=True),
+]
 Blobs = Annotated[
     str | None,
     typer.Option(
-        help="Folder of weights and raw deltas, or s3://bucket/prefix.  [default: the database's name + .blobs]"
+        envvar="IDIOLECT_BLOBS",
+        help="Folder of weights and raw deltas, or s3://bucket/prefix.  [default: the database's name + .blobs]",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(help="The archive to write.")],
+    file: Annotated[Path, typer.Argument(help="The archive to write, or to look at.")],
     database: Place = "idiolect-server.db",
     blobs: Blobs = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Write nothing: bring it back into a scratch place, and look at that."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Save a server's whole state, of one moment, while it goes on."""
-    from server.backup import save
+    """Save a server's state, of one moment, while it goes on, and read it again.
 
-    with _opened(database, blobs) as (own, store), _progress(as_json) as watch:
-        found = save(own, store, file, watch)
+    What devices sent to rounds under way is left out: a restore ends those rounds.
+    """
+    _keep_password(database)
+    from server import backup as archives
+
+    os.umask(0o077)
+    if verify:
+        with _progress(as_json) as watch:
+            found = archives.verify(file, watch)
+        _say(found, f"{file} can be restored", as_json)
+        return
+    with _opened(database, blobs, existing=True) as (own, store), _progress(as_json) as watch:
+        found = archives.save(own, store, file, watch)
     _say(found, f"saved to {file}", as_json)
     if found.missing and not as_json:
         typer.echo(f"{len(found.missing)} models had lost their weights to retention; they are saved without", err=True)
@@ -47,28 +68,49 @@ def restore(
     file: Annotated[Path, typer.Argument(help="An archive that `idiolect backup` wrote.")],
     database: Place = "idiolect-server.db",
     blobs: Blobs = None,
+    rounds_since: Annotated[
+        int | None,
+        typer.Option(
+            help="How many rounds the server may have closed after the backup; every device is charged for them."
+            "  [default: as many as ever came in so long a time]",
+            min=0,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring a saved state back into an empty database, of the same kind or another.
 
-    What was charged to the privacy ledger after the backup is forgotten: restore the newest one.
+    Rounds that were under way end; what may have been charged after the backup is charged to every device.
     """
+    _keep_password(database)
     from server.backup import restore as bring_back
 
+    os.umask(0o077)
     with _opened(database, blobs) as (own, store), _progress(as_json) as watch:
-        found = bring_back(file, own, store, watch)
+        found = bring_back(file, own, store, watch, rounds_since=rounds_since)
     _say(found, f"restored from {file}", as_json)
+    if found.fence is not None and not as_json:
+        fence = found.fence
+        charged = ", ".join(f"{stream} epsilon {epsilon:.4g}" for stream, epsilon in fence.epsilon.items())
+        typer.echo(
+            f"every device is charged for {fence.rounds} rounds that may have come after the backup "
+            f"({charged or 'nothing'}); {len(fence.abandoned)} rounds that were under way are abandoned"
+        )
+
+
+def _keep_password(database: str) -> None:
+    keep_from_process_list({"--database": ("IDIOLECT_DATABASE", database if holds_password(database) else None)})
 
 
 @contextmanager
-def _opened(database: str, blobs: str | None) -> Iterator[tuple[Any, Any]]:
+def _opened(database: str, blobs: str | None, *, existing: bool = False) -> Iterator[tuple[Any, Any]]:
     from server.settings import database_url, default_blobs
     from server.storage.blobs import open_blobs
     from server.storage.database import Database
 
-    own = Database(database_url(database))
+    own = Database(database_url(database), existing=existing)
     try:
-        yield own, open_blobs(blobs or default_blobs(database), tidy=False)
+        yield own, open_blobs(blobs or default_blobs(database), tidy=False, create=not existing)
     finally:
         own.close()
 

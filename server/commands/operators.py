@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from device_sdk.commands.output import deliver
+from server.commands.secrets import keep_from_process_list
 from server.operator_client import OperatorClient
 
 __all__ = ["Answer", "command", "moment", "show"]
@@ -41,6 +42,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Answer]], Ca
     def add(function: Callable[..., Answer]) -> Callable[..., Answer]:
         def run(**options: Any) -> None:
             server, token, as_json, output = (options.pop(shared) for shared in _SHARED)
+            keep_from_process_list({"--token": ("IDIOLECT_OPERATOR_TOKEN", token)})
             with OperatorClient(server, token) as client:
                 found, present = function(client, **options)
             if not deliver(found, as_json, output):

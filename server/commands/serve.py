@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -19,8 +20,10 @@ import typer
 
 from device_sdk.errors import ConfigurationError
 from server.buckets import Rate
+from server.commands.secrets import holds_password, keep_from_process_list
 from server.logs import configure
 from server.processes import end_with_parent, own_command, watch
+from server.storage.forgetting import keep_private
 
 if TYPE_CHECKING:
     from server.evaluation.gate import WordErrorGate
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
     from server.settings import ServerSettings
 
 __all__ = ["command", "read_tokens", "run", "run_many"]
+
+
+DESCRIPTORS = 8192
+"""Files and connections that a process asks the system for; many grant only 1,024 to who does not ask."""
 
 
 class LogFormat(StrEnum):
@@ -44,11 +51,14 @@ def command(
     bundle: Annotated[
         Path | None, typer.Option(help="Bundle whose weights, word list and background start a new database.")
     ] = None,
-    database: Annotated[str, typer.Option(help="SQLite file, or a database URL.")] = "idiolect-server.db",
+    database: Annotated[
+        str, typer.Option(envvar="IDIOLECT_DATABASE", help="SQLite file, or a database URL.", show_envvar=True)
+    ] = "idiolect-server.db",
     blobs: Annotated[
         str | None,
         typer.Option(
-            help="Folder of weights and raw deltas, or s3://bucket/prefix.  [default: the database's name + .blobs]"
+            envvar="IDIOLECT_BLOBS",
+            help="Folder of weights and raw deltas, or s3://bucket/prefix.  [default: the database's name + .blobs]",
         ),
     ] = None,
     rehearsal: Annotated[
@@ -98,6 +108,14 @@ def command(
     keep_models: Annotated[
         int | None, typer.Option(help="Keep the weights of so many of the newest models.  [default: of all]", min=2)
     ] = None,
+    keep_rounds: Annotated[
+        int,
+        typer.Option(
+            help="Keep reports, lines of the ledger and releases of so many of the newest rounds; what older ones cost "
+            "stays in the ledger's totals. 0 keeps all.",
+            min=0,
+        ),
+    ] = 1000,
     updates: Annotated[
         Path | None,
         typer.Option(help="Sign what devices install, with the keys and roots of this folder (idiolect updates init)."),
@@ -132,8 +150,9 @@ def command(
     trusted_proxy: Annotated[
         list[str] | None,
         typer.Option(
+            envvar="IDIOLECT_TRUSTED_PROXY",
             help="Address or network of a proxy that is believed when it says whom a request is from; may be given "
-            "several times.  [default: this machine]"
+            "several times.  [default: this machine]",
         ),
     ] = None,
     address_rate: Annotated[
@@ -142,6 +161,12 @@ def command(
     device_rate: Annotated[
         str, typer.Option(metavar="RATE:BURST", help="Requests a second of one device, and at once after a rest.")
     ] = "2:120",
+    enrolment_rate: Annotated[
+        str, typer.Option(metavar="RATE:BURST", help="Enrolments a second of one address, and at once after a rest.")
+    ] = "1:100",
+    enrolment_uses: Annotated[
+        int, typer.Option(help="Devices that the enrolment token lets in; 0 for any number.", min=0)
+    ] = 10_000,
     ready_file: Annotated[
         Path | None, typer.Option(help="Written with the URL as JSON once the server accepts connections.")
     ] = None,
@@ -155,6 +180,15 @@ def command(
     from server.settings import THIS_MACHINE, Rates, ServerSettings, default_blobs
     from server.updates.settings import UpdateSettings
 
+    keep_from_process_list(
+        {
+            "--database": ("IDIOLECT_DATABASE", database if holds_password(database) else None),
+            "--enrolment-token": ("IDIOLECT_ENROLMENT_TOKEN", enrolment_token),
+            "--operator-token": ("IDIOLECT_OPERATOR_TOKEN", operator_token),
+            "--updates-passphrase": ("IDIOLECT_UPDATES_PASSPHRASE", updates_passphrase),
+        }
+    )
+    os.umask(0o077)  # what a server writes is its user's alone
     configure(log_format.value, requests=verbose)
     stem = Path(database) if "://" not in database else Path("idiolect-server")
     tokens = read_tokens(token_file or stem.with_suffix(".tokens.json"), enrolment_token, operator_token)
@@ -169,11 +203,17 @@ def command(
         retry_after_seconds=retry_after,
         check_ins_per_second=check_ins,
         keep_models=keep_models,
+        keep_rounds=keep_rounds or None,
         updates=UpdateSettings(updates, updates_passphrase) if updates is not None else None,
         canary=CanarySettings(share=canary, seconds=canary_seconds, patience=canary_patience) if canary else None,
         workers=workers,
         ray=ray,
-        rates=Rates(_rate("address-rate", address_rate), _rate("device-rate", device_rate)),
+        rates=Rates(
+            _rate("address-rate", address_rate),
+            _rate("device-rate", device_rate),
+            _rate("enrolment-rate", enrolment_rate),
+        ),
+        enrolment_uses=enrolment_uses or None,
         trusted_proxies=tuple(trusted_proxy) if trusted_proxy else THIS_MACHINE,
         processes=processes,
         member=inherited is not None,
@@ -213,6 +253,8 @@ def run(
     from server.app import create_app
     from server.connections import deadline_protocol
 
+    os.umask(0o077)
+    _allow_descriptors()
     # Bound before the state is opened: a port in use is found while nothing has happened, and 0 becomes a number.
     listener = _listen(host, port) if inherited is None else socket.socket(fileno=inherited)
     url = f"http://{host}:{listener.getsockname()[1]}"
@@ -220,7 +262,7 @@ def run(
         app = create_app(settings, initial, evaluate, rehearse)
         config = uvicorn.Config(
             app,
-            http=deadline_protocol(settings.limits.head_seconds, settings.limits.connections),
+            http=deadline_protocol(settings.limits, settings.trusted_proxies),
             log_config=None,
             log_level="warning",
             access_log=False,  # it would quote addresses with their queries; requests are logged by their routes
@@ -257,6 +299,7 @@ def run_many(
     """
     from server.service import Service
 
+    os.umask(0o077)
     listener = _listen(host, port)
     url = f"http://{host}:{listener.getsockname()[1]}"
 
@@ -276,6 +319,18 @@ def run_many(
         listener.close()
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
+
+
+def _allow_descriptors() -> None:
+    """As many as the system lets this process have: a download takes one for its connection and one for its file."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _rate(option: str, given: str) -> Rate:
@@ -312,6 +367,7 @@ def read_tokens(path: Path, enrolment: str | None, operator: str | None) -> tupl
         fresh = {"enrolment_token": secrets.token_urlsafe(24), "operator_token": secrets.token_urlsafe(24)}
         _write_private(path, fresh)
         typer.echo(f"tokens written to {path}", err=True)
+    keep_private(path)
     try:
         content = json.loads(path.read_text())
         found = content["enrolment_token"], content["operator_token"]

@@ -1,16 +1,19 @@
 """Who may look: a ticket in a cookie, made for an operator and good for a few hours.
 
-The server keeps no sessions. A ticket is a time of expiry, an operator's name and their HMAC-SHA256 under a key derived
-from the server's own operator token, so a new one ends every ticket, and a ticket does not tell the token. Whether the
-operator is still one is looked up whenever a ticket is shown: revoking an operator ends their tickets.
+The server keeps no sessions. A ticket is a time of expiry, an operator's name and their HMAC-SHA256 under a key that
+the server draws when it starts: it has nothing to do with any token, at which a holder could guess otherwise, and a
+restart ends every ticket. Whether the operator is still one is looked up whenever a ticket is shown: revoking an
+operator ends their tickets.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Mapping
+from urllib.parse import urlsplit
 
-__all__ = ["COOKIE", "SECONDS", "holder", "ticket"]
+__all__ = ["COOKIE", "SECONDS", "from_own_site", "holder", "ticket"]
 
 COOKIE = "idiolect_dashboard"
 SECONDS = 12 * 3600
@@ -31,6 +34,19 @@ def holder(found: str, secret: str, now: float) -> str | None:
     # Compared before the time is looked at, so that a wrong mark tells nothing about either.
     good = hmac.compare_digest(mark.encode("utf-8", "replace"), _mark(secret, expiry, name).encode())
     return name if good and now < int(expiry) else None
+
+
+def from_own_site(headers: Mapping[str, str]) -> bool:
+    """Whether a form was sent by a page of this server, or by no page at all.
+
+    Browsers say so themselves (Sec-Fetch-Site), where they do not speak plain HTTP to another machine; else they name
+    the page's site, which is then compared with the one that was asked. A program that is no browser says neither.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("same-origin", "none")
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
 
 
 def _mark(secret: str, expiry: str, name: str) -> str:

@@ -16,6 +16,7 @@ from server.dotted import dotted
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version
+from server.registry.retention import check_marginals_present
 from server.rounds.settings import STREAMS
 from server.rounds.states import RoundState
 from server.rounds.store import count_by_state, find_round, list_rounds, view
@@ -64,7 +65,8 @@ def round_page(own: Service, round_id: str) -> Page:
         found = view(connection, find_round(connection, round_id))
         arrived = connection.execute(
             select(reports.c.accepted_at, reports.c.stream)
-            .where(reports.c.round_id == round_id)
+            # Times are forgotten when the round has ended.
+            .where(reports.c.round_id == round_id, reports.c.counted, reports.c.accepted_at > 0)
             .order_by(reports.c.accepted_at)
         ).all()
     by_stream = {
@@ -114,7 +116,10 @@ def marginals(own: Service, version: int | None, top: int = 15) -> Page:
     with own.database.read() as connection:
         current = int(current_version(connection, "marginals"))
         row = marginal_registry.find_marginals(connection, current if version is None else version)
+        check_marginals_present(row)
         parent = marginal_registry.find_marginals(connection, 0 if row.parent is None else row.parent)
+        if not parent.probabilities:  # removed with its round
+            parent = marginal_registry.find_marginals(connection, 0)
         versions = [
             {
                 "version": each.version,

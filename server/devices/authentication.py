@@ -1,4 +1,8 @@
-"""Who sent a request: the Ed25519 signature over the canonical request, its time and its nonce."""
+"""Who sent a request: the Ed25519 signature over the canonical request, its time and its nonce.
+
+The signature is over the body's hash. A device that sends this hash as a header can be verified before its body is
+read; the body is then held against it.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,27 @@ import re
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
-from device_sdk.wire.signing import DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
+from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_digest
 from server.devices.enrolment import find_device
 from server.problems import Refusal
 from server.storage.schema import nonces
 
-__all__ = ["Claim", "Sender", "authenticate", "read_claim", "spend_nonce"]
+__all__ = [
+    "Claim",
+    "Sender",
+    "authenticate",
+    "check_body",
+    "read_claim",
+    "read_digest",
+    "spend_nonce",
+    "verify",
+]
 
 NONCE_FORMAT = re.compile(r"[A-Za-z0-9._~+/=-]{8,128}")
 
@@ -82,14 +96,38 @@ def authenticate(
     Raises Refusal: as :func:`read_claim`, 401 ``bad_signature``.
     """
     claim = read_claim(connection, headers, now=now, window=window)
-    message = signed_bytes(method, path, round_id, body, claim.nonce, claim.timestamp)
+    return verify(claim, method=method, path=path, round_id=round_id, digest=sha256(body).hexdigest(), window=window)
+
+
+def verify(claim: Claim, *, method: str, path: str, round_id: str | None, digest: str, window: float) -> Sender:
+    """Check the signature over a request whose body has, or is said to have, the SHA-256 ``digest``.
+
+    Raises Refusal: 401 ``bad_signature``.
+    """
+    message = signed_digest(method, path, round_id, digest, claim.nonce, claim.timestamp)
     try:
         raw = b64decode(claim.signature.encode(), validate=True)
         Ed25519PublicKey.from_public_bytes(claim.public_key).verify(raw, message)
     except (ValueError, InvalidSignature) as error:
-        detail = "the signature does not belong to this method, path, round, body, nonce and time"
-        raise Refusal(401, "bad_signature", detail, SIGNATURE) from error
+        raise Refusal(401, "bad_signature", _OTHER, SIGNATURE) from error
     return Sender(claim.device_id, claim.nonce, claim.timestamp + window)
+
+
+def read_digest(headers: Mapping[str, str]) -> str | None:
+    """The SHA-256 that the body is said to have; None where it is not said. Raises Refusal: 401 ``bad_signature``."""
+    found = headers.get(BODY_DIGEST)
+    if found is not None and not re.fullmatch(r"[0-9a-f]{64}", found):
+        raise Refusal(401, "bad_signature", "digest: expected the body's SHA-256, 64 hexadecimal digits", BODY_DIGEST)
+    return found
+
+
+def check_body(body: bytes, digest: str) -> None:
+    """Raises Refusal (401 ``bad_signature``) where a body is not the one that was signed."""
+    if sha256(body).hexdigest() != digest:
+        raise Refusal(401, "bad_signature", _OTHER, SIGNATURE)
+
+
+_OTHER = "the signature does not belong to this method, path, round, body, nonce and time"
 
 
 def spend_nonce(connection: Connection, sender: Sender, now: float) -> None:

@@ -11,19 +11,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from device_sdk.wire.messages import Enrol
-from server.devices.tokens import find_enrolment_token, use
+from server.devices.tokens import find_enrolment_token, use, used_up
 from server.problems import Refusal
 from server.storage.schema import devices
 
 __all__ = ["count_devices", "enrol", "find_device", "list_devices", "read_public_key", "revoke", "same_secret"]
 
 
-def enrol(connection: Connection, public_key: bytes, now: float, token: str | None = None) -> str:
+def enrol(
+    connection: Connection, public_key: bytes, now: float, token: str | None = None, uses: int | None = None
+) -> str:
     """Register a key. Returns the device id, a digest of the key: enrolling again after a lost answer changes nothing,
     and uses up nothing of the token.
 
-    token: the one that was shown, None for the server's own. Raises Refusal: 401 ``bad_token``; 403 ``device_revoked``
-    for a key that was revoked, ``token_revoked``, ``token_expired``, ``token_used_up``.
+    token: the one that was shown, None for the server's own. uses: how many devices that one lets in. Raises Refusal:
+    401 ``bad_token``; 403 ``device_revoked`` for a key that was revoked, ``token_revoked``, ``token_expired``,
+    ``token_used_up``.
     """
     shown = None if token is None else find_enrolment_token(connection, token)
     device_id = sha256(public_key).hexdigest()[:32]
@@ -31,6 +34,8 @@ def enrol(connection: Connection, public_key: bytes, now: float, token: str | No
     if row is None:
         if shown is not None:
             use(connection, shown, now)
+        elif uses is not None and _let_in(connection) >= uses:
+            raise used_up(uses)
         name = None if shown is None else shown.name
         connection.execute(
             insert(devices).values(id=device_id, public_key=public_key, enrolled_at=now, enrolment_token=name)
@@ -57,6 +62,12 @@ def find_device(connection: Connection, device_id: str) -> Row[Any] | None:
 
 
 _FIND = select(devices).where(devices.c.id == bindparam("device_id"))
+
+
+def _let_in(connection: Connection) -> int:
+    """Devices that came with the server's own token, those that were revoked too."""
+    query = select(func.count()).select_from(devices).where(devices.c.enrolment_token.is_(None))
+    return int(connection.execute(query).scalar_one())
 
 
 def list_devices(connection: Connection, after: str, limit: int) -> list[Row[Any]]:

@@ -10,7 +10,14 @@ from server.operators.accounts import digest, draw_token
 from server.problems import Refusal
 from server.storage.schema import enrolment_tokens
 
-__all__ = ["add_enrolment_token", "find_enrolment_token", "list_enrolment_tokens", "revoke_enrolment_token", "use"]
+__all__ = [
+    "add_enrolment_token",
+    "find_enrolment_token",
+    "list_enrolment_tokens",
+    "revoke_enrolment_token",
+    "use",
+    "used_up",
+]
 
 
 def add_enrolment_token(
@@ -71,8 +78,13 @@ def use(connection: Connection, row: Row[Any], now: float) -> None:
     if row.expires_at is not None and row.expires_at <= now:
         raise Refusal(403, "token_expired", "token: this enrolment token has expired; ask for a new one", "token")
     if row.uses is not None and row.used >= row.uses:
-        detail = f"token: this enrolment token let in the {row.uses} devices it was for; ask for a new one"
-        raise Refusal(403, "token_used_up", detail, "token")
+        raise used_up(row.uses)
     connection.execute(
         update(enrolment_tokens).where(enrolment_tokens.c.name == row.name).values(used=enrolment_tokens.c.used + 1)
     )
+
+
+def used_up(uses: int) -> Refusal:
+    """The refusal by a token that let in so many devices."""
+    detail = f"token: this enrolment token let in the {uses} devices it was for; ask for a new one"
+    return Refusal(403, "token_used_up", detail, "token")

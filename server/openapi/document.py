@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from device_sdk.wire.messages import Message, Problem
-from device_sdk.wire.signing import DEVICE, NONCE, SIGNATURE, TIMESTAMP
+from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP
 from server.openapi.examples import EXAMPLES
 from server.openapi.operations import OPERATIONS, Bytes, Content, Operation
 from server.openapi.problems import PROBLEMS
@@ -33,6 +33,14 @@ _SIGNED = {
     NONCE: "8 to 128 characters that it never used before.",
     TIMESTAMP: "Seconds since the epoch.",
     SIGNATURE: "Ed25519, base64, over method, path, round, the body's SHA-256, nonce and time.",
+}
+_DIGEST: dict[str, Any] = {
+    "name": BODY_DIGEST,
+    "in": "header",
+    "required": False,
+    "description": "SHA-256 of the body. With it, who sends is checked before the body is read, and a large body finds "
+    "room more easily.",
+    "schema": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
 }
 _SCHEMES: dict[str, Any] = {"operator": {"type": "http", "scheme": "bearer", "description": "An operator's token."}} | {
     name: {"type": "apiKey", "in": "header", "name": name, "description": told} for name, told in _SIGNED.items()
@@ -68,6 +76,7 @@ def _describe(told: dict[str, Any], operation: Operation, rule: Rule) -> None:
     match rule.who:
         case Caller.DEVICE:
             told["security"] = [{name: [] for name in _SIGNED}]
+            told["parameters"] = [*told.get("parameters", ()), _DIGEST]
         case Caller.VIEWER | Caller.OPERATOR | Caller.ADMINISTRATOR:
             told["security"] = [{"operator": []}]
 

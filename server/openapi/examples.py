@@ -170,6 +170,7 @@ _MESSAGES: Final[tuple[BaseModel, ...]] = (
         status="ready",
         checks=dict.fromkeys(("database", "schema", "model", "blobs", "disk", "rounds"), True),
         model_version="m5",
+        tick_ages={"loop": 0.3, "r7-0a1b2c3d4e": 0.3},
     ),
     messages.Me(name="anna", role=Role.OPERATOR),
     messages.Status(

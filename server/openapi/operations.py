@@ -62,7 +62,7 @@ _DOCUMENT: Final = Bytes("application/json", "This document.", '{"openapi": "3.1
 
 _BODY: Codes = ("disconnected", "too_slow", "too_large", "encoding", "bad_message")
 _SIGNED: Codes = ("unsigned", "stale_time", "unknown_device", "bad_signature", "device_revoked")
-_REPORT: Codes = (*_SIGNED, *_BODY, "other_device", "other_round", "replayed", "unknown_round")
+_REPORT: Codes = (*_SIGNED, *_BODY, "other_device", "other_round", "replayed", "unknown_round", "no_room")
 _ACCEPTANCE: Codes = (
     "round_closed",
     "not_collected",
@@ -162,6 +162,7 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
             "round_closed",
             "busy",
             "other_words",
+            "excluded",
             "privacy_cap",
             "message_conflict",
             "not_joined",
@@ -176,7 +177,7 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         refuses=("no_difference", "unknown_model", "model_removed", *_RANGE),
     ),
     ("GET", f"{_V1}/marginals/{{version}}"): Operation(
-        {200: wire.Marginals, 304: None}, refuses=("unknown_marginals", *_QUERY)
+        {200: wire.Marginals, 304: None}, refuses=("marginals_removed", "unknown_marginals", *_QUERY)
     ),
     ("GET", f"{_V1}/updates/{{name}}"): Operation({200: _METADATA}, refuses=("unknown_metadata",)),
     ("GET", f"{_OPERATOR}/me"): _reads(messages.Me),
@@ -186,7 +187,9 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("GET", f"{_OPERATOR}/rounds/{{round_id}}"): _reads(messages.Round, "unknown_round"),
     ("GET", f"{_OPERATOR}/models"): _reads(messages.Models),
     ("GET", f"{_OPERATOR}/marginals"): _reads(messages.MarginalsList),
-    ("GET", f"{_OPERATOR}/marginals/{{version}}"): _reads(messages.MarginalsWords, "unknown_marginals", *_QUERY),
+    ("GET", f"{_OPERATOR}/marginals/{{version}}"): _reads(
+        messages.MarginalsWords, "marginals_removed", "unknown_marginals", *_QUERY
+    ),
     ("GET", f"{_OPERATOR}/canary"): _reads(messages.Canaries),
     ("GET", f"{_OPERATOR}/devices"): _reads(messages.Devices, *_QUERY),
     ("GET", f"{_OPERATOR}/actions"): _reads(messages.Actions, *_QUERY),
@@ -215,7 +218,7 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         messages.MarginalsVersion, "bad_marginals", takes=messages.MarginalPush, status=201
     ),
     ("POST", f"{_OPERATOR}/marginals/{{version}}/publish"): _does(
-        messages.MarginalsVersion, "unknown_marginals", *_QUERY
+        messages.MarginalsVersion, "marginals_removed", "unknown_marginals", *_QUERY
     ),
     ("POST", f"{_OPERATOR}/canary"): _does(
         messages.Canary,
@@ -240,6 +243,8 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         messages.EnrolmentTokenEntry, "unknown_enrolment_token"
     ),
     ("GET", "/healthz"): Operation({200: messages.Health}),
+    ("HEAD", "/healthz"): Operation({200: None}),
+    ("HEAD", "/readyz"): Operation({200: None, 503: None}),
     ("GET", "/readyz"): Operation({200: messages.Readiness, 503: messages.Readiness}),
     ("GET", "/metrics"): _reads(_METRICS),
     ("GET", "/openapi.json"): Operation({200: _DOCUMENT}),

@@ -23,6 +23,12 @@ PROBLEMS: Final[Mapping[str, Refusal]] = _named(
     Refusal(401, "unknown_device", "this device is not enrolled here", "X-Idiolect-Device"),
     Refusal(401, "unsigned", "header X-Idiolect-Nonce is missing; sign the request", "X-Idiolect-Nonce"),
     Refusal(403, "device_revoked", "this device was revoked", "X-Idiolect-Device"),
+    Refusal(
+        403,
+        "excluded",
+        "this device is left out of groups for 2592000 s: in one, shares were not what they must be",
+        "device_id",
+    ),
     Refusal(403, "other_device", "device_id: differs from the device that signed", "device_id"),
     Refusal(403, "privacy_cap", "marginals: this device's epsilon would pass the cap 100"),
     Refusal(403, "role", "operator anna is viewer; this wants operator", "Authorization"),
@@ -58,6 +64,7 @@ PROBLEMS: Final[Mapping[str, Refusal]] = _named(
     Refusal(409, "version_exists", "model m5 exists with other weights; choose a new version"),
     Refusal(409, "worse", "model m6: word error rose from 0.18 to 0.21; force it, or roll it back", "version"),
     Refusal(409, "wrong_state", "round is published; it cannot become open, only nothing", "state"),
+    Refusal(410, "marginals_removed", "marginals 3 were removed with their round", "version"),
     Refusal(410, "model_removed", "model m1: its weights are no longer kept", "version"),
     Refusal(413, "too_large", "body: more than 65536 bytes"),
     Refusal(415, "encoding", "body: expected no content-encoding", "Content-Encoding"),
@@ -79,6 +86,7 @@ PROBLEMS: Final[Mapping[str, Refusal]] = _named(
     Refusal(422, "utterances", "utterances: expected at most 1000000", "utterances"),
     Refusal(429, "too_many_requests", "this address asks too often; ask again in 3 s", retry_after=3),
     Refusal(500, "internal", "the server failed; nothing of this request was counted, send it again"),
+    Refusal(503, "no_room", "the server takes in other bodies now; send it again later", retry_after=5),
     Refusal(503, "between_rounds", "round r7 is full and the next is not open yet", "round_id", retry_after=2),
     # Codes that mean something else elsewhere.
     bad_enrolment_token=Refusal(401, "bad_token", "token: not this server's enrolment token", "token"),

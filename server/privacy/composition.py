@@ -2,31 +2,42 @@
 
 A user's report moves up to k coordinates by w each, under independent draws: the composition of k mechanisms with
 sensitivity w dominates it, since noise whose density is log-concave tells more of a larger shift. So one report is k of
-those, ten reports are 10 k, and dp-accounting composes them. What it says is compared with two bounds that just add up,
-pure epsilons and zero-concentrated divergences; all of them hold, so the smallest is stated. Anything that cannot be
-computed counts as infinite. A charge of a round with Poisson-sampled users is amplified:
-:mod:`server.privacy.subsampling`.
+those, ten reports are 10 k, and dp-accounting composes them, however many there are: bins of privacy loss grow wider
+with the range that they cover, so thousands of rounds take the time and the memory of hundreds. Wider bins begin where
+narrower ones do, so what is stated is never below the truth and never shrinks with a round more. It is compared with
+two bounds that just add up, pure epsilons and zero-concentrated divergences; all of them hold, so the smallest is
+stated. Anything that cannot be computed counts as infinite. A charge of a round with Poisson-sampled users is
+amplified: :mod:`server.privacy.subsampling`.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from server.privacy.charges import Charge
 
-__all__ = ["Spent", "compose", "exchanged", "quick_bound"]
+__all__ = ["Spent", "compose", "exchanged", "quick_bound", "unhurried"]
+
+T = TypeVar("T")
+Lines = tuple[tuple[Charge, int], ...]
 
 INTERVAL = 1e-3
-"""Width of the bins of privacy loss; joined by straight lines, which leaves an error of its square."""
+"""Width of the narrowest bins of privacy loss; joined by straight lines, which leaves an error of its square."""
 
 LARGEST_LOSS = 500.0
-"""Beyond this the sums are stated as they are: nothing is protected, and bins would fill the memory."""
+"""Nats that bins of that width cover. For twice as many they are twice as wide. Noise of which one draw may lose more
+protects nothing: it is stated by sums, sampled or not."""
+
+ATTEMPTS = 100
+"""Of work that is stopped for what it must know, before it computes that itself."""
 
 _MECHANISMS = frozenset({"discrete_laplace", "discrete_gaussian", "gaussian"})
 
@@ -52,8 +63,62 @@ class Spent:
 
 
 def compose(total: Spent, delta: float) -> tuple[float, float]:
-    """(epsilon, delta) of everything spent; the delta is 0 where the epsilon needs none."""
-    return _composed(tuple(sorted(total.charges.items())), delta)
+    """(epsilon, delta) of everything spent; the delta is 0 where the epsilon needs none. Distributions may take
+    seconds, the first time that somebody asks for these charges: see :func:`unhurried`."""
+    lines = tuple(sorted(total.charges.items()))
+    found = _closed(lines, delta)
+    if not found.distributions:
+        return found.epsilon, found.delta
+    return _KNOWN.get(lines, delta, found)
+
+
+def unhurried(work: Callable[[], T]) -> T:
+    """``work()``, for work that composes while others wait for it, as all who write do for a transaction that writes.
+
+    What is not known yet is not computed in there: the work is stopped, which takes its transaction back, and begun
+    anew once it is known. So the work must be such that it can be: one transaction, or several that go on where the
+    last one ended.
+    """
+    for _ in range(ATTEMPTS):
+        before = _HURRIED.set(True)
+        try:
+            return work()
+        except _Unknown as stopped:
+            lines, delta = stopped.lines, stopped.delta
+        finally:
+            _HURRIED.reset(before)
+        _KNOWN.get(lines, delta, _closed(lines, delta))
+    return work()
+
+
+class _Unknown(BaseException):
+    """Stops work that must not wait for a composition. No error: nobody but :func:`unhurried` shall catch it."""
+
+    def __init__(self, lines: Lines, delta: float) -> None:
+        self.lines, self.delta = lines, delta
+
+
+class _Compositions:
+    """Owns the latest compositions that took distributions, by what was composed. One is computed at a time."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._found: dict[tuple[Lines, float], tuple[float, float]] = {}
+        self._computing = threading.Lock()
+
+    def get(self, lines: Lines, delta: float, closed: _Closed) -> tuple[float, float]:
+        found = self._found.get((lines, delta))
+        if found is not None:
+            return found
+        if _HURRIED.get():
+            raise _Unknown(lines, delta)
+        with self._computing:
+            if (found := self._found.get((lines, delta))) is None:
+                found = _composed(lines, delta, closed)
+                while len(self._found) >= self._size:
+                    del self._found[next(iter(self._found))]
+                self._found[lines, delta] = found
+        return found
 
 
 def quick_bound(total: Spent, delta: float) -> float:
@@ -79,42 +144,87 @@ def exchanged(charges: Iterable[Charge]) -> list[Charge]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """What is known without distributions, which may know better where ``distributions``; reach: nats that their bins
+    must cover; spare: the delta that is left for them."""
+
+    epsilon: float
+    delta: float
+    distributions: bool = False
+    reach: float = 0.0
+    spare: float = 0.0
+
+
 @lru_cache(maxsize=4096)
-def _composed(lines: tuple[tuple[Charge, int], ...], delta: float) -> tuple[float, float]:
+def _closed(lines: Lines, delta: float) -> _Closed:
     best, used = _sums(lines, delta)
+    stated = _Closed(best, used)
     if best == 0 or math.isinf(best):
-        return best, used
+        return stated
     spare = delta - sum(charge.delta * times for charge, times in lines)
     sampled = any(charge.sampling < 1 for charge, _ in lines)
     if not sampled and {charge.mechanism for charge, _ in lines} == {"gaussian"}:  # known in closed form
         exact = gaussian_epsilon(math.sqrt(sum(charge.squared_ratio * times for charge, times in lines)), spare)
-        return (exact, delta) if exact < best else (best, used)
-    # Of sampled rounds there may be thousands, each of which costs little; alone, it must fit.
-    alone = max(_sums(((charge, 1),), delta)[0] if charge.sampling < 1 else best for charge, _ in lines)
-    if alone > LARGEST_LOSS or (sampled and not spare > 0):
-        return best, used
-    losses = [_losses(replace(charge, trust="", delta=0.0), times) for charge, times in lines]
-    whole = losses[0]
-    for other in losses[1:]:
-        whole = whole.compose(other)
-    found = float(whole.get_epsilon_for_delta(spare))
-    return (found, delta) if found < best else (best, used)
+        return _Closed(exact, delta) if exact < best else stated
+    alone = [_sums(((charge, 1),), delta)[0] for charge, _ in lines]
+    if not spare > 0 or any(
+        loss / _draws(charge) > LARGEST_LOSS for (charge, _), loss in zip(lines, alone, strict=True)
+    ):
+        return stated
+    # Of sampled rounds there may be thousands; a user's report is in a share of them.
+    reach = sum(
+        loss * (times if charge.sampling == 1 else max(1.0, charge.sampling * times))
+        for (charge, times), loss in zip(lines, alone, strict=True)
+    )
+    return _Closed(best, used, True, reach, spare) if math.isfinite(reach) else stated
 
 
-def _sums(lines: tuple[tuple[Charge, int], ...], delta: float) -> tuple[float, float]:
+def _composed(lines: Lines, delta: float, closed: _Closed) -> tuple[float, float]:
+    interval = INTERVAL * 2 ** max(0, math.ceil(math.log2(closed.reach / LARGEST_LOSS)))
+    whole = None
+    for charge, times in lines:
+        own = _loss(replace(charge, trust="", delta=0.0), interval).self_compose(times * _draws(charge))
+        whole = own if whole is None else whole.compose(own)
+    assert whole is not None
+    found = float(whole.get_epsilon_for_delta(closed.spare))
+    return (found, delta) if found < closed.epsilon else (closed.epsilon, closed.delta)
+
+
+_KNOWN = _Compositions(4096)
+_HURRIED: ContextVar[bool] = ContextVar("hurried", default=False)
+
+
+def _sums(lines: Lines, delta: float) -> tuple[float, float]:
     """(epsilon, delta used) without any distribution. A line that makes no sense is the worst line."""
     epsilon, squared, failure = (
         sum(getattr(charge, name) * times for charge, times in lines) for name in ("epsilon", "squared_ratio", "delta")
     )
     if any(charge.unbounded or not _sensible(charge) for charge, _ in lines):
         return math.inf, 0.0
-    if squared == 0 and failure == 0:
-        return epsilon, 0.0
     spare = delta - failure
-    if not (spare > 0 and math.isfinite(squared)):
+    if not spare > 0 and (failure or squared):
         return math.inf, 0.0
-    rho = squared / 2  # discrete or not, a Gaussian mechanism is rho-zCDP
-    return epsilon + (rho + 2 * math.sqrt(rho * math.log(1 / spare)) if rho else 0.0), delta
+    if not math.isfinite(squared):
+        return math.inf, 0.0
+    added = epsilon + _concentrated(squared / 2, spare)  # discrete or not, a Gaussian mechanism is rho-zCDP
+    if epsilon and spare > 0:
+        # So is a pure one, with rho = epsilon^2 / 2 (Bun and Steinke 2016, proposition 1.4), each of its coordinates.
+        pure = sum(times * charge.coordinates * _own(charge) ** 2 for charge, times in lines) / 2
+        averaged = _concentrated(squared / 2 + pure, spare)
+        if averaged < added:
+            return averaged, delta
+    return added, delta if squared or failure else 0.0
+
+
+def _concentrated(rho: float, delta: float) -> float:
+    """Epsilon at delta of what is rho-zCDP."""
+    return rho + 2 * math.sqrt(rho * math.log(1 / delta)) if rho else 0.0
+
+
+def _own(charge: Charge) -> float:
+    """Epsilon of one coordinate of a pure mechanism, 0 of another."""
+    return charge.epsilon / charge.coordinates
 
 
 def _sensible(charge: Charge) -> bool:
@@ -127,26 +237,31 @@ def _sensible(charge: Charge) -> bool:
     )
 
 
-@lru_cache(maxsize=1024)
-def _losses(charge: Charge, times: int) -> Any:
-    """Privacy loss distribution of a mechanism run ``times`` times."""
+@lru_cache(maxsize=64)
+def _loss(charge: Charge, interval: float) -> Any:
+    """Privacy loss distribution of one draw of a mechanism; of a whole report, where that is sampled."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     if charge.sampling < 1:
         from server.privacy.subsampling import subsampled
 
-        whole = _losses(replace(charge, sampling=1.0, replaced=False), 1)
-        return subsampled(whole, charge.sampling, _reach(charge), INTERVAL, charge.replaced).self_compose(times)
+        full = replace(charge, sampling=1.0, replaced=False)
+        whole = _loss(full, interval).self_compose(_draws(full))
+        return subsampled(whole, charge.sampling, _reach(charge, interval), interval, charge.replaced)
     build, sensitivity, scale = getattr(pld, f"from_{charge.mechanism}_mechanism"), charge.sensitivity, charge.scale
     if charge.mechanism == "discrete_laplace":
         scale = 1 / scale
     if charge.mechanism != "gaussian":
         sensitivity = int(sensitivity)
-    one = build(scale, sensitivity, value_discretization_interval=INTERVAL, use_connect_dots=True)
-    return one.self_compose(times * charge.coordinates)
+    return build(scale, sensitivity, value_discretization_interval=interval, use_connect_dots=True)
 
 
-def _reach(charge: Charge) -> float:
+def _draws(charge: Charge) -> int:
+    """Of the distribution that :func:`_loss` makes, in one report."""
+    return charge.coordinates if charge.sampling == 1 else 1
+
+
+def _reach(charge: Charge, interval: float) -> float:
     """The privacy loss of one release beyond which nothing is left that counts."""
     ratio = math.sqrt(charge.squared_ratio)
-    return charge.epsilon + charge.squared_ratio / 2 + 12 * ratio + INTERVAL
+    return charge.epsilon + charge.squared_ratio / 2 + 12 * ratio + interval

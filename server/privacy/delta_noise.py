@@ -1,9 +1,8 @@
 """The Gaussian noise that the server adds to a sum of clipped deltas.
 
-C: clipping bound; z: noise multiplier; D: values of a model. The sum is rounded to a grid of z C / 2^20 and integers
-are added to it, so no low-order bit of a float tells anything. Rounding moves two neighbouring sums apart by at most
-sqrt(D) steps, and a delta may pass its bound by what float32 rounds: the noise is larger by as much, so that the ratio
-of the two is never above 1 / z.
+C: clipping bound; z: noise multiplier. The deltas are in whole steps of z C / 2^20, none longer than C
+(:mod:`server.privacy.grid`), and integers are added to their sum, so the ratio of what one of them moves and of the
+noise is 1 / z to the last bit, and no low-order bit of a float tells anything.
 
 A draw at such a scale is the sum of two smaller ones, k X + Y with k = 2^9, which are exact discrete Gaussians. Y is
 wider than k times the integers' smoothing parameter at 2^-128 (s = 4096 sqrt(2 pi) > 5.4 k), so the sum's probabilities
@@ -21,57 +20,62 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes, discrete_gaussians
+from server.privacy.grid import Grid
 
-__all__ = ["deviation_of", "noised_sum"]
+__all__ = ["SMALLEST_MULTIPLIER", "deviation_of", "noise_grid", "noised_sum"]
 
-Weights = Mapping[str, NDArray[np.float32]]
+Steps = Mapping[str, NDArray[np.int64]]
 
 STEPS = 1 << 20
 """Of the grid in one standard deviation, before it is made larger."""
 COARSE = 1 << 9
 FINE_VARIANCE = 1 << 24
-FLOAT_ROUNDING = 1e-4
-"""By how much of its bound a delta in float32 may pass it (:func:`server.aggregation.validation.norm_bound`)."""
+COARSE_VARIANCE = (STEPS**2 - FINE_VARIANCE) // COARSE**2 + 1
+"""One more than makes STEPS^2 of the two: more than float64 rounds of a step."""
+SMALLEST_MULTIPLIER = 1e-5
+"""Below it a clipping bound is so many steps that the deltas of ten million devices might not add up in 63 bits."""
 BLOCK = 1 << 18
 """Values drawn at once: bounds the memory of the sampler."""
 
 
+def noise_grid(clip_norm: float, noise_multiplier: float) -> Grid:
+    """What the deltas are cut to that get this noise. Raises PrivacyError for a bound that is not a positive number or
+    a multiplier below :data:`SMALLEST_MULTIPLIER`."""
+    if not (0 < clip_norm < math.inf and SMALLEST_MULTIPLIER <= noise_multiplier < math.inf):
+        raise PrivacyError(
+            f"clip_norm, noise_multiplier: found {clip_norm!r}, {noise_multiplier!r}; expected positive numbers, the "
+            f"second at least {SMALLEST_MULTIPLIER:g}"
+        )
+    return Grid(noise_multiplier * clip_norm / STEPS, clip_norm)
+
+
 def noised_sum(
-    total: Weights, clip_norm: float, noise_multiplier: float, source: RandomBytes
+    total: Steps, clip_norm: float, noise_multiplier: float, source: RandomBytes
 ) -> dict[str, NDArray[np.float32]]:
-    """The sum with independent noise on every value, of :func:`deviation_of`. About 30 microseconds a value.
+    """The sum, in steps of :func:`noise_grid`, with independent noise on every value, of :func:`deviation_of`; in the
+    unit of the bound, rounded once. About 30 microseconds a value.
 
     source: secret bytes, the stream of a release's key; the same bytes make the same noise. Arrays are taken in the
-    order of their names. Raises PrivacyError for a bound or a multiplier that is not positive, and for a sum that is
-    not finite.
+    order of their names. Raises PrivacyError for a bound or a multiplier as :func:`noise_grid` does, and for a sum of
+    2^62 steps or more.
     """
-    if not (0 < clip_norm < math.inf and 0 < noise_multiplier < math.inf):
-        raise PrivacyError(
-            f"clip_norm, noise_multiplier: found {clip_norm!r}, {noise_multiplier!r}; expected positive numbers"
-        )
-    step = noise_multiplier * clip_norm / STEPS
-    coarse = _coarse_variance(sum(array.size for array in total.values()), noise_multiplier)
+    grid = noise_grid(clip_norm, noise_multiplier)
     noised: dict[str, NDArray[np.float32]] = {}
     for name in sorted(total):
-        values = np.asarray(total[name], np.float64).reshape(-1) / step
-        if not (np.abs(values) < 2.0**62).all():
-            raise PrivacyError(f"{name}: found a sum that is not finite or far above its bound; nothing is released")
+        values = total[name].reshape(-1)
+        if values.size and not -(1 << 62) < int(values.min()) <= int(values.max()) < 1 << 62:
+            raise PrivacyError(f"{name}: found a sum far above its bound; nothing is released")
         result = np.empty(values.size, np.float32)
         for start in range(0, values.size, BLOCK):
-            part = np.rint(values[start : start + BLOCK]).astype(np.int64)
-            part += COARSE * discrete_gaussians(part.size, coarse, source)
+            part = values[start : start + BLOCK].copy()
+            part += COARSE * discrete_gaussians(part.size, COARSE_VARIANCE, source)
             part += discrete_gaussians(part.size, FINE_VARIANCE, source)
-            result[start : start + BLOCK] = part * step
+            result[start : start + BLOCK] = part * grid.step
         noised[name] = result.reshape(total[name].shape)
     return noised
 
 
-def deviation_of(values: int, clip_norm: float, noise_multiplier: float) -> float:
-    """The standard deviation of one value's noise in a model of ``values``: z C, and a little more."""
-    variance = COARSE**2 * _coarse_variance(values, noise_multiplier) + FINE_VARIANCE
+def deviation_of(clip_norm: float, noise_multiplier: float) -> float:
+    """The standard deviation of one value's noise: z C, and less than one part in a million more."""
+    variance = COARSE**2 * COARSE_VARIANCE + FINE_VARIANCE
     return math.sqrt(variance) * noise_multiplier * clip_norm / STEPS
-
-
-def _coarse_variance(values: int, noise_multiplier: float) -> int:
-    larger = 1.0 + FLOAT_ROUNDING + noise_multiplier * math.sqrt(values) / STEPS
-    return math.ceil(((larger * STEPS) ** 2 - FINE_VARIANCE) / COARSE**2)

@@ -1,19 +1,24 @@
-"""The privacy ledger: an append-only line per device, stream and accepted report.
+"""The privacy ledger: an append-only line per device, stream and accepted report, and totals that grow with it.
 
-A line holds the mechanism and its parameters. Every accepted report is charged in full, unamplified: no sampling
-assumption is made. A round with amplified accounting charges everyone who was eligible instead, when it opens
-(:mod:`server.privacy.population`). Lines of one device compose over rounds (see :mod:`server.privacy.composition`), so
-the figures bound what all releases together tell about one user, and about one utterance. A contribution without
-noise, or without a bound, makes the stream's epsilon infinite from then on.
+A line holds the mechanism and its parameters; it is written with what makes a release computable: the report itself, or
+under secure aggregation the beginning of unmasking, whether or not a sum is taken then. Every accepted report is
+charged in full, unamplified: no sampling assumption is made. A round with amplified accounting charges everyone who was
+eligible instead, when it opens (:mod:`server.privacy.population`). Lines of one device compose over rounds (see
+:mod:`server.privacy.composition`), so the figures bound what all releases together tell about one user, and about one
+utterance. A contribution without noise, or without a bound, makes the stream's epsilon infinite from then on.
+
+How often a device was charged for what is counted with every line, in the same transaction, and read from those totals:
+lines may be of years. When a round is forgotten (:mod:`server.rounds.retention`) its lines go, and the totals stay.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, text
 
 from server.privacy import population
 from server.privacy.charges import LEDGER_FIELDS, Charge
@@ -21,9 +26,19 @@ from server.privacy.composition import Spent, compose, exchanged, quick_bound
 from server.problems import Refusal
 from server.rounds.sampling import eligible_at
 from server.rounds.settings import STREAMS
-from server.storage.schema import devices, ledger
+from server.storage.schema import charged_rounds, devices, ledger, ledger_totals
 
-__all__ = ["check_population", "device_summary", "record", "spent", "summary", "within"]
+__all__ = [
+    "check_population",
+    "dearest",
+    "device_summary",
+    "differences",
+    "record",
+    "settle",
+    "spent",
+    "summary",
+    "within",
+]
 
 ADJACENCY = {
     "marginals": "user: all that one device reports added or removed, composed over its rounds",
@@ -64,6 +79,9 @@ AMPLIFIED = (
 )
 
 
+DAY = 86_400.0
+
+
 def record(
     connection: Connection,
     *,
@@ -79,17 +97,65 @@ def record(
     report takes part in; there is a second one only where a round's reports changed after the first."""
     row = {name: getattr(charge, name) for name in LEDGER_FIELDS}
     row |= {"device_id": device_id, "stream": stream, "round_id": round_id, "report_id": report_id}
-    connection.execute(_APPEND, row | {"draw": draw, "charged_at": now})
+    # The day is enough: lines stay, and when a device reported is nobody's business.
+    connection.execute(_APPEND, row | {"draw": draw, "charged_at": now // DAY * DAY})
+    connection.execute(_COUNT, row)
+    connection.execute(_MARK, row)
 
 
 _APPEND = insert(ledger)
+_KEY = ("device_id", "stream", *LEDGER_FIELDS)
+# Both databases understand these; SQLAlchemy has a statement for each of them.
+_COUNT = text(
+    f"INSERT INTO ledger_totals ({', '.join(_KEY)}, times, settled) VALUES ({', '.join(f':{name}' for name in _KEY)}, "
+    f"1, 0) ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET times = ledger_totals.times + 1"
+)
+_MARK = text("INSERT INTO charged_rounds (stream, round_id) VALUES (:stream, :round_id) ON CONFLICT DO NOTHING")
+
+
+def settle(connection: Connection, report_ids: Sequence[str]) -> None:
+    """Delete the lines of reports, which are of rounds that are forgotten; the totals say how many of theirs went."""
+    own = ledger.c.report_id.in_(report_ids)
+    columns = [ledger.c[name] for name in _KEY]
+    gone = [
+        row._asdict()
+        for row in connection.execute(select(*columns, func.count().label("n")).where(own).group_by(*columns))
+    ]
+    if gone:
+        connection.execute(_SETTLE, gone)
+        connection.execute(delete(ledger).where(own))
+
+
+_SETTLE = text(
+    f"UPDATE ledger_totals SET settled = settled + :n WHERE {' AND '.join(f'{name} = :{name}' for name in _KEY)}"
+)
+
+
+def differences(connection: Connection) -> list[str]:
+    """Where the totals do not say what the lines do, and how: nowhere, unless something but the server wrote there."""
+    counted: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
+    columns = [ledger.c[name] for name in _KEY]
+    for row in connection.execute(select(*columns, func.count().label("n")).group_by(*columns)):
+        counted[tuple(row)[:-1]][0] = row.n
+    for row in connection.execute(select(ledger_totals)):
+        counted[tuple(row)[: len(_KEY)]][1] = row.times - row.settled
+    return [
+        f"device {key[0]}, {key[1]}: {lines} lines of {key[2]}, the total says {total}"
+        for key, (lines, total) in sorted(counted.items())
+        if lines != total
+    ]
 
 
 def spent(connection: Connection, device_id: str, stream: str) -> Spent:
     """What a device has spent in a stream so far."""
-    query = _charges().where(ledger.c.device_id == device_id, ledger.c.stream == stream)
-    own = Counter({_charge(row): row.times for row in connection.execute(query)})
+    found = connection.execute(_SPENT, {"charged": device_id, "asked": stream})
+    own = Counter({_charge(row): row.times for row in found})
     return Spent(own + population.spent_as_population(connection, device_id, stream))
+
+
+_SPENT = select(ledger_totals).where(
+    ledger_totals.c.device_id == bindparam("charged"), ledger_totals.c.stream == bindparam("asked")
+)
 
 
 def check_population(connection: Connection, stream: str, charge: Charge, cap: float, delta: float, now: float) -> None:
@@ -97,10 +163,11 @@ def check_population(connection: Connection, stream: str, charge: Charge, cap: f
     of them past the cap: an amplified round asks all or none of them."""
     if math.isinf(cap):
         return
-    query = select(ledger.c.device_id).join(devices).where(ledger.c.stream == stream, *eligible_at(now)).distinct()
-    candidates = {*connection.execute(query).scalars(), population.first_enrolled(connection, now)} - {None}
-    for device_id in candidates:
-        if not within(connection, device_id, stream, charge, cap, delta):
+    query = select(ledger_totals.c.device_id).join(devices).where(ledger_totals.c.stream == stream, *eligible_at(now))
+    candidates = {*connection.execute(query.distinct()).scalars(), population.first_enrolled(connection, now)} - {None}
+    totals = _by_device(connection, stream)
+    for total in dearest(totals.get((str(device_id), stream), Spent()) for device_id in candidates):
+        if not _fits(total.plus(charge), cap, delta):
             detail = (
                 f"{stream}: a device that is eligible would pass the cap {cap:g}; an amplified round charges all of "
                 "them, so ask for more noise or a smaller rate"
@@ -110,10 +177,22 @@ def check_population(connection: Connection, stream: str, charge: Charge, cap: f
 
 def within(connection: Connection, device_id: str, stream: str, charge: Charge, cap: float, delta: float) -> bool:
     """Whether a device's epsilon in a stream stays within the cap with one more charge; what is unknown does not."""
-    if math.isinf(cap):
-        return True
-    total = spent(connection, device_id, stream).plus(charge)
+    return math.isinf(cap) or _fits(spent(connection, device_id, stream).plus(charge), cap, delta)
+
+
+def _fits(total: Spent, cap: float, delta: float) -> bool:
     return quick_bound(total, delta) <= cap or compose(total, delta)[0] <= cap
+
+
+def dearest(histories: Iterable[Spent]) -> list[Spent]:
+    """Those of the histories of which no other holds every charge as often: one of them has the largest epsilon, and
+    thousands of devices share few of them."""
+    distinct = {frozenset(total.charges.items()): total for total in histories}
+    kept: list[Spent] = []
+    for total in sorted(distinct.values(), key=lambda each: -each.rounds):
+        if not any(all(other.charges.get(charge, 0) >= n for charge, n in total.charges.items()) for other in kept):
+            kept.append(total)
+    return kept
 
 
 def device_summary(connection: Connection, delta: float) -> list[dict[str, Any]]:
@@ -132,16 +211,16 @@ def summary(connection: Connection, delta: float) -> dict[str, dict[str, Any]]:
     releases of mode ``paper``, None without them. A stream that was never used has epsilon 0 and no rounds.
     """
     totals = _by_device(connection)
-    query = select(ledger.c.stream, ledger.c.trust, ledger.c.round_id).distinct()
-    used = [(row.stream, row.trust, row.round_id) for row in connection.execute(query)]
-    amplified = population.lines(connection)
-    used += [(row.stream, row.trust, row.round_id) for row in amplified]
+    trusts = {(stream, charge.trust) for (_, stream), total in totals.items() for charge in total.charges}
+    query = select(charged_rounds.c.stream, func.count().label("n")).group_by(charged_rounds.c.stream)
+    rounds = Counter({row.stream: row.n for row in connection.execute(query)})
+    amplified = population.charged_rounds(connection)
+    sampled = population.charged_rounds(connection, sampled=True)
     streams: dict[str, dict[str, Any]] = {}
     for stream in STREAMS:
-        # Thousands of devices share few histories.
         own = [total for (_, name), total in totals.items() if name == stream]
-        levels = [_levels(stream, total, delta) for total in {id(total): total for total in own}.values()]
-        labels = sorted({trust for name, trust, _ in used if name == stream})
+        levels = [_levels(stream, total, delta) for total in dearest(own)]
+        labels = sorted({trust for name, trust in trusts if name == stream})
         counts = [line["count_epsilon"] for line in levels if line["count_epsilon"] is not None]
         streams[stream] = {
             **_worst(levels, "epsilon", "delta"),
@@ -149,9 +228,9 @@ def summary(connection: Connection, delta: float) -> dict[str, dict[str, Any]]:
             "count_epsilon": max(counts, default=None),
             "adjacency": ADJACENCY[stream],
             "utterance_adjacency": UTTERANCE_ADJACENCY[stream],
-            "sampling": AMPLIFIED if any(row.stream == stream for row in amplified) else SAMPLING,
+            "sampling": AMPLIFIED if sampled[stream] else SAMPLING,
             "trust_model": "; ".join(f"{label}: {TRUST[label]}" for label in labels) or "unused",
-            "rounds": len({round_id for name, _, round_id in used if name == stream}),
+            "rounds": rounds[stream] + amplified[stream],
             "devices": len(own),
         }
     return streams
@@ -178,9 +257,13 @@ def _worst(levels: list[dict[str, Any]], epsilon: str, delta: str) -> dict[str, 
     return {epsilon: worst[epsilon], delta: worst[delta]}
 
 
-def _by_device(connection: Connection) -> dict[tuple[str, str], Spent]:
+def _by_device(connection: Connection, stream: str | None = None) -> dict[tuple[str, str], Spent]:
+    """(device, stream) -> what it has spent; of one stream or of all."""
     found: defaultdict[tuple[str, str], Counter[Charge]] = defaultdict(Counter)
-    for row in connection.execute(_charges(ledger.c.device_id, ledger.c.stream)):
+    query = select(ledger_totals)
+    if stream is not None:
+        query = query.where(ledger_totals.c.stream == stream)
+    for row in connection.execute(query):
         found[row.device_id, row.stream][_charge(row)] = row.times
     totals = {key: Spent(charges) for key, charges in found.items()}
     shared: dict[int, Spent] = {}
@@ -190,11 +273,6 @@ def _by_device(connection: Connection) -> dict[tuple[str, str], Spent]:
         else:  # as many others have it: one object for all of them
             totals[key] = shared.setdefault(id(charges), Spent(charges))
     return totals
-
-
-def _charges(*keys: Any) -> Any:
-    columns = [*keys, *(ledger.c[name] for name in LEDGER_FIELDS)]
-    return select(*columns, func.count().label("times")).group_by(*columns)
 
 
 def _charge(row: Row[Any]) -> Charge:

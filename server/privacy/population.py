@@ -17,7 +17,7 @@ from server.privacy.charges import LEDGER_FIELDS, Charge
 from server.rounds import sampling
 from server.storage.schema import devices, population_charges
 
-__all__ = ["by_device", "charge_population", "first_enrolled", "lines", "spent_as_population"]
+__all__ = ["by_device", "charge_population", "charged_rounds", "first_enrolled", "lines", "spent_as_population"]
 
 _PARAMETERS = (*LEDGER_FIELDS, "sampling")
 
@@ -32,18 +32,22 @@ def charge_population(
     eligible_at: float,
     now: float,
     draw: int = 1,
+    until: float | None = None,
 ) -> None:
     """Append one line, in the caller's transaction: the ``eligible`` devices that there were at ``eligible_at``, when
-    the round opened, are charged. draw: 1 then, one more for every other draw of the round's noise."""
+    the round opened, are charged. draw: 1 then, one more for every other draw of the round's noise. until: devices that
+    enrol later, up to then, are charged, too."""
     values = {name: value for name, value in asdict(charge).items() if name in _PARAMETERS}
     row = values | {"round_id": round_id, "stream": stream, "eligible": eligible, "draw": draw}
-    connection.execute(insert(population_charges).values(**row, eligible_at=eligible_at, charged_at=now))
+    connection.execute(insert(population_charges).values(**row, eligible_at=eligible_at, until=until, charged_at=now))
 
 
 def spent_as_population(connection: Connection, device_id: str, stream: str) -> Counter[Charge]:
     """Charges of the rounds that a device was eligible for, and how often each was made."""
     columns = [population_charges.c[name] for name in _PARAMETERS]
-    joined = population_charges.join(devices, and_(*sampling.eligible_at(population_charges.c.eligible_at)))
+    joined = population_charges.join(
+        devices, and_(*sampling.eligible_at(population_charges.c.eligible_at, population_charges.c.until))
+    )
     query = (
         select(*columns, func.count().label("times"))
         .select_from(joined)
@@ -64,7 +68,7 @@ def by_device(connection: Connection) -> dict[tuple[str, str], Counter[Charge]]:
         own = tuple(
             index
             for index, row in enumerate(rounds)
-            if device.enrolled_at <= row.eligible_at
+            if device.enrolled_at <= (row.eligible_at if row.until is None else row.until)
             and (device.revoked_at is None or device.revoked_at >= row.eligible_at)
         )
         if own not in histories:  # a million devices share few of them
@@ -81,6 +85,16 @@ def first_enrolled(connection: Connection, now: float) -> str | None:
     )
     found: str | None = connection.execute(query).scalar()
     return found
+
+
+def charged_rounds(connection: Connection, *, sampled: bool = False) -> Counter[str]:
+    """Stream -> how many rounds charged the population for it. sampled: only those that asked a sample of it; others
+    stand for what a restored server does not know."""
+    rounds = func.count(population_charges.c.round_id.distinct()).label("n")
+    query = select(population_charges.c.stream, rounds).group_by(population_charges.c.stream)
+    if sampled:
+        query = query.where(population_charges.c.until.is_(None))
+    return Counter({row.stream: row.n for row in connection.execute(query)})
 
 
 def lines(connection: Connection) -> list[Row[Any]]:

@@ -6,18 +6,21 @@ Anybody may ask, so what can be asked for is little: ways to what devices are to
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
 
+from device_sdk.errors import ProtocolError
 from device_sdk.updates import difference
 from server.problems import Refusal
 from server.registry.models import blob_name, find_model, load
 from server.registry.publications import current_version
 from server.registry.retention import check_present
-from server.storage.blobs import BlobStore
+from server.storage.blobs import CHECKED_SECONDS, BlobStore
 from server.storage.schema import canaries, models, publications
 
 __all__ = ["RECENT", "Differences", "Way", "find_way"]
@@ -61,12 +64,14 @@ class Differences:
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._making = threading.Lock()
+        self._sound: dict[str, tuple[str, float]] = {}  # digests of those that lead where they should, and until when
 
     def file(self, way: Way) -> Path:
-        """Raises Refusal: 404 ``no_difference`` where it would be hardly shorter, 410 where weights are gone."""
+        """Raises Refusal: 404 ``no_difference`` where it would be hardly shorter, 410 where weights are gone;
+        StateError where they are damaged. A damaged difference is made anew."""
         name = f"differences/{way.base.sha256}-{way.target.sha256}"
         with self._making:
-            if not self._blobs.has(name):
+            if not self._is_sound(name, way):
                 for row in (way.base, way.target):
                     check_present(self._blobs, row)
                 content = self._blobs.get(blob_name(way.target.sha256))
@@ -75,10 +80,42 @@ class Differences:
                 for other in list(self._blobs.names("differences")):
                     if other.rpartition("-")[2] not in way.targets:
                         self._blobs.delete(other)
+                        self._sound.pop(other, None)
+                self._keep(name)
         path = self._blobs.file(name)
         if not path.stat().st_size:
             raise _none(way.target.version, way.base.version)
         return path
+
+    def _is_sound(self, name: str, way: Way) -> bool:
+        """Whether it is there and as it was made: by following it, once in this process, and then by its digest."""
+        if not self._blobs.has(name):
+            return False
+        known = self._sound.get(name)
+        if known is not None and time.monotonic() < known[1]:
+            return True
+        found = self._digest(name)
+        if known is None:
+            content = self._blobs.get(name)
+            if content:
+                try:
+                    base = load(self._blobs, way.base.sha256)
+                    made = difference.apply(base, content, way.target.size)
+                except (ProtocolError, ValueError):
+                    return False
+                if sha256(made).hexdigest() != way.target.sha256:
+                    return False
+        elif found != known[0]:
+            return False
+        self._sound[name] = found, time.monotonic() + CHECKED_SECONDS
+        return True
+
+    def _keep(self, name: str) -> None:
+        self._sound[name] = self._digest(name), time.monotonic() + CHECKED_SECONDS
+
+    def _digest(self, name: str) -> str:
+        with self._blobs.file(name).open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
 
 
 def _recent(connection: Connection) -> set[str]:

@@ -51,6 +51,7 @@ def store(blobs: BlobStore, weights: Mapping[str, NDArray[np.float32]], metadata
 
 
 def load(blobs: BlobStore, digest: str) -> dict[str, NDArray[np.float32]]:
+    """StateError: they are not there, or damaged."""
     return parse_weights(blobs.get(blob_name(digest)))
 
 

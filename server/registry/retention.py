@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, insert, select
 
 from server.problems import Refusal
 from server.registry.models import blob_name, list_models
 from server.registry.publications import current_version
 from server.rounds.states import NEXT, RoundState
 from server.storage.blobs import BlobStore
-from server.storage.schema import canaries, rounds
+from server.storage.schema import canaries, removed_weights, rounds
 
-__all__ = ["check_present", "remove_old", "superfluous"]
+__all__ = [
+    "check_marginals_present",
+    "check_present",
+    "is_due",
+    "known_removed",
+    "lacking",
+    "remove_old",
+    "superfluous",
+]
+
+LEAST = 2
+"""Newest models that every server keeps."""
 
 
 def superfluous(connection: Connection, keep: int) -> list[str]:
@@ -39,14 +50,38 @@ def superfluous(connection: Connection, keep: int) -> list[str]:
     return sorted({digest for row in models.values() for digest in _digests(row)} - needed)
 
 
-def remove_old(connection: Connection, blobs: BlobStore, keep: int) -> int:
-    """Delete what :func:`superfluous` names. Returns how many files went."""
+def is_due(connection: Connection, blobs: BlobStore, keep: int) -> bool:
+    """Whether :func:`remove_old` has anything to do."""
+    known = known_removed(connection)
+    return any(digest not in known or blobs.has(blob_name(digest)) for digest in superfluous(connection, keep))
+
+
+def remove_old(connection: Connection, blobs: BlobStore, keep: int, now: float = 0.0) -> int:
+    """Delete what :func:`superfluous` names, and write down that it is gone by intention, in the caller's transaction.
+    Returns how many files went."""
+    found, known = superfluous(connection, keep), known_removed(connection)
+    fresh = [{"sha256": digest, "removed_at": now} for digest in found if digest not in known]
+    if fresh:
+        connection.execute(insert(removed_weights), fresh)
     removed = 0
-    for digest in superfluous(connection, keep):
+    for digest in found:
         if blobs.has(blob_name(digest)):
             blobs.delete(blob_name(digest))
             removed += 1
     return removed
+
+
+def known_removed(connection: Connection) -> set[str]:
+    """Digests of what was ever removed; the same content may have come back since."""
+    return set(connection.execute(select(removed_weights.c.sha256)).scalars())
+
+
+def lacking(connection: Connection, blobs: BlobStore) -> tuple[list[str], list[str]]:
+    """Digests of weights and optimizer states that are not there: (by intention, lost)."""
+    every = {digest for row in list_models(connection) for digest in _digests(row)}
+    spare = known_removed(connection) & set(superfluous(connection, LEAST))
+    absent = sorted(digest for digest in every if not blobs.has(blob_name(digest)))
+    return [digest for digest in absent if digest in spare], [digest for digest in absent if digest not in spare]
 
 
 def check_present(blobs: BlobStore, row: Row[Any]) -> None:
@@ -54,6 +89,13 @@ def check_present(blobs: BlobStore, row: Row[Any]) -> None:
     if not blobs.has(blob_name(row.sha256)):
         detail = f"the weights of model {row.version} were removed; this server keeps the newest only"
         raise Refusal(410, "model_removed", detail, "version")
+
+
+def check_marginals_present(row: Row[Any]) -> None:
+    """Raises Refusal (410) for marginals whose contents were removed with the round that made them."""
+    if not row.probabilities:
+        detail = f"marginals {row.version} were removed with their round; this server keeps the newest only"
+        raise Refusal(410, "marginals_removed", detail, "version")
 
 
 def _digests(row: Row[Any]) -> set[str]:

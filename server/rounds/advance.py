@@ -43,14 +43,15 @@ from server.rounds.releases import (
 )
 from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState
-from server.rounds.store import find_round, follow_up, read_settings, rounds_in, transition
+from server.rounds.store import find_round, follow_up, read_settings, transition
 from server.secure_aggregation.progress import abandon_groups, settle
 from server.secure_aggregation.store import clear, summed
 from server.storage.blobs import BlobStore
 from server.storage.database import Database
+from server.storage.forgetting import forget, overwrite
 from server.storage.schema import reports, rounds
 
-__all__ = ["Evaluate", "Evaluation", "abandon", "advance", "close_overdue", "remove_orphans"]
+__all__ = ["Evaluate", "Evaluation", "abandon", "advance", "close_overdue", "give_up", "remove_orphans"]
 
 log = logging.getLogger("idiolect.server")
 
@@ -99,15 +100,26 @@ def advance(
                 return
 
 
-def close_overdue(database: Database, now: float) -> None:
-    """Close the open rounds whose deadline has passed."""
-    with database.read() as connection:
-        overdue = [row.id for row in rounds_in(connection, RoundState.OPEN) if row.deadline <= now]
-    for round_id in overdue:
-        with database.write() as connection:
-            row = find_round(connection, round_id)
-            if row.state == RoundState.OPEN:
-                transition(connection, row, RoundState.CLOSING, now, "deadline passed")
+def close_overdue(database: Database, round_id: str, now: float) -> None:
+    """Close a round whose deadline has passed, where it is open."""
+    with database.write() as connection:
+        row = find_round(connection, round_id)
+        if row.state == RoundState.OPEN and row.deadline <= now:
+            transition(connection, row, RoundState.CLOSING, now, "deadline passed")
+
+
+def give_up(database: Database, blobs: BlobStore, round_id: str, now: float, note: str, caps: Caps) -> None:
+    """Abandon a round that keeps failing. Of rounds like it that are to come, the next opens: it may fare better."""
+
+    def also(connection: Connection) -> None:
+        row = find_round(connection, round_id)
+        try:
+            read_settings(row)
+        except ValueError:  # they may be what is wrong with it
+            return
+        follow_up(connection, row, now, caps)
+
+    abandon(database, blobs, round_id, now, note, also)
 
 
 def remove_orphans(database: Database, blobs: BlobStore) -> None:
@@ -234,19 +246,27 @@ def abandon(
 
 
 def _clear(connection: Connection, round_id: str) -> list[str]:
-    """Take the raw contributions of a round out of the database, and the keys of its noise; ids, hashes and charges
-    stay. Returns their blobs, which may go once this is durable."""
+    """Take the raw contributions of a round out of the database, what was measured on single devices, and the keys of
+    its noise and its sample; ids, hashes and charges stay. Returns their blobs, which may go once this is durable."""
     own = reports.c.round_id == round_id
     names = list(connection.execute(select(reports.c.blob).where(own, reports.c.blob.is_not(None))).scalars())
-    connection.execute(update(reports).where(own).values(counts=None, blob=None))
+    overwrite(connection, "reports", round_id, texts=["counts"])
+    connection.execute(
+        update(reports)
+        .where(own)
+        .values(counts=None, blob=None, size=0, utterances=0, accepted_at=0.0, staleness=0, loss=None, word_error=None)
+    )
+    connection.execute(update(rounds).where(rounds.c.id == round_id).values(sampling_key=None))
     clear(connection, round_id)
     forget_keys(connection, round_id)
+    forget(connection, "reports", "rounds")
     return names
 
 
 def _accepted(connection: Connection, round_id: str, stream: str) -> list[Row[Any]]:
     """In report-id order: a resumed aggregation adds in the same order and rounds the same way."""
-    query = select(reports).where(reports.c.round_id == round_id, reports.c.stream == stream).order_by(reports.c.id)
+    own = (reports.c.round_id == round_id, reports.c.stream == stream, reports.c.counted)
+    query = select(reports).where(*own).order_by(reports.c.id)
     return list(connection.execute(query))
 
 

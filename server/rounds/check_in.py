@@ -20,6 +20,7 @@ from server.rounds.sampling import is_sampled
 from server.rounds.settings import RoundSettings
 from server.rounds.states import RoundState
 from server.rounds.store import find_round, read_settings, rounds_in
+from server.secure_aggregation.exclusions import excluded_until
 from server.secure_aggregation.store import find_message
 from server.settings import ServerSettings
 
@@ -54,6 +55,7 @@ def check_in(
         retry_after_seconds=_window(connection, settings, fleet, offer, now).draw(),
         teacher_version=None if teacher is None else teacher.version,
         teacher_sha256=None if teacher is None else teacher.sha256,
+        marginals_sha256=marginals.sha256 if message.revision >= 6 else None,
     )
 
 
@@ -89,6 +91,8 @@ def _offer(
         }
         if message.words_digest != words_digest:
             wanted -= {"marginals", "words"}
+        if plans.aggregated and excluded_until(connection, message.device_id, now) is not None:
+            wanted -= {"marginals"}
         if wanted and row.deadline > now:
             return RoundOffer(
                 round_id=row.id,

@@ -24,6 +24,7 @@ from server.privacy.ledger import check_population, record, within
 from server.privacy.population import charge_population
 from server.problems import Refusal
 from server.rounds.settings import RoundSettings
+from server.storage.forgetting import forget, overwrite
 from server.storage.schema import release_keys, reports, rounds
 
 __all__ = ["Caps", "ReleaseKey", "accepted_reports", "digest_of", "draws_noise", "forget_keys", "obtain_key"]
@@ -71,7 +72,7 @@ def draws_noise(stream: str, settings: RoundSettings) -> bool:
 def accepted_reports(connection: Connection, round_id: str, stream: str) -> list[Row[Any]]:
     """Id, device and digest of every accepted report, in the order of their ids."""
     columns = (reports.c.id, reports.c.device_id, reports.c.body_sha256)
-    own = (reports.c.round_id == round_id, reports.c.stream == stream)
+    own = (reports.c.round_id == round_id, reports.c.stream == stream, reports.c.counted)
     return list(connection.execute(select(*columns).where(*own).order_by(reports.c.id)))
 
 
@@ -121,7 +122,9 @@ def obtain_key(
 
 def forget_keys(connection: Connection, round_id: str) -> None:
     """Delete a round's keys; their digests stay."""
+    overwrite(connection, "release_keys", round_id, binaries=["key"])
     connection.execute(update(release_keys).where(release_keys.c.round_id == round_id).values(key=None))
+    forget(connection, "release_keys")
 
 
 def _charge_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -18,8 +19,10 @@ from server.aggregation import marginals as counting
 from server.aggregation.folding import Accepted, Here, Workers, leaves, merged, read_accepted
 from server.aggregation.optimizers import update_norm
 from server.aggregation.teachers import follow
+from server.aggregation.validation import norm_bound
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
-from server.privacy.delta_noise import noised_sum
+from server.privacy.delta_noise import noise_grid, noised_sum
+from server.privacy.grid import Grid, in_units
 from server.privacy.new_words import devices_of, noise_scale, released_words, threshold
 from server.privacy.noise import noised, plan_noise, released_variance
 from server.registry import marginals as marginal_registry
@@ -175,9 +178,12 @@ def release_deltas(
     assert plan is not None
     weights = model_registry.load(blobs, base.sha256)
     shapes = model_registry.trainable(weights)
-    total = deltas.fold(_summed(blobs, settings, plan, contributions, shapes, workers or Here(blobs)))
+    grid = _grid(settings, plan, shapes)
+    total = deltas.fold(_summed(blobs, settings, plan, contributions, shapes, workers or Here(blobs), grid))
     if settings.noise_multiplier:
         total = replace(total, sum=_noised(total.sum, settings, plan, key, digest_of(contributions)))
+    elif grid is not None:  # the devices have added their noise
+        total = replace(total, sum=in_units(total.sum, grid))
     rehearsed = 0.0
     if settings.rehearsal is not None:
         if rehearse is None:
@@ -320,8 +326,10 @@ def _summed(
     contributions: Sequence[Row[Any]],
     shapes: Mapping[str, tuple[int, ...]],
     workers: Workers,
+    grid: Grid | None,
 ) -> deltas.DeltaSum:
-    """The reports' deltas, added up by weight; a robust average counts as what so many equal devices would have sent.
+    """The reports' deltas, added up by weight, in steps of the grid where there is one; a robust average, which gets no
+    noise, counts as what so many equal devices would have sent.
 
     Raises StateError where a stored report is not what was accepted.
     """
@@ -335,11 +343,25 @@ def _summed(
             average = robust.robust_mean(spool, settings.averaging, settings.trimmed)
         total = deltas.add(deltas.init(shapes), average, float(len(accepted)))
         return replace(deltas.fold(total), reports=len(accepted))
-    return merged(workers.fold(leaves(accepted, shapes, plan)), shapes)
+    return merged(workers.fold(leaves(accepted, shapes, plan, grid)), shapes, grid)
+
+
+def _grid(settings: RoundSettings, plan: DeltaPlan, shapes: Mapping[str, tuple[int, ...]]) -> Grid | None:
+    """Of a sum with noise, so that it is exact: the server's noise is of whole steps; with the devices' own, steps are
+    so small that ten million of the largest deltas add up in 60 bits. None where there is no noise."""
+    if settings.noise_multiplier:
+        return noise_grid(plan.clip_norm, settings.noise_multiplier)
+    if plan.noise_stddev:
+        return Grid(norm_bound(plan, sum(math.prod(shape) for shape in shapes.values())) * 2.0**-36)
+    return None
 
 
 def _noised(
-    total: Weights, settings: RoundSettings, plan: DeltaPlan, key: ReleaseKey | None, inputs_sha256: str
+    total: Mapping[str, NDArray[np.int64]],
+    settings: RoundSettings,
+    plan: DeltaPlan,
+    key: ReleaseKey | None,
+    inputs_sha256: str,
 ) -> dict[str, NDArray[np.float32]]:
     checked, digest = _checked(key, inputs_sha256), sha256()
     for name in sorted(total):

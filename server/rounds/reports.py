@@ -15,13 +15,23 @@ from server.privacy.charges import charge_for
 from server.privacy.ledger import record, within
 from server.problems import Refusal
 from server.rounds.buffered import check_staleness, taking_round
+from server.rounds.report_ids import id_of_report
 from server.rounds.sampling import check_sampled
 from server.rounds.settings import STREAMS, RoundSettings
 from server.rounds.states import RoundState
 from server.rounds.store import find_round, read_settings, transition
 from server.storage.schema import reports, rounds
 
-__all__ = ["Contribution", "accept", "affordable", "check_open", "close_if_full", "reported_streams"]
+__all__ = [
+    "Contribution",
+    "accept",
+    "accepted_size",
+    "affordable",
+    "check_open",
+    "close_if_full",
+    "find_report",
+    "reported_streams",
+]
 
 UTTERANCES_LIMIT = 1_000_000
 
@@ -52,18 +62,23 @@ def accept(
 ) -> tuple[Receipt, bool]:
     """Count a report once. Returns its receipt and whether it closed the round by reaching the goal.
 
-    The same id with the same body is answered as a duplicate whatever state the round is in. Raises Refusal:
-    409 ``replayed``, ``report_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``, ``stale_model``,
-    ``already_reported``; 403 ``privacy_cap``; 404 ``unknown_round``; 422 ``utterances``; 503 ``between_rounds``.
+    Ids are a device's own. The same id with the same body is answered as a duplicate whatever state the round is in,
+    and any id once the round is forgotten (:mod:`server.rounds.retention`).
+    Raises Refusal: 409 ``replayed``, ``report_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``,
+    ``stale_model``, ``already_reported``; 403 ``privacy_cap``; 404 ``unknown_round``; 422 ``utterances``;
+    503 ``between_rounds``.
     """
     spend_nonce(connection, sender, now)
     digest = sha256(contribution.body).hexdigest()
-    known = connection.execute(_KNOWN, {"report_id": contribution.report_id}).first()
+    known = find_report(connection, sender.device_id, contribution.report_id)
     if known is not None:
-        if known.body_sha256 == digest and known.device_id == sender.device_id:
+        if known.body_sha256 == digest:
             return Receipt(report_id=contribution.report_id, duplicate=True), False
         raise Refusal(409, "report_conflict", "this report id was used for another report", "report_id")
-    row = taking_round(connection, find_round(connection, contribution.round_id), now)
+    row = find_round(connection, contribution.round_id)
+    if row.forgotten:
+        return Receipt(report_id=contribution.report_id, duplicate=True), False
+    row = taking_round(connection, row, now)
     settings = read_settings(row)
     check_open(row, settings, contribution.stream, now)
     check_sampled(connection, row, sender.device_id)
@@ -79,10 +94,11 @@ def accept(
     if contribution.utterances > UTTERANCES_LIMIT:
         raise Refusal(422, "utterances", f"utterances: expected at most {UTTERANCES_LIMIT}", "utterances")
     counts = contribution.counts
+    stored_id = id_of_report(sender.device_id, contribution.report_id)
     connection.execute(
         _INSERT,
         {
-            "id": contribution.report_id,
+            "id": stored_id,
             "device_id": sender.device_id,
             "round_id": row.id,
             "stream": contribution.stream,
@@ -103,12 +119,19 @@ def accept(
             device_id=sender.device_id,
             stream=contribution.stream,
             round_id=row.id,
-            report_id=contribution.report_id,
+            report_id=stored_id,
             charge=charge_for(contribution.stream, settings),
             now=now,
         )
     connection.execute(_COUNT[contribution.stream], {"counted": row.id})
     return Receipt(report_id=contribution.report_id), close_if_full(connection, row.id, settings, now)
+
+
+def find_report(connection: Connection, device_id: str, report_id: str) -> Row[Any] | None:
+    """What a device sent before under an id of its own."""
+    # Earlier versions stored a report under the id that its device gave it.
+    names = {"stored": id_of_report(device_id, report_id), "named": report_id}
+    return connection.execute(_KNOWN, names | {"sender": device_id}).first()
 
 
 def affordable(
@@ -122,6 +145,12 @@ def affordable(
 def reported_streams(connection: Connection, device_id: str, round_id: str) -> set[str]:
     """Streams in which the device's one report of the round was accepted."""
     return set(connection.execute(_REPORTED, {"sender": device_id, "asked": round_id}).scalars())
+
+
+def accepted_size(connection: Connection, device_id: str, round_id: str, stream: str) -> int | None:
+    """Bytes of the device's one report of a stream, None where none was accepted."""
+    found = connection.execute(_SIZE, {"sender": device_id, "asked": round_id, "stream": stream}).scalar()
+    return None if found is None else int(found)
 
 
 def check_open(row: Row[Any], settings: RoundSettings, stream: str, now: float) -> None:
@@ -159,9 +188,16 @@ def _counter(stream: str) -> str:
 
 
 # Every report needs these: they are built once.
-_KNOWN = select(reports).where(reports.c.id == bindparam("report_id"))
+_KNOWN = select(reports).where(
+    reports.c.id.in_((bindparam("stored"), bindparam("named"))), reports.c.device_id == bindparam("sender")
+)
 _REPORTED = select(reports.c.stream).where(
     reports.c.device_id == bindparam("sender"), reports.c.round_id == bindparam("asked")
+)
+_SIZE = select(reports.c.size).where(
+    reports.c.device_id == bindparam("sender"),
+    reports.c.round_id == bindparam("asked"),
+    reports.c.stream == bindparam("stream"),
 )
 _INSERT = insert(reports)
 _COUNT = {

@@ -88,10 +88,11 @@ def new_sample(connection: Connection, plan: SamplingPlan, goal: int | None, now
     return Sample(key=key, threshold=int(rate * SPACE), eligible=eligible)
 
 
-def eligible_at(opened_at: Any) -> tuple[Any, ...]:
-    """Conditions on :data:`devices` for who was eligible when a round opened."""
+def eligible_at(opened_at: Any, until: Any = None) -> tuple[Any, ...]:
+    """Conditions on :data:`devices` for who was eligible when a round opened. until: of a charge of those who enrolled
+    later, too."""
     return (
-        devices.c.enrolled_at <= opened_at,
+        devices.c.enrolled_at <= (opened_at if until is None else func.coalesce(until, opened_at)),
         or_(devices.c.revoked_at.is_(None), devices.c.revoked_at >= opened_at),
     )
 

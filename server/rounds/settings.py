@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 from server.aggregation.optimizers import OptimizerSettings
+from server.privacy.delta_noise import SMALLEST_MULTIPLIER
 from server.rounds.sampling import SamplingPlan
 from server.secure_aggregation.settings import GroupPlan, check_groups
 
@@ -217,6 +218,11 @@ class RoundSettings(BaseModel):
             raise ValueError("buffered.staleness_weight: with noise weights must be constant; use 'constant'")
         if self.goal is None and not self.amplified:
             raise ValueError("goal: with noise the denominator must be fixed before the round; give a goal")
+        if 0 < self.noise_multiplier < SMALLEST_MULTIPLIER:
+            raise ValueError(
+                f"noise_multiplier: found {self.noise_multiplier:g}, which hides nothing; expected 0 for none, or at "
+                f"least {SMALLEST_MULTIPLIER:g}"
+            )
         if self.noise_multiplier and plan.noise_stddev:
             raise ValueError("noise_multiplier: found the server's noise and deltas.noise_stddev; expected one of them")
         if self.noise_multiplier and plan.encoding != "float32":

@@ -31,6 +31,7 @@ __all__ = [
     "read_settings",
     "rounds_in",
     "transition",
+    "unfinished",
     "view",
 ]
 
@@ -150,6 +151,21 @@ def rounds_in(connection: Connection, *states: RoundState) -> list[Row[Any]]:
 
 
 _IN = select(rounds).where(rounds.c.state.in_(bindparam("states", expanding=True))).order_by(rounds.c.number)
+
+
+def unfinished(connection: Connection) -> list[Row[Any]]:
+    """Id, state and deadline of the rounds that move, the oldest first; nothing else of them is read, which may be what
+    is damaged."""
+    return list(connection.execute(_UNFINISHED))
+
+
+_UNFINISHED = (
+    select(rounds.c.id, rounds.c.state, rounds.c.deadline)
+    .where(
+        rounds.c.state.in_((RoundState.OPEN, RoundState.CLOSING, RoundState.AGGREGATED, RoundState.EVALUATED)),
+    )
+    .order_by(rounds.c.number)
+)
 
 
 def count_by_state(connection: Connection) -> dict[str, int]:

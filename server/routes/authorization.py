@@ -120,6 +120,8 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/dashboard/audit"): Rule(Caller.SIGNED_IN, _PAGE),
     # Whoever watches over the process
     ("GET", "/healthz"): Rule(Caller.ANYBODY, "a load balancer has no token, and it tells only that the process runs"),
+    ("HEAD", "/healthz"): Rule(Caller.ANYBODY, "as GET"),
+    ("HEAD", "/readyz"): Rule(Caller.ANYBODY, "as GET"),
     ("GET", "/readyz"): Rule(Caller.ANYBODY, "a load balancer has no token; names what is not ready, never why"),
     ("GET", "/openapi.json"): Rule(Caller.ANYBODY, "the interface is no secret"),
 }

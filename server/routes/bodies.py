@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from fastapi import Depends, Request
@@ -15,10 +15,12 @@ from starlette.requests import ClientDisconnect
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import Message, Problem
+from server.buckets import key_of
+from server.memory import give_back
 from server.problems import Refusal
 from server.service import Service
 
-__all__ = ["answer", "body_reader", "finite", "parse", "plain", "problem", "refused", "service"]
+__all__ = ["answer", "body_reader", "finite", "parse", "plain", "problem", "refused", "service", "upload_reader"]
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -42,30 +44,84 @@ def body_reader(
     Raises Refusal: 413 ``too_large``, 408 ``too_slow``, 415 ``encoding``, 400 ``disconnected``.
     """
 
-    async def read(request: Request, _: None = Depends(before)) -> bytes:
-        own = service(request)
-        most = limit(own)
-        declared = request.headers.get("content-length", "")
-        if re.fullmatch(r"[0-9]+", declared) and (len(declared) > 19 or int(declared) > most):
-            raise Refusal(413, "too_large", f"body: found {declared[:40]} bytes, expected at most {most}")
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refusal(415, "encoding", "body: expected no content-encoding", "Content-Encoding")
-        chunks: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(own.settings.limits.body_seconds):
-                async for chunk in request.stream():
-                    size += len(chunk)
-                    if size > most:
-                        raise Refusal(413, "too_large", f"body: more than {most} bytes")
-                    chunks.append(chunk)
-        except TimeoutError as error:
-            raise Refusal(408, "too_slow", "body: did not arrive in time") from error
-        except ClientDisconnect as error:
-            raise Refusal(400, "disconnected", "body: the client went away") from error
-        return b"".join(chunks)
+    def gate(request: Request) -> None:
+        _declared(request, limit(service(request)))
+        before(request)
+
+    async def read(request: Request, _: None = Depends(gate)) -> bytes:
+        return await _read(request, limit(service(request)))
 
     return read
+
+
+def upload_reader(
+    limit: Callable[[Service], int], before: Callable[[Request], int | None]
+) -> Callable[..., AsyncIterator[bytes]]:
+    """As :func:`body_reader`, of bodies that may be large: each has its room in memory, from before it is read until
+    the request is over (:mod:`server.memory`).
+
+    before: may say how many bytes are the most that this sender has to send, where that is less than the limit.
+    Raises Refusal: as :func:`body_reader`, 503 ``no_room``, 429 ``too_many_requests``.
+    """
+
+    def gate(request: Request) -> int | None:
+        _declared(request, limit(service(request)))
+        return before(request)
+
+    async def read(request: Request, bound: int | None = Depends(gate)) -> AsyncIterator[bytes]:
+        own = service(request)
+        most = limit(own) if bound is None else min(bound, limit(own))
+        size = _declared(request, most)
+        if size <= own.settings.limits.message_bytes:  # the number of connections bounds these
+            yield await _read(request, most)
+            return
+        sender = getattr(request.state, "sender", None)
+        device = None if sender is None else sender.device_id
+        address = key_of(request.client.host if request.client is not None else "")
+        try:
+            with own.bodies.room(size, device=device, address=address):
+                yield await _read(request, most)
+        finally:
+            if own.bodies.to_give_back():
+                loop = asyncio.get_running_loop()
+                # A moment later, when the last of it is no longer referred to.
+                loop.call_later(0.5, loop.run_in_executor, None, give_back)
+
+    return read
+
+
+def _declared(request: Request, most: int) -> int:
+    """How many bytes a body has by its head, or may have where that does not say. Raises Refusal: 413, 415."""
+    declared = request.headers.get("content-length", "")
+    numeric = re.fullmatch(r"[0-9]+", declared) is not None
+    if numeric and (len(declared) > 19 or int(declared) > most):
+        raise Refusal(413, "too_large", f"body: found {declared[:40]} bytes, expected at most {most}")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise Refusal(415, "encoding", "body: expected no content-encoding", "Content-Encoding")
+    if "transfer-encoding" in request.headers:
+        return most
+    return int(declared) if numeric else 0
+
+
+async def _read(request: Request, most: int) -> bytes:
+    """All of it, as long as it comes at the pace that is asked for."""
+    limits = service(request).settings.limits
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(limits.body_seconds) as pace:
+            begun = asyncio.get_running_loop().time()
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > most:
+                    raise Refusal(413, "too_large", f"body: more than {most} bytes")
+                chunks.append(chunk)
+                pace.reschedule(begun + limits.body_seconds + size / limits.body_rate)
+    except TimeoutError as error:
+        raise Refusal(408, "too_slow", "body: did not arrive in time") from error
+    except ClientDisconnect as error:
+        raise Refusal(400, "disconnected", "body: the client went away") from error
+    return b"".join(chunks)
 
 
 def parse(message: type[_Model], body: bytes | str) -> _Model:

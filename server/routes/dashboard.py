@@ -55,6 +55,8 @@ def get_sign_in() -> Response:
 @router.post("/dashboard/sign-in")
 def post_sign_in(request: Request, body: Form) -> Response:
     own = service(request)
+    if not access.from_own_site(request.headers):
+        return _elsewhere()
     token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0].strip()
     try:
         operator = identify(request, token)
@@ -67,7 +69,7 @@ def post_sign_in(request: Request, body: Form) -> Response:
     found = RedirectResponse("/dashboard", 303, headers=HEADERS)
     found.set_cookie(
         access.COOKIE,
-        access.ticket(operator.name, own.settings.operator_token, now),
+        access.ticket(operator.name, own.ticket_key, now),
         max_age=access.SECONDS,
         path="/dashboard",
         secure=request.url.scheme == "https",
@@ -78,7 +80,9 @@ def post_sign_in(request: Request, body: Form) -> Response:
 
 
 @router.post("/dashboard/sign-out")
-def post_sign_out() -> Response:
+def post_sign_out(request: Request) -> Response:
+    if not access.from_own_site(request.headers):
+        return _elsewhere()
     found = RedirectResponse("/dashboard/sign-in", 303, headers=HEADERS)
     found.delete_cookie(access.COOKIE, path="/dashboard")
     return found
@@ -138,11 +142,16 @@ def _page(
     return _html(template or f"{page}.html", 200, page=page, live=live, operator=operator, content=shown)
 
 
+def _elsewhere() -> Response:
+    told = "Another site asked for that. Sign in and out on these pages only."
+    return _html("sign_in.html", 403, page="", live=False, error=told)
+
+
 def _signed_in(request: Request) -> Operator | None:
     """Whose ticket the request shows, if they are still an operator."""
     own = service(request)
     ticket = request.cookies.get(access.COOKIE, "")
-    name = access.holder(ticket, own.settings.operator_token, own.settings.clock())
+    name = access.holder(ticket, own.ticket_key, own.settings.clock())
     if name is None:
         return None
     if name == BOOTSTRAP:

@@ -9,39 +9,40 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from device_sdk.errors import ProtocolError
-from device_sdk.wire.messages import CheckIn, DeltaHeader, Enrol, Enrolled, MarginalReport, WordReport
+from device_sdk.wire.messages import CheckIn, DeltaHeader, Enrol, Enrolled, MarginalReport, Receipt, WordReport
 from server.aggregation.validation import read_delta, validate_counts, validate_words
 from server.aggregation.weights_file import read_metadata
 from server.devices.authentication import Sender
 from server.devices.enrolment import enrol, read_public_key, same_secret
 from server.devices.tokens import find_enrolment_token
+from server.privacy.composition import unhurried
 from server.problems import Refusal
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.differences import find_way
-from server.registry.retention import check_present
+from server.registry.retention import check_marginals_present, check_present
 from server.rounds import check_in as checking
 from server.rounds.buffered import check_staleness, taking_round
-from server.rounds.reports import Contribution, accept
+from server.rounds.reports import Contribution, accept, find_report
 from server.rounds.store import find_round, read_settings
-from server.routes.bodies import answer, body_reader, parse, refused, service
+from server.routes.bodies import answer, body_reader, parse, refused, service, upload_reader
 from server.routes.downloads import Download
-from server.routes.senders import check_addressed, check_claimed, sender_of
+from server.routes.senders import check_addressed, check_claimed, check_enrolling, sender_of, taking
 from server.service import Service
-from server.storage.schema import reports
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1")
 
-Anybodys = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes))]
+Enrolments = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes, check_enrolling))]
 Small = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes, check_claimed))]
-Medium = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.report_bytes, check_claimed))]
-Large = Annotated[bytes, Depends(body_reader(lambda own: own.delta_bytes, check_claimed))]
+Counts = Annotated[bytes, Depends(upload_reader(lambda own: own.settings.limits.report_bytes, taking("marginals")))]
+Words = Annotated[bytes, Depends(upload_reader(lambda own: own.settings.limits.report_bytes, taking("words")))]
+Delta = Annotated[bytes, Depends(upload_reader(lambda own: own.delta_bytes, taking("deltas")))]
 
 
 @router.post("/enrol")
-def post_enrol(request: Request, body: Anybodys) -> Response:
+def post_enrol(request: Request, body: Enrolments) -> Response:
     """Enrol -> Enrolled."""
     own = service(request)
     message = parse(Enrol, body)
@@ -51,7 +52,8 @@ def post_enrol(request: Request, body: Anybodys) -> Response:
             find_enrolment_token(connection, token)
     public_key = read_public_key(message)
     with own.database.write() as connection:
-        return answer(Enrolled(device_id=enrol(connection, public_key, own.settings.clock(), token)))
+        now, uses = own.settings.clock(), own.settings.enrolment_uses
+        return answer(Enrolled(device_id=enrol(connection, public_key, now, token, uses)))
 
 
 @router.post("/check-in")
@@ -60,12 +62,16 @@ def post_check_in(request: Request, body: Small) -> Response:
     own = service(request)
     sender = sender_of(own, request, body, None)
     message = parse(CheckIn, body)
-    with own.database.write() as connection:
-        return answer(checking.check_in(connection, own.settings, sender, message, own.fleet))
+
+    def work() -> Response:
+        with own.database.write() as connection:
+            return answer(checking.check_in(connection, own.settings, sender, message, own.fleet))
+
+    return unhurried(work)
 
 
 @router.post("/rounds/{round_id}/marginals")
-def post_marginals(request: Request, round_id: str, body: Medium) -> Response:
+def post_marginals(request: Request, round_id: str, body: Counts) -> Response:
     """MarginalReport, signed -> Receipt."""
     own = service(request)
     sender = sender_of(own, request, body, round_id)
@@ -90,7 +96,7 @@ def post_marginals(request: Request, round_id: str, body: Medium) -> Response:
 
 
 @router.post("/rounds/{round_id}/deltas")
-def post_deltas(request: Request, round_id: str, body: Large) -> Response:
+def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
     """safetensors bytes with a DeltaHeader in their metadata, signed -> Receipt."""
     own = service(request)
     sender = sender_of(own, request, body, round_id)
@@ -101,9 +107,9 @@ def post_deltas(request: Request, round_id: str, body: Large) -> Response:
     header = parse(DeltaHeader, metadata.get("header", ""))
     check_addressed(sender, round_id, header.device_id, header.round_id)
     with own.database.read() as connection:
-        known = connection.execute(reports.select().where(reports.c.id == header.report_id)).first()
+        known = find_report(connection, sender.device_id, header.report_id)
         row = find_round(connection, round_id)
-        if known is None:
+        if known is None and not row.forgotten:
             row = taking_round(connection, row, own.settings.clock())
         base = model_registry.find_model(connection, row.base_model) if row.base_model is not None else None
     settings = read_settings(row)
@@ -148,7 +154,7 @@ def post_deltas(request: Request, round_id: str, body: Large) -> Response:
 
 
 @router.post("/rounds/{round_id}/words")
-def post_words(request: Request, round_id: str, body: Medium) -> Response:
+def post_words(request: Request, round_id: str, body: Words) -> Response:
     """WordReport, signed -> Receipt."""
     own = service(request)
     sender = sender_of(own, request, body, round_id)
@@ -200,6 +206,7 @@ def get_marginals(request: Request, version: int) -> Response:
     own = service(request)
     with own.database.read() as connection:
         row = marginal_registry.find_marginals(connection, version)
+    check_marginals_present(row)
     etag = f'"{row.sha256}"'
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers={"ETag": etag})
@@ -209,9 +216,10 @@ def get_marginals(request: Request, version: int) -> Response:
 def _accept(own: Service, sender: Sender, contribution: Contribution) -> Response:
     settings = own.settings
     stream = contribution.stream
-    try:
+
+    def work() -> tuple[Receipt, bool]:
         with own.database.write() as connection:
-            receipt, full = accept(
+            return accept(
                 connection,
                 sender,
                 contribution,
@@ -219,6 +227,9 @@ def _accept(own: Service, sender: Sender, contribution: Contribution) -> Respons
                 delta=settings.delta_probability,
                 now=settings.clock(),
             )
+
+    try:
+        receipt, full = unhurried(work)
     except Refusal:
         own.metrics.reports.labels(stream, "refused").inc()
         _drop(own, contribution)

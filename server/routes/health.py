@@ -22,12 +22,30 @@ def get_health() -> Response:
     return plain({"status": "ok"})
 
 
+@router.head("/healthz")
+def head_health() -> Response:
+    """As GET, without a body."""
+    return _head(get_health())
+
+
 @router.get("/readyz")
 def get_readiness(request: Request) -> Response:
-    """200 when requests can be served, 503 when not: what was looked at, and whether it is in order."""
+    """200 when requests can be served, 503 when not: what was looked at, and whether it is in order; how long ago the
+    loop that moves rounds, and every unfinished round, had its last good tick."""
     found = service(request).ready
-    content = {"status": found.status, "checks": dict(found.checks), "model_version": found.model_version}
+    content = {
+        "status": found.status,
+        "checks": dict(found.checks),
+        "model_version": found.model_version,
+        "tick_ages": dict(found.tick_ages),
+    }
     return plain(content, 200 if found.status == "ready" else 503)
+
+
+@router.head("/readyz")
+def head_readiness(request: Request) -> Response:
+    """As GET, without a body."""
+    return _head(get_readiness(request))
 
 
 @router.get("/metrics")
@@ -37,6 +55,7 @@ def get_metrics(request: Request) -> Response:
     with own.database.read() as connection:
         own.metrics.devices.set(count_devices(connection))
         counts = count_by_state(connection)
+    own.metrics.ticks.seen = own.seen()
     for state in RoundState:
         own.metrics.rounds.labels(state).set(counts.get(state, 0))
     return Response(own.metrics.text(), media_type=CONTENT_TYPE_LATEST)
@@ -46,3 +65,8 @@ def get_metrics(request: Request) -> Response:
 def get_openapi(request: Request) -> Response:
     """This interface as an OpenAPI document."""
     return plain(request.app.openapi())
+
+
+def _head(found: Response) -> Response:
+    """The status and headers of an answer, its length among them."""
+    return Response(status_code=found.status_code, headers=dict(found.headers))

@@ -35,7 +35,7 @@ from server.privacy import ledger
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version, history, publish
-from server.registry.retention import check_present
+from server.registry.retention import check_marginals_present, check_present
 from server.rounds.settings import STREAMS
 from server.rounds.store import find_round, list_rounds, view
 from server.routes.authorization import operator_of
@@ -166,6 +166,7 @@ def get_marginal(request: Request, version: int, top: Annotated[int, Query(ge=0,
     own = service(request)
     with own.database.read() as connection:
         row = marginal_registry.find_marginals(connection, version)
+        check_marginals_present(row)
         background = marginal_registry.read_probabilities(marginal_registry.find_marginals(connection, 0))
     probabilities = marginal_registry.read_probabilities(row)
     counts = marginal_registry.read_counts(row)
@@ -213,6 +214,7 @@ def publish_marginals(request: Request, version: int, note: str = "") -> Respons
     own = service(request)
     with own.database.write() as connection:
         row = marginal_registry.find_marginals(connection, version)
+        check_marginals_present(row)
         now, by = own.settings.clock(), operator_of(request).name
         publish(connection, "marginals", version, now, _said(note, "published", by))
         record(connection, by, "marginals.publish", str(version), now, note)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from device_sdk.wire.secure_aggregation import AggregationPoll, Stage
+from device_sdk.wire.secure_aggregation import AggregationPoll, Stage, StageReceipt
 from server.devices.authentication import spend_nonce
+from server.privacy.composition import unhurried
 from server.problems import Refusal
-from server.routes.bodies import answer, parse, service
-from server.routes.devices import Medium, Small
-from server.routes.senders import check_addressed, sender_of
+from server.routes.bodies import answer, parse, service, upload_reader
+from server.routes.devices import Small
+from server.routes.senders import check_addressed, check_aggregating, sender_of
 from server.secure_aggregation import answers
 from server.secure_aggregation.tasks import next_task
 from server.service import Service
@@ -20,6 +21,8 @@ from server.service import Service
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/rounds/{round_id}/aggregation")
+
+Stages = Annotated[bytes, Depends(upload_reader(lambda own: own.settings.limits.report_bytes, check_aggregating))]
 
 
 @router.post("")
@@ -35,21 +38,24 @@ def post_poll(request: Request, round_id: str, body: Small) -> Response:
 
 
 @router.post("/{stage}")
-def post_stage(request: Request, round_id: str, stage: Stage, body: Medium) -> Response:
+def post_stage(request: Request, round_id: str, stage: Stage, body: Stages) -> Response:
     """KeyAdvertisement, DealtShares, MaskedInput, SurvivorSignature or RevealedShares, signed -> StageReceipt."""
     own = service(request)
     sender = sender_of(own, request, body, round_id)
     message: Any = parse(answers.MESSAGES[stage], body)
     check_addressed(sender, round_id, message.device_id, message.round_id)
     envelope, settings = answers.Envelope(round_id, stage, message, body), own.settings
-    try:
+
+    def work() -> tuple[StageReceipt, bool]:
         with own.database.write() as connection:
             now = settings.clock()
             if stage == "keys":
                 cap, delta = settings.cap("marginals"), settings.delta_probability
-                receipt, wake = answers.join(connection, sender, envelope, cap=cap, delta=delta, now=now)
-            else:
-                receipt, wake = answers.answer(connection, sender, envelope, now=now)
+                return answers.join(connection, sender, envelope, cap=cap, delta=delta, now=now)
+            return answers.answer(connection, sender, envelope, now=now)
+
+    try:
+        receipt, wake = unhurried(work)
     except Refusal:
         _count(own, stage, "refused")
         raise

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from fastapi import Request
+from collections.abc import Callable
 
-from server.devices.authentication import Sender, authenticate, read_claim
+from fastapi import Request
+from sqlalchemy import Connection
+
+from server.devices.authentication import Claim, Sender, authenticate, check_body, read_claim, read_digest, verify
 from server.problems import Refusal
-from server.requests import check_device_rate
+from server.requests import check_device_rate, check_enrolment_rate
+from server.rounds.reports import accepted_size, check_open
+from server.rounds.store import find_round, read_settings
 from server.routes.bodies import service
+from server.secure_aggregation.answers import check_sender
 from server.service import Service
 
-__all__ = ["check_addressed", "check_claimed", "sender_of"]
+__all__ = ["check_addressed", "check_aggregating", "check_claimed", "check_enrolling", "sender_of", "taking"]
 
 
 def sender_of(own: Service, request: Request, body: bytes, round_id: str | None) -> Sender:
     """The verified sender of a request, who does not ask too often. Raises Refusal (401, 403 or 429)."""
+    if (proved := getattr(request.state, "sender", None)) is not None:
+        check_body(body, request.state.digest)
+        found: Sender = proved
+        return found
     with own.database.read() as connection:
         sender = authenticate(
             connection,
@@ -32,10 +42,70 @@ def sender_of(own: Service, request: Request, body: bytes, round_id: str | None)
 
 
 def check_claimed(request: Request) -> None:
-    """Before a body is read: whoever names no enrolled device sends none. Raises Refusal (401 or 403)."""
+    """Before a body is read: whoever names no enrolled device sends none, nor who signs wrongly or asks too often.
+    Raises Refusal (401, 403 or 429)."""
     own = service(request)
     with own.database.read() as connection:
-        read_claim(connection, request.headers, now=own.settings.clock(), window=own.settings.window_seconds)
+        _prove(own, request, connection)
+
+
+def check_enrolling(request: Request) -> None:
+    """Before a body is read: an address enrols so many devices and then waits. Raises Refusal (429)."""
+    own = service(request)
+    check_enrolment_rate(request.scope, own.enrolment_rates, own.metrics)
+
+
+def taking(stream: str) -> Callable[[Request], int | None]:
+    """As :func:`check_claimed`, for a report of a stream: its round has to be there, and to take it still.
+
+    Returns how many bytes it may have, where its plan says that. Raises Refusal also: 404 ``unknown_round``, 409
+    ``round_closed``, ``not_collected``. What it is refused for later is looked at again when all of it is there.
+    """
+
+    def check(request: Request) -> int | None:
+        own = service(request)
+        with own.database.read() as connection:
+            claim = _prove(own, request, connection)
+            row = find_round(connection, request.path_params["round_id"])
+            settings = read_settings(row)
+            # Another round of the series may take it; of a forgotten one every report is answered as a duplicate.
+            if settings.buffered is not None or row.forgotten:
+                return None
+            small = own.settings.limits.message_bytes
+            known = accepted_size(connection, claim.device_id, row.id, stream)
+            if known is not None:  # it may be the same once more, where the receipt was lost
+                return max(small, known)
+            check_open(row, settings, stream, own.settings.clock())
+        plan = settings.marginals
+        if stream == "marginals" and plan is not None and plan.trust == "central" and plan.mode == "bounded":
+            return small  # holds a thousand words, the most that a plan has
+        return None
+
+    return check
+
+
+def check_aggregating(request: Request) -> None:
+    """As :func:`check_claimed`, for a stage of secure aggregation: its round has to be there and to have some, and the
+    device to be in it. Raises Refusal also: 404 ``unknown_round``, 409 ``not_collected``, ``round_closed``,
+    ``not_joined``."""
+    own = service(request)
+    with own.database.read() as connection:
+        claim = _prove(own, request, connection)
+        row = find_round(connection, request.path_params["round_id"])
+        check_sender(connection, row, claim.device_id, request.path_params["stage"], own.settings.clock())
+
+
+def _prove(own: Service, request: Request, connection: Connection) -> Claim:
+    """Look at who sends before a body is read: prove it, where the body's hash is told, else take it for the moment."""
+    now, window = own.settings.clock(), own.settings.window_seconds
+    claim = read_claim(connection, request.headers, now=now, window=window)
+    digest = read_digest(request.headers)
+    if digest is not None:
+        path, round_id = request.scope["path"], request.path_params.get("round_id")
+        sender = verify(claim, method=request.method, path=path, round_id=round_id, digest=digest, window=window)
+        request.state.sender, request.state.digest, request.state.proved = sender, digest, True
+    check_device_rate(request.scope, claim.device_id, own.device_rates, own.metrics, proved=digest is not None)
+    return claim
 
 
 def check_addressed(sender: Sender, round_id: str, device_found: str, round_found: str) -> None:

@@ -31,9 +31,10 @@ from server.rounds.settings import RoundSettings
 from server.rounds.store import find_round, read_settings
 from server.secure_aggregation import checks, store
 from server.secure_aggregation.coordinator import Group, answered_by, finished
+from server.secure_aggregation.exclusions import excluded_until
 from server.secure_aggregation.progress import count, form_groups, move_on
 
-__all__ = ["MESSAGES", "Envelope", "answer", "join"]
+__all__ = ["MESSAGES", "Envelope", "answer", "check_sender", "join"]
 
 MESSAGES: Mapping[Stage, type[Message]] = {
     "keys": KeyAdvertisement,
@@ -72,7 +73,7 @@ def join(
     closed the round.
 
     Raises Refusal: 409 ``replayed``, ``message_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``,
-    ``busy``, ``other_words``; 403 ``privacy_cap``; 404 ``unknown_round``; 422 ``bad_message``.
+    ``busy``, ``other_words``; 403 ``excluded``, ``privacy_cap``; 404 ``unknown_round``; 422 ``bad_message``.
     """
     spend_nonce(connection, sender, now)
     if (known := _repeated(connection, sender, envelope)) is not None:
@@ -81,6 +82,9 @@ def join(
     settings = _settings(row)
     check_open(row, settings, "marginals", now)
     check_sampled(connection, row, sender.device_id)
+    if (ends := excluded_until(connection, sender.device_id, now)) is not None:
+        detail = f"this device is left out of groups for {ends - now:.0f} s: in one, shares were not what they must be"
+        raise Refusal(403, "excluded", detail, "device_id")
     if store.is_busy(connection, sender.device_id):
         raise Refusal(409, "busy", "this device is in a group of another round; finish that first", "device_id")
     if envelope.message.words_digest != find_marginals(connection, 0).words_digest:
@@ -97,6 +101,20 @@ def join(
     if len(store.waiting(connection, row.id)) >= settings.groups.size:
         form_groups(connection, row, settings, now)
     return StageReceipt(stage="keys"), close_if_full(connection, row.id, settings, now)
+
+
+def check_sender(connection: Connection, row: Row[Any], device_id: str, stage: str, now: float) -> None:
+    """Before a message is read: whether this device can have one of this stage to send.
+
+    Raises Refusal: 409 ``not_collected``, ``round_closed``, ``not_joined``.
+    """
+    settings = _settings(row)
+    joined = store.find_message(connection, row.id, device_id, "keys")
+    if joined is not None:
+        return
+    if stage != "keys":
+        raise Refusal(409, "not_joined", "this device is in no group of this round", "device_id")
+    check_open(row, settings, "marginals", now)
 
 
 def answer(connection: Connection, sender: Sender, envelope: Envelope, *, now: float) -> tuple[StageReceipt, bool]:
@@ -125,7 +143,7 @@ def answer(connection: Connection, sender: Sender, envelope: Envelope, *, now: f
         _CHECKS[envelope.stage](envelope.message, group)
     store.keep(connection, row.id, sender.device_id, envelope.stage, envelope.body, stored.id, now)
     if finished(group) and envelope.stage != "unmasking":
-        move_on(connection, stored.id, group, settings, now)
+        move_on(connection, stored, group, settings, now)
     return StageReceipt(stage=envelope.stage), finished(group) and envelope.stage == "unmasking"
 
 

@@ -1,55 +1,74 @@
 """How groups form and move on: by their devices' answers, by the stage's deadline, or with the end of their round.
 
 What a group has reached is in the database, so a killed server goes on where it was. A device that misses a stage is
-out of the round; one whose masked input is in the sum is charged for it, whether or not it answered afterwards.
+out of the round; one whose masked input is there when unmasking begins is charged for it, whatever comes afterwards.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, insert, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.secure_aggregation import KeyAdvertisement, MaskedInput, RevealedShares, Roster
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record
 from server.registry.marginals import find_marginals, read_counts
+from server.rounds.report_ids import id_in_group
 from server.rounds.settings import RoundSettings
 from server.rounds.store import find_round, read_settings
 from server.secure_aggregation import store
 from server.secure_aggregation.coordinator import Group, finished, next_stage
+from server.secure_aggregation.exclusions import Exclusion, exclude, excluded_by
 from server.secure_aggregation.settings import group_minimum, word_bits
 from server.secure_aggregation.store import StoredGroup
-from server.secure_aggregation.unmasking import unmask
+from server.secure_aggregation.unmasking import recover_secrets, sum_of
 from server.storage.database import Database
 from server.storage.schema import reports, rounds
 
-__all__ = ["abandon_groups", "advance_groups", "count", "form_groups", "move_on", "settle"]
+__all__ = ["abandon_group", "abandon_groups", "advance_group", "count", "form_groups", "move_on", "settle"]
+
+log = logging.getLogger("idiolect.server")
 
 
-def advance_groups(database: Database, now: float) -> None:
-    """Move on every group whose stage is over: by its answers or by its deadline. A sum is computed outside of the
+def advance_group(database: Database, group_id: int, now: float) -> None:
+    """Move a group on whose stage is over: by its answers or by its deadline. A sum is computed outside of the
     transaction that stores it."""
     with database.read() as connection:
-        found = [store.find_group(connection, group_id) for group_id in store.open_groups(connection)]
-    for stored in found:
-        if not (finished(stored.group) or stored.deadline <= now):
-            continue
-        total, note = _sum(database, stored)
-        with database.write() as connection:
-            current = store.find_group(connection, stored.id)
-            if current.ended or current.group.stage != stored.group.stage:
-                continue  # another worker was first
-            settings = read_settings(find_round(connection, stored.round_id))
-            if current.group.stage != "unmasking":
-                move_on(connection, stored.id, current.group, settings, now)
-            elif total is None:
-                _abandon(connection, current, note)
-            else:
-                _finish(connection, current, total, settings, now)
+        stored = store.find_group(connection, group_id)
+    if stored.ended or not (finished(stored.group) or stored.deadline <= now):
+        return
+    unmasked = _unmasked(database, stored) if stored.group.stage == "unmasking" else None
+    with database.write() as connection:
+        current = store.find_group(connection, stored.id)
+        if current.ended or current.group.stage != stored.group.stage:
+            return  # another worker was first
+        settings = read_settings(find_round(connection, stored.round_id))
+        if unmasked is None:
+            move_on(connection, current, current.group, settings, now)
+            return
+        # Charged already, but for a group of a version that charged who was in a sum once it was taken.
+        _charge(connection, current.round_id, current.group.survivors, settings, now)
+        exclude(connection, current.round_id, unmasked.excluded, now)
+        if unmasked.total is None:
+            _abandon(connection, current.round_id, current.id, unmasked.note)
+        else:
+            _finish(connection, current, unmasked.total, unmasked.note)
+    for device_id, exclusion in unmasked.excluded.items():
+        log.warning("device %s is left out of groups: %s", device_id, exclusion.reason)
+
+
+def abandon_group(database: Database, round_id: str, group_id: int, note: str) -> None:
+    """End a group without its sum, where it goes on."""
+    with database.write() as connection:
+        if store.is_open(connection, group_id):
+            _abandon(connection, round_id, group_id, note)
 
 
 def settle(database: Database, row: Row[Any], now: float) -> bool:
@@ -67,7 +86,7 @@ def abandon_groups(connection: Connection, round_id: str, note: str) -> None:
     """End every group of a round without its sum."""
     store.decline(connection, round_id)
     for group_id in store.open_groups(connection, round_id):
-        _abandon(connection, store.find_group(connection, group_id), note)
+        _abandon(connection, round_id, group_id, note)
 
 
 def form_groups(
@@ -97,67 +116,96 @@ def form_groups(
         store.decline(connection, row.id)
 
 
-def move_on(connection: Connection, group_id: int, group: Group, settings: RoundSettings, now: float) -> None:
+def move_on(connection: Connection, stored: StoredGroup, group: Group, settings: RoundSettings, now: float) -> None:
+    """To the stage after the present one. With the last one the survivors are charged: the next message that comes may
+    give their sum away, whether or not the group ever takes it."""
     try:
         following = next_stage(group)
     except ProtocolError as error:
-        _abandon(connection, store.find_group(connection, group_id), str(error))
+        _abandon(connection, stored.round_id, stored.id, str(error))
         return
     assert following.stage is not None
-    store.set_stage(connection, group_id, following.stage, now + settings.groups.stage_seconds)
+    store.set_stage(connection, stored.id, following.stage, now + settings.groups.stage_seconds)
+    if following.stage == "unmasking":
+        _charge(connection, stored.round_id, following.survivors, settings, now)
 
 
-def _sum(database: Database, stored: StoredGroup) -> tuple[NDArray[np.int64] | None, str]:
-    """(the sum of a group at its last stage, ""), or (None, why there is none)."""
-    if stored.group.stage != "unmasking":
-        return None, ""
+@dataclass(frozen=True, slots=True)
+class _Unmasked:
+    """How a group's last stage ends. total: its sum, None where there is none. note: why, and who is left out."""
+
+    total: NDArray[np.int64] | None
+    note: str
+    excluded: Mapping[str, Exclusion] = field(default_factory=dict)
+
+
+def _unmasked(database: Database, stored: StoredGroup) -> _Unmasked:
+    group, roster = stored.group, stored.group.roster
     try:
-        next_stage(stored.group)
-        with database.read() as connection:
-            masked = store.bodies(connection, stored.id, "masked", MaskedInput)
-            revealed = store.bodies(connection, stored.id, "unmasking", RevealedShares)
-        vectors = {name: message.masked for name, message in masked.items()}
-        return unmask(stored.group.roster, stored.group.dealers, vectors, list(revealed.values())), ""
+        next_stage(group)
     except ProtocolError as error:
-        return None, str(error)
+        return _Unmasked(None, str(error))
+    with database.read() as connection:
+        masked = store.bodies(connection, stored.id, "masked", MaskedInput)
+        revealed = store.bodies(connection, stored.id, "unmasking", RevealedShares)
+    recovered = recover_secrets(roster, group.dealers, masked.keys(), list(revealed.values()))
+    excluded = excluded_by(roster, recovered)
+    left_out = "; ".join(f"{name}: {each.reason}" for name, each in excluded.items())
+    vectors = {name: message.masked for name, message in masked.items()}
+    try:
+        total = sum_of(roster, group.dealers, vectors, recovered)
+    except ProtocolError as error:
+        return _Unmasked(None, "; left out: ".join(filter(None, (str(error), left_out))), excluded)
+    return _Unmasked(total, left_out and f"left out: {left_out}", excluded)
 
 
-def _finish(
-    connection: Connection, stored: StoredGroup, total: NDArray[np.int64], settings: RoundSettings, now: float
+def _charge(
+    connection: Connection, round_id: str, survivors: Iterable[str], settings: RoundSettings, now: float
 ) -> None:
-    """Sum, reports and charges become true together. A report's id comes from its bytes, which are one of a kind."""
+    """Reports of the survivors that count for nothing yet, and what each costs; once."""
     charge = charge_for("marginals", settings)
-    for device_id in stored.group.survivors:
-        message = store.find_message(connection, stored.round_id, device_id, "masked")
+    known = select(reports.c.device_id).where(reports.c.round_id == round_id, reports.c.stream == "marginals")
+    for device_id in sorted(set(survivors) - set(connection.execute(known).scalars())):
+        message = store.find_message(connection, round_id, device_id, "masked")
         assert message is not None
+        report_id = id_in_group(device_id, round_id)
         connection.execute(
             insert(reports).values(
-                id=message.body_sha256[:32],
+                id=report_id,
                 device_id=device_id,
-                round_id=stored.round_id,
+                round_id=round_id,
                 stream="marginals",
                 body_sha256=message.body_sha256,
                 size=message.size,
                 utterances=0,  # how many there were is the device's own
                 accepted_at=now,
+                counted=False,
             )
         )
         record(
             connection,
             device_id=device_id,
             stream="marginals",
-            round_id=stored.round_id,
-            report_id=message.body_sha256[:32],
+            round_id=round_id,
+            report_id=report_id,
             charge=charge,
             now=now,
         )
-    count(connection, stored.round_id, len(stored.group.survivors) - len(stored.group.roster.members))
-    store.end(connection, stored.id, total=total)
 
 
-def _abandon(connection: Connection, stored: StoredGroup, note: str) -> None:
-    count(connection, stored.round_id, -len(stored.group.roster.members))
-    store.end(connection, stored.id, note=note)
+def _finish(connection: Connection, stored: StoredGroup, total: NDArray[np.int64], note: str) -> None:
+    """The sum is there, and the survivors' reports count."""
+    survivors = stored.group.survivors
+    own = (reports.c.round_id == stored.round_id, reports.c.stream == "marginals", reports.c.device_id.in_(survivors))
+    connection.execute(update(reports).where(*own).values(counted=True))
+    count(connection, stored.round_id, len(survivors) - len(stored.group.roster.members))
+    store.end(connection, stored.id, total=total, note=note)
+
+
+def _abandon(connection: Connection, round_id: str, group_id: int, note: str) -> None:
+    """What was charged stays charged."""
+    count(connection, round_id, -store.count_members(connection, group_id))
+    store.end(connection, group_id, note=note)
 
 
 def count(connection: Connection, round_id: str, change: int) -> None:

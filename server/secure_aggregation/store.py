@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, func, insert, or_, select, update
 from device_sdk.wire.messages import Message
 from device_sdk.wire.secure_aggregation import Roster, Stage
 from server.secure_aggregation.coordinator import Group
+from server.storage.forgetting import forget, overwrite
 from server.storage.schema import aggregation_groups as groups
 from server.storage.schema import aggregation_messages as messages
 from server.storage.schema import rounds
@@ -23,11 +24,13 @@ __all__ = [
     "add_group",
     "bodies",
     "clear",
+    "count_members",
     "decline",
     "end",
     "find_group",
     "find_message",
     "is_busy",
+    "is_open",
     "keep",
     "list_groups",
     "open_groups",
@@ -131,12 +134,22 @@ def find_group(connection: Connection, group_id: int) -> StoredGroup:
     return StoredGroup(row.id, row.round_id, group, row.deadline, ended)
 
 
-def open_groups(connection: Connection, round_id: str | None = None) -> list[int]:
-    """Ids of the groups that go on, of one round or of all."""
-    query = select(groups.c.id).where(groups.c.stage.not_in(ENDED)).order_by(groups.c.id)
-    if round_id is not None:
-        query = query.where(groups.c.round_id == round_id)
-    return list(connection.execute(query).scalars())
+def open_groups(connection: Connection, round_id: str) -> list[int]:
+    """Ids of a round's groups that go on."""
+    query = select(groups.c.id).where(groups.c.round_id == round_id, groups.c.stage.not_in(ENDED))
+    return list(connection.execute(query.order_by(groups.c.id)).scalars())
+
+
+def is_open(connection: Connection, group_id: int) -> bool:
+    """Whether a group goes on."""
+    query = select(groups.c.id).where(groups.c.id == group_id, groups.c.stage.not_in(ENDED))
+    return connection.execute(query).first() is not None
+
+
+def count_members(connection: Connection, group_id: int) -> int:
+    """How many devices a group has, without a look at its roster."""
+    query = select(func.count()).select_from(messages).where(_in(group_id), messages.c.stage == "keys")
+    return int(connection.execute(query).scalar_one())
 
 
 def list_groups(connection: Connection, round_id: str) -> list[dict[str, Any]]:
@@ -165,6 +178,7 @@ def end(connection: Connection, group_id: int, *, total: NDArray[np.int64] | Non
     content = None if total is None else total.astype("<i8").tobytes()
     connection.execute(update(groups).where(groups.c.id == group_id).values(stage=stage, total=content, note=note))
     connection.execute(update(messages).where(_in(group_id)).values(body=None))
+    forget(connection, "aggregation_messages")
 
 
 def summed(connection: Connection, round_id: str, words: int) -> NDArray[np.int64]:
@@ -178,8 +192,13 @@ def summed(connection: Connection, round_id: str, words: int) -> NDArray[np.int6
 
 def clear(connection: Connection, round_id: str) -> None:
     """Delete the contents of all messages of a round, and the groups' sums: the release has them, or nobody shall."""
-    connection.execute(update(messages).where(messages.c.round_id == round_id).values(body=None))
+    overwrite(connection, "aggregation_messages", round_id, binaries=["body"])
+    cleared = {"body": None, "size": 0, "received_at": 0.0}
+    connection.execute(update(messages).where(messages.c.round_id == round_id).values(cleared))
+    overwrite(connection, "aggregation_groups", round_id, binaries=["total"])
     connection.execute(update(groups).where(groups.c.round_id == round_id).values(total=None))
+    if connection.execute(select(groups.c.id).where(groups.c.round_id == round_id).limit(1)).first() is not None:
+        forget(connection, "aggregation_messages", "aggregation_groups")
 
 
 def _in(group_id: int) -> Any:

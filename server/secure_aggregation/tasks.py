@@ -16,9 +16,12 @@ __all__ = ["next_task"]
 
 def next_task(connection: Connection, device_id: str, round_id: str, retry_after_seconds: float) -> AggregationTask:
     """The task of a device that joined. Raises Refusal: 404 ``unknown_round``, 409 ``not_joined``."""
-    settings = read_settings(find_round(connection, round_id))
+    row = find_round(connection, round_id)
+    settings = read_settings(row)
     joined = store.find_message(connection, round_id, device_id, "keys")
     if joined is None:
+        if row.forgotten:  # nobody knows any more whether its counts are in the sum: they are not reported again
+            return AggregationTask(stage="done", retry_after_seconds=_retry_after(settings, retry_after_seconds))
         raise Refusal(409, "not_joined", "this device has not joined this round", "device_id")
     retry = _retry_after(settings, retry_after_seconds)
     if joined.group_id is None:

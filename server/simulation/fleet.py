@@ -31,6 +31,7 @@ from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, Signa
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.rescorer import Rescorer
+from device_sdk.privacy.bounds import OfferBounds
 from device_sdk.settings import DeviceSettings
 from server.simulation.attackers.attacks import Attack, attackers
 from server.simulation.outcomes import Condition, Outcome, Run, Traffic, score
@@ -145,6 +146,16 @@ def streams(condition: Condition) -> tuple[Stream, ...]:
     return (*agreed, "deltas") if condition.learning else tuple(agreed)
 
 
+_BOUNDS = OfferBounds(
+    clip_norm=math.inf,
+    least_noise=0.0,
+    marginals_epsilon=math.inf,
+    deltas_epsilon=math.inf,
+)
+"""Nobody is behind a simulated device: a fleet finds out what any noise does, and the report tells its epsilon. With
+the handful of devices of the demonstration, noise that leaves something to learn from protects nobody."""
+
+
 def device_settings(fleet: FleetSettings, condition: Condition) -> DeviceSettings:
     """What the condition lets a device do."""
     return DeviceSettings(
@@ -154,6 +165,7 @@ def device_settings(fleet: FleetSettings, condition: Condition) -> DeviceSetting
         share_deltas=condition.learning,
         learning=fleet.learning,
         channel=fleet.channel if condition.learning else None,
+        bounds=_BOUNDS,
     )
 
 

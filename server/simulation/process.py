@@ -52,7 +52,8 @@ class ServerProcess:
         ready = self._folder / "ready.json"
         ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", "device_sdk.cli", "serve", "--port", "0", "--ready-file", str(ready)]
-        command += ["--database", str(self._folder / "server.db"), "--marginals-cap", "inf"]
+        command += ["--database", str(self._folder / "server.db"), "--blobs", str(self._folder / "server.blobs")]
+        command += ["--marginals-cap", "inf"]
         if self._bundle is not None:
             command += ["--bundle", self._bundle]
         environment = {

@@ -6,21 +6,28 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
 from device_sdk.errors import StateError
+from server.storage.forgetting import keep_private
 
-__all__ = ["BlobStore", "FolderBlobs", "FolderLock", "check_name", "open_blobs"]
+__all__ = ["CHECKED_SECONDS", "BlobStore", "FolderBlobs", "FolderLock", "check_content", "check_name", "open_blobs"]
 
 NAME = re.compile(r"^[a-z]+(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$")
 TEMPORARY = ".partial-"
+DIGEST = re.compile(r"/([0-9a-f]{64})\.[a-z]+$")
+CHECKED_SECONDS = 10.0
+"""How long a file that was read whole, and has not changed since by what its folder says, is served unread."""
 
 
 class BlobStore(Protocol):
-    """Immutable bytes by name, such as ``models/<sha256>.safetensors``. Names are checked (StateError)."""
+    """Immutable bytes by name, such as ``models/<sha256>.safetensors``. Names are checked (StateError), and so is what
+    is read of a blob that is named by its digest: StateError where other bytes lie there."""
 
     def put(self, name: str, content: bytes) -> None:
         """Write ``content`` and return when it would survive a loss of power."""
@@ -43,8 +50,8 @@ class BlobStore(Protocol):
         """Make ``place`` a file of the blob's content, which stays when the blob is deleted. Raises StateError."""
 
 
-def open_blobs(place: Path | str, *, tidy: bool = True) -> BlobStore:
-    """A folder, or an object store by its URL (``s3://bucket/prefix``). tidy: see :class:`FolderBlobs`.
+def open_blobs(place: Path | str, *, tidy: bool = True, create: bool = True) -> BlobStore:
+    """A folder, or an object store by its URL (``s3://bucket/prefix``). tidy, create: see :class:`FolderBlobs`.
 
     Raises StateError or MissingExtraError where it cannot be opened.
     """
@@ -52,7 +59,7 @@ def open_blobs(place: Path | str, *, tidy: bool = True) -> BlobStore:
         from server.storage.objects import ObjectBlobs
 
         return ObjectBlobs(str(place))
-    return FolderBlobs(Path(place), tidy=tidy)
+    return FolderBlobs(Path(place), tidy=tidy, create=create)
 
 
 def check_name(name: str) -> str:
@@ -62,24 +69,43 @@ def check_name(name: str) -> str:
     return name
 
 
+def check_content(name: str, content: bytes) -> bytes:
+    """The content of a blob. StateError: the name says by a digest that it is to be another."""
+    _compare(name, sha256(content).hexdigest())
+    return content
+
+
+def _compare(name: str, found: str) -> None:
+    named = DIGEST.search(name)
+    if named is not None and named[1] != found:
+        raise StateError(f"{name}: its content has SHA-256 {found}, so it is damaged; restore it from a backup")
+
+
 class FolderBlobs:
     """A folder of immutable files: a :class:`BlobStore`."""
 
-    def __init__(self, folder: Path, *, tidy: bool = True) -> None:
-        """tidy: remove what a killed process left half-written; False beside a process that may be writing."""
+    def __init__(self, folder: Path, *, tidy: bool = True, create: bool = True) -> None:
+        """tidy: remove what a killed process left half-written; False beside a process that may be writing. create:
+        make the folder; False raises StateError where it is missing."""
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        self._checked: dict[str, tuple[tuple[int, ...], float]] = {}
+        if not create and not folder.is_dir():
+            raise StateError(f"{folder}: there is no such folder of blobs; name the one that the server uses")
+        _make(folder)
         if tidy:
+            for path in (folder, *folder.rglob("*")):
+                keep_private(path)
             for leftover in folder.rglob(f"{TEMPORARY}*"):
                 leftover.unlink(missing_ok=True)
 
     def put(self, name: str, content: bytes) -> None:
         """Write ``content`` and return when it would survive a loss of power."""
         path = self.path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for parent in (path.parent.parent, path.parent):
+            _make(parent)
         temporary = path.parent / f"{TEMPORARY}{uuid4().hex}"
         try:
-            with temporary.open("wb") as file:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -93,9 +119,10 @@ class FolderBlobs:
     def get(self, name: str) -> bytes:
         path = self.path(name)
         try:
-            return path.read_bytes()
+            content = path.read_bytes()
         except OSError as error:
             raise StateError(f"{path}: cannot be read ({error.strerror}); restore it from a backup") from error
+        return check_content(name, content)
 
     def path(self, name: str) -> Path:
         return self.folder / check_name(name)
@@ -113,7 +140,21 @@ class FolderBlobs:
                 yield path.relative_to(self.folder).as_posix()
 
     def file(self, name: str) -> Path:
-        return self.path(name)
+        """Read through before, and again when it has changed or some seconds have passed: ranges of it cost little."""
+        path = self.path(name)
+        if DIGEST.search(name) is None:
+            return path
+        try:
+            state = path.stat()
+            now, known = (state.st_ino, state.st_size, state.st_mtime_ns), self._checked.get(name)
+            if known is None or known[0] != now or time.monotonic() >= known[1]:
+                self._checked.pop(name, None)
+                with path.open("rb") as file:
+                    _compare(name, file_digest(file, "sha256").hexdigest())
+                self._checked[name] = now, time.monotonic() + CHECKED_SECONDS
+        except OSError as error:
+            raise StateError(f"{path}: cannot be read ({error.strerror}); restore it from a backup") from error
+        return path
 
     def hold(self, name: str, place: Path) -> None:
         try:
@@ -121,6 +162,8 @@ class FolderBlobs:
                 os.link(self.path(name), place)
             except OSError:  # another disk, or a file system without links
                 shutil.copyfile(self.path(name), place)
+            with place.open("rb") as file:
+                _compare(name, file_digest(file, "sha256").hexdigest())
         except OSError as error:
             raise StateError(f"{self.path(name)}: cannot be read ({error.strerror})") from error
 
@@ -129,8 +172,9 @@ class FolderLock:
     """Owns a folder for one process at a time; the system frees it when the process ends, however it ends."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder)
         self._file = (folder / ".lock").open("ab")
+        keep_private(folder / ".lock")
         if sys.platform != "win32":
             import fcntl
 
@@ -142,6 +186,13 @@ class FolderLock:
 
     def release(self) -> None:
         self._file.close()
+
+
+def _make(folder: Path) -> None:
+    """The folder, closed to others where it is made here."""
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, create_engine, event
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from device_sdk.errors import MissingExtraError, StateError
+from server.storage.forgetting import MARKS, SENSITIVE, keep_private
 
 __all__ = ["Database"]
+
+log = logging.getLogger("idiolect.server")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 WRITER, SERVER, MEMBERS = 0x1D10, 0x1D11, 0x1D12
@@ -22,6 +27,14 @@ WRITER, SERVER, MEMBERS = 0x1D10, 0x1D11, 0x1D12
 its processes shares."""
 CONNECTIONS = 48
 """Of one process, at most."""
+BUSY_TIMEOUT = 30_000
+"""Milliseconds for which SQLite waits for another process."""
+CLEANING_WAIT = 0.25
+"""Seconds for which cleaning up waits for readers, and writers for it; it is tried again."""
+CLEANING_SHARE = 5.0
+"""So many times as long as it took to write PostgreSQL's tables anew passes until the next time, at most
+``CLEANING_PAUSE`` seconds."""
+CLEANING_PAUSE = 10.0
 
 
 class Database:
@@ -31,20 +44,26 @@ class Database:
     the database is, one transaction writes at a time: what it read when it began is still true when it commits.
     """
 
-    def __init__(self, url: str, connections: int = CONNECTIONS) -> None:
-        """connections: how many at most; requests that find all of them in use wait for one."""
+    def __init__(self, url: str, connections: int = CONNECTIONS, *, existing: bool = False) -> None:
+        """connections: how many at most; requests that find all of them in use wait for one. existing: neither make it
+        nor bring its schema up to date; StateError where it is not there or of another version."""
         try:
             parsed = make_url(url)
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, ValueError) as error:
+            # What was found is not told: it may hold a password.
             raise StateError(
-                f"database: cannot read its URL ({error}); expected one like sqlite:///server.db or "
-                "postgresql://user@host/name"
+                "database: cannot read its URL; expected one like sqlite:///server.db or postgresql://user@host/name"
             ) from error
         if parsed.drivername in ("postgres", "postgresql"):
             parsed = parsed.set(drivername="postgresql+psycopg")
         self.sqlite = parsed.get_backend_name() == "sqlite"
         if self.sqlite and parsed.database not in (None, "", ":memory:"):
+            if existing and not Path(str(parsed.database)).is_file():
+                raise StateError(
+                    f"database {parsed.database}: there is no such file; name the one that the server uses"
+                )
             Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
+            _close_to_others(Path(str(parsed.database)))
         try:
             self.engine = create_engine(
                 parsed,
@@ -60,17 +79,28 @@ class Database:
         # SQLite has one writer: threads of this process queue here instead of polling its lock.
         self._writer = threading.Lock()
         self._claim: Connection | None = None
+        self._marks = threading.Lock()
+        self._forgotten: set[str] = set()
+        self._marked_at: Any = None
+        self._clean_after = 0.0
+        self._logged = False
         if self.sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         try:
-            self.migrate()
+            if existing:
+                self._check_current()
+            else:
+                self.migrate()
         except SQLAlchemyError as error:
             self.engine.dispose()
             raise StateError(
-                f"database {parsed.render_as_string()}: cannot be opened ({error.__class__.__name__}: "
-                f"{str(error).splitlines()[0]}); expected a readable and writable database"
+                f"database {_shown(parsed)}: cannot be opened ({error.__class__.__name__}: "
+                f"{_redacted(str(error).splitlines()[0], parsed)}); expected a readable and writable database"
             ) from error
+        except BaseException:
+            self.engine.dispose()
+            raise
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -79,12 +109,92 @@ class Database:
             with self.engine.begin() as connection:
                 # Held until the transaction ends: servers that share the database queue here.
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITER})")
-                yield connection
+                yield connection.execution_options(**{MARKS: (marks := set[str]())})
+            self._mark(marks)
             return
         with self._writer, self.engine.connect() as connection:
-            connection = connection.execution_options(immediate=True)
+            connection = connection.execution_options(immediate=True, **{MARKS: (marks := set[str]())})
             with connection.begin():
                 yield connection
+        self._mark(marks)
+
+    def _mark(self, tables: set[str]) -> None:
+        if tables:
+            with self._marks:
+                self._forgotten |= tables
+                self._marked_at = None
+
+    def remember_nothing(self) -> None:
+        """Have the next :meth:`clean` take up what a server that was killed did not get to."""
+        self._mark(set(SENSITIVE))
+
+    def clean(self) -> bool:
+        """Take what was cleared out of the database's files, as far as the database lets us; waits for nobody for long.
+
+        SQLite's log is written back and cut off; what is deleted from its pages is written over. PostgreSQL's tables
+        are written anew, and where the server's role may, its log is switched. Returns False where readers still look
+        at what was: ask again.
+        """
+        with self._marks:
+            tables, self._forgotten = self._forgotten, set()
+        if not tables:
+            return True
+        done = False
+        try:
+            done = self._cut_log() if self.sqlite else self._write_anew(sorted(tables))
+        finally:
+            if not done:
+                with self._marks:
+                    self._forgotten |= tables
+        return done
+
+    def _cut_log(self) -> bool:
+        with self._writer:
+            connection = self.engine.raw_connection()
+            try:
+                cursor = connection.cursor()
+                cursor.execute(f"PRAGMA busy_timeout={int(1000 * CLEANING_WAIT)}")
+                busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT}")
+                cursor.close()
+            finally:
+                connection.close()
+        return not busy
+
+    def _write_anew(self, tables: list[str]) -> bool:
+        if time.monotonic() < self._clean_after:
+            return False
+        begun = time.monotonic()
+        try:
+            with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                if self._marked_at is None:
+                    self._marked_at = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+                # Rows that somebody may still see are kept when a table is written anew.
+                older = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                older += "AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL AND xact_start < %(marked)s"
+                if connection.exec_driver_sql(older, {"marked": self._marked_at}).scalar_one():
+                    self._clean_after = time.monotonic() + CLEANING_WAIT
+                    return False
+                connection.exec_driver_sql(f"SET lock_timeout = '{int(1000 * CLEANING_WAIT)}ms'")
+                try:
+                    for table in tables:
+                        connection.exec_driver_sql(f"VACUUM (FULL) {table}")
+                finally:
+                    connection.exec_driver_sql("RESET lock_timeout")
+                for statement in ("SELECT pg_switch_wal()", "CHECKPOINT"):
+                    connection.exec_driver_sql(statement)
+        except OperationalError:  # somebody held a table: nobody waits behind us for longer than that
+            self._clean_after = time.monotonic() + 10 * CLEANING_WAIT
+            return False
+        except ProgrammingError as error:  # rights are the administrator's to give
+            if not self._logged:
+                self._logged = True
+                log.warning(
+                    "PostgreSQL's log keeps what was forgotten: the guide says which rights cut it", exc_info=error
+                )
+        taken = time.monotonic() - begun
+        self._clean_after = time.monotonic() + min(CLEANING_SHARE * taken, CLEANING_PAUSE)
+        return True
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -114,7 +224,7 @@ class Database:
         self._claim.commit()
         if not free:
             self.close()
-            raise StateError(f"database {self.engine.url.render_as_string()}: another server uses it; stop that first")
+            raise StateError(f"database {_shown(self.engine.url)}: another server uses it; stop that first")
 
     def answers(self) -> bool:
         """Whether a query gets its answer. Raises SQLAlchemyError where the database is out of reach."""
@@ -130,11 +240,43 @@ class Database:
             found = MigrationContext.configure(connection).get_current_heads()
             return set(found) == set(ScriptDirectory.from_config(self.alembic_config(connection)).get_heads())
 
+    def check_known(self, connection: Connection, revisions: Iterable[str], what: str) -> None:
+        """Raises StateError where one of these revisions of the schema, ``what``'s, is newer than this server."""
+        from alembic.script import ScriptDirectory
+
+        script = ScriptDirectory.from_config(self.alembic_config(connection))
+        unknown = sorted(set(revisions) - {each.revision for each in script.walk_revisions()})
+        if unknown:
+            raise StateError(
+                f"{what}: its schema is of revision {', '.join(unknown)}, which a newer server made; this one knows "
+                f"revisions up to {script.get_current_head()}. Run that server or a newer one, or restore a backup "
+                "from before it"
+            )
+
+    def _check_present(self, connection: Connection) -> None:
+        from alembic.migration import MigrationContext
+
+        found = MigrationContext.configure(connection).get_current_heads()
+        self.check_known(connection, found, f"database {_shown(self.engine.url)}")
+
+    def _check_current(self) -> None:
+        with self.read() as connection:
+            self._check_present(connection)
+        if not self.is_current():
+            raise StateError(
+                f"database {_shown(self.engine.url)}: holds no server's state, or that of another version; "
+                "name the one that the server uses, with the server's own version of this program"
+            )
+
     def migrate(self) -> None:
-        """Bring the schema to the newest revision. Safe to call on an empty and on a current database."""
+        """Bring the schema to the newest revision. Safe to call on an empty and on a current database.
+
+        Raises StateError where a newer server has been at it.
+        """
         from alembic import command
 
         with self.write() as connection:
+            self._check_present(connection)
             command.upgrade(self.alembic_config(connection), "head")
 
     def alembic_config(self, connection: Connection) -> Any:
@@ -151,11 +293,38 @@ class Database:
         self.engine.dispose()
 
 
+def _secrets(url: URL) -> list[str]:
+    """What of a URL nobody is to read."""
+    told = [value for name, value in url.query.items() if "password" in name.lower()]
+    listed = [each for value in told for each in ([value] if isinstance(value, str) else value)]
+    return [*listed, *([str(url.password)] if url.password else [])]
+
+
+def _shown(url: URL) -> str:
+    """A database's URL without its password."""
+    names = [name for name in url.query if "password" in name.lower()]
+    return url.difference_update_query(names).render_as_string()
+
+
+def _redacted(text: str, url: URL) -> str:
+    for secret in _secrets(url):
+        text = text.replace(secret, "***")
+    return text
+
+
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # SQLAlchemy's begin event, not the driver, decides when a transaction starts
     cursor = connection.cursor()
-    # What is deleted is written over: raw contributions and the keys of noise must not lie on in free pages.
-    for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
+    for pragma in (
+        f"busy_timeout={BUSY_TIMEOUT}",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        # What is deleted is written over: raw contributions and the keys of noise must not lie on in free pages, nor in
+        # files that sorting would make.
+        "secure_delete=ON",
+        "temp_store=MEMORY",
+    ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
@@ -163,3 +332,11 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     immediate = connection.get_execution_options().get("immediate", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+def _close_to_others(path: Path) -> None:
+    """SQLite gives the files beside a database the rights of its own."""
+    with suppress(OSError):
+        path.touch(mode=0o600)
+    for end in ("", "-wal", "-shm"):
+        keep_private(path.with_name(path.name + end))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from device_sdk.errors import MissingExtraError, StateError
-from server.storage.blobs import check_name
+from server.storage.blobs import check_content, check_name
 
 __all__ = ["HELD", "ObjectBlobs"]
 
@@ -43,7 +43,7 @@ class ObjectBlobs:
         self._call("written", name, lambda key: self._store.put(key, content))
 
     def get(self, name: str) -> bytes:
-        return bytes(self._call("read", name, lambda key: self._store.get(key).bytes()))
+        return check_content(name, bytes(self._call("read", name, lambda key: self._store.get(key).bytes())))
 
     def has(self, name: str) -> bool:
         try:

@@ -17,6 +17,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    true,
 )
 
 __all__ = [
@@ -25,9 +26,12 @@ __all__ = [
     "aggregation_messages",
     "canaries",
     "canary_devices",
+    "charged_rounds",
     "devices",
     "enrolment_tokens",
+    "exclusions",
     "ledger",
+    "ledger_totals",
     "marginals",
     "metadata",
     "models",
@@ -37,8 +41,10 @@ __all__ = [
     "publications",
     "release_keys",
     "releases",
+    "removed_weights",
     "reports",
     "rounds",
+    "ticks",
     "transitions",
     "update_metadata",
 ]
@@ -61,7 +67,7 @@ devices = Table(
     Column("enrolled_at", Float, nullable=False),
     Column("revoked_at", Float),
     # Name of the token that let it in; none is the server's own.
-    Column("enrolment_token", String(64)),
+    Column("enrolment_token", String(64), index=True),
     # When it last checked in, to the hour.
     Column("seen_at", Float, index=True),
 )
@@ -88,6 +94,14 @@ models = Table(
     Column("teacher", ForeignKey("models.version")),
     Column("figures", JSON, nullable=False),
     Column("note", String, nullable=False),
+)
+
+removed_weights = Table(
+    "removed_weights",
+    metadata,
+    # Of weights and optimizer states that were deleted because nothing needs them: what else is missing was lost.
+    Column("sha256", String(64), primary_key=True),
+    Column("removed_at", Float, nullable=False),
 )
 
 marginals = Table(
@@ -131,6 +145,9 @@ rounds = Table(
     Column("sampling_key", LargeBinary(32)),
     Column("sampling_threshold", BigInteger),
     Column("eligible", Integer),
+    # 1 once its reports, its lines of the ledger and the like may be deleted, 2 once they are.
+    Column("forgotten", Integer, nullable=False, server_default="0"),
+    Index(None, "forgotten", "number"),
     CheckConstraint(
         "state IN ('planned', 'open', 'closing', 'aggregated', 'evaluated', 'published', 'abandoned')", name="state"
     ),
@@ -166,6 +183,8 @@ reports = Table(
     Column("staleness", Integer, nullable=False, server_default="0"),
     Column("loss", Float),
     Column("word_error", Float),
+    # Whether it is in what its round releases: not before a group has its sum, and never where it ends without.
+    Column("counted", Boolean, nullable=False, server_default=true()),
     UniqueConstraint("device_id", "round_id", "stream"),
     Index(None, "round_id", "stream"),
     CheckConstraint("stream IN ('marginals', 'deltas', 'words')", name="stream"),
@@ -197,6 +216,35 @@ ledger = Table(
     Index(None, "device_id", "stream"),
 )
 
+ledger_totals = Table(
+    "ledger_totals",
+    metadata,
+    Column("device_id", ForeignKey("devices.id"), primary_key=True),
+    Column("stream", String(16), primary_key=True),
+    # As in the ledger.
+    Column("mechanism", String(32), primary_key=True),
+    Column("trust", String(16), primary_key=True),
+    Column("sensitivity", Float, primary_key=True),
+    Column("scale", Float, primary_key=True),
+    Column("coordinates", Integer, primary_key=True, autoincrement=False),
+    Column("delta", Float, primary_key=True),
+    Column("epsilon", Float, primary_key=True),
+    Column("squared_ratio", Float, primary_key=True),
+    Column("unbounded", Boolean, primary_key=True),
+    # How many lines of the ledger there ever were, and how many of them are deleted with the rounds that they are of.
+    Column("times", Integer, nullable=False),
+    Column("settled", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+charged_rounds = Table(
+    "charged_rounds",
+    metadata,
+    Column("stream", String(16), primary_key=True),
+    Column("round_id", ForeignKey("rounds.id"), primary_key=True),
+    sqlite_with_rowid=False,
+)
+
 population_charges = Table(
     "population_charges",
     metadata,
@@ -207,6 +255,8 @@ population_charges = Table(
     # Charged is who was enrolled, and not revoked, at that time; so many there were.
     Column("eligible", Integer, nullable=False),
     Column("eligible_at", Float, nullable=False),
+    # Charged is also who was enrolled after that and up to this time; none: nobody else.
+    Column("until", Float),
     Column("sampling", Float, nullable=False),
     # As in the ledger, before sampling.
     Column("mechanism", String(32), nullable=False),
@@ -292,6 +342,28 @@ aggregation_messages = Table(
     # Exact bytes, until the group has ended.
     Column("body", LargeBinary),
     CheckConstraint("stage IN ('keys', 'shares', 'masked', 'consistency', 'unmasking')", name="stage"),
+)
+
+exclusions = Table(
+    "exclusions",
+    metadata,
+    Column("device_id", ForeignKey("devices.id"), primary_key=True),
+    # In whose group it was found out.
+    Column("round_id", ForeignKey("rounds.id"), primary_key=True),
+    Column("reason", String, nullable=False),
+    Column("excluded_at", Float, nullable=False),
+    Column("ends_at", Float, nullable=False),
+)
+
+ticks = Table(
+    "ticks",
+    metadata,
+    # "loop", or the id of an unfinished round; written by the process that leads, where there are several.
+    Column("name", String(64), primary_key=True),
+    Column("good_at", Float, nullable=False),
+    Column("told_at", Float, nullable=False),
+    # For how long it had been at one step then.
+    Column("busy", Float),
 )
 
 update_metadata = Table(

@@ -7,6 +7,7 @@ import secrets
 import time
 from base64 import b64encode
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from device_sdk.wire.signing import DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
+from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
 from server.buckets import Rate
 from server.registry.initial import InitialModel
 from server.settings import Rates, ServerSettings
@@ -55,13 +56,16 @@ def settings(folder: Path, **changes: Any) -> ServerSettings:
         "marginals_cap": float("inf"),
         "words_cap": float("inf"),
         "tick_seconds": 0.05,
-        "rates": Rates(OFTEN, OFTEN),
+        "rates": Rates(OFTEN, OFTEN, OFTEN),
     }
     return ServerSettings(**fields | changes)
 
 
 class Party:
-    """A device: a key, the id the server gave it, and signed requests."""
+    """A device: a key, the id the server gave it, and signed requests. digest: whether it tells a body's hash in a
+    header, as devices of the first versions do not."""
+
+    digest = True
 
     def __init__(self, http: Http, url: str = "") -> None:
         self.http, self.url = http, url
@@ -85,7 +89,7 @@ class Party:
             NONCE: nonce,
             TIMESTAMP: str(stamp),
             SIGNATURE: b64encode(signature).decode(),
-        }
+        } | ({BODY_DIGEST: sha256(body).hexdigest()} if self.digest else {})
 
     def post(self, path: str, body: bytes, round_id: str | None = None, at: float | None = None) -> Any:
         headers = self.headers("POST", path, round_id, body, at=at)

@@ -67,7 +67,8 @@ class World:
 
     def ticket(self, kind: str) -> str:
         name = {"bootstrap": "bootstrap"}.get(kind, kind.replace(" ", "-"))
-        return access.ticket(name, OPERATOR, self.http.app.state.service.settings.clock())
+        own = self.http.app.state.service
+        return access.ticket(name, own.ticket_key, own.settings.clock())
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +147,7 @@ def test_an_enrolment_token_opens_that_one_door(world: World) -> None:
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "BREW"])
 def test_other_methods_are_not_served(world: World, method: str) -> None:
-    for _, route in TABLE:
+    for route in {route for _, route in TABLE} - {route for each, route in TABLE if each == method}:
         assert world.http.request(method, route.format(**VALUES)).status_code == 405, route
 
 

@@ -165,7 +165,7 @@ def test_what_rounds_do_is_logged_with_its_trouble(tmp_path: Path, monkeypatch: 
         own.wake()
         raise RuntimeError(CANARY)
 
-    monkeypatch.setattr("server.service.close_overdue", fails)
+    monkeypatch.setattr("server.service.unfinished", fails)
     with logged(JsonLines()) as stream, own:
         assert own._ticker is not None
         own._ticker.join(10)

@@ -16,6 +16,8 @@ from server.app import create_app
 from server.readiness import CHECKS, Readiness
 from server.service import Service
 from server.settings import Limits
+from tests.server.hostile.attack import head
+from tests.server.hostile.process import HostileServer
 from tests.server.parties import initial, settings
 
 
@@ -52,7 +54,9 @@ def end_the_rounds(own: Service) -> None:
 def test_a_server_is_ready_once_it_has_started(http: Any) -> None:
     answer = http.get("/readyz")
     assert answer.status_code == 200
-    assert answer.json() == {"status": "ready", "checks": dict.fromkeys(CHECKS, True), "model_version": "base-1"}
+    found = answer.json()
+    assert set(found.pop("tick_ages")) == {"loop"}
+    assert found == {"status": "ready", "checks": dict.fromkeys(CHECKS, True), "model_version": "base-1"}
 
 
 @pytest.mark.parametrize(
@@ -91,3 +95,16 @@ def test_asking_often_looks_once(http: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert {http.get("/readyz").status_code for _ in range(10)} == {200}
     assert looked == [1]
     assert not list((Path(own.settings.blobs) / "probes").iterdir()), "what was tried is gone again"
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_who_asks_for_the_head_only_gets_that(tmp_path: Path, path: str) -> None:
+    """As load balancers and monitors do. Over a real connection, where a body would be taken for the next answer."""
+    with HostileServer(tmp_path) as server, server.connect() as line:
+        for _ in range(2):
+            line.sendall(head(path, method="HEAD"))
+            found = b""
+            while b"\r\n\r\n" not in found:
+                found += line.recv(4096)
+            assert found.startswith(b"HTTP/1.1 200 OK\r\n"), found
+            assert found.endswith(b"\r\n\r\n"), "no body follows"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from server.operators.messages.answer import Answer
 from server.operators.roles import Role
 
@@ -32,11 +34,13 @@ class Health(Answer):
 
 
 class Readiness(Answer):
-    """Whether requests can be served. checks: by what was looked at, whether it is in order."""
+    """Whether requests can be served. checks: by what was looked at, whether it is in order. tick_ages: seconds since
+    the last good tick of the ``loop`` that moves rounds, and of every unfinished round by its id."""
 
     status: Literal["ready", "unready"]
     checks: dict[str, bool]
     model_version: str | None = None
+    tick_ages: dict[str, float] = Field(default_factory=dict)
 
 
 class Me(Answer):

@@ -51,8 +51,8 @@ class OperatorRequest(Request):
 
 
 class EnrolmentTokenRequest(Request):
-    """A token to make. uses: how many devices it lets in, None for any number; seconds: how long, None for ever."""
+    """A token to make. uses: how many devices it lets in, null for any number; seconds: how long, null for ever."""
 
     name: Identifier
-    uses: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    uses: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = 1000
     seconds: Annotated[float, Field(gt=0, le=366 * 86400)] | None = None

@@ -244,3 +244,41 @@ def test_a_server_that_cannot_be_reached_loses_nothing(three: list[Device], serv
     ):
         three[0].check_in(client)
     until_sent(three, server.url)
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_counts_whose_mask_a_device_has_given_away_never_come_back(
+    tmp_path: Path, tiny_bundle: Bundle, server: Running, *, reopened: bool
+) -> None:
+    """Once it has revealed, its counts may be in a sum, whatever the server says of the group; those of a device that
+    has not revealed come back."""
+    round_id = open_round(server)
+    with ExitStack() as stack:
+        devices = [stack.enter_context(opened(tmp_path / str(number), tiny_bundle)) for number in range(3)]
+        for number, device in enumerate(devices):
+            heard(device, number + 1)
+        before = [pending(device) for device in devices]
+        while not any(revealed(device) for device in devices):
+            for device in devices:
+                if not any(revealed(other) for other in devices):
+                    device.check_in(server.url, TOKEN)
+        given = [revealed(device) for device in devices]
+        assert 0 < sum(given) < 3
+        server.operator.post(f"/v1/operator/rounds/{round_id}/abandon")
+        if reopened:
+            stack.close()
+            devices = [stack.enter_context(opened(tmp_path / str(number), tiny_bundle)) for number in range(3)]
+        for device, gave, counts in zip(devices, given, before, strict=True):
+            (sent,) = device.check_in(server.url).sent
+            assert sent.refused is not None
+            assert pending(device) == (0 if gave else pytest.approx(counts))
+            assert device.check_in(server.url).sent == ()
+
+
+def revealed(device: Device) -> bool:
+    """Whether the device's state says that it gave its shares away."""
+    (name,) = device._knowledge.store.names("aggregation") or [""]
+    content = device._knowledge.store.get("aggregation", name) if name else None
+    return (
+        content is not None and aggregation.Participation.model_validate_json(content).participant.revealed is not None
+    )

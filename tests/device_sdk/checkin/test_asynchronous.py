@@ -21,10 +21,13 @@ from device_sdk.feedback.distance import edit_distance
 from device_sdk.learning import LearningSettings, StepSettings
 from device_sdk.settings import DeviceSettings
 from server.aggregation.weights_file import parse_weights
+from tests.bounds import ANYTHING
 from tests.live import LiveServer
 from tests.server.parties import ENROLMENT, Operator
 
-SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05)))
+SETTINGS = DeviceSettings(
+    learning=LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05)), bounds=ANYTHING
+)
 
 
 def opened(folder: Path, bundle: Bundle, key: int) -> Device:

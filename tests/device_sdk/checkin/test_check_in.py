@@ -24,6 +24,7 @@ from device_sdk.learning import LearningSettings, MaskSettings, StepSettings, Te
 from device_sdk.runtimes.training import TrainingSession
 from device_sdk.settings import DeviceSettings
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
+from tests.bounds import ANYTHING
 
 uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi")
@@ -31,7 +32,9 @@ pytest.importorskip("fastapi")
 KEY = bytes(range(32))
 TOKEN = "a token to enrol with"
 OPERATOR = "a token of the operator"
-SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05)))
+SETTINGS = DeviceSettings(
+    learning=LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05)), bounds=ANYTHING
+)
 
 
 @dataclass

@@ -65,7 +65,7 @@ class Answers:
         return answer
 
     def client(self) -> Client:
-        return Client(URL, transport=httpx.MockTransport(self), pause=self.pauses.append)
+        return Client(URL, transport=httpx.MockTransport(self), pause=self.pauses.append, plain_http=True)
 
 
 def receipt(report_id: str, duplicate: bool = False) -> httpx.Response:

@@ -17,6 +17,7 @@ from device_sdk.device import Device
 from device_sdk.errors import CheckInError, ConfigurationError
 from device_sdk.feedback import Alternate, Corrected
 from device_sdk.settings import DeviceSettings
+from tests.bounds import ANYTHING
 from tests.device_sdk.privacy import canaries
 from tests.device_sdk.privacy.canaries import Needles
 from tests.live import LiveServer, Tap
@@ -27,6 +28,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi")
 
 KEY = bytes(range(32))
+OPEN = DeviceSettings(bounds=ANYTHING)
 TWICE = {"epsilon": NO_NOISE, "max_words": 2}
 """Two words a device; what two devices name is released."""
 
@@ -66,7 +68,7 @@ def test_words_of_several_devices_from_feedback_to_the_release(
     with ExitStack() as stack:
         fleet = []
         for number, texts in enumerate(said):
-            device = stack.enter_context(Device.open(tmp_path / f"{number}", KEY, tiny_bundle))
+            device = stack.enter_context(Device.open(tmp_path / f"{number}", KEY, tiny_bundle, OPEN))
             device.agree("words")
             fleet.append(device)
             if number == 3:
@@ -98,7 +100,7 @@ def test_words_of_several_devices_from_feedback_to_the_release(
 def test_nothing_without_consent(tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator]) -> None:
     tap, operator = line
     operator.open(words=TWICE, deltas={})
-    with Device.open(tmp_path / "new", KEY, tiny_bundle) as device:
+    with Device.open(tmp_path / "new", KEY, tiny_bundle, OPEN) as device:
         device.agree("marginals", "deltas")
         gave(device, "the zugzwang light")
         assert {sent.kind for sent in device.check_in(tap.url, ENROLMENT).sent} == {"marginals"}
@@ -116,12 +118,12 @@ def test_a_lost_receipt_counts_once_and_a_round_that_ended_gives_words_back(
 ) -> None:
     tap, operator = line
     first = opened(operator)
-    with Device.open(tmp_path / "device", KEY, tiny_bundle) as device:
+    with Device.open(tmp_path / "device", KEY, tiny_bundle, OPEN) as device:
         device.agree("words")
         gave(device, "the zugzwang light", "the quixotry zugzwang cortado")
         with pytest.raises(CheckInError, match="no usable answer"), _client(tap.url, deliver=True) as losing:
             device.check_in(losing, ENROLMENT)
-    with Device.open(tmp_path / "device", KEY, tiny_bundle) as device:
+    with Device.open(tmp_path / "device", KEY, tiny_bundle, OPEN) as device:
         (sent,) = device.check_in(tap.url).sent
         assert (sent.kind, sent.duplicate, sent.refused) == ("words", True, None)
         assert operator.close(first)["reports"]["words"] == 1
@@ -152,7 +154,7 @@ def test_a_report_is_bounded_by_the_round_and_by_the_app(
     round_id = opened(operator, max_words=plan)
     names = ["cortado", "lungo", "zugzwang", "quixotry", "kohlrabi", "borborygmus", "babyccino"]
     for number in range(2):
-        settings = DeviceSettings(max_new_words=own)
+        settings = DeviceSettings(max_new_words=own, bounds=ANYTHING)
         with Device.open(tmp_path / f"{number}", KEY, tiny_bundle, settings) as device:
             device.agree("words")
             gave(device, " ".join(names), *(" ".join(names[: end + 1]) for end in range(len(names))))

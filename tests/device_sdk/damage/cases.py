@@ -29,6 +29,7 @@ from device_sdk.checkin import identity, outbox
 from device_sdk.decoding import DecodingSettings
 from device_sdk.hypothesis import Result
 from device_sdk.state import Store, records
+from tests.bounds import ANYTHING
 from tests.signals import chirp, noise
 
 __all__ = ["KINDS", "Ground", "Wrong", "kind_of", "run"]
@@ -36,7 +37,9 @@ __all__ = ["KINDS", "Ground", "Wrong", "kind_of", "run"]
 KEY = bytes(range(32))
 SERVER = "https://server.example"
 SETTINGS = DeviceSettings(
-    decoding=DecodingSettings(beam=4, nbest=4), learning=LearningSettings(passes=1, hypotheses=2, wait_seconds=0.0)
+    bounds=ANYTHING,
+    decoding=DecodingSettings(beam=4, nbest=4),
+    learning=LearningSettings(passes=1, hypotheses=2, wait_seconds=0.0),
 )
 SOUND = chirp(6_400, 3)
 LONG_TEXT = 10_000

@@ -49,12 +49,14 @@ from device_sdk.hypothesis import Result
 from device_sdk.learning import StepSettings
 from device_sdk.personalization import cache as caches
 from device_sdk.state import Store
+from tests.bounds import ANYTHING
 from tests.server.parties import ENROLMENT, NO_NOISE, Operator
 from tests.signals import noise
 from tests.speech import clips
 
 KEY = bytes(range(32))
 SETTINGS = DeviceSettings(
+    bounds=ANYTHING,
     learning=LearningSettings(passes=1, wait_seconds=0.0, step=StepSettings(learning_rate=0.05)),
     memory_utterances=32,
     channel=ChannelSettings(),

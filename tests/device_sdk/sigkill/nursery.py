@@ -34,6 +34,7 @@ from device_sdk import (
 )
 from device_sdk.checkin.outbox import waiting
 from device_sdk.learning import StepSettings
+from tests.bounds import ANYTHING
 from tests.device_sdk.sigkill.points import Points
 from tests.server.parties import ENROLMENT
 from tests.signals import chirp
@@ -42,7 +43,8 @@ __all__ = ["KEY", "SETTINGS", "USERS", "Order"]
 
 KEY = bytes(range(32))
 SETTINGS = DeviceSettings(
-    learning=LearningSettings(passes=1, hypotheses=2, wait_seconds=0.0, step=StepSettings(learning_rate=0.02))
+    bounds=ANYTHING,
+    learning=LearningSettings(passes=1, hypotheses=2, wait_seconds=0.0, step=StepSettings(learning_rate=0.02)),
 )
 USERS = ("ana", "ben", "zoë")
 SOUNDS = [chirp(4_000, seed) for seed in range(4)]

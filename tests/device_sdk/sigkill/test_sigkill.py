@@ -20,6 +20,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.checkin import identity
 from device_sdk.device import Device
 from device_sdk.feedback import Corrected
+from server.rounds.report_ids import id_of_report
 from tests.device_sdk.sigkill.nursery import KEY, SETTINGS, SOUNDS, Order, figures, held
 from tests.live import ROOT, LiveServer
 from tests.server.parties import ENROLMENT, NO_NOISE, Operator
@@ -63,7 +64,7 @@ def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: i
     Returns the points."""
     rng, points, known, seconds = random.Random(seed), Counter[str](), Counter[str](), 1.0
     folder.mkdir()
-    state, nursery, last, killed = folder / "state", Nursery(), None, 0
+    state, nursery, last, killed, noted = folder / "state", Nursery(), None, 0, dict[str, int]()
     with LiveServer(folder / "server", bundle.path) as server, httpx.Client(timeout=300) as http:
         operator = Operator(http, server.url)
         round_id = operator.open(**PLANS)
@@ -92,7 +93,8 @@ def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: i
                     assert ending["code"] == -9, told[-1:]
                     killed += 1
                     points[told[-1]["point"] if by_point else "a moment"] += 1
-                last = _check(state, bundle, server, told, last)
+                _note(server, noted)
+                last = _check(state, bundle, server, told, last, noted)
                 progress.unlink()
                 if number % 7 == 6:
                     operator.close(round_id)
@@ -120,9 +122,14 @@ def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: i
 
 
 def _check(
-    state: Path, bundle: Bundle, server: LiveServer, told: list[dict[str, Any]], last: dict[str, Any] | None
+    state: Path,
+    bundle: Bundle,
+    server: LiveServer,
+    told: list[dict[str, Any]],
+    last: dict[str, Any] | None,
+    noted: dict[str, int],
 ) -> dict[str, Any]:
-    """The state after an ending. told: by the life that ended; last: what held before it."""
+    """The state after an ending. told: by the life that ended; last: what held before it; noted: see :func:`_note`."""
     with Device.open(state, KEY, bundle, SETTINGS) as device:
         now = figures(device)
         rows = device._store._rows
@@ -131,7 +138,7 @@ def _check(
         named = {row[0] for row in rows("SELECT file FROM weights UNION SELECT file FROM outbox") if row[0]}
         assert {path.name for path in state.glob("*.sealed")} == named
         who = identity.load(device._store, server.url)
-        _conserved(device, server, None if who is None else who.device_id)
+        _conserved(device, server, "" if who is None or who.device_id is None else who.device_id, noted)
         device._store.get("weights", "local")
     lives = ([] if last is None else [last]) + [each for each in told if "utterances" in each]
     begun = max((index for index, each in enumerate(lives) if each["what"] == "forgot"), default=0)
@@ -154,15 +161,25 @@ def _check(
     return {"what": "opened", **now}
 
 
-def _conserved(device: Device, server: LiveServer, device_id: str | None) -> None:
+def _note(server: LiveServer, noted: dict[str, int]) -> None:
+    """Writes down how many utterances every report of counts is of: the server forgets that with the round."""
+    with sqlite3.connect(f"file:{server.folder / 'server.db'}?mode=ro", uri=True) as database:
+        noted |= dict(
+            database.execute("SELECT id, utterances FROM reports WHERE stream = 'marginals' AND utterances > 0")
+        )
+    database.close()
+
+
+def _conserved(device: Device, server: LiveServer, device_id: str, noted: dict[str, int]) -> None:
     """Every utterance is in one place: pending, in a report that waits, or in one that the server has counted once."""
     with sqlite3.connect(f"file:{server.folder / 'server.db'}?mode=ro", uri=True) as database:
-        query = "SELECT id, utterances FROM reports WHERE device_id = ? AND stream = 'marginals'"
-        counted = dict(database.execute(query, (device_id,)))
+        query = "SELECT id FROM reports WHERE device_id = ? AND stream = 'marginals'"
+        counted = {name for (name,) in database.execute(query, (device_id,))}
     database.close()
-    cache = device._knowledge.cache
-    waiting = {name: count for name, count in held(device, server.url).items() if name not in counted}
-    assert cache.pending_utterances + sum(waiting.values()) + sum(counted.values()) == cache.utterances
+    cache, told = device._knowledge.cache, sum(noted.get(name, 0) for name in counted)
+    reports = held(device, server.url).items()
+    waiting = sum(count for name, count in reports if id_of_report(device_id, name) not in counted)
+    assert cache.pending_utterances + waiting + told == cache.utterances
 
 
 def test_some_kills(tmp_path: Path, tiny_bundle: Bundle) -> None:

@@ -188,7 +188,9 @@ def _weights(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
 def _identity(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     fields = json.loads(plain)
     known = fields["device_id"] is None or re.fullmatch(IDENTIFIER, fields["device_id"]) is not None
-    return set(fields) == {"private_key", "device_id"} and len(b64decode(fields["private_key"])) == 32 and known
+    known = known and isinstance(fields["token"], str | None) and isinstance(fields["clock"], float)
+    every = {"private_key", "device_id", "token", "clock"}
+    return set(fields) == every and len(b64decode(fields["private_key"])) == 32 and known
 
 
 def _outbox(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:

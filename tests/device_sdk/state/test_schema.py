@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings
+from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings, OfferBounds
 from device_sdk.checkin import aggregation, exchange, identity, naming
 from device_sdk.features.channel import Channel
 from device_sdk.state import Store, records
@@ -50,7 +50,7 @@ def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
             naming.enqueue_words(store, who, offer, WordPlan(), knowledge.given, 5, bundle.words.digest)
             knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
         shares = MarginalPlan(trust="distributed", mechanism="discrete_gaussian", minimum_survivors=2)
-        aggregation._join(who, knowledge, "r2", shares)
+        aggregation._join(who, knowledge, "r2", shares, OfferBounds())
         knowledge.keep_channel(Channel((-9.0,) * bundle.features.mel_bins, 12.0))
         knowledge.keep_marginals(3, bundle.words.digest, np.asarray(bundle.background, np.float64))
         device.recognise(noise(9_600, 9))

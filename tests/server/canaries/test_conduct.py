@@ -292,3 +292,36 @@ def test_a_promoted_model_opens_the_next_round_within_the_caps(tmp_path: Path, t
         assert [row["state"] for row in following] == [state]
         assert following[0]["base_model"] == (found["model_version"] if state == "open" else None)
         assert scene.operator.get("privacy")["streams"]["deltas"]["epsilon"] <= cap
+
+
+def made_up(scene: Scene, count: int) -> list[Party]:
+    """Devices of the canary's arm that somebody makes up to fail."""
+    found: list[Party] = []
+    while len(found) < count:
+        device = Party(scene.http).enrol()
+        if arm_of(device.id, "v2", 0.5) == "canary":
+            found.append(device)
+    return found
+
+
+def test_devices_that_enrol_during_a_canary_do_not_decide_it(scene: Scene) -> None:
+    """They get what their arm has, and fail as they like: who was there before is watched."""
+    scene.begin()
+    scene.later(1.0)
+    strangers = made_up(scene, 16)
+    assert {device.check_in().json()["model_version"] for device in strangers} == {"v2"}
+    scene.offered("canary")
+    scene.offered("control")
+    for _ in range(2):
+        scene.later(550.0)
+        scene.offered("canary", model_version="v2")
+        scene.offered("control")
+        for device in strangers:
+            device.check_in()
+    counted = scene.canary()["arms"]["canary"]
+    assert counted["seen"] == counted["watched"] == len(scene.arms["canary"])
+    assert counted["failed"] == 0
+    scene.later(550.0)
+    scene.until(lambda: scene.canary()["state"] != "running")
+    assert scene.canary()["state"] == "promoted"
+    assert scene.operator.get("status")["model_version"] == "v2"

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 
 from device_sdk.wire.messages import FIXED_POINT, Receipt
+from server.rounds.report_ids import id_of_report
 from tests.server.chaos.server_process import ServerProcess
 from tests.server.parties import NO_NOISE, Operator, Party
 
@@ -141,7 +142,7 @@ class Fleet:
                 except IndexError:
                     return
                 sent = self._report(round_id, kind, number)
-                self.acknowledged.add(self._receipt(line, sent).report_id)
+                self.acknowledged.add(id_of_report(sent.device.id, self._receipt(line, sent).report_id))
                 if dice.random() < self.plan.repeats:
                     self.old.append(sent)
                     assert self._receipt(line, dice.choice(self.old)).duplicate

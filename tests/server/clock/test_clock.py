@@ -20,6 +20,7 @@ from sqlalchemy import select
 
 from device_sdk.wire.messages import FIXED_POINT
 from server.registry.models import find_model, load
+from server.rounds.report_ids import id_of_report
 from server.storage.database import Database
 from server.storage.schema import ledger, release_keys, releases, reports, rounds
 from tests.server.clock.fleet import DELTA, Fleet
@@ -96,6 +97,6 @@ def judge(world: World, fleet: Fleet) -> None:
     expected = {stream: np.arange(BUCKETS) < fleet.made[stream] for stream in fleet.made}
     assert counts.tolist() == expected["marginals"].tolist()
     assert np.allclose(moved, expected["deltas"], rtol=0, atol=1e-4), moved
-    assert accepted == sorted(outgoing.report_id for outgoing in fleet.acknowledged)
+    assert accepted == sorted(id_of_report(each.device.id, each.report_id) for each in fleet.acknowledged)
     assert charged == accepted, "one charge for every report, also where noise was drawn again"
     assert len(keys) == len(set(keys))

@@ -133,6 +133,25 @@ def test_two_processes_are_one_server(url: str, blobs: Path, tiny_bundle: Bundle
 
 @pytest.mark.slow
 @pytest.mark.postgres
+def test_every_process_tells_how_rounds_go(url: str, blobs: Path, tiny_bundle: Bundle, tmp_path: Path) -> None:
+    """Whichever takes the connection, the one that leads or another."""
+    with serving(url, blobs, tmp_path, tiny_bundle, "--processes", "2", "--marginals-cap", "inf") as (process, ready):
+        until(lambda: ready.exists() or process.poll() is not None)
+        address = json.loads(ready.read_text())["url"]
+        with httpx.Client(timeout=60) as http:
+            opened = Operator(http, address).open()
+        deadline, told = time.monotonic() + 30, 0
+        while told < 40:
+            assert time.monotonic() < deadline
+            answer = httpx.get(f"{address}/readyz", timeout=60)  # on a connection of its own
+            assert answer.status_code == 200, answer.json()
+            text = httpx.get(f"{address}/metrics", headers={"Authorization": f"Bearer {OPERATOR}"}, timeout=60).text
+            known = {"loop", opened} == set(answer.json()["tick_ages"])
+            told = told + 1 if known and f'idiolect_round_tick_age_seconds{{round="{opened}"}}' in text else 0
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes where Linux shows them")
 def test_they_end_when_the_one_that_watches_is_killed(
     url: str, blobs: Path, tiny_bundle: Bundle, tmp_path: Path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -191,3 +193,64 @@ def test_a_canary_is_shown_while_it_runs_and_afterwards(signed_in: Any, operator
     assert '<span class="state canary">' not in page.text
     audit = signed_in.get("/dashboard/audit").text
     assert "canary of v2" in audit and "too slow" in audit
+
+
+def test_a_ticket_tells_nothing_of_the_token(http: Any) -> None:
+    """Whoever has a ticket knows everything in it, and cannot try out tokens at home."""
+    operator = Operator(http)
+    viewer = operator.post("operators", json={"name": "vera", "role": "viewer"})["token"]
+    http.post("/dashboard/sign-in", data={"token": viewer}, follow_redirects=False)
+    expiry, mark, name = http.cookies[access.COOKIE].split(".", 2)
+    found = {
+        hmac.new(key, f"{expiry}.{name}".encode(), hashlib.sha256).hexdigest()
+        for key in (
+            OPERATOR.encode(),
+            viewer.encode(),
+            hmac.digest(OPERATOR.encode(), b"idiolect dashboard ticket", "sha256"),
+            hmac.digest(viewer.encode(), b"idiolect dashboard ticket", "sha256"),
+        )
+    }
+    assert mark not in found
+    assert http.get("/dashboard", follow_redirects=False).status_code == 200
+
+
+ABROAD = [
+    {"Origin": "https://elsewhere.example"},
+    {"Origin": "null"},
+    {"Origin": "http://testserver:81"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "cross-site", "Origin": "http://testserver"},
+]
+
+
+@pytest.mark.parametrize("headers", ABROAD, ids=str)
+def test_other_sites_sign_nobody_in_or_out(http: Any, headers: dict[str, str]) -> None:
+    """With a token of the attacker's own, an operator would work under another name without knowing it."""
+    answer = http.post("/dashboard/sign-in", data={"token": OPERATOR}, headers=headers, follow_redirects=False)
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+    http.post("/dashboard/sign-in", data={"token": OPERATOR}, follow_redirects=False)
+    answer = http.post("/dashboard/sign-out", headers=headers, follow_redirects=False)
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+    assert http.get("/dashboard", follow_redirects=False).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "http://testserver"},
+        {"Origin": "http://testserver", "Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "none"},
+        {"Origin": "https://idiolect.example", "Host": "idiolect.example"},
+    ],
+    ids=str,
+)
+def test_its_own_pages_sign_in_and_out(http: Any, headers: dict[str, str]) -> None:
+    """Also behind a proxy that speaks TLS, and by programs that are no browser."""
+    for page, form in (("sign-in", {"token": OPERATOR}), ("sign-out", {})):
+        answer = http.post(f"/dashboard/{page}", data=form, headers=headers, follow_redirects=False)
+        assert answer.status_code == 303, answer.text
+        assert access.COOKIE in answer.headers["set-cookie"]

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from sqlalchemy import insert
 
 from server.app import create_app
-from tests.server.parties import HEADERS, Operator, Party, initial, settings
+from server.storage.schema import devices
+from tests.server.hostile.process import HostileServer
+from tests.server.parties import ENROLMENT, HEADERS, Operator, Party, initial, settings
 
 
 @dataclass
@@ -106,3 +110,59 @@ def test_devices_come_a_page_at_a_time(gate: Gate) -> None:
     while page := gate.operator.get(f"devices?limit=2&after={seen[-1] if seen else ''}")["devices"]:
         seen += [device["device_id"] for device in page]
     assert seen == ids
+
+
+def test_a_token_has_a_number_of_uses_unless_it_is_made_without(gate: Gate) -> None:
+    gate.token("usual")
+    gate.token("endless", uses=None)
+    found = {each["name"]: each["uses"] for each in gate.operator.get("enrolment-tokens")["enrolment_tokens"]}
+    assert found == {"usual": 1000, "endless": None}
+
+
+def test_the_servers_own_token_has_a_number_of_uses(gate: Gate) -> None:
+    party = Party(gate.http)
+    assert gate.enrol(ENROLMENT, party)[0] == 200
+    with gate.http.app.state.service.database.write() as connection:
+        keys = [{"id": f"made-up-{number}", "public_key": number.to_bytes(32, "big")} for number in range(9998)]
+        connection.execute(insert(devices), [key | {"enrolled_at": gate.now[0]} for key in keys])
+    last = gate.enrol(ENROLMENT)
+    assert last[0] == 200
+    assert gate.enrol(ENROLMENT) == (403, "token_used_up")
+    assert gate.enrol(ENROLMENT, party)[0] == 200, "who is in stays in"
+    gate.operator.post(f"devices/{last[1]}/revoke")
+    assert gate.enrol(ENROLMENT) == (403, "token_used_up"), "a revoked device leaves no place"
+    assert gate.enrol(gate.token("more"))[0] == 200
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from server.commands.serve import run
+from server.settings import Rates
+from tests.server.parties import OFTEN, initial, settings
+folder = Path(sys.argv[1])
+run(settings(folder, rates=Rates(OFTEN, OFTEN)), initial(), host="127.0.0.1", port=0,
+    ready_file=folder / "ready.json")
+"""
+"""With the rate of enrolments that every server has."""
+
+
+def test_one_address_enrols_so_many_and_then_waits(tmp_path: Path) -> None:
+    """Behind this machine's proxy. Others, and this machine's own programs, are let in all the while."""
+    with HostileServer(tmp_path, PROGRAM) as server, httpx.Client(base_url=server.url, timeout=60) as http:
+
+        def enrol(address: str | None, token: str = ENROLMENT) -> httpx.Response:
+            headers = {} if address is None else {"X-Forwarded-For": address}
+            body = {"token": token, "public_key": Party(http).public}
+            return http.post("/v1/enrol", json=body, headers=headers)
+
+        answers = [enrol("203.0.113.5", ENROLMENT if number % 2 else "guessed-token") for number in range(140)]
+        statuses = [answer.status_code for answer in answers]
+        assert set(statuses[:100]) == {200, 401}
+        assert 429 in statuses
+        first = answers[statuses.index(429)]
+        assert first.json()["code"] == "too_many_requests"
+        assert int(first.headers["retry-after"]) >= 1
+        assert enrol("203.0.113.6").status_code == 200
+        assert enrol("2001:db8::1").status_code == 200
+        assert {enrol(None).status_code for _ in range(120)} == {200}

@@ -32,14 +32,14 @@ run(settings(folder, limits=limits), initial(), host="127.0.0.1", port=0, ready_
 
 
 class HostileServer:
-    """Owns the process; its log is ``folder``'s ``server.log``."""
+    """Owns the process; its log is ``folder``'s ``server.log``. program: what it runs, given the folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: str = PROGRAM) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "server.log"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(folder)],
+                [sys.executable, "-c", program, str(folder)],
                 cwd=ROOT,
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
                 stdout=log,

@@ -215,6 +215,8 @@ def test_the_server_answers_as_the_document_says(watch: Watch) -> None:
     operator.get("actions")
     for path in ("/healthz", "/readyz", "/openapi.json"):
         watch.get(path)
+    for path in ("/healthz", "/readyz"):
+        assert watch.request("HEAD", path).content == b""
     watch.get("/metrics", headers=HEADERS)
     watch.get("/metrics")
 

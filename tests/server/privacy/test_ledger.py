@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
 from sqlalchemy.exc import DatabaseError
 
+from device_sdk.errors import StateError
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.app import create_app
+from server.backup import save, verify
 from server.privacy.charges import PAPER, Charge, charge_for
 from server.privacy.composition import Spent, compose
+from server.privacy.ledger import dearest
 from server.rounds.settings import RoundSettings
 from server.service import Service
 from tests.server.parties import HEADERS, Operator, Party, initial, settings
@@ -139,3 +145,33 @@ def test_the_database_itself_keeps_it_append_only(http: Any, operator: Operator,
     own: Service = http.app.state.service
     with pytest.raises(DatabaseError, match="append-only"), own.database.write() as connection:
         connection.exec_driver_sql(statement)
+
+
+def test_a_backup_whose_totals_are_not_those_of_its_lines_is_refused(
+    http: Any, operator: Operator, device: Party, tmp_path: Path
+) -> None:
+    device.send_counts(operator.open(marginals={"epsilon": 1.0}), {1: 1})
+    own: Service = http.app.state.service
+    save(own.database, own.blobs, tmp_path / "good.tar")
+    verify(tmp_path / "good.tar")
+    with own.database.write() as connection:
+        connection.exec_driver_sql("UPDATE ledger_totals SET times = times + 1")
+    with pytest.raises(StateError, match=f"totals.*device {device.id}, marginals: 1 lines.*total says 2"):
+        save(own.database, own.blobs, tmp_path / "wrong.tar")
+        verify(tmp_path / "wrong.tar")
+
+
+histories = st.lists(
+    st.dictionaries(st.sampled_from([LAPLACE, replace(LAPLACE, scale=10240.0, epsilon=0.5)]), st.integers(1, 9)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@examples(max_examples=25, deadline=None)
+@given(histories)
+def test_the_dearest_histories_cost_as_much_as_any(found: list[dict[Charge, int]]) -> None:
+    totals = [Spent(charges) for charges in found]
+    chosen = dearest(totals)
+    assert max(compose(each, DELTA)[0] for each in chosen) == max(compose(each, DELTA)[0] for each in totals)
+    assert len(chosen) <= len(totals)

@@ -21,11 +21,14 @@ from server.corpora.utterance import Utterance
 from server.registry.initial import initial_from_bundle
 from server.rehearsal import PseudoDevices
 from server.rounds.settings import PRESETS
+from tests.bounds import ANYTHING
 from tests.server.parties import ENROLMENT, Operator, settings
 from tests.tiny import SENTENCES
 
 DEVICES, ROUNDS, BATCH = 2, 3, 2
-FOLLOWS = DeviceSettings(learning=LearningSettings(wait_seconds=0.0, teacher=TeacherSettings(schedule="server")))
+FOLLOWS = DeviceSettings(
+    learning=LearningSettings(wait_seconds=0.0, teacher=TeacherSettings(schedule="server")), bounds=ANYTHING
+)
 
 
 class InProcess(httpx.BaseTransport):
@@ -68,7 +71,7 @@ def test_its_setting_in_small(tmp_path: Path, tiny_bundle: Bundle, http: Any, op
     small["teacher"] = {"decay": 0.5, "interval": 1}
     small["rehearsal"] = whole["rehearsal"] | {"pseudo_devices": 2, "batch_size": BATCH}
     round_id = str(operator.post("rounds", json={"settings": small})["id"])
-    client = Client("http://testserver", transport=InProcess(http))
+    client = Client("http://testserver", transport=InProcess(http), plain_http=True)
     with ExitStack() as stack:
         devices = []
         for number in range(DEVICES):

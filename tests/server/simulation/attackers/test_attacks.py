@@ -21,6 +21,7 @@ from server.aggregation.weights_file import parse_weights, read_metadata
 from server.registry.initial import initial_from_bundle
 from server.simulation.attackers import ATTACKS, Attack, AttackKind, attackers, poisoned
 from server.simulation.attackers.client import PoisoningClient
+from tests.bounds import ANYTHING
 from tests.server.hostile.poison import PLANS, honest
 from tests.server.parties import ENROLMENT, Operator, settings
 from tests.server.rounds.test_paper_001 import InProcess, sound
@@ -94,7 +95,7 @@ def moved(http: Any, bundle: Bundle, folder: Path, client: Client) -> np.ndarray
     """How one device's round moved the model, as one vector."""
     operator = Operator(http)
     base = parse_weights(http.get(f"/v1/models/{operator.get('status')['model_version']}").content)
-    with Device.open(folder, bytes(32), bundle, DeviceSettings()) as device:
+    with Device.open(folder, bytes(32), bundle, DeviceSettings(bounds=ANYTHING)) as device:
         device.agree("deltas")
         device.check_in(client, ENROLMENT)
         result = device.recognise(sound(1))
@@ -109,8 +110,10 @@ def moved(http: Any, bundle: Bundle, folder: Path, client: Client) -> np.ndarray
 
 def test_a_device_behind_a_poisoning_client(tmp_path: Path, tiny_bundle: Bundle, http: Any) -> None:
     transport = InProcess(http)
-    good = moved(http, tiny_bundle, tmp_path / "good", Client("http://testserver", transport=transport))
-    poisoning = PoisoningClient("http://testserver", Attack("sign-flip"), transport=transport)
+    good = moved(
+        http, tiny_bundle, tmp_path / "good", Client("http://testserver", transport=transport, plain_http=True)
+    )
+    poisoning = PoisoningClient("http://testserver", Attack("sign-flip"), transport=transport, plain_http=True)
     bad = moved(http, tiny_bundle, tmp_path / "bad", poisoning)
     assert good @ bad < -0.5 * np.linalg.norm(good) * np.linalg.norm(bad)
     assert np.linalg.norm(bad) == pytest.approx(1e-3, rel=0.01)

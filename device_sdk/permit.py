@@ -1,0 +1,93 @@
+"""What one check-in may still do: until when, and whether somebody has ended it.
+
+The thread that checks in holds a permit. Its requests wait no longer than the permit lasts, and nothing is written once
+it was ended: whoever erases or closes the state ends the permit first, and need not wait for a server.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from device_sdk.errors import CheckInError
+
+__all__ = ["Permit", "current"]
+
+_HELD: ContextVar[Permit | None] = ContextVar("idiolect_permit", default=None)
+
+
+def current() -> Permit | None:
+    """The permit that this thread holds, if any."""
+    return _HELD.get()
+
+
+class Permit:
+    """Lasts for so many seconds, or until it is ended by any thread. Once over it stays over."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._until = time.monotonic() + seconds
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._why = ""
+        self._sleepers: list[Callable[[], None]] = []
+
+    @property
+    def ended(self) -> bool:
+        """Whether somebody ended it; its time running out is something else."""
+        return self._ended.is_set()
+
+    def remaining(self) -> float:
+        """Seconds; 0 where it is over."""
+        return 0.0 if self.ended else max(0.0, self._until - time.monotonic())
+
+    def end(self, why: str) -> None:
+        """From any thread. Whoever waits under the permit wakes up."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._why = why
+                self._ended.set()
+            sleepers = tuple(self._sleepers)
+        for wake in sleepers:
+            wake()
+
+    def check(self) -> None:
+        """CheckInError: it was ended. Writing is allowed until then, also after its time: what was answered counts."""
+        if self.ended:
+            raise CheckInError(f"check-in: ended: {self._why}; nothing of it was written since")
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps. CheckInError: it was ended meanwhile, or does not last so long."""
+        if seconds > self.remaining() and not self.ended:
+            raise self.late()
+        self._ended.wait(seconds)
+        self.check()
+
+    def late(self) -> CheckInError:
+        """What to raise where its time is over."""
+        return CheckInError(
+            f"check-in: not done after {self.seconds:.3g} s; everything is kept, and the next one goes on from here"
+        )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """This thread holds the permit."""
+        token = _HELD.set(self)
+        try:
+            yield
+        finally:
+            _HELD.reset(token)
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """``wake`` is called, by another thread, when the permit is ended."""
+        with self._lock:
+            self._sleepers.append(wake)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._sleepers.remove(wake)

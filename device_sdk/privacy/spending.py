@@ -1,0 +1,108 @@
+"""What a device's own reports cost its user, added up without an accountant's library, never too little.
+
+A mechanism's Renyi divergences R(a), at a fixed grid of orders a, bound what it tells, and add up over any number of
+reports, chosen one after the other (Mironov, 2017). One report of counts with Laplace noise moves at most ``max_words``
+counts, each by a draw that is private by e = epsilon / max_words, of which R(a) <= min(a e^2 / 2, e) (Bun and Steinke,
+2016); Gaussian noise, discrete too, has R(a) = a r^2 / 2 at a ratio r of sensitivity to noise. The sum at every order
+gives an epsilon (Canonne, Kamath and Steinke, 2020, proposition 12), and the smallest counts. Epsilons that hold by
+themselves are added up beside it, and the smaller of both counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from device_sdk.privacy.gaussian import gaussian_ratio
+
+if TYPE_CHECKING:
+    from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
+
+__all__ = ["ORDERS", "Spent", "delta_cost", "epsilon_of", "marginal_cost", "word_cost"]
+
+ORDERS = (
+    *(1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0),
+    *(13.0, 16.0, 20.0, 26.0, 32.0, 48.0, 64.0, 128.0, 256.0, 1024.0),
+)
+"""Never changed: what was spent is kept at these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The cost of reports. simple, delta: epsilons and deltas, added up; renyi: of each order, added up. inf: it has no
+    bound of that kind."""
+
+    simple: float = 0.0
+    delta: float = 0.0
+    renyi: tuple[float, ...] = (0.0,) * len(ORDERS)
+
+    def plus(self, other: Spent) -> Spent:
+        renyi = tuple(one + two for one, two in zip(self.renyi, other.renyi, strict=True))
+        return Spent(self.simple + other.simple, self.delta + other.delta, renyi)
+
+    def without(self, other: Spent) -> Spent:
+        """Without a cost that was added before; what has no bound keeps none."""
+        renyi = tuple(_less(one, two) for one, two in zip(self.renyi, other.renyi, strict=True))
+        return Spent(_less(self.simple, other.simple), _less(self.delta, other.delta), renyi)
+
+    def fields(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"simple": self.simple, "delta": self.delta, "renyi": list(self.renyi)}
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        """ValueError, KeyError, TypeError: these are none."""
+        found = cls(float(fields["simple"]), float(fields["delta"]), tuple(float(each) for each in fields["renyi"]))
+        if len(found.renyi) != len(ORDERS) or not all(
+            each >= 0
+            for each in (found.simple, found.delta, *found.renyi)  # false for what is no number
+        ):
+            raise ValueError(f"expected numbers of at least 0, one for each of {len(ORDERS)} orders")
+        return found
+
+
+def marginal_cost(plan: MarginalPlan) -> Spent:
+    """Of a report of counts, with the noise that its plan promises; of one report more or less."""
+    if plan.mode != "bounded":
+        return _NO_BOUND
+    if plan.mechanism == "discrete_gaussian":
+        return _gaussian(gaussian_ratio(plan.epsilon, plan.delta))
+    each = plan.epsilon / plan.max_words
+    return Spent(plan.epsilon, 0.0, tuple(plan.max_words * min(order * each**2 / 2, each) for order in ORDERS))
+
+
+def delta_cost(plan: DeltaPlan, cohort: int) -> Spent:
+    """Of a change of the weights, whoever sees the sum of ``cohort`` of them, each with its noise."""
+    if plan.noise_stddev <= 0 or plan.measure != "none":
+        return _NO_BOUND
+    return _gaussian(plan.clip_norm / (plan.noise_stddev * math.sqrt(cohort)))
+
+
+def word_cost(plan: WordPlan) -> Spent:
+    """Of the words that one device names."""
+    return Spent(plan.epsilon, plan.delta, (math.inf,) * len(ORDERS))
+
+
+def epsilon_of(spent: Spent, delta: float) -> float:
+    """The epsilon at ``delta`` of everything that was spent; math.inf where nothing bounds it."""
+    if spent == Spent():
+        return 0.0
+    simple = spent.simple if spent.delta <= delta else math.inf
+    return max(0.0, min(simple, *(_converted(*each, delta) for each in zip(ORDERS, spent.renyi, strict=True))))
+
+
+_NO_BOUND = Spent(math.inf, 0.0, (math.inf,) * len(ORDERS))
+
+
+def _less(whole: float, part: float) -> float:
+    return whole if math.isinf(whole) else max(0.0, whole - part)
+
+
+def _gaussian(ratio: float) -> Spent:
+    return Spent(math.inf, 0.0, tuple(order * ratio**2 / 2 for order in ORDERS))
+
+
+def _converted(order: float, renyi: float, delta: float) -> float:
+    return renyi + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)

@@ -1,0 +1,89 @@
+"""How much memory the bodies of large requests may take together, who of those that send has which share of it, and its
+way back to the system."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from server.problems import Refusal
+
+__all__ = ["BodyMemory", "give_back"]
+
+SHARE = 4
+"""One address may hold this part of the whole, and so may all whose signature cannot be checked before they send."""
+AT_ONCE = 2
+"""Bodies that one device may send at a time: one, and another try of it that its own side has not given up yet."""
+RETRY_AFTER = 5
+"""Seconds after which one who found no room may try again."""
+WORTH = 32 * 1024 * 1024
+"""Bytes that were held, after which what was freed is given back to the system."""
+
+
+class BodyMemory:
+    """Owns the count. It is used by the event loop's thread only, so it needs no lock."""
+
+    def __init__(self, most: int) -> None:
+        """most: bytes, of all bodies that are being read or worked on."""
+        self.most = most
+        self.held = 0
+        self._peak = 0
+        self._by: Counter[str] = Counter()
+        self._bodies: Counter[str] = Counter()
+
+    @contextmanager
+    def room(self, size: int, *, device: str | None, address: str | None) -> Iterator[None]:
+        """Room for a body of so many bytes, until the block ends.
+
+        device: that has proved that it sends it; None where nobody has. address: whom it is counted for, None for this
+        machine's own programs. Raises Refusal: 503 ``no_room``; 429 ``too_many_requests`` where the device sends others
+        already.
+        """
+        shares = [f"address {address}"] if address is not None else []
+        if device is None:
+            shares.append("unproved")
+        elif self._bodies[device] >= AT_ONCE:
+            detail = f"this device sends {AT_ONCE} bodies already; send one after the other"
+            raise Refusal(429, "too_many_requests", detail, retry_after=RETRY_AFTER)
+        # Whoever is alone may send what is larger than a share.
+        part = self.most / SHARE
+        if self.held + size > self.most or any(self._by[name] and self._by[name] + size > part for name in shares):
+            detail = "the server takes in other bodies now; send it again later"
+            raise Refusal(503, "no_room", detail, retry_after=RETRY_AFTER)
+        self._take(size, 1, device, shares)
+        try:
+            yield
+        finally:
+            self._take(-size, -1, device, shares)
+
+    def to_give_back(self) -> bool:
+        """Whether much was held, and nothing is any more. Asked once, it is so again only after that much more."""
+        if self.held or self._peak < WORTH:
+            return False
+        self._peak = 0
+        return True
+
+    def _take(self, size: int, bodies: int, device: str | None, shares: list[str]) -> None:
+        self.held += size
+        self._peak = max(self._peak, self.held)
+        for name in shares:
+            self._by[name] += size
+            if not self._by[name]:
+                del self._by[name]
+        if device is not None:
+            self._bodies[device] += bodies
+            if not self._bodies[device]:
+                del self._bodies[device]
+
+
+def give_back() -> None:
+    """Hand freed memory back to the system, which glibc keeps for itself otherwise. Does nothing elsewhere."""
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):  # another C library
+        return

@@ -1,0 +1,180 @@
+"""What bringing back an older state must change in it, so that nothing is released twice and no name given twice.
+
+The server that was lost may have gone on after its backup: it may have released the rounds that were under way then,
+charged devices for more of them, and given versions and numbers that this state does not know. So a restored state
+
+- ends every round that was under way, planned ones too: their reports are not drawn from again;
+- charges every device, also those that enrol from now on, since the lost server may have known them, for as many
+  rounds as it may have closed meanwhile, each as dear as the dearest that there ever was;
+- goes on with marginals and rounds whose numbers are far above what the lost server can have reached.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from secrets import randbelow, token_hex
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select
+
+from device_sdk.wire.messages import WHOLE
+from server.privacy.charges import Charge, charge_for
+from server.privacy.composition import Spent, compose
+from server.privacy.population import charge_population
+from server.registry import marginals as marginal_registry
+from server.registry.publications import current_version, publish
+from server.rounds.sampling import eligible_at
+from server.rounds.settings import STREAMS, RoundSettings
+from server.rounds.states import NEXT, RoundState
+from server.rounds.store import find_round, read_settings, rounds_in, transition
+from server.secure_aggregation.progress import abandon_groups
+from server.storage.schema import devices, marginals, publications, rounds, transitions
+
+__all__ = ["Fence", "assumed_rounds", "raise_fence"]
+
+GAP = 1_000_000
+"""Numbers that are left out, at least; up to twice as many, so that two restores of one backup differ."""
+MOST = 1000
+"""Rounds that are charged one by one; more than these are charged without a bound."""
+FOREVER = 1e18
+"""Seconds since the epoch until which those who enrol are charged, too."""
+DELTA = 1e-6
+"""At which charges are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """saved_at: of the backup, seconds since the epoch. rounds: assumed to have been closed since; epsilon: by stream,
+    what they are charged with. abandoned: ids of rounds that were under way. number: of the round that stands for the
+    fence; marginals_version: the first after it, of the same values as the last before."""
+
+    saved_at: float
+    rounds: int
+    epsilon: dict[str, float]
+    abandoned: tuple[str, ...]
+    number: int
+    marginals_version: int
+
+
+def raise_fence(connection: Connection, saved_at: float | None, now: float, rounds_since: int | None = None) -> Fence:
+    """Change a state that was brought back, in the caller's transaction. saved_at: when it was saved, None where that
+    is not known. rounds_since: how many rounds were closed since, at most; None assumes it (:func:`assumed_rounds`)."""
+    if saved_at is None:
+        saved_at = float(connection.execute(select(func.coalesce(func.max(transitions.c.at), 0.0))).scalar_one())
+    when = datetime.fromtimestamp(saved_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    every = list(connection.execute(select(rounds).order_by(rounds.c.number)))
+    underway = rounds_in(connection, *(state for state in RoundState if NEXT[state]))
+    count = assumed_rounds(every, len(underway), saved_at, now) if rounds_since is None else rounds_since
+    note = f"restored from a backup of {when}: what the server did with this round after it is not known"
+    for row in underway:
+        transition(connection, row, RoundState.ABANDONED, now, note)
+        abandon_groups(connection, row.id, note)
+    number = _beyond(max((row.number for row in every), default=0))
+    round_id = _fence_round(connection, every, number, count, when, now)
+    epsilon = {}
+    for stream, charge in _dearest(every, count).items():
+        epsilon[stream] = _charge(connection, round_id, stream, charge, count, now)
+    return Fence(saved_at, count, epsilon, tuple(row.id for row in underway), number, _marginals(connection, when, now))
+
+
+def assumed_rounds(every: Sequence[Row[Any]], underway: int, saved_at: float, now: float) -> int:
+    """As many rounds as were ever opened in so long a time as has passed since the backup, more where the server had
+    not been there for so long, and besides those that were under way and one that may just have been opened."""
+    opened = [row.opened_at for row in every if row.opened_at is not None]
+    if not opened:
+        return 0
+    passed = max(0.0, now - saved_at)
+    most, first = 0, 0
+    for last, at in enumerate(opened):
+        while at - opened[first] > passed:
+            first += 1
+        most = max(most, last + 1 - first)
+    span = max(saved_at - opened[0], 1.0)
+    return math.ceil(most * max(1.0, passed / span)) + underway + 1
+
+
+def _beyond(number: int) -> int:
+    return number + GAP + randbelow(GAP)
+
+
+def _fence_round(
+    connection: Connection, every: Sequence[Row[Any]], number: int, count: int, when: str, now: float
+) -> str:
+    """A round that was never open stands for those that are assumed: charges are of a round, and operators see it."""
+    round_id = f"r{number}-{token_hex(5)}"
+    settings = read_settings(every[-1]) if every else RoundSettings()
+    connection.execute(
+        insert(rounds).values(
+            id=round_id,
+            number=number,
+            state=RoundState.PLANNED,
+            settings=settings.model_copy(update={"rounds": 1}).model_dump(mode="json", context=WHOLE),
+            created_at=now,
+            marginals_reports=0,
+            deltas_reports=0,
+            words_reports=0,
+            note="",
+        )
+    )
+    note = f"restored from a backup of {when}: every device is charged for {count} rounds that may have come after it"
+    transition(connection, find_round(connection, round_id), RoundState.ABANDONED, now, note)
+    return round_id
+
+
+def _dearest(every: Sequence[Row[Any]], count: int) -> dict[str, Charge]:
+    """By stream that any round had: the charge that costs most, so many times."""
+    found: dict[str, Charge] = {}
+    plans = {str(row.settings): read_settings(row) for row in every}
+    for stream in STREAMS:
+        charges = {charge_for(stream, settings) for settings in plans.values() if stream in settings.streams}
+        if charges and count:
+            found[stream] = max(charges, key=lambda charge: _cost(charge, count))
+    return found
+
+
+def _cost(charge: Charge, count: int) -> float:
+    return math.inf if charge.unbounded else compose(Spent({charge: min(count, MOST)}), DELTA)[0]
+
+
+def _charge(connection: Connection, round_id: str, stream: str, charge: Charge, count: int, now: float) -> float:
+    """Charge every device for so many rounds. Returns their epsilon."""
+    eligible = connection.execute(select(func.count()).select_from(devices).where(*eligible_at(now))).scalar_one()
+    lines = count
+    if count > MOST:
+        lines, charge = 1, Charge(charge.mechanism, charge.trust, charge.sensitivity, charge.scale, unbounded=True)
+    for line in range(lines):
+        charge_population(
+            connection,
+            round_id=round_id,
+            stream=stream,
+            charge=charge,
+            eligible=eligible,
+            eligible_at=now,
+            now=now,
+            draw=line + 1,
+            until=FOREVER,
+        )
+    return _cost(charge, count)
+
+
+def _marginals(connection: Connection, when: str, now: float) -> int:
+    """Publish the current marginals under a version that nobody has."""
+    if connection.execute(select(publications.c.id).where(publications.c.kind == "marginals").limit(1)).first() is None:
+        return 0
+    row = marginal_registry.find_marginals(connection, int(current_version(connection, "marginals")))
+    version = _beyond(int(connection.execute(select(func.max(marginals.c.version))).scalar_one()))
+    entry = marginal_registry.MarginalEntry(
+        row.words_digest,
+        marginal_registry.read_probabilities(row),
+        marginal_registry.read_counts(row),
+        row.variance,
+    )
+    note = f"marginals {row.version}, restored from a backup of {when}"
+    marginal_registry.add_marginals(
+        connection, version, entry, now=now, parent=row.version, figures=row.figures, note=note
+    )
+    publish(connection, "marginals", version, now, note)
+    return version

@@ -1,0 +1,116 @@
+"""How long what fails is tried again: a passing fault must lose no round, and a lasting one must hold nothing up.
+
+After a failure the same thing is left alone for a second, then two, then four, up to a minute, while everything else
+goes on. A failure that more tries cannot mend (a value that is not what it must be, a row that the database refuses) is
+given up after 4 tries over 5 seconds at least. Any other (a database that is locked, a disk that is full, a worker that
+was lost) is given up after 60 tries over six hours at least. Tries of one kind do not count for the other, and a server
+that was started again counts anew.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.exc import DataError, IntegrityError, NotSupportedError, ProgrammingError
+
+from device_sdk.errors import IdiolectError, StateError
+
+__all__ = ["LASTING", "LONGEST_PAUSE", "PASSING", "Patience", "Setback", "Setbacks", "is_lasting", "told"]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Tries in a row, and seconds between the first and the last, that are made before something is given up."""
+
+    tries: int
+    seconds: float
+
+
+LASTING = Patience(4, 5.0)
+PASSING = Patience(60, 6 * 3600.0)
+LONGEST_PAUSE = 60.0
+
+_LASTING = (
+    *(IntegrityError, DataError, ProgrammingError, NotSupportedError),
+    *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError),
+    IdiolectError,
+)
+_WORDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """Failures of one kind in a row. since: of the first; again_at: before that it is not tried again."""
+
+    lasting: bool
+    failures: int
+    since: float
+    again_at: float
+
+    def exhausted(self, now: float) -> bool:
+        patience = LASTING if self.lasting else PASSING
+        return self.failures >= patience.tries and now - self.since >= patience.seconds
+
+
+class Setbacks:
+    """Owns what failed last, by name. clock: seconds, never set back."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._held: dict[str, Setback] = {}
+
+    def is_due(self, name: str) -> bool:
+        held = self._held.get(name)
+        return held is None or self._clock() >= held.again_at
+
+    def failed(self, name: str, error: Exception) -> bool:
+        """Whether it is to be given up."""
+        now, lasting, held = self._clock(), is_lasting(error), self._held.get(name)
+        if held is None or held.lasting != lasting:
+            held = Setback(lasting, 0, now, now)
+        failures = held.failures + 1
+        self._held[name] = Setback(
+            lasting, failures, held.since, now + min(LONGEST_PAUSE, 2.0 ** min(failures - 1, 16))
+        )
+        return self._held[name].exhausted(now)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the first of what failed is due again; infinite where nothing did."""
+        now = self._clock()
+        return min((max(0.0, held.again_at - now) for held in self._held.values()), default=math.inf)
+
+    def holds(self, name: str) -> bool:
+        """Whether it failed when it was last tried."""
+        return name in self._held
+
+    def passed(self, name: str) -> None:
+        self._held.pop(name, None)
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Forget all others."""
+        kept = set(names)
+        self._held = {name: held for name, held in self._held.items() if name in kept}
+
+
+def is_lasting(error: BaseException) -> bool:
+    """Whether more tries cannot mend an error: it, or every one of a group, is about what is stored and not about what
+    stores it. A StateError is about a disk, a store or a worker."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_lasting(inner) for inner in error.exceptions)
+    return isinstance(error, _LASTING) and not isinstance(error, StateError)
+
+
+def told(error: BaseException) -> str:
+    """An error for operators: its kind, the project's own words, or else where it came from; never what it choked on,
+    which may be what a device sent."""
+    kind = type(error).__name__
+    if isinstance(error, IdiolectError):
+        return f"{kind}: {error}"[:_WORDS]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename] or list(frames)
+    return f"{kind} in {Path(own[-1].filename).name}:{own[-1].lineno}" if own else kind

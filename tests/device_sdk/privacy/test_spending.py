@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from device_sdk import ConfigurationError, OfferBounds
+from device_sdk.privacy.gaussian import gaussian_epsilon
+from device_sdk.privacy.spending import Spent, delta_cost, epsilon_of, marginal_cost, word_cost
+from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
+
+DELTA = 1e-6
+
+
+def rounds(cost: Spent, number: int) -> Spent:
+    total = Spent()
+    for _ in range(number):
+        total = total.plus(cost)
+    return total
+
+
+@pytest.mark.parametrize("mechanism", ["discrete_laplace", "discrete_gaussian"])
+@pytest.mark.parametrize(("epsilon", "number"), [(1.0, 1), (1.0, 10), (1.0, 300), (0.1, 100), (5.0, 4)])
+def test_counts_cost_no_less_than_the_servers_accountant_says_and_little_more(
+    mechanism: str, epsilon: float, number: int
+) -> None:
+    composition = pytest.importorskip("server.simulation.meetings.private")
+    plan = MarginalPlan.model_validate({"epsilon": epsilon, "mechanism": mechanism})
+    exact = composition.user_epsilon(plan, number)
+    found = epsilon_of(rounds(marginal_cost(plan), number), DELTA)
+    assert exact * 0.999 <= found <= 1.35 * exact + 0.1
+
+
+@pytest.mark.parametrize("number", [1, 7, 400])
+@pytest.mark.parametrize("ratio", [0.05, 1.0, 30.0])
+def test_deltas_cost_no_less_than_gaussian_noise_does(ratio: float, number: int) -> None:
+    cost = delta_cost(DeltaPlan(clip_norm=ratio, noise_stddev=1.0), 1)
+    exact = gaussian_epsilon(ratio * math.sqrt(number), DELTA)
+    assert exact <= epsilon_of(rounds(cost, number), DELTA) <= 1.35 * exact + 0.1
+
+
+def test_noise_of_others_counts_only_where_the_app_says_so() -> None:
+    plan = DeltaPlan(clip_norm=1.0, noise_stddev=0.1)
+    alone, among = (epsilon_of(delta_cost(plan, cohort), DELTA) for cohort in (1, 100))
+    assert among == pytest.approx(epsilon_of(delta_cost(DeltaPlan(clip_norm=1.0, noise_stddev=1.0), 1), DELTA))
+    assert alone > 5 * among
+
+
+def test_what_has_no_bound_has_none() -> None:
+    for cost in (
+        marginal_cost(MarginalPlan(mode="paper")),
+        delta_cost(DeltaPlan(), 1),
+        delta_cost(DeltaPlan(noise_stddev=1.0, measure="loss"), 1),
+    ):
+        assert epsilon_of(Spent().plus(cost), DELTA) == math.inf
+    assert epsilon_of(Spent(), DELTA) == 0.0
+    named = rounds(word_cost(WordPlan(epsilon=1.0, delta=4e-7)), 2)
+    assert epsilon_of(named, DELTA) == 2.0
+    assert epsilon_of(named.plus(word_cost(WordPlan(epsilon=1.0, delta=4e-7))), DELTA) == math.inf
+
+
+def test_it_is_kept_and_taken_back() -> None:
+    one, other = marginal_cost(MarginalPlan()), marginal_cost(MarginalPlan(mode="paper"))
+    total = one.plus(one)
+    assert Spent.read(json.loads(json.dumps(total.fields()))) == total
+    assert Spent.read(json.loads(json.dumps(other.fields()))) == other
+    assert epsilon_of(total.without(one), DELTA) == pytest.approx(epsilon_of(one, DELTA))
+    assert other.without(other) == other, "no bound comes back"
+    for changed in ({"simple": -1.0}, {"simple": math.nan}, {"renyi": [1.0]}, {"renyi": None}, {"delta": "much"}):
+        with pytest.raises((ValueError, TypeError)):
+            Spent.read(one.fields() | changed)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"max_words": 0}, {"clip_norm": math.nan}, {"least_noise": -1.0}, {"delta": 1.0}, {"cohort": 0}, {"cohort": 1.5}],
+)
+def test_impossible_bounds_are_named(changes: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match=r"bounds\..*" + next(iter(changes))):
+        OfferBounds(**changes)  # type: ignore[arg-type]

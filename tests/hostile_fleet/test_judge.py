@@ -1,0 +1,62 @@
+"""The judge of a run finds what it is there to find."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_sdk.wire.messages import FIXED_POINT
+from tests.hostile_fleet.honest import WEIGHT
+from tests.hostile_fleet.judge import Books, counted_once, wrong_seconds
+
+WORDS = ("<unk>", "lamp", "door")
+ONE = WEIGHT * FIXED_POINT
+
+
+def books(**released: list[int]) -> Books:
+    counts = {name: np.array(values, np.int64) for name, values in released.items()}
+    return Books(dict.fromkeys(counts, "published"), counts, counts)
+
+
+def member(word: str, *counted: str) -> Any:
+    return SimpleNamespace(word=word, counted=list(counted))
+
+
+@pytest.mark.parametrize(
+    ("members", "released", "expected"),
+    [
+        ([member("lamp", "a")], {"a": [0, ONE, 0]}, {"once": 1}),
+        ([member("lamp", "a")], {"a": [0, ONE + 400, 0]}, {"once": 1}),
+        ([member("lamp", "a")], {"a": [0, 0, 0]}, {"lost": 1}),
+        ([member("lamp", "a")], {"a": [0, 2 * ONE, 0]}, {"once": 1, "twice": 1}),
+        ([member("lamp", "a", "b")], {"a": [0, ONE, 0]}, {"once": 1, "unpublished": 1}),
+        ([member("door")], {"a": [0, 0, ONE]}, {"unsaid": 1}),
+        ([member("lamp", "a"), member("door", "b")], {"a": [0, ONE, 0], "b": [0, 0, ONE]}, {"once": 2}),
+    ],
+)
+def test_reports_are_compared_with_releases(members: Any, released: Any, expected: dict[str, int]) -> None:
+    found = counted_once(members, WORDS, [books(**released)])
+    assert {name: times for name, times in found.items() if times} == expected
+
+
+@pytest.mark.parametrize(
+    ("told", "running", "still", "successes", "expected"),
+    [
+        ("ready", True, False, range(100), (0, 0)),
+        ("ready", True, False, range(20), (69, 0)),
+        ("ready", True, True, range(100), (99, 0)),
+        ("unready", True, False, range(100), (0, 99)),
+        (None, True, False, range(100), (0, 99)),
+        (None, False, False, [], (0, 0)),
+        ("unready", True, True, range(100), (0, 0)),
+    ],
+    ids=["right", "nobody gets in", "a round stands still", "a false alarm", "silence", "killed", "a true alarm"],
+)
+def test_readiness_is_compared_with_what_honest_devices_saw(
+    told: str | None, running: bool, still: bool, successes: Any, expected: tuple[float, float]
+) -> None:
+    samples = [(float(at), told, running, still) for at in range(100)]
+    assert wrong_seconds(samples, [float(at) for at in successes]) == expected

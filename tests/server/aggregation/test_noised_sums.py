@@ -1,0 +1,188 @@
+"""Sums that get noise: one device more or less moves them by its clipping bound at most, whatever the others sent."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from device_sdk.wire.messages import DeltaPlan
+from server.aggregation.deltas import DeltaSum
+from server.aggregation.folding import LEAF, Accepted, Here, Workers, leaves, merged
+from server.aggregation.processes import Processes
+from server.aggregation.weights_file import parse_weights
+from server.privacy.delta_noise import noise_grid
+from server.privacy.grid import Grid, in_steps, in_units
+from server.registry import models as model_registry
+from server.rounds.release_keys import ReleaseKey, digest_of
+from server.rounds.releases import Lineage, release_deltas
+from server.rounds.settings import RoundSettings
+from server.storage.blobs import BlobStore, FolderBlobs
+
+NAME = "joiner.output.bias"
+DEVICES = 1 << 15
+
+
+def contribution(blobs: BlobStore, number: int, value: float) -> Any:
+    """A report of one value. Equal ones lie in one blob."""
+    content = save({NAME: np.array([value], np.float32)})
+    digest = sha256(content).hexdigest()
+    if not blobs.has(f"deltas/r1/{digest}.safetensors"):
+        blobs.put(f"deltas/r1/{digest}.safetensors", content)
+    blob = f"deltas/r1/{digest}.safetensors"
+    return SimpleNamespace(id=f"{number:08d}", body_sha256=digest, blob=blob, staleness=0, utterances=1)
+
+
+def released(blobs: BlobStore, contributions: list[Any], settings: RoundSettings) -> float:
+    """The sum that a round releases, where the model begins at zero and the optimizer's step is one."""
+    stored = model_registry.store(blobs, {NAME: np.zeros(1, np.float32)}, {})
+    base = SimpleNamespace(version="base-1", sha256=stored.sha256, optimizer_sha256=None)
+    key = ReleaseKey("r1", "deltas", digest_of(contributions), bytes(32))
+    made = release_deltas(blobs, settings, contributions, Lineage(base, None, 0), 1, key=key)  # type: ignore[arg-type]
+    assert made.stored is not None
+    weights = parse_weights(blobs.get(model_registry.blob_name(made.stored.sha256)))
+    return float(weights[NAME][0]) * (settings.goal or 1)
+
+
+def test_one_device_more_moves_a_noised_sum_by_its_bound_whatever_the_others_sent(tmp_path: Path) -> None:
+    """The others sent what rounds one way where a sum in float32 takes 32 at a time, and the other way where the first
+    of them is a stranger: half of the last bit every time, which adds up."""
+    blobs = FolderBlobs(tmp_path)
+    settings = RoundSettings(
+        marginals=None,
+        deltas=DeltaPlan(clip_norm=1.0),
+        noise_multiplier=1e-3,
+        weighting="uniform",
+        goal=DEVICES,
+        minimum=1,
+    )
+    lower = 1.0 - 2.0**-15 - 2.0**-19
+    pattern = [lower] * 32 + [lower - 2.0**-11] * 32
+    others = [contribution(blobs, number + 1, pattern[number % 64]) for number in range(DEVICES - 1)]
+    without = released(blobs, others, settings)
+    with_one = released(blobs, [contribution(blobs, 0, lower), *others], settings)
+    assert abs(with_one - without) <= 1.0 + 6 * 2**0.5 * 1e-3 + 4e-3, (
+        "the bound, the noise, and the model's own float32"
+    )
+
+
+SHAPES = {"encoder.0.W": (2, 3), NAME: (5,)}
+Delta = dict[str, NDArray[np.float32]]
+
+
+def clipped(values: list[float], clip_norm: float) -> Delta:
+    """Values scaled to the bound in float32, as a device does it: a little above it, often enough."""
+    flat = np.array(values)
+    norm = float(np.sqrt(np.square(flat).sum()))
+    flat *= clip_norm / norm if norm > 1e-100 else 0.0
+    return {"encoder.0.W": flat[:6].astype(np.float32).reshape(2, 3), NAME: flat[6:].astype(np.float32)}
+
+
+def exact_norm(total: dict[str, Any], other: dict[str, Any], grid: Grid) -> Fraction:
+    """Square of the L2 norm of the difference, in fractions."""
+    steps = [int(a) - int(b) for name in total for a, b in zip(total[name].flat, other[name].flat, strict=True)]
+    return Fraction(sum(step * step for step in steps)) * Fraction(grid.step) ** 2
+
+
+value = st.one_of(st.floats(-1, 1), st.sampled_from([1e6, -1e6, 1e-30, 0.0, 1.0]))
+deltas_of_others = st.lists(st.lists(value, min_size=11, max_size=11), min_size=0, max_size=2 * LEAF + 3)
+
+
+@examples(max_examples=60, deadline=None)
+@given(
+    others=deltas_of_others,
+    one=st.lists(value, min_size=11, max_size=11),
+    place=st.integers(0, 2 * LEAF + 3),
+    clip_norm=st.sampled_from([1e-3, 0.1, 1.0, 3.7, 1e6]),
+    z=st.sampled_from([1e-3, 0.3, 1.0, 7.7]),
+    crowd=st.integers(1, 100_000),
+)
+def test_any_device_moves_the_sum_of_any_others_by_its_bound_at_most_exactly(
+    others: list[list[float]], one: list[float], place: int, clip_norm: float, z: float, crowd: int
+) -> None:
+    """crowd: so many devices send the same as the first."""
+    grid = noise_grid(clip_norm, z)
+    sent = [clipped(values, clip_norm) for values in others]
+    stranger = clipped(one, clip_norm)
+
+    def total(deltas: list[Delta]) -> DeltaSum:
+        found = summed(deltas, grid)
+        if sent:
+            for name, steps in in_steps(sent[0], grid).items():
+                found.sum[name][...] += crowd * steps
+        return found
+
+    without, with_one = total(sent), total([*sent[:place], stranger, *sent[place:]])
+    assert exact_norm(dict(with_one.sum), dict(without.sum), grid) <= Fraction(clip_norm) ** 2
+
+
+@examples(max_examples=100, deadline=None)
+@given(values=st.lists(value, min_size=11, max_size=11), clip_norm=st.floats(1e-6, 1e6), z=st.floats(1e-5, 1e3))
+def test_cutting_to_the_grid_takes_less_than_a_step_of_each_value(
+    values: list[float], clip_norm: float, z: float
+) -> None:
+    grid = noise_grid(clip_norm, z)
+    delta = clipped(values, clip_norm)
+    cut = in_steps(delta, grid)
+    for name, found in cut.items():
+        lost = np.abs(delta[name].astype(np.float64)) - np.abs(found * grid.step)
+        assert (lost >= 0).all()
+        assert (lost <= grid.step + 1e-6 * np.abs(delta[name])).all()
+
+
+def summed(deltas: list[Delta], grid: Grid | None, workers: Workers | None = None) -> DeltaSum:
+    contents = [save(delta) for delta in deltas]
+    blobs = Memory({f"deltas/r1/{number}": content for number, content in enumerate(contents)})
+    accepted = [
+        Accepted(f"deltas/r1/{number}", sha256(content).hexdigest(), 1.0) for number, content in enumerate(contents)
+    ]
+    folded = Here(blobs).fold(leaves(accepted, SHAPES, DeltaPlan(), grid))  # type: ignore[arg-type]
+    return merged(folded, SHAPES, grid)
+
+
+class Memory(dict[str, bytes]):
+    """Blobs that are only read."""
+
+    def get(self, name: str) -> bytes:  # type: ignore[override]
+        return self[name]
+
+
+@pytest.mark.parametrize("noise", [{"noise_stddev": 0.5}, {}])
+def test_any_number_of_workers_make_the_same_bits(tmp_path: Path, noise: dict[str, float]) -> None:
+    rng = np.random.default_rng(3)
+    blobs, accepted, exact = FolderBlobs(tmp_path), [], np.zeros(11)
+    plan = DeltaPlan(clip_norm=1.0, **noise)
+    grid = Grid(2.0**-30) if noise else noise_grid(1.0, 0.5)
+    for number in range(3 * LEAF + 7):
+        delta = clipped(list(rng.standard_normal(11)), 1.0)
+        content = save(delta)
+        blobs.put(f"deltas/r1/{number:04d}.safetensors", content)
+        accepted.append(Accepted(f"deltas/r1/{number:04d}.safetensors", sha256(content).hexdigest(), 1.0))
+        exact += np.concatenate([delta[name].ravel().astype(np.float64) for name in SHAPES])
+    here = merged(Here(blobs).fold(leaves(accepted, SHAPES, plan, grid)), SHAPES, grid)
+    backwards = merged(Here(blobs).fold(leaves(accepted[::-1], SHAPES, plan, grid)), SHAPES, grid)
+    several = Processes(tmp_path, 2)
+    try:
+        apart = merged(several.fold(leaves(accepted, SHAPES, plan, grid)), SHAPES, grid)
+    finally:
+        several.close()
+    for other in (backwards, apart):
+        assert all(np.array_equal(here.sum[name], other.sum[name]) for name in SHAPES)
+        assert (other.weight, other.reports) == (len(accepted), len(accepted))
+    found = np.concatenate([values.ravel() for values in in_units(here.sum, grid).values()])
+    assert np.abs(found - exact).max() < len(accepted) * grid.step + 1e-4
+
+
+def test_weights_other_than_one_are_refused_with_noise() -> None:
+    with pytest.raises(ValueError, match="count alike"):
+        list(leaves([Accepted("deltas/r1/1", "", 2.0)], SHAPES, DeltaPlan(), noise_grid(1.0, 1.0)))

@@ -1,0 +1,85 @@
+"""A server process over a database and blobs of its own, the program's commands beside it, and the loss of it all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from tests.server.chaos.server_process import ServerProcess
+from tests.server.parties import Operator, Party
+
+__all__ = ["VALUES", "WORDS", "Machine", "fresh_database", "idiolect"]
+
+WORDS, VALUES = 40, 64
+ROOT = Path(__file__).parents[3]
+
+
+def idiolect(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own."""
+    command = [sys.executable, "-m", "device_sdk.cli", *map(str, words)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
+class Machine:
+    """Owns a server process, whose state is ``folder`` and, where one is given, a database elsewhere."""
+
+    def __init__(self, folder: Path, database: str | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.database, self.blobs = folder, database or str(folder / "server.db"), folder / "blobs"
+        self.process = ServerProcess(folder, self.database, WORDS, VALUES)
+        self.http = httpx.Client(timeout=60)
+
+    @property
+    def place(self) -> list[str]:
+        """What the program's commands are told of where it lies."""
+        return ["--database", self.database, "--blobs", str(self.blobs)]
+
+    @property
+    def operator(self) -> Operator:
+        return Operator(self.http, self.process.url)
+
+    def party(self) -> Party:
+        return Party(self.http, self.process.url).enrol()
+
+    def moved(self, parties: list[Party]) -> None:
+        """What devices do when their server is at another address."""
+        for party in parties:
+            party.http, party.url = self.http, self.process.url
+
+    @contextmanager
+    def running(self) -> Iterator[Operator]:
+        """Serves until the block ends, which kills it."""
+        self.process.start()
+        try:
+            yield self.operator
+        finally:
+            self.process.kill()
+
+    def close(self) -> None:
+        self.process.end()
+        self.http.close()
+
+
+def delta(value: float) -> dict[str, np.ndarray]:
+    return {"w": np.full(VALUES, value, np.float32)}
+
+
+def fresh_database(url: str, name: str) -> str:
+    """A new database of the same PostgreSQL server."""
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.engine import make_url
+
+    parsed = make_url(url).set(drivername="postgresql+psycopg")
+    engine = create_engine(parsed, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f'CREATE DATABASE "{name}"'))
+    engine.dispose()
+    return parsed.set(database=name).render_as_string(hide_password=False)

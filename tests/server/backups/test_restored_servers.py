@@ -1,0 +1,214 @@
+"""A server that was lost and brought back does not know what was released in between. It draws nothing a second time
+for what was charged once, charges what it cannot know, and gives no version twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.backups.machine import Machine, fresh_database, idiolect
+from tests.server.parties import Operator, Party
+from tests.server.postgres import postgres_server
+
+NOISY = {"epsilon": 1.0, "trust": "central"}
+EITHER = ["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
+
+
+class Lost:
+    """A server, its backup, and the one that is brought back of it."""
+
+    def __init__(self, folder: Path, kind: str, request: Any) -> None:
+        self.folder = folder
+        names = [request.node.name.partition("[")[0][:40] + each for each in ("_before", "_after")]
+        urls = [None, None]
+        if kind == "postgresql":
+            urls = [fresh_database(request.getfixturevalue("postgres"), name) for name in names]
+        self.before, self.after = (Machine(folder / name, url) for name, url in zip(names, urls, strict=True))
+
+    def back_up(self) -> None:
+        made = idiolect("backup", self.folder / "server.tar", *self.before.place)
+        assert made.returncode == 0, made.stderr
+
+    def restore(self, *options: str) -> str:
+        made = idiolect("restore", self.folder / "server.tar", *self.after.place, *options)
+        assert made.returncode == 0, made.stderr
+        return made.stdout + made.stderr
+
+    def close(self) -> None:
+        self.before.close()
+        self.after.close()
+
+
+@pytest.fixture(params=EITHER)
+def lost(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lost]:
+    found = Lost(tmp_path, request.param, request)
+    yield found
+    found.close()
+
+
+def counted(operator: Operator, parties: list[Party]) -> dict[str, Any]:
+    """One more round, in which all of them report."""
+    round_id = operator.open(marginals=NOISY)
+    for party in parties:
+        assert party.send_counts(round_id, {3: 256}).status_code == 200
+    return operator.close(round_id)
+
+
+def epsilons(operator: Operator) -> dict[str, float]:
+    """Of every device, as the ledger has it."""
+    lines = operator.get("privacy")["devices"]
+    return {line["device_id"]: line["epsilon"] for line in lines if line["stream"] == "marginals"}
+
+
+def noised_counts(machine: Machine) -> list[bytes]:
+    from sqlalchemy import select
+
+    from server.settings import database_url
+    from server.storage.database import Database
+    from server.storage.schema import releases
+
+    database = Database(database_url(machine.database))
+    with database.read() as connection:
+        found = list(connection.execute(select(releases.c.counts).order_by(releases.c.id)).scalars())
+    database.close()
+    return found
+
+
+def test_a_round_is_not_drawn_a_second_time_uncharged(lost: Lost) -> None:
+    """The reports of a round that was open at the backup, released by the lost server, are never released again."""
+    with lost.before.running() as operator:
+        parties = [lost.before.party() for _ in range(3)]
+        round_id = operator.open(marginals=NOISY)
+        for party in parties:
+            assert party.send_counts(round_id, {3: 256}).status_code == 200
+        lost.back_up()
+        assert operator.close(round_id)["state"] == "published"
+        spent = epsilons(operator)
+    lost.restore()
+    with lost.after.running() as operator:
+        found = operator.get(f"rounds/{round_id}")
+        closed = lost.after.http.post(
+            f"{lost.after.process.url}/v1/operator/rounds/{round_id}/close",
+            headers={"Authorization": "Bearer operator-token"},
+        ).json()
+        assert noised_counts(lost.after) == [], f"{found['state']}: {closed}"
+        assert found["state"] == "abandoned" and "restored" in found["note"]
+        known = epsilons(operator)
+        assert all(known[device] >= spent[device] for device in spent)
+
+
+def test_what_was_charged_after_the_backup_is_charged_to_everyone(lost: Lost) -> None:
+    with lost.before.running() as operator:
+        parties = [lost.before.party() for _ in range(3)]
+        for _ in range(2):
+            counted(operator, parties)
+        lost.back_up()
+        parties.append(lost.before.party())
+        for _ in range(2):
+            counted(operator, parties)
+        spent = epsilons(operator)
+    assert len(spent) == 4
+    told = lost.restore("--rounds-since", "2")
+    assert "2 rounds" in told, "it says what it assumes"
+    with lost.after.running() as operator:
+        lost.after.moved(parties)
+        again = Party(lost.after.http, lost.after.process.url)
+        again.key, again.public = parties[3].key, parties[3].public
+        assert again.enrol().id == parties[3].id, "enrolled after the backup, so this server did not know it"
+        known = epsilons(operator)
+        assert all(known[device] >= spent[device] for device in spent), (known, spent)
+        counted(operator, [*parties[:3], again])
+        assert all(epsilons(operator)[device] > known[device] for device in spent), "and it goes on"
+
+
+def test_how_many_rounds_came_after_the_backup_is_assumed_from_how_often_they_come(lost: Lost) -> None:
+    with lost.before.running() as operator:
+        parties = [lost.before.party() for _ in range(2)]
+        for _ in range(3):
+            counted(operator, parties)
+        lost.back_up()
+        for _ in range(2):
+            counted(operator, parties)
+        spent = epsilons(operator)
+    lost.restore()
+    with lost.after.running() as operator:
+        known = epsilons(operator)
+        assert all(known[device] >= spent[device] for device in spent), (known, spent)
+        fence = next(each for each in operator.get("rounds")["rounds"] if "restored" in each["note"])
+        assert fence["state"] == "abandoned", "operators see it among the rounds"
+
+
+def test_no_version_is_given_twice(lost: Lost) -> None:
+    """Marginals and rounds go on far above what the lost server may have given."""
+    with lost.before.running() as operator:
+        parties = [lost.before.party() for _ in range(2)]
+        counted(operator, parties)
+        lost.back_up()
+        taken = {counted(operator, parties)["marginals_version"] for _ in range(3)}
+        numbers = {each["number"] for each in operator.get("rounds")["rounds"]}
+    lost.restore()
+    with lost.after.running() as operator:
+        lost.after.moved(parties)
+        current = operator.get("status")["marginals_version"]
+        found = counted(operator, parties)
+        assert not taken & {current, found["marginals_version"]}
+        assert current > max(taken) and found["marginals_version"] > current
+        assert found["number"] > max(numbers) + 1000
+
+
+def test_a_series_of_rounds_is_gone_on_with_by_hand(lost: Lost) -> None:
+    """A round that was planned may have been opened, and closed, by the lost server."""
+    with lost.before.running() as operator:
+        party = lost.before.party()
+        planned = operator.post("rounds", json={"settings": {"marginals": NOISY}, "open": False})["id"]
+        counted(operator, [party])
+        lost.back_up()
+    lost.restore()
+    with lost.after.running() as operator:
+        assert operator.get(f"rounds/{planned}")["state"] == "abandoned"
+        lost.after.moved([party])
+        assert counted(operator, [party])["state"] == "published"
+
+
+def test_a_backup_holds_nothing_that_a_device_sent(tmp_path: Path) -> None:
+    """Nor a key: what a restore abandons is not saved. Words, counts and a delta of a round that is under way."""
+    import secrets
+    import struct
+    from base64 import b64encode
+
+    from sqlalchemy import select
+
+    from server.storage.database import Database
+    from server.storage.schema import rounds
+    from tests.server.backups.machine import delta
+
+    machine = Machine(tmp_path / "machine")
+    with machine.running() as operator:
+        parties = [machine.party() for _ in range(3)]
+        plan = {"marginals": NOISY, "words": {}, "deltas": {"clip_norm": 1e6}}
+        round_id = operator.open(**plan, sampling={"kind": "poisson", "rate": 1.0})
+        word, counts, value = "quitterjaune", {number: 101 + number for number in range(20)}, 0.1234567
+        for party in parties:
+            assert party.send_counts(round_id, counts).status_code == 200
+            assert party.send_words(round_id, word).status_code == 200
+            assert party.send_delta(round_id, delta(value)).status_code == 200
+        assert idiolect("backup", tmp_path / "server.tar", *machine.place).returncode == 0
+        content = (tmp_path / "server.tar").read_bytes()
+    machine.close()
+    database = Database(f"sqlite:///{machine.database}")
+    with database.read() as connection:
+        key = bytes(connection.execute(select(rounds.c.sampling_key).where(rounds.c.id == round_id)).scalar_one())
+    database.close()
+    assert secrets.compare_digest(key, key) and len(key) == 32
+    for raw in (word.encode(), b'"7": 108', struct.pack("<4f", *[value] * 4), key):
+        for found in (raw, raw.hex().encode(), b64encode(raw).rstrip(b"=")[:-1]):
+            assert found not in content

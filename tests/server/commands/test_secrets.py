@@ -1,0 +1,149 @@
+"""Secrets given to a command are in no list of processes, no log and no error; and a schema that is too new is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from device_sdk.bundle import Bundle
+from server.storage.database import Database
+from tests.server.postgres import postgres_server
+
+ROOT = Path(__file__).parents[3]
+SECRET = "s3cret-0f-the-database"
+TOKENS = ("enrolment-t0ken-secret", "operator-t0ken-secret")
+
+linux = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes where Linux shows them")
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("IDIOLECT_")}
+    return kept | {"PYTHONPATH": str(ROOT)} | more
+
+
+def program(*words: str) -> list[str]:
+    return [sys.executable, "-m", "device_sdk.cli", *words]
+
+
+def ran(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        program(*words), cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@contextmanager
+def serving(folder: Path, *words: str, **more: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, object]]]:
+    ready = folder / "ready.json"
+    command = program("serve", "--port", "0", "--ready-file", str(ready), *words)
+    with (folder / "server.log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=folder, env=environment(**more), stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 180
+        while not ready.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert ready.exists(), (folder / "server.log").read_text()
+        yield process, json.loads(ready.read_text())
+        assert SECRET not in (folder / "server.log").read_text()
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def shown(processes: Sequence[int]) -> str:
+    """What a list of processes shows of these."""
+    return " ".join(Path(f"/proc/{each}/cmdline").read_bytes().replace(b"\0", b" ").decode() for each in processes)
+
+
+def family(process: int) -> list[int]:
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [process, *(each for child in children for each in family(int(child)))]
+
+
+@linux
+@pytest.mark.postgres
+@pytest.mark.parametrize("way", ["option", "one word", "environment"])
+def test_a_database_password_is_in_no_list_of_processes(tmp_path: Path, tiny_bundle: Bundle, way: str) -> None:
+    """Neither of the server nor of the processes that it starts."""
+    with postgres_server() as place:
+        user, _, rest = place.removeprefix("postgresql://").partition("@")
+        url = f"postgresql://{user.partition(':')[0]}:{SECRET}@{rest}"
+        words = ["--bundle", str(tiny_bundle.path), "--blobs", str(tmp_path / "blobs"), "--processes", "2"]
+        words += {"option": ["--database", url], "one word": [f"--database={url}"], "environment": []}[way]
+        more = {"IDIOLECT_DATABASE": url} if way == "environment" else {}
+        more |= {"IDIOLECT_ENROLMENT_TOKEN": TOKENS[0], "IDIOLECT_OPERATOR_TOKEN": TOKENS[1]}
+        with serving(tmp_path, *words, **more) as (process, ready):
+            assert ready["pid"] == process.pid
+            running = family(process.pid)
+            assert len(running) == 3
+            assert SECRET not in shown(running)
+        words = ["backup", str(tmp_path / "saved.tar"), "--json", "--blobs", str(tmp_path / "blobs")]
+        found = ran(tmp_path, *words, IDIOLECT_DATABASE=url)
+        assert found.returncode == 0, found.stderr
+        assert json.loads(found.stdout)["rows"]["models"] == 1
+
+
+@linux
+def test_tokens_given_as_options_are_in_no_list_of_processes(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    words = ["--bundle", str(tiny_bundle.path), "--database", str(tmp_path / "a.db")]
+    words += ["--enrolment-token", TOKENS[0], f"--operator-token={TOKENS[1]}"]
+    with serving(tmp_path, *words) as (process, _):
+        assert not any(token in shown(family(process.pid)) for token in TOKENS)
+        assert str(tmp_path / "a.db") in shown([process.pid]), "what is no secret stays"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://idiolect:{SECRET}@127.0.0.1:1/none",
+        f"postgresql://127.0.0.1:1/none?user=idiolect&password={SECRET}",
+        f"postgresql://idiolect:{SECRET}@127.0.0.1:port/none",
+        f"postgresql://idiolect:{SECRET}/with@127.0.0.1:1/none",
+        f"postgresql://idiolect:{SECRET}#with@127.0.0.1:1/none",
+    ],
+)
+def test_errors_do_not_tell_the_password(tmp_path: Path, url: str) -> None:
+    pytest.importorskip("psycopg")
+    found = ran(tmp_path, "backup", str(tmp_path / "saved.tar"), IDIOLECT_DATABASE=url)
+    assert found.returncode != 0
+    told = found.stdout + found.stderr
+    assert SECRET not in told
+    assert "database" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_a_schema_of_a_newer_server_is_told_in_one_error(tmp_path: Path, tiny_bundle: Bundle, kind: str) -> None:
+    """Which revision was found, which is known, and what to do; and nothing is changed."""
+    if kind == "sqlite":
+        place = str(tmp_path / "server.db")
+        Database(f"sqlite:///{place}").close()
+        with sqlite3.connect(place) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = '9042'")
+        check_too_new(place, tmp_path, tiny_bundle)
+        return
+    with postgres_server() as place:
+        own = Database(place)
+        with own.write() as session:
+            session.exec_driver_sql("UPDATE alembic_version SET version_num = '9042'")
+        own.close()
+        check_too_new(place, tmp_path, tiny_bundle)
+
+
+def check_too_new(place: str, folder: Path, bundle: Bundle) -> None:
+    more = {"IDIOLECT_ENROLMENT_TOKEN": TOKENS[0], "IDIOLECT_OPERATOR_TOKEN": TOKENS[1]}
+    for words in (("serve", "--bundle", str(bundle.path), "--port", "0"), ("backup", str(folder / "saved.tar"))):
+        found = ran(folder, *words, "--database", place, "--blobs", str(folder / "blobs"), **more)
+        told = " ".join((found.stdout + found.stderr).replace("│", " ").split())
+        assert found.returncode not in (0, -9), told
+        assert "Traceback" not in told, told
+        assert "9042" in told, told
+        assert "newer" in told, told

@@ -1,0 +1,245 @@
+"""What a long series of rounds leaves behind: the newest whole, of older ones what ledger and lineage need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import DatabaseError
+
+from server.app import create_app
+from server.privacy.ledger import differences
+from server.rounds.retention import forget_old
+from server.service import Service
+from server.settings import ServerSettings
+from server.storage.schema import (
+    aggregation_groups,
+    aggregation_messages,
+    charged_rounds,
+    ledger,
+    marginals,
+    release_keys,
+    releases,
+    reports,
+    rounds,
+    transitions,
+)
+from tests.server.parties import HEADERS, Operator, Party, initial, settings
+from tests.server.postgres import postgres_server
+
+KEEP = 3
+BY_ROUND = (ledger, reports, releases, transitions, release_keys, aggregation_messages, aggregation_groups)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Of the database."""
+    if request.param == "sqlite":
+        yield str(tmp_path / "server.db")
+    else:
+        with postgres_server() as url:
+            yield url
+
+
+@contextmanager
+def serving(folder: Path, words: int = 40, **changes: Any) -> Iterator[Any]:
+    from fastapi.testclient import TestClient
+
+    known = {field.name for field in fields(ServerSettings)}
+    assert changes.keys() <= known, "nothing bounds what rounds leave behind"
+    with TestClient(create_app(settings(folder, **changes), initial(words))) as client:
+        yield client
+
+
+def service(http: Any) -> Service:
+    own: Service = http.app.state.service
+    return own
+
+
+def run(http: Any, parties: list[Party], count: int, **plan: Any) -> list[tuple[str, list[bytes]]]:
+    """Rounds to which every party sends its counts -> their ids and bodies."""
+    made, operator = [], Operator(http)
+    for number in range(count):
+        round_id = operator.open(**{"marginals": {"epsilon": 1.0}} | plan)
+        bodies = [party.counts(round_id, {1 + number % 30: 10}) for party in parties]
+        for party, body in zip(parties, bodies, strict=True):
+            answer = party.post(f"/v1/rounds/{round_id}/marginals", body, round_id)
+            assert answer.status_code == 200, answer.text
+        operator.close(round_id)
+        made.append((round_id, bodies))
+    return made
+
+
+def kept(http: Any) -> set[str]:
+    """Rounds of which reports are there."""
+    with service(http).database.read() as connection:
+        return set(connection.execute(select(reports.c.round_id).distinct()).scalars())
+
+
+def settled(http: Any, ids: set[str]) -> None:
+    """Waits until reports of these rounds are there and of no others."""
+    deadline = time.monotonic() + 30
+    while (found := kept(http)) != ids:
+        assert time.monotonic() < deadline, f"found reports of {len(found)} rounds, expected {len(ids)}"
+        time.sleep(0.02)
+    time.sleep(0.2)  # what goes last
+
+
+def test_old_rounds_lose_their_lines_and_reports_and_the_ledger_says_what_it_said(tmp_path: Path, place: str) -> None:
+    with serving(tmp_path, database=place, keep_rounds=KEEP) as http:
+        parties = [Party(http).enrol() for _ in range(4)]
+        made = run(http, parties, 9)
+        newest = {round_id for round_id, _ in made[-KEEP:]}
+        # The marginals that the oldest of these began from are of one round more.
+        settled(http, newest | {made[-KEEP - 1][0]})
+        own = service(http)
+        with own.database.read() as connection:
+            for table in BY_ROUND:
+                found = set(connection.execute(select(table.c.round_id).distinct()).scalars())
+                assert found <= newest | {made[-KEEP - 1][0]}, table.name
+            assert connection.execute(select(func.count()).select_from(rounds)).scalar() == 9, "lineage stays"
+            assert connection.execute(select(func.count()).select_from(charged_rounds)).scalar() == 9
+            assert differences(connection) == []
+            contents = {
+                row.version: len(row.probabilities) + len(row.counts)
+                for row in connection.execute(select(marginals).order_by(marginals.c.version))
+            }
+        found = Operator(http).get("privacy")
+        assert {line["rounds"] for line in found["devices"]} == {9}
+        assert (found["streams"]["marginals"]["rounds"], found["streams"]["marginals"]["devices"]) == (9, 4)
+        assert [version for version, size in contents.items() if size] == [0, 6, 7, 8, 9]
+        gone = http.get("/v1/marginals/2")
+        assert (gone.status_code, gone.json()["code"]) == (410, "marginals_removed")
+        back = http.post("/v1/operator/marginals/2/publish", headers=HEADERS)
+        assert (back.status_code, back.json()["code"]) == (410, "marginals_removed")
+        assert http.get("/v1/operator/marginals/2", headers=HEADERS).status_code == 410
+        http.post("/dashboard/sign-in", data={"token": "operator-token"})
+        for page in (
+            "",
+            "/rounds",
+            f"/rounds/{made[0][0]}",
+            "/marginals",
+            "/marginals?version=6",
+            "/privacy",
+            "/audit",
+        ):
+            assert http.get(f"/dashboard{page}").status_code == 200, page
+
+
+def test_numbers_that_are_left_out_forget_no_round(tmp_path: Path) -> None:
+    with serving(tmp_path) as http:
+        made = run(http, [Party(http).enrol()], KEEP + 1)
+        with service(http).database.write() as connection:
+            changed = update(rounds).where(rounds.c.id == made[-1][0]).values(number=1_000_000)
+            connection.execute(changed)
+        forget_old(service(http).database, KEEP + 1)
+        assert kept(http) == {round_id for round_id, _ in made}
+        forget_old(service(http).database, 2)
+        assert kept(http) == {round_id for round_id, _ in made[-3:]}, "and that whose marginals they begin from"
+
+
+def test_a_report_of_a_forgotten_round_is_never_counted_again(tmp_path: Path) -> None:
+    """Its device may have missed the receipt long ago; told that the report was refused, it would report anew what was
+    counted."""
+    with serving(tmp_path, keep_rounds=KEEP) as http:
+        parties = [Party(http).enrol() for _ in range(2)]
+        made = run(http, parties, 6)
+        settled(http, {round_id for round_id, _ in made[-KEEP - 1 :]})
+        before = Operator(http).get("privacy")["devices"]
+        for round_id, bodies in made:
+            again = parties[0].post(f"/v1/rounds/{round_id}/marginals", bodies[0], round_id)
+            assert (again.status_code, again.json().get("duplicate")) == (200, True), again.text
+        assert Operator(http).get("privacy")["devices"] == before
+        fresh = parties[0].send_counts(made[-1][0], {1: 1})
+        assert (fresh.status_code, fresh.json()["code"]) == (409, "round_closed"), "that of a kept one is refused"
+
+
+def test_a_delta_of_a_forgotten_round_is_not_taken_by_a_later_one_of_its_series(tmp_path: Path) -> None:
+    with serving(tmp_path, keep_rounds=2) as http:
+        operator, party = Operator(http), Party(http).enrol()
+        plan = {"marginals": None, "deltas": {}, "weighting": "uniform", "goal": 1, "rounds": 50, "buffered": {}}
+        first = operator.post("rounds", json={"settings": plan})["id"]
+        body = party.delta(first)
+        assert party.post(f"/v1/rounds/{first}/deltas", body, first).status_code == 200
+        for _ in range(6):
+            deadline = time.monotonic() + 10
+            while True:
+                status = operator.get("status")
+                taking = [each["id"] for each in status["rounds"] if each["state"] == "open"]
+                if taking and party.send_delta(taking[0], model_version=status["model_version"]).status_code == 200:
+                    break
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        deadline = time.monotonic() + 10
+        while first in kept(http):
+            assert time.monotonic() < deadline, "the first round stays"
+            time.sleep(0.02)
+        count = Operator(http).get("privacy")["devices"][0]["rounds"]
+        again = party.post(f"/v1/rounds/{first}/deltas", body, first)
+        assert (again.status_code, again.json()["duplicate"]) == (200, True)
+        assert Operator(http).get("privacy")["devices"][0]["rounds"] == count == 7
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM ledger",
+        "DELETE FROM transitions",
+        "DELETE FROM releases",
+        "DELETE FROM release_keys",
+        "DELETE FROM ledger_totals",
+        "UPDATE ledger_totals SET times = times - 1",
+        "UPDATE ledger_totals SET settled = settled - 1",
+        "UPDATE ledger_totals SET epsilon = 0",
+    ],
+)
+def test_the_database_itself_refuses_to_forget_more(tmp_path: Path, place: str, statement: str) -> None:
+    with serving(tmp_path, database=place, keep_rounds=KEEP) as http:
+        parties = [Party(http).enrol()]
+        made = run(http, parties, KEEP + 3)
+        settled(http, {round_id for round_id, _ in made[-KEEP - 1 :]})
+        with pytest.raises(DatabaseError, match=r"append-only|only grow"), service(http).database.write() as connection:
+            connection.exec_driver_sql(statement)
+
+
+def test_bytes_a_round_tend_to_a_small_constant(tmp_path: Path) -> None:
+    """Of a list of 5,000 words and 10 reports a round: a round takes some 100 kB while it is kept."""
+    with serving(tmp_path, words=5000, keep_rounds=5) as http:
+        parties = [Party(http).enrol() for _ in range(10)]
+        sizes = []
+        for _ in range(3):
+            made = run(http, parties, 9)
+            settled(http, {round_id for round_id, _ in made[-6:]})
+            with service(http).database.engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+            sizes.append((tmp_path / "server.db").stat().st_size)
+    grown = (sizes[2] - sizes[1]) / 9
+    assert grown < 12_000, f"{grown:.0f} bytes a round"
+
+
+def test_a_writer_does_not_wait_for_what_is_forgotten(tmp_path: Path) -> None:
+    """Thousands of lines go, some hundreds at a time."""
+    from tests.server.histories import fill
+    from tests.server.privacy.test_long_ledgers import CHARGE
+
+    with serving(tmp_path) as http:
+        parties = [Party(http).enrol() for _ in range(400)]
+    fill(f"sqlite:///{tmp_path / 'server.db'}", {CHARGE: 25})
+    with serving(tmp_path, keep_rounds=KEEP) as http:
+        parties[0].http = http
+        waits, first = [], time.monotonic()
+        while len(kept(http)) > KEEP:
+            begun = time.monotonic()
+            assert parties[0].check_in().status_code == 200
+            waits.append(time.monotonic() - begun)
+            assert begun - first < 60
+        with service(http).database.read() as connection:
+            assert differences(connection) == []
+        assert {line["rounds"] for line in Operator(http).get("privacy")["devices"]} == {25}
+    assert max(waits) < 2.0

@@ -1,0 +1,140 @@
+"""False shares: a group has its exact sum around them, and who sent them is left out of later ones. Real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_sdk.secure_aggregation import keys
+from device_sdk.wire.messages import Problem
+from tests.server.secure_aggregation.members import Member, through
+from tests.server.secure_aggregation.processes import PLACES, Fleet, serving, until
+
+
+@pytest.fixture(params=PLACES)
+def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
+    with serving(request.param, tmp_path) as found:
+        yield found
+
+
+def false_share(share: bytes) -> bytes:
+    """One of its sixteen elements is another."""
+    elements = np.frombuffer(share, "<u4").copy()
+    elements[3] = (elements[3] + 1) % 65537
+    return elements.tobytes()
+
+
+def unmask_with(members: list[Member], liars: list[Member], about: Callable[[str], bool]) -> None:
+    """The last stage, in which the liars send a false share of every seed that ``about`` names."""
+    for member in members:
+        message: Any = member.answer(member.task())
+        if member in liars:
+            seeds = {name: false_share(share) if about(name) else share for name, share in message.seeds.items()}
+            message = message.model_copy(update={"seeds": seeds})
+        answer = member.post("unmasking", message)
+        assert answer.status_code == 200, answer.text
+
+
+def summed(fleet: Fleet, members: list[Member]) -> None:
+    round_id = members[0].round_id
+    fleet.operator.close(round_id)
+    found = until(lambda: (now := fleet.round(round_id))["state"] in ("published", "abandoned") and now)
+    assert found["state"] == "published", (found["note"], found["groups"])
+    np.testing.assert_array_equal(fleet.released(round_id), np.sum([member.vector for member in members], axis=0))
+
+
+def left_out(fleet: Fleet, parties: list[Any]) -> list[str]:
+    """Ids of the devices that may not join the next round, which is abandoned."""
+    round_id = fleet.operator.open(
+        marginals={"trust": "distributed", "mechanism": "discrete_gaussian", "epsilon": 8.0, "minimum_survivors": 2},
+        minimum=2,
+    )
+    found = []
+    for party in parties:
+        offered = party.check_in(revision=3).json()["round"] is not None
+        answer = Member(party, round_id, np.zeros(40, np.int64)).join()
+        assert offered == (answer.status_code == 200), "what is offered can be joined, and nothing else"
+        if answer.status_code != 200:
+            assert (answer.status_code, Problem.model_validate_json(answer.content).code) == (403, "excluded")
+            found.append(party.id)
+    fleet.operator.post(f"rounds/{round_id}/abandon")
+    return found
+
+
+@pytest.mark.parametrize("liars", [1, 3])
+def test_a_group_has_its_sum_around_false_shares_and_who_sent_them_is_left_out(fleet: Fleet, liars: int) -> None:
+    """Nine devices, of which six honest ones are needed. With three liars the sum is as exact, but they could have made
+    others look like them: nobody is left out."""
+    members = sorted(fleet.join(fleet.parties(9)), key=lambda member: member.party.id)
+    through(members, "consistency")
+    unmask_with(members, members[:liars], lambda name: True)
+    summed(fleet, members)
+    certain = members[:1] if liars == 1 else []
+    assert left_out(fleet, [member.party for member in members]) == [member.party.id for member in certain]
+    (group,) = fleet.round(members[0].round_id)["groups"]
+    notes = [f"left out: {each.party.id}: it sent a false share of its own secret" for each in certain]
+    assert group["note"] == "".join(notes)
+    after = fleet.join([member.party for member in members[1:]], seed=1)
+    through(after, "unmasking")
+    summed(fleet, after)
+
+
+def test_one_false_share_spoils_nothing_and_names_nobody(fleet: Fleet) -> None:
+    """Whether the holder sent another share than it was dealt, or was dealt a false one, nobody can tell."""
+    members = sorted(fleet.join(fleet.parties(9)), key=lambda member: member.party.id)
+    through(members, "consistency")
+    unmask_with(members, members[:1], lambda name: name == members[4].party.id)
+    summed(fleet, members)
+    assert left_out(fleet, [member.party for member in members]) == []
+
+
+def deal_falsely(dealer: Member, to: list[Member]) -> None:
+    """Shares that the dealer's secrets do not belong to, sealed as they should be for these holders."""
+    task = dealer.task()
+    message: Any = dealer.answer(task)
+    roster = dealer.participant.roster
+    assert roster is not None
+    digest, private = keys.roster_digest(roster), keys.load_private_key(dealer.participant.sharing)
+    sealed = dict(message.sealed)
+    for holder in to:
+        name, peer = holder.party.id, roster.member(holder.party.id).sharing_key
+        key = keys.agreed_key(private, peer, digest, "share", roster.round_id, dealer.party.id, name)
+        content = np.random.default_rng(len(name)).integers(0, 65537, 32).astype("<u4").tobytes()
+        sealed[name] = keys.seal(key, content, roster.round_id, dealer.party.id, name)
+    assert dealer.post("shares", message.model_copy(update={"sealed": sealed})).status_code == 200
+
+
+def test_a_holder_that_was_dealt_false_shares_is_not_left_out(fleet: Fleet) -> None:
+    """Two dealers that conspire to have an honest device left out: the sum is exact, and the device stays."""
+    members = sorted(fleet.join(fleet.parties(9)), key=lambda member: member.party.id)
+    for dealer in members[1:3]:
+        deal_falsely(dealer, [members[0]])
+    for member in [members[0], *members[3:]]:
+        assert member.step() == "shares"
+    for stage in ("masked", "consistency", "unmasking"):
+        assert {member.step() for member in members} == {stage}
+    summed(fleet, members)
+    assert left_out(fleet, [member.party for member in members]) == []
+
+
+def test_a_dealer_whose_shares_belong_to_no_secret_stops_one_group_and_no_second(fleet: Fleet) -> None:
+    members = sorted(fleet.join(fleet.parties(9)), key=lambda member: member.party.id)
+    hostile = members[0]
+    deal_falsely(hostile, members[1:])
+    for member in members[1:]:
+        assert member.step() == "shares"
+    for stage in ("masked", "consistency", "unmasking"):
+        assert {member.step() for member in members} == {stage}
+    round_id = hostile.round_id
+    fleet.operator.close(round_id)
+    assert until(lambda: fleet.round(round_id)["state"] == "abandoned")
+    (group,) = fleet.round(round_id)["groups"]
+    assert group["note"].startswith(f"{hostile.party.id}: shares: ")
+    assert left_out(fleet, [member.party for member in members]) == [hostile.party.id]
+    after = fleet.join([member.party for member in members[1:]], seed=1)
+    through(after, "unmasking")
+    summed(fleet, after)
