@@ -1,3 +1,5 @@
+"""The program: commands of several wheels, each loaded when it is called."""
+
 from __future__ import annotations
 
 import json
@@ -51,13 +53,18 @@ def slow() -> list[Figure]:
     return [Figure("speed", "frames/s", 1.0, "peer", 10.0, 1.0)]
 
 
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
 not_a_command = 3
+SUMMARY = "The program: commands of several wheels, each loaded when it is called"
 
 
 @pytest.fixture(autouse=True)
 def entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {
-        cli.COMMANDS: ("fails", "needs_torch", "broken", "leaves", "group", "not_a_command", "absent"),
+        cli.COMMANDS: ("fails", "needs_torch", "broken", "leaves", "group", "not_a_command", "interrupted", "absent"),
         cli.BENCHMARKS: ("good", "slow"),
     }
 
@@ -77,6 +84,49 @@ def test_help_lists_commands_without_importing_them(capsys: pytest.CaptureFixtur
     assert "bench" in listed and "Runs a benchmark" in listed and "absent" in listed
 
 
+@pytest.mark.parametrize(
+    "words", [["-h"], ["--help"], ["help"], ["group", "-h"], ["group", "hello", "-h"], ["fails", "-h"]]
+)
+def test_h_is_help_everywhere(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 0
+    assert f"Usage: {' '.join(['idiolect', *(word for word in words[:-1])])}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("gr", ["group"]),
+        ("group ", ["hello"]),
+        ("fails --c", ["--count"]),
+        ("absent --", []),
+        ("nonsense --", []),
+    ],
+)
+def test_the_shell_completes_commands_and_options(
+    typed: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"idiolect {typed}"
+    for name, value in {
+        "_IDIOLECT_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main([]) == 0
+    said = capsys.readouterr()
+    assert [each for each in said.out.split() if each != "--help"] == offered and not said.err
+
+
+def test_completion_is_installed_for_the_whole_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("typer._completion_shared._get_shell_name", lambda: "bash", raising=False)
+    monkeypatch.setattr("typer.completion._get_shell_name", lambda: "bash")
+    assert cli.main(["--show-completion"]) == 0
+    assert "complete -o default -F _idiolect_completion idiolect" in capsys.readouterr().out
+    assert cli.main(["group", "--show-completion"]) == 2, "of a part of it there is none"
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("idiolect ")
@@ -92,6 +142,14 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytes
     assert cli.main(["bench", "good", "--output", str(tmp_path / "none" / "x.json")]) == 1
     said = capsys.readouterr().err
     assert said.startswith("idiolect: FileNotFoundError: ") and "x.json" in said and said.count("\n") == 1
+
+
+def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["interrupted"]) == 130
+    monkeypatch.setattr(cli, "load", lambda point: interrupted())
+    assert cli.main(["group"]) == 130, "while it is loaded"
+    said = capsys.readouterr()
+    assert not said.out and not said.err.strip()
 
 
 def test_the_traceback_stays_for_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,9 +207,15 @@ def test_bench_prints_a_table_and_says_what_misses(capsys: pytest.CaptureFixture
     assert "speed" in said.out and "miss their target" in said.err
 
 
-def test_bench_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--list"]) == 0
-    assert capsys.readouterr().out.split() == ["good", "slow"]
+def test_bench_alone_lists_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [["good", *SUMMARY.split()], ["slow", *SUMMARY.split()]]
+    assert cli.main(["bench", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"good": SUMMARY, "slow": SUMMARY}
+
+
+def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "nothing"]) == 1
     assert "expected one of good, slow" in capsys.readouterr().err
 
