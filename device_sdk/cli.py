@@ -6,18 +6,23 @@ import ast
 import difflib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
 from device_sdk.errors import ConfigurationError, IdiolectError, MissingExtraError
 
-__all__ = ["BENCHMARKS", "COMMANDS", "available", "load", "main"]
+__all__ = ["BENCHMARKS", "COMMANDS", "available", "load", "main", "summary"]
 
 COMMANDS = "idiolect.commands"
 BENCHMARKS = "idiolect.benchmarks"
+INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
 
 EXTRAS = {
     "alembic": "idiolect-server",
@@ -90,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _dispatch(words)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except (IdiolectError, OSError) as error:  # OSError: a file that was named cannot be read or written
         if os.environ.get("IDIOLECT_DEBUG"):
             raise
@@ -99,13 +106,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    if not words or words[0] in {"--help", "-h", "help"}:
-        _print_help()
-        return 0
-    if words[0] == "--version":
-        print(f"idiolect {_installed_version('idiolect')}")
-        return 0
-    name, commands = words[0], available(COMMANDS)
+    completing = "_IDIOLECT_COMPLETE" in os.environ
+    if words[:1] == ["help"] or not (words or completing):
+        words = ["--help", *words[1:]]
+    try:
+        code = get_command(_program()).main(args=words, prog_name="idiolect")
+    except SystemExit as end:
+        code = end.code
+    except ModuleNotFoundError as error:
+        raise missing_extra(f"command {words[0]!r}", error) from error
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _program() -> typer.Typer:
+    program = typer.Typer(
+        cls=_Commands, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+    )
+    program.callback()(_options)
+    return program
+
+
+class _Commands(TyperGroup):
+    """Lists and completes commands by what is said of them, and loads the one that is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(available(COMMANDS))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        point = available(COMMANDS).get(cmd_name)
+        return None if point is None else TyperCommand(cmd_name, help=summary(point))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        try:
+            return args[0], _loaded(args[0]), args[1:]
+        except (IdiolectError, ModuleNotFoundError):
+            if ctx.resilient_parsing:  # the shell completes: there is nothing to offer, and nowhere to say why
+                return None, None, []
+            raise
+
+
+def _loaded(name: str) -> Any:
+    """The command as typer runs it: of a typer application, or of a function with typer's annotations."""
+    commands = available(COMMANDS)
     if name not in commands:
         if name in SERVER_COMMANDS:
             raise MissingExtraError(
@@ -115,54 +160,30 @@ def _dispatch(words: list[str]) -> int:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigurationError(f"command: found {name!r}, expected one of {', '.join(commands)}{hint}")
     command = load(commands[name])
-    try:
-        return _invoke(name, command, words[1:])
-    except ModuleNotFoundError as error:
-        raise missing_extra(f"command {name!r}", error) from error
-
-
-def _invoke(name: str, command: Any, words: list[str]) -> int:
-    """Runs a typer application, or a function with typer's annotations, and gives its exit code."""
-    import typer
-    from typer.main import get_command
-
     if isinstance(command, typer.Typer):
-        application = command
-    else:
-        application = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        application.command()(_as_function(command))
-    try:
-        code = get_command(application).main(args=words, prog_name=f"idiolect {name}")
-    except SystemExit as end:
-        code = end.code
-    if code is None or isinstance(code, int):
-        return code or 0
-    print(code, file=sys.stderr)
-    return 1
-
-
-def _as_function(command: Any) -> Callable[..., Any]:
+        return get_group(command)
     if not callable(command):
         raise ConfigurationError(f"command: found {type(command).__name__}, expected a function or a typer.Typer")
-    return command
+    alone = typer.Typer(add_completion=False)
+    alone.command()(command)
+    return get_command(alone)
 
 
-def _print_help() -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    console.print(
-        "[bold]idiolect[/]: speech recognition that learns its user on the user's device\n\n"
-        "Usage: idiolect COMMAND [ARGUMENTS]...   (idiolect COMMAND --help says more)\n"
-    )
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    for name, point in available(COMMANDS).items():
-        table.add_row(f"[cyan]{name}[/]", _summary(point))
-    console.print(table)
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"idiolect {_installed_version('idiolect')}")
+        raise typer.Exit
 
 
-def _summary(point: EntryPoint) -> str:
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Speech recognition that learns its user on the user's device."""
+
+
+def summary(point: EntryPoint) -> str:
     """The first line of the docstring of the module that holds a command, read without importing it."""
     path: list[str] | None = None
     for part in point.module.split("."):
@@ -176,7 +197,7 @@ def _summary(point: EntryPoint) -> str:
         return ""
     docstring = ast.get_docstring(tree) if tree else None
     first = docstring.partition("\n\n")[0].replace("\n", " ") if docstring else ""
-    first = first.partition(". ")[0].removeprefix(f"``idiolect {point.name}``: ").rstrip(".")
+    first = first.partition(". ")[0].removeprefix(f"``idiolect {point.name}``: ").replace("``", "").rstrip(".")
     return first[:1].upper() + first[1:]
 
 

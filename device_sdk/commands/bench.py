@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,33 +9,30 @@ from typing import Annotated, Any
 import typer
 
 from device_sdk.benchmarks import as_json
-from device_sdk.cli import BENCHMARKS, available, load
+from device_sdk.cli import BENCHMARKS, available, load, summary
+from device_sdk.commands.output import deliver
 from device_sdk.errors import ConfigurationError
 
 __all__ = ["command"]
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="Which benchmark to run; --list names them.")] = None,
-    as_list: Annotated[bool, typer.Option("--list", help="List the benchmarks and end.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Which benchmark to run; all are listed without one.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
-    """Run the benchmark NAME: every figure with its peer measured in the same run."""
+    """Run the benchmark NAME, every figure with its peer measured in the same run; without NAME, list them all."""
     benchmarks = available(BENCHMARKS)
-    if as_list or name is None:
-        for known in benchmarks:
-            print(known)
+    if name is None:
+        known = {each: summary(point) for each, point in benchmarks.items()}
+        if not deliver(known, json_, output):
+            for each, line in known.items():
+                print(f"{each:{max(map(len, known))}}  {line}")
         return
     if name not in benchmarks:
         raise ConfigurationError(f"benchmark: found {name!r}, expected one of {', '.join(benchmarks) or '(none)'}")
     report = as_json(name, load(benchmarks[name])())
-    text = json.dumps(report, indent=2)
-    if output is not None:
-        output.write_text(text + "\n", "utf-8")
-    if json_:
-        print(text)
-    else:
+    if not deliver(report, json_, output):
         _print_table(report)
     if any(figure["holds"] is False for figure in report["figures"]):
         print("idiolect: some figures miss their target", file=sys.stderr)
