@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from device_sdk.bundle import Bundle
 from device_sdk.errors import CheckInError, ConfigurationError, DataError, PrivacyError
 from server.aggregation.weights_file import dump_weights
-from server.commands import marginals, models, operators, privacy, rounds
+from server.commands import accounts, marginals, models, operators, privacy, rounds
 from server.operator_client import OperatorClient
 from tests.server.parties import OPERATOR, Operator, Party, initial
 
@@ -66,6 +66,15 @@ def test_rounds(run: Run, device: Party, tmp_path: Path) -> None:
     assert "discrete_laplace" in closed
     again = json.loads(run(rounds.app, "close", opened["id"], "--json"))
     assert again["marginals_version"] == 1
+
+
+def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    opened = json.loads(run(rounds.app, "open", "--json"))
+    for words in (["list"], ["show", opened["id"]], ["close", opened["id"], "--abandon"]):
+        assert opened["id"] in run(rounds.app, *words), words
+    (known,) = json.loads(run(accounts.devices, "list", "--json"))["devices"]
+    assert known["device_id"] in run(accounts.devices, "list")
 
 
 def test_rounds_of_words(run: Run, http: Any) -> None:
