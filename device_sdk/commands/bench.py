@@ -11,6 +11,7 @@ import typer
 from device_sdk.benchmarks import as_json
 from device_sdk.cli import BENCHMARKS, available, load, summary
 from device_sdk.commands.output import deliver
+from device_sdk.commands.tables import print_table
 from device_sdk.errors import ConfigurationError
 
 __all__ = ["command"]
@@ -56,7 +57,7 @@ def _print_table(report: dict[str, Any]) -> None:
             _number(figure["target"]),
             {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[figure["holds"]],
         )
-    Console().print(table)
+    print_table(Console(), table)
 
 
 def _number(value: float | None) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from device_sdk.commands.output import write_whole
+from device_sdk.commands.tables import print_table
 from device_sdk.errors import BundleError
 
 if TYPE_CHECKING:
@@ -159,5 +160,5 @@ def _print(report: dict[str, Any], card: str) -> None:
         table.add_row(group, ", ".join(f"{name} {value}" for name, value in report[group].items()))
     table.add_row("words", f"{report['words']:,}")
     table.add_row("files", "\n".join(f"{name}  {size:,}" for name, size in report["files"].items()))
-    console.print(table)
+    print_table(console, table)
     console.print(Markdown(card))

@@ -6,6 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from device_sdk.commands.tables import print_table
 from device_sdk.formatting import Cue, cues, formatted, spans
 from device_sdk.hypothesis import Word
 
@@ -75,7 +76,7 @@ def print_result(console: Console, name: str, result: Result, format_text: bool)
             parts.append(f"{hypothesis.scores.hotword:.2f}")
         text = formatted(hypothesis.text) if format_text else hypothesis.text
         table.add_row(str(rank), *parts, f"{100 * hypothesis.confidence:.0f}%", Text(text))
-    console.print(table)
+    print_table(console, table)
     times = "  ".join(f"{word.text} {word.start:.2f}-{word.end:.2f}" for word in best.words)
     console.print(Text(f"{times}\n" if times else "(no words)\n"))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from device_sdk.commands.output import deliver, write_file
+from device_sdk.commands.tables import print_table
 from device_sdk.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _print(found: Sequence[Heterogeneity]) -> None:
             *(f"{between} / {within}" for between, within in printed),
         )
     table.add_row("clustering purity", *(_figure(one.purity) for one in found), "0.77", "0.62")
-    Console().print(table)
+    print_table(Console(), table)
     typer.echo(
         "Loudness has other units in the paper, and purity other embeddings: compare our columns with each other."
     )

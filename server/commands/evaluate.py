@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from device_sdk.commands.output import deliver
+from device_sdk.commands.tables import print_table
 from device_sdk.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from device_sdk.bundle import Bundle
     from device_sdk.runtimes.onnxruntime import Precision
     from server.corpora import Corpus
@@ -105,16 +108,17 @@ def command(
         }
         evaluations = {name: by_system[chosen.name] for name, by_system in found.items()}
         rows: dict[str, Any] = {name: {"systems": _compared(by_system)} for name, by_system in found.items()}
-        table = _comparison(f"{loaded.manifest.name} {loaded.version}", found)
+        tables = _comparison(f"{loaded.manifest.name} {loaded.version}", found)
     else:
         evaluations = {corpus.name: _measure(loaded, chosen, corpus, precision) for corpus in corpora}
         rows = {name: _figures(evaluation, speakers) for name, evaluation in evaluations.items()}
-        table = _table(f"{loaded.manifest.name} {loaded.version}", evaluations, speakers)
+        tables = [_table(f"{loaded.manifest.name} {loaded.version}", evaluations, speakers)]
     figures: dict[str, Any] = next(iter(rows.values())) if len(rows) == 1 else {"data": rows}
     if plot is not None:
         _draw(plot, f"{loaded.manifest.name} {loaded.version}: words", evaluations)
     if not deliver(figures, as_json, output):
-        console.print(table)
+        for table in tables:
+            print_table(console, table)
 
 
 def _selected(
@@ -193,12 +197,12 @@ def _draw(plot: Path, title: str, evaluations: Mapping[str, Evaluation]) -> None
     plot.write_text(reliability_chart(curves, title), encoding="utf-8")
 
 
-def _table(title: str, evaluations: dict[str, Evaluation], speakers: bool) -> Any:
+def _table(title: str, evaluations: dict[str, Evaluation], speakers: bool) -> Table:
     from rich.table import Table
 
     depths = next(iter(evaluations.values())).depths[1:]
     table = Table(title=f"{title}: errors in %")
-    table.add_column("data", min_width=14, overflow="fold")
+    table.add_column("data", min_width=14)
     headings = ("WER", "slots", *_oracles(depths), "ECE", "NCE", "RTF", "count")
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -222,10 +226,9 @@ def _cells(name: str, evaluation: Evaluation, depths: tuple[int, ...]) -> tuple[
     )
 
 
-def _comparison(title: str, found: Mapping[str, Mapping[str, Evaluation]]) -> Any:
+def _comparison(title: str, found: Mapping[str, Mapping[str, Evaluation]]) -> list[Table]:
     """For each corpus a table with one row a system: its word error, how far it is from greedy with the 95 % interval
     of that, and its oracle errors."""
-    from rich.console import Group
     from rich.table import Table
 
     from server.evaluation import differences
@@ -251,7 +254,7 @@ def _comparison(title: str, found: Mapping[str, Mapping[str, Evaluation]]) -> An
             slots = _percent(evaluation.slot_error)
             table.add_row(name, _percent(evaluation.wer), points.replace("[", r"\["), slots, *map(_percent, known))
         tables.append(table)
-    return Group(*tables)
+    return tables
 
 
 def _oracles(depths: Sequence[int]) -> list[str]:

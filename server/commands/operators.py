@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from device_sdk.commands.output import deliver
+from device_sdk.commands.tables import print_table
 from server.commands.secrets import keep_from_process_list
 from server.operator_client import OperatorClient
 
@@ -64,16 +65,16 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Answer]], Ca
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table."""
+    """Print a table, in which no word is broken."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column)
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row))
-    Console().print(table)
+    print_table(Console(), table)
 
 
 def moment(seconds: float | None) -> str:

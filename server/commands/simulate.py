@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from device_sdk.commands.output import deliver, write_file
+from device_sdk.commands.tables import print_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -91,11 +92,11 @@ def command(
     if deliver(document, json_, output, folders=True):
         return
     console = Console()
-    console.print(table(document))
+    print_table(console, table(document))
     if any(part for found in document["against_frozen"].values() for kind in found.values() for part in kind.values()):
-        console.print(differences(document))
+        print_table(console, differences(document))
     for line in _remarks(document):
-        console.print(line)
+        console.print(line, soft_wrap=True)
     console.print(f"Report: {report.resolve()}", soft_wrap=True)
     if keep is not None:
         again = f"idiolect serve --database {keep / 'server.db'}"
