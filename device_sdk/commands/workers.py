@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -115,17 +117,20 @@ def read_and_decode(recognizer: Recognizer, options: Options, path: Path) -> Res
 def decoded(paths: Sequence[Path], options: Options, jobs: int) -> Iterator[tuple[Path, Result | AudioError]]:
     """Every file with its result, or why it has none, in the order given, as they become ready.
 
-    A file that makes its process crash is such an error too, and the others go on.
+    A file that makes its process crash is such an error too, and the others go on. Whoever ends this early, as Ctrl-C
+    does, ends the processes.
     """
     context = multiprocessing.get_context("spawn")  # threads of libraries do not survive a fork
+    others = set(multiprocessing.active_children())
     left = list(paths)
     crashed = False
     while left:
         batch = left[:1] if crashed else left
         workers = min(jobs, len(batch))
         with ProcessPoolExecutor(workers, context, _open, (options,)) as pool:
-            futures = [pool.submit(_decode, path) for path in batch]
             try:
+                with _uninterrupted():
+                    futures = [pool.submit(_decode, path) for path in batch]
                 for path, future in zip(batch, futures, strict=True):
                     result = future.result()
                     left = left[1:]
@@ -137,9 +142,23 @@ def decoded(paths: Sequence[Path], options: Options, jobs: int) -> Iterator[tupl
                     yield path, AudioError(f"{path}: the process that decoded this file crashed; is the file damaged?")
                 else:
                     crashed = True  # it was one of several: see whether the next one was it
-            finally:
-                for future in futures:
-                    future.cancel()
+            except BaseException:
+                for process in set(multiprocessing.active_children()) - others:
+                    process.terminate()
+                raise
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Processes started in here never hear of Ctrl-C, which their parent answers; this one hears of it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # not on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _recognizer: Recognizer | None = None
