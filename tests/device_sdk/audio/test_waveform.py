@@ -13,6 +13,14 @@ def test_int16_is_scaled():
     np.testing.assert_allclose(found, [-1.0, 0.0, 0.5, 32_767 / 32_768])
 
 
+def test_float64_is_narrowed():
+    found = check_waveform(np.array([-1.0, 0.1]))
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, np.array([-1.0, 0.1], np.float32))
+    with pytest.raises(AudioError, match="found nan at sample 1"):
+        check_waveform(np.array([0.0, np.nan]))
+
+
 def test_float32_is_taken_as_it_is():
     samples = np.array([-1.0, 0.25, 1.5], np.float32)
     assert check_waveform(samples) is samples
@@ -27,7 +35,7 @@ def test_float32_is_taken_as_it_is():
         ([0.0], r"mic: found list, expected a numpy array"),
         (None, r"mic: found NoneType"),
         (b"\x00\x00", r"mic: found bytes"),
-        (np.zeros(3), r"mic: found dtype float64, expected float32 in \[-1, 1\] or int16"),
+        (np.zeros(3, np.float16), r"mic: found dtype float16, expected float32 or float64 in \[-1, 1\], or int16"),
         (np.zeros(3, np.int32), r"mic: found dtype int32"),
         (np.zeros(3, np.uint8), r"mic: found dtype uint8"),
         (np.zeros(3, object), r"mic: found dtype object"),
