@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.audio.files import Audio, given_audio
 from device_sdk.bundle import Bundle
 from device_sdk.consent import Consent, Stream
 from device_sdk.decoding import Endpointing, Hotword, Hotwords, Recognizer
@@ -144,7 +145,7 @@ class Device:
 
     def session(
         self,
-        sample_rate: int = 16_000,
+        sample_rate: int,
         *,
         mix_down: bool = False,
         endpointing: Endpointing | None = Endpointing(),
@@ -165,10 +166,15 @@ class Device:
             hotwords=hotwords_of(hotwords),
         )
 
-    def recognise(self, waveform: NDArray[np.generic], sample_rate: int = 16_000) -> Result:
-        """The n-best list of a whole utterance. waveform: [S] float32 in [-1, 1] or int16, mono."""
-        session = self.session(sample_rate)
-        session.feed(waveform)
+    def recognise(self, audio: Audio, sample_rate: int | None = None, *, mix_down: bool = False) -> Result:
+        """The n-best list of a whole utterance.
+
+        audio: [S] float32 or float64 in [-1, 1], or int16, with its sample_rate (Hz); or a file, by its path or as its
+        bytes, which knows its own. mix_down: take the mean of several channels instead of refusing them.
+        """
+        samples, rate = given_audio(audio, sample_rate)
+        session = self.session(rate, mix_down=mix_down)
+        session.feed(samples)
         return session.finish()
 
     def feedback(self, utterance: Result | str, signal: Signal) -> None:

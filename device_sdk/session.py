@@ -24,7 +24,7 @@ class DeviceSession(RecognitionSession):
         recogniser: Callable[[], Recognizer],
         heard: Callable[[Result, NDArray[np.float32], NDArray[np.float32] | None], None],
         serve: Callable[[Result], Result],
-        sample_rate: int = 16_000,
+        sample_rate: int,
         *,
         mix_down: bool = False,
         endpointing: Endpointing | None = Endpointing(),

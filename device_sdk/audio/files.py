@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -12,39 +13,80 @@ from device_sdk.audio.resampling import Resampler, check_sample_rate
 from device_sdk.audio.waveform import SAMPLE_RATE, check_waveform
 from device_sdk.errors import AudioError
 
-__all__ = ["AUDIO_SUFFIXES", "list_audio", "read_audio"]
+__all__ = ["AUDIO_SUFFIXES", "Audio", "given_audio", "list_audio", "read_audio"]
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff")
 
 
+Audio = NDArray[np.generic] | str | Path | bytes | bytearray
+"""An utterance as an app has it: samples, or a file, by its path or as its bytes."""
+
+
 def read_audio(
-    path: str | Path, *, sample_rate: int = SAMPLE_RATE, mono: bool = False, strict: bool = False
+    path: str | Path | bytes | bytearray, *, sample_rate: int = SAMPLE_RATE, mono: bool = False, strict: bool = False
 ) -> NDArray[np.float32]:
     """A file's waveform: [S] float32 in [-1, 1] at ``sample_rate`` Hz.
 
-    mono: mix several channels down to one; without it they are refused.
+    path: or the bytes of a whole file. mono: mix several channels down to one; without it they are refused.
     strict: refuse a file of another rate instead of resampling it.
     Raises :class:`AudioError` that names the file.
     """
+    samples, rate, name = _decoded(path)
+    channels = samples.shape[1]
+    if channels != 1 and not mono:
+        raise AudioError(f"{name}: found {channels} channels, expected one; mix them down, or ask for it (mono)")
+    if rate != sample_rate and strict:
+        raise AudioError(f"{name}: found a sample rate of {rate} Hz, expected {sample_rate}; resample the file")
+    check_sample_rate(rate, name)
+    waveform = check_waveform(samples[:, 0] if channels == 1 else samples.mean(axis=1), name)
+    return Resampler(rate, sample_rate, name).feed(waveform, last=True)
+
+
+def given_audio(audio: Audio, sample_rate: int | None) -> tuple[NDArray[np.generic], int]:
+    """Samples, [S] or [S, channels], and their rate (Hz), which files know and arrays do not.
+
+    Raises :class:`AudioError` for a file that cannot be read or is of another rate than ``sample_rate``, for an array
+    without one, and for what is neither.
+    """
+    if isinstance(audio, np.ndarray):
+        if sample_rate is None:
+            raise AudioError(
+                "sample_rate: found none, expected the rate of these samples in Hz, as in recognise(samples, 48_000)"
+            )
+        return audio, sample_rate
+    samples, rate, name = _decoded(audio)
+    if sample_rate is not None and sample_rate != rate:
+        raise AudioError(
+            f"{name}: found a sample rate of {rate} Hz, expected {sample_rate}, as sample_rate says; leave it out: "
+            "files know theirs"
+        )
+    return samples[:, 0] if samples.shape[1] == 1 else samples, rate
+
+
+def _decoded(source: str | Path | bytes | bytearray) -> tuple[NDArray[np.float32], int, str]:
+    """A file's samples [S, channels], their rate and what messages call the file."""
     import soundfile
 
-    path = Path(path)
-    if not path.is_file():
-        raise AudioError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}, expected an audio file")
+    file: Path | BytesIO
+    if isinstance(source, bytes | bytearray):
+        name, file = f"audio: {len(source)} bytes", BytesIO(source)
+        expected = "the bytes of a WAV, FLAC or OGG file; of bare samples make numpy.frombuffer(content, numpy.int16), "
+        expected += "and say their sample rate"
+    elif isinstance(source, str | Path):
+        name, file, expected = str(source), Path(source), "WAV, FLAC or OGG"
+        if not file.is_file():
+            raise AudioError(f"{name}: {'is a folder' if file.is_dir() else 'no such file'}, expected an audio file")
+    else:
+        raise AudioError(
+            f"audio: found {type(source).__name__}, expected samples (a numpy array), a path or the bytes of a file"
+        )
     try:
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        samples, rate = soundfile.read(file, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError, TypeError, ValueError, MemoryError) as error:
         # TypeError: .raw, which has no header. ValueError, MemoryError: a header that claims more than can be.
         reason = str(getattr(error, "error_string", error)).rstrip(".")
-        raise AudioError(f"{path}: cannot be read as audio ({reason}); expected WAV, FLAC or OGG") from error
-    channels = samples.shape[1]
-    if channels != 1 and not mono:
-        raise AudioError(f"{path}: found {channels} channels, expected one; mix them down, or ask for it (mono)")
-    if rate != sample_rate and strict:
-        raise AudioError(f"{path}: found a sample rate of {rate} Hz, expected {sample_rate}; resample the file")
-    check_sample_rate(rate, str(path))
-    waveform = check_waveform(samples[:, 0] if channels == 1 else samples.mean(axis=1), str(path))
-    return Resampler(rate, sample_rate, str(path)).feed(waveform, last=True)
+        raise AudioError(f"{name}: cannot be read as audio ({reason}); expected {expected}") from error
+    return samples, rate, name
 
 
 def list_audio(paths: Iterable[str | Path]) -> list[Path]:

@@ -12,7 +12,7 @@ from device_sdk.errors import AudioError
 __all__ = ["SAMPLE_RATE", "check_waveform"]
 
 SAMPLE_RATE = 16_000
-_FLOAT, _INT16 = np.dtype(np.float32), np.dtype(np.int16)
+_FLOATS, _INT16 = (np.dtype(np.float32), np.dtype(np.float64)), np.dtype(np.int16)
 _INT16_SCALE = np.float32(1.0 / 32_768.0)
 _MOST_CHANNELS = 32
 _LOUDEST = 16.0  # resampled full-scale noise overshoots 1 a little; 16-bit values in floats overshoot it a lot
@@ -21,19 +21,20 @@ _LOUDEST = 16.0  # resampled full-scale noise overshoots 1 a little; 16-bit valu
 def check_waveform(samples: NDArray[np.generic], name: str = "audio", *, mix_down: bool = False) -> NDArray[np.float32]:
     """Mono samples as float32 in [-1, 1].
 
-    samples: [S] float32, or int16, which is divided by 32768. name: how messages call it. mix_down: of [S, channels],
-    as microphones and files give it, take the mean over the channels.
+    samples: [S] float32, float64, or int16, which is divided by 32768. name: how messages call it. mix_down: of
+    [S, channels], as microphones and files give it, take the mean over the channels.
     Raises :class:`AudioError` that says what was found and what was expected: another type or dtype, more than one
     channel, NaN or infinite values, values that are not scaled to [-1, 1].
     """
     if not isinstance(samples, np.ndarray):
         raise AudioError(
-            f"{name}: found {type(samples).__name__}, expected a numpy array [samples] of float32 or int16"
+            f"{name}: found {type(samples).__name__}, expected a numpy array [samples] of float32, float64 or int16"
         )
     samples = np.asarray(samples)  # of a subclass, such as a masked array, the plain values
-    if samples.dtype not in (_FLOAT, _INT16):
+    if samples.dtype not in (*_FLOATS, _INT16):
         raise AudioError(
-            f"{name}: found dtype {samples.dtype}, expected float32 in [-1, 1] or int16; convert it before feeding it"
+            f"{name}: found dtype {samples.dtype}, expected float32 or float64 in [-1, 1], or int16; convert it before "
+            "feeding it"
         )
     if samples.ndim != 1 and not mix_down:
         raise AudioError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.audio.files import Audio, given_audio
 from device_sdk.bundle import Bundle
 from device_sdk.decoding.endpoint import Endpointing
 from device_sdk.decoding.guides import Guide
@@ -69,7 +70,7 @@ class Recognizer:
 
     def session(
         self,
-        sample_rate: int = 16_000,
+        sample_rate: int,
         *,
         mix_down: bool = False,
         endpointing: Endpointing | None = Endpointing(),
@@ -91,13 +92,16 @@ class Recognizer:
             return None
         return Guide(self.tokenizer, hotwords, self.ngram, self.settings.ngram_weight)
 
-    def recognise(self, waveform: NDArray[np.generic], sample_rate: int = 16_000) -> Result:
-        """The n-best list of a whole utterance. waveform: [S] float32 or int16, mono.
+    def recognise(self, audio: Audio, sample_rate: int | None = None, *, mix_down: bool = False) -> Result:
+        """The n-best list of a whole utterance.
 
-        Raises :class:`AudioError` as :meth:`RecognitionSession.feed` does.
+        audio: [S] float32 or float64 in [-1, 1], or int16, with its sample_rate (Hz); or a file, by its path or as its
+        bytes, which knows its own. mix_down: take the mean of several channels instead of refusing them.
+        Raises :class:`AudioError` as :meth:`RecognitionSession.feed` does, and where the rate is not known.
         """
-        session = self.session(sample_rate)
-        session.feed(waveform)
+        samples, rate = given_audio(audio, sample_rate)
+        session = self.session(rate, mix_down=mix_down)
+        session.feed(samples)
         return session.finish()
 
 

@@ -50,7 +50,7 @@ class RecognitionSession:
     def __init__(
         self,
         recognizer: Recognizer,
-        sample_rate: int = 16_000,
+        sample_rate: int,
         *,
         mix_down: bool = False,
         endpointing: Endpointing | None = Endpointing(),
@@ -109,7 +109,8 @@ class RecognitionSession:
     def feed(self, samples: NDArray[np.generic]) -> Partial:
         """Hear the next samples, as many or few as there are.
 
-        samples: [S] float32 in [-1, 1] or int16, mono, at the session's rate; [S, channels] where it mixes down.
+        samples: [S] float32 or float64 in [-1, 1], or int16, mono, at the session's rate; [S, channels] where it mixes
+        down.
         An endpoint is only told, in the partial: what is fed after it still belongs to this utterance. An app that goes
         on listening calls :meth:`finish` and :meth:`reset` there, or uses :meth:`stream`, :meth:`listen` or
         :meth:`segments`, which do.

@@ -155,7 +155,7 @@ def _latencies(recognizer: Recognizer, clips: list[Waveform]) -> dict[str, float
     for _ in range(RUNS):
         times = []
         for clip in clips:
-            session = recognizer.session()
+            session = recognizer.session(16_000)
             for at in range(0, len(clip), CHUNK):
                 clock, processor = perf_counter(), process_time()
                 session.feed(clip[at : at + CHUNK])

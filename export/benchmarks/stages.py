@@ -79,7 +79,7 @@ def _once(recognizer: Recognizer, clips: Sequence[Waveform]) -> dict[str, float]
 
 def decoded(recognizer: Recognizer, clip: Waveform, hotwords: Hotwords | None = None) -> None:
     """A session from its first chunk to its result."""
-    session = recognizer.session(hotwords=hotwords)
+    session = recognizer.session(16_000, hotwords=hotwords)
     for at in range(0, len(clip), CHUNK):
         session.feed(clip[at : at + CHUNK])
     session.finish()

@@ -23,11 +23,12 @@ RUNS = 7
 SECONDS, MEGABYTES = 0.6, 120.0
 
 _WAYS = {
-    "Recognizer": "from device_sdk import Bundle, Recognizer; session = Recognizer(Bundle.open()).session()",
+    "Recognizer": "from device_sdk import Bundle, Recognizer; session = Recognizer(Bundle.open()).session(16_000)",
     "Recognizer, int8": (
-        "from device_sdk import Bundle, Recognizer; session = Recognizer(Bundle.open(), precision='int8').session()"
+        "from device_sdk import Bundle, Recognizer; "
+        "session = Recognizer(Bundle.open(), precision='int8').session(16_000)"
     ),
-    "Device": "from device_sdk import Device; session = Device.open(sys.argv[2], key=bytes(32)).session()",
+    "Device": "from device_sdk import Device; session = Device.open(sys.argv[2], key=bytes(32)).session(16_000)",
 }
 _CHILD = """
 import time

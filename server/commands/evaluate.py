@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -161,7 +162,9 @@ def _measure(bundle: Bundle, system: System, corpus: Corpus, precision: str) -> 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"{corpus.name} {system.name}", total=len(corpus))
-        return evaluate(recognizer.recognise, corpus, lambda _: bar.advance(task), depths=depths)
+        return evaluate(
+            partial(recognizer.recognise, sample_rate=16_000), corpus, lambda _: bar.advance(task), depths=depths
+        )
 
 
 def _figures(evaluation: Evaluation, speakers: bool) -> dict[str, Any]:

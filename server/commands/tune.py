@@ -251,7 +251,13 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
     with _bar() as bar:
         for corpus in corpora:
             advance = partial(bar.advance, bar.add_task(corpus.name, total=len(corpus)))
-            entries += gather(corpus.utterances, recognizer.recognise, corpus.lexicon, advance, corpus.name)
+            entries += gather(
+                corpus.utterances,
+                partial(recognizer.recognise, sample_rate=16_000),
+                corpus.lexicon,
+                advance,
+                corpus.name,
+            )
     return stack(entries, bundle.words, rescorer.neural, rescorer.ngram)
 
 
@@ -273,7 +279,7 @@ def _heard(bundle: Bundle, corpora: list[Corpus], beam: int) -> list[Heard]:
     greedy = Recognizer(bundle, DecodingSettings(beam=1, nbest=1))
 
     def recognise(waveform: Waveform) -> tuple[Hypothesis, ...]:
-        recognizer.recognise(waveform)
+        recognizer.recognise(waveform, 16_000)
         return last[0]  # all that the confidences of a result rest on, also what was cut off its list
 
     found = []
@@ -283,7 +289,7 @@ def _heard(bundle: Bundle, corpora: list[Corpus], beam: int) -> list[Heard]:
             found += hear(corpus.name, corpus.utterances, recognise, _voice, advance)
             if beam > 1:
                 found += hear(
-                    corpus.name, corpus.utterances, lambda wave: greedy.recognise(wave).nbest, _voice, advance
+                    corpus.name, corpus.utterances, lambda wave: greedy.recognise(wave, 16_000).nbest, _voice, advance
                 )
     return found
 

@@ -203,7 +203,7 @@ def hear(device: Device, member: Member, number: int, task: Task) -> Iterator[Ou
     voice = member.voice
     for recording in voice.rounds[number]:
         begin = time.perf_counter()
-        result = device.recognise(recording.load())
+        result = device.recognise(recording.load(), 16_000)
         heard = time.perf_counter() - begin
         outcome = score(
             recording, result.text, task.population.lexicon, voice=voice.name, round_=number, recognise_seconds=heard
@@ -280,7 +280,7 @@ def listen(recognizer: Recognizer, voice: Participant, lexicon: SlotLexicon | No
     for round_ in voice.rounds:
         for recording in round_:
             begin = time.perf_counter()
-            result = recognizer.recognise(recording.load())
+            result = recognizer.recognise(recording.load(), 16_000)
             heard = time.perf_counter() - begin
             _tell(1)
             yield score(recording, result.text, lexicon, voice=voice.name, round_=-1, recognise_seconds=heard)

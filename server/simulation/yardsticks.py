@@ -83,7 +83,7 @@ def heard_lists(bundle: Bundle, populations: dict[int, Population], tell: Tell) 
     found = []
     for done, (seed, voice, number, recording) in enumerate(said):
         if recording.id not in lists:
-            lists[recording.id] = rescorer.rescore(recognizer.recognise(recording.load()).nbest)
+            lists[recording.id] = rescorer.rescore(recognizer.recognise(recording.load(), 16_000).nbest)
         found.append(Said(seed, voice, number, recording, lists[recording.id]))
         tell(done + 1, len(said))
     return found

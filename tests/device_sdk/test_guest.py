@@ -31,7 +31,7 @@ STILL = DeviceSettings(learning=LearningSettings(passes=1, step=StepSettings(lea
 
 
 def told(device: Device, seed: int, text: str = "turn on the light") -> None:
-    device.feedback(device.recognise(noise(9600, seed)).utterance_id, Corrected(text))
+    device.feedback(device.recognise(noise(9600, seed), 16_000).utterance_id, Corrected(text))
 
 
 def test_the_policy_is_asked_first_and_between(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -102,7 +102,7 @@ def reference(tmp_path: Path, bundle: Bundle, count: int) -> list[tuple[int, str
     found: list[tuple[int, str]] = []
     with Device.open(tmp_path / "reference", KEY, bundle, replace(STILL, learn=False, use_marginals=False)) as device:
         for seed in range(3 * count):
-            if text := device.recognise(noise(9600, seed)).text:
+            if text := device.recognise(noise(9600, seed), 16_000).text:
                 found.append((seed, text))
             if len(found) == count:
                 break

@@ -26,7 +26,7 @@ def device(tmp_path: Path, tiny_bundle: Bundle):
 
 
 def test_every_utterance_of_a_stream_is_remembered(device: Device) -> None:
-    session = device.session(endpointing=HALF_A_SECOND)
+    session = device.session(16_000, endpointing=HALF_A_SECOND)
     samples = noise(4 * 9_600)
     found = [event for event in session.segments(cut(iter([samples]), 2_000)) if isinstance(event, Result)]
     assert [result.offset for result in found] == pytest.approx([0.0, 0.6, 1.2, 1.8])
@@ -38,7 +38,7 @@ def test_every_utterance_of_a_stream_is_remembered(device: Device) -> None:
 
 
 def test_the_next_utterance_has_the_newest_model(device: Device) -> None:
-    session = device.session()
+    session = device.session(16_000)
     session.feed(noise(9_600))
     first = session.finish()
     device.feedback(first.utterance_id, Corrected("turn on the light"))
@@ -47,7 +47,7 @@ def test_the_next_utterance_has_the_newest_model(device: Device) -> None:
     session.feed(noise(9_600))
     second = session.finish()
     assert second.offset == pytest.approx(0.6)
-    fresh = device.session()
+    fresh = device.session(16_000)
     fresh.feed(noise(9_600))
     acoustic = [[hypothesis.scores.acoustic for hypothesis in each.nbest] for each in (first, second, fresh.finish())]
     assert acoustic[0] != acoustic[1] == acoustic[2]
@@ -72,7 +72,7 @@ def test_an_event_loop(tmp_path: Path) -> None:
             yield chunk
 
     async def run(device: Device):
-        return [event async for event in device.session().stream(microphone()) if isinstance(event, Result)]
+        return [event async for event in device.session(16_000).stream(microphone()) if isinstance(event, Result)]
 
     with Device.open(tmp_path, KEY, packaged()) as device:
         found = asyncio.run(run(device))
@@ -85,5 +85,5 @@ def test_an_event_loop(tmp_path: Path) -> None:
         first = found[0]
         start = round(16_000 * first.offset)
     with Device.open(tmp_path / "other", KEY, packaged()) as other:
-        alone = other.recognise(sound[start : start + round(16_000 * first.seconds)])
+        alone = other.recognise(sound[start : start + round(16_000 * first.seconds)], 16_000)
         assert replace(alone, utterance_id=first.utterance_id, offset=first.offset) == first

@@ -46,7 +46,7 @@ def recognise(meeting: Meeting, stage: Stage, recognizer: Recognizer, settings: 
     lengths, persons = settings.lengths, cast(meeting, stage)
     found = []
     for number, said in enumerate(utterances(meeting, lengths.shortest, lengths.longest)[: settings.most]):
-        nbest = recognizer.recognise(waveform(meeting, number, said, persons)).nbest
+        nbest = recognizer.recognise(waveform(meeting, number, said, persons), 16_000).nbest
         found.append(
             NBest(
                 speaker=said.speaker,

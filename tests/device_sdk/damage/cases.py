@@ -78,10 +78,10 @@ class Ground:
         state = scratch / "whole"
         with Device.open(state, KEY, bundle, SETTINGS) as device:
             for seed in range(2):
-                result = device.recognise(chirp(4_800, seed))
+                result = device.recognise(chirp(4_800, seed), 16_000)
                 device.feedback(result.utterance_id, Corrected("turn on the light"))
             device.learn()
-            device.recognise(SOUND)
+            device.recognise(SOUND, 16_000)
             store = device._store
             records.write_marginals(store, 3, bundle.words.digest, bundle.background)
             who = identity.new(store, SERVER)
@@ -177,7 +177,7 @@ def _live(
 ) -> None:
     """An utterance, its feedback, a step. What fails leaves the state as it was."""
     try:
-        result = device.recognise(SOUND)
+        result = device.recognise(SOUND, 16_000)
     except IdiolectError:
         _same_rows(before, state, "an utterance could not be recognised")
         raise
@@ -334,7 +334,7 @@ def _audio_file(ground: Ground, rng: Generator) -> None:
     before = _rows(state)
     with Device.open(state, KEY, ground.bundle, SETTINGS) as device:
         try:
-            _valid(device.recognise(waveform))
+            _valid(device.recognise(waveform, 16_000))
         except IdiolectError:
             _same_rows(before, state, "an utterance could not be recognised")
             raise
@@ -368,7 +368,7 @@ def _state(ground: Ground, rng: Generator) -> None:
         raise
     with device:
         store = device._store
-        result = device.recognise(SOUND)
+        result = device.recognise(SOUND, 16_000)
         _valid(result)
         device.learned()
         device.feedback(result.utterance_id, Corrected("turn on the light"))

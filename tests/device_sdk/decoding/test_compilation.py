@@ -40,7 +40,7 @@ bundle = packaged()
 hotwords = Hotwords.build(["volume", Hotword("madrid", 3.0, ("mad rid",)), "laundry detergent"])
 for settings in (DecodingSettings(), DecodingSettings(beam=1, nbest=1), DecodingSettings(beam=24, nbest=8)):
     for named in (None, hotwords):
-        session = Recognizer(bundle, settings).session(hotwords=named)
+        session = Recognizer(bundle, settings).session(16_000, hotwords=named)
         for clip in clips()[:3]:
             session.feed(clip)
             result = session.finish()

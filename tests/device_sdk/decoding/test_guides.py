@@ -114,8 +114,8 @@ def test_the_second_pass_weighs_the_ngram_anew():
     first = Recognizer(default_bundle, DecodingSettings(ngram_weight=0.1))
     both = Recognizer(default_bundle, DecodingSettings(ngram_weight=0.1), rescorer.rescore)
     clip = shipped_speech()[1]
-    once = {each.text: each for each in first.recognise(clip).nbest}
-    for each in both.recognise(clip).nbest:
+    once = {each.text: each for each in first.recognise(clip, 16_000).nbest}
+    for each in both.recognise(clip, 16_000).nbest:
         assert each.scores.ngram == pytest.approx(once[each.text].scores.ngram)
         scores = once[each.text].scores
         assert once[each.text].score == pytest.approx(scores.acoustic + 0.1 * scores.ngram)

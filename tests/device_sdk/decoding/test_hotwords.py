@@ -232,21 +232,21 @@ def test_a_hotword_mends_a_misheard_name(tmp_path):
             session.feed(clip[at : at + 1_000])
         return session.finish()
 
-    plain = recognised(recognizer.session())
-    mended = recognised(recognizer.session(hotwords=contacts))
+    plain = recognised(recognizer.session(16_000))
+    mended = recognised(recognizer.session(16_000, hotwords=contacts))
     assert "sven" not in plain.text.split()
     assert {each.scores.hotword for each in plain.nbest} == {0.0}
     assert "sven" in mended.text.split()
     for each in mended.nbest:
         assert each.scores.hotword == 2.0 * each.text.split().count("sven")
         assert each.score == pytest.approx(each.scores.acoustic + each.scores.hotword)
-    again = recognised(recognizer.session(hotwords=["sven", "svetlana", "doctor snowden"]))
+    again = recognised(recognizer.session(16_000, hotwords=["sven", "svetlana", "doctor snowden"]))
     assert [each.text for each in again.nbest] == [each.text for each in mended.nbest]
     with Device.open(tmp_path / "state", bytes(32), default_bundle) as device:
-        heard = recognised(device.session(hotwords=contacts))
+        heard = recognised(device.session(16_000, hotwords=contacts))
         assert {each.scores.hotword for each in heard.nbest} >= {2.0}
         with pytest.raises(ConfigurationError, match=r"hotwords\[0\]: cannot be spelled"):
-            device.session(hotwords=["R2"])
+            device.session(16_000, hotwords=["R2"])
     with pytest.raises(ConfigurationError, match=r"hotwords\[0\]: cannot be spelled .* 'ë'"):
-        recognizer.session(hotwords=["Zoë"])
-    assert recognised(recognizer.session(hotwords=[])).nbest == plain.nbest
+        recognizer.session(16_000, hotwords=["Zoë"])
+    assert recognised(recognizer.session(16_000, hotwords=[])).nbest == plain.nbest

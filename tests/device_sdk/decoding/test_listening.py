@@ -49,7 +49,7 @@ def chunks(samples, cuts):
 
 @pytest.fixture(scope="module")
 def expected(recognizer, sound):
-    return results(recognizer.session().segments([sound]))
+    return results(recognizer.session(16_000).segments([sound]))
 
 
 def test_utterances_are_those_that_were_said(recognizer, sound, expected):
@@ -60,14 +60,14 @@ def test_utterances_are_those_that_were_said(recognizer, sound, expected):
     # Each is what its own audio gives: text of the stream is the sum of its utterances.
     for result in expected:
         start, length = round(16_000 * result.offset), round(16_000 * result.seconds)
-        alone = recognizer.recognise(sound[start : start + length])
+        alone = recognizer.recognise(sound[start : start + length], 16_000)
         assert replace(alone, utterance_id="", offset=result.offset) == result
 
 
 @settings(max_examples=8, deadline=None)
 @given(cuts=st.lists(st.integers(0, 24 * 16_000), max_size=12))
 def test_utterances_do_not_depend_on_the_chunks(recognizer, sound, expected, cuts):
-    assert results(recognizer.session().segments(chunks(sound, cuts))) == expected
+    assert results(recognizer.session(16_000).segments(chunks(sound, cuts))) == expected
 
 
 def test_nor_at_another_rate(recognizer, sound):
@@ -78,7 +78,7 @@ def test_nor_at_another_rate(recognizer, sound):
 
 
 def test_partials_and_results_come_in_order(recognizer, sound):
-    session = recognizer.session()
+    session = recognizer.session(16_000)
     partials: list[Partial] = []
     for event in session.segments(cut(iter([sound]), 4_000)):
         if isinstance(event, Partial):
@@ -94,7 +94,7 @@ def test_partials_and_results_come_in_order(recognizer, sound):
 
 
 def test_silence_gives_nothing_and_costs_no_memory(recognizer):
-    session = recognizer.session()
+    session = recognizer.session(16_000)
 
     def silence():
         for _ in range(400):
@@ -108,7 +108,7 @@ def test_silence_gives_nothing_and_costs_no_memory(recognizer):
 @pytest.mark.parametrize("lead", [2.0, 2.2, 2.3, 2.4, 2.5, 2.8, 4.6, 4.7, 4.8])
 def test_the_end_of_a_silence_cuts_no_word(recognizer, lead):
     samples = np.concatenate([np.zeros(int(16_000 * lead), np.float32), clips()[0], np.zeros(32_000, np.float32)])
-    found = results(recognizer.session().segments([samples]))
+    found = results(recognizer.session(16_000).segments([samples]))
     assert lead - 2.4 - 0.6 <= found[0].offset <= lead
     assert found[0].nbest[0].words[0].start + found[0].offset >= lead
 
@@ -116,7 +116,7 @@ def test_the_end_of_a_silence_cuts_no_word(recognizer, lead):
 def test_an_utterance_without_a_pause_is_cut_by_its_length(recognizer):
     rules = Endpointing(None, None, EndpointRule(min_utterance_length=1.5))
     speech = np.concatenate(clips())
-    found = results(recognizer.session(endpointing=rules).segments(cut(iter([speech]), 3_000)))
+    found = results(recognizer.session(16_000, endpointing=rules).segments(cut(iter([speech]), 3_000)))
     assert [result.seconds for result in found[:-1]] == [1.5] * (len(found) - 1)
     assert len(found) == speech.size // 24_000  # what is left is too short to say anything
     assert [result.offset for result in found] == pytest.approx([1.5 * index for index in range(len(found))])
@@ -127,20 +127,20 @@ def test_an_utterance_without_a_pause_is_cut_by_its_length(recognizer):
 def test_the_longest_utterance_is_an_end_without_any_rule(tiny_bundle, longest, seconds):
     recognizer = Recognizer(tiny_bundle, DecodingSettings(max_seconds=seconds))
     samples = noise(3 * round(16_000 * seconds) + 50)
-    found = results(recognizer.session(endpointing=None).segments(cut(iter([samples]), longest)))
+    found = results(recognizer.session(16_000, endpointing=None).segments(cut(iter([samples]), longest)))
     assert [result.offset for result in found] == pytest.approx([0.0, seconds, 2 * seconds])
     assert [result.seconds for result in found] == pytest.approx([seconds] * 3)
 
 
 def test_a_silence_shorter_than_what_is_kept_of_it(recognizer):
-    session = recognizer.session(endpointing=Endpointing(None, EndpointRule(min_trailing_silence=0.3), None))
+    session = recognizer.session(16_000, endpointing=Endpointing(None, EndpointRule(min_trailing_silence=0.3), None))
     assert list(session.segments([np.zeros(32_000, np.float32)])) == []
     assert session.offset == 2.0
 
 
 def test_hearing_stops_at_the_endpoint(recognizer):
     samples = np.concatenate([clips()[3], np.zeros(64_000, np.float32)])
-    session = recognizer.session()
+    session = recognizer.session(16_000)
     partial, rest = session.hear(samples)
     assert partial.endpoint and partial.rule == "after_speech"
     assert 0 < rest.size < 64_000
@@ -156,9 +156,9 @@ def test_hearing_stops_at_the_endpoint(recognizer):
 @given(cuts=st.lists(st.integers(0, 100_000), max_size=6))
 def test_the_endpoint_does_not_depend_on_the_chunks(recognizer, cuts):
     samples = np.concatenate([clips()[3], np.zeros(64_000, np.float32)])
-    whole = recognizer.session()
+    whole = recognizer.session(16_000)
     _, rest = whole.hear(samples)
-    session, left = recognizer.session(), None
+    session, left = recognizer.session(16_000), None
     for at, chunk in enumerate(parts := chunks(samples, cuts)):
         partial, after = session.hear(chunk)
         if partial.endpoint:
@@ -169,23 +169,23 @@ def test_the_endpoint_does_not_depend_on_the_chunks(recognizer, cuts):
 
 
 def test_without_rules_there_is_no_endpoint(recognizer):
-    session = recognizer.session(endpointing=None)
+    session = recognizer.session(16_000, endpointing=None)
     assert not session.feed(np.concatenate([clips()[3], np.zeros(160_000, np.float32)])).endpoint
 
 
 def test_callbacks(recognizer, sound, expected):
     heard: list[Partial | Result] = []
-    recognizer.session().listen(cut(iter([sound]), 9_000), heard.append, heard.append)
+    recognizer.session(16_000).listen(cut(iter([sound]), 9_000), heard.append, heard.append)
     assert results(heard) == expected
     assert len(heard) > len(expected)
-    recognizer.session().listen([sound])  # nobody is told
+    recognizer.session(16_000).listen([sound])  # nobody is told
     only: list[Result] = []
-    recognizer.session().listen([sound], on_result=only.append)
+    recognizer.session(16_000).listen([sound], on_result=only.append)
     assert without_ids(only) == expected
 
 
 def test_a_callback_that_fails_loses_no_audio(recognizer, sound, expected, caplog):
-    session, heard, failures = recognizer.session(), [], 0
+    session, heard, failures = recognizer.session(16_000), [], 0
 
     def fail(event):
         heard.append(event)
@@ -206,7 +206,7 @@ def test_a_callback_that_fails_loses_no_audio(recognizer, sound, expected, caplo
 
 
 def test_a_chunk_that_is_no_audio_leaves_the_session_as_it_was(recognizer, sound, expected):
-    session, heard = recognizer.session(), []
+    session, heard = recognizer.session(16_000), []
     for bad in (np.full(100_000, np.nan, np.float32), np.zeros((3, 3, 3), np.float32), [0.0]):
         with pytest.raises(AudioError):
             heard += session.segments([bad])
@@ -237,7 +237,7 @@ def test_an_event_loop_hears_the_same(recognizer, sound, expected):
                 ticks += 1
 
         ticker = asyncio.create_task(tick())
-        events = [event async for event in recognizer.session().stream(feed([sound]))]
+        events = [event async for event in recognizer.session(16_000).stream(feed([sound]))]
         ticker.cancel()
         return events, ticks
 
@@ -248,7 +248,7 @@ def test_an_event_loop_hears_the_same(recognizer, sound, expected):
 
 def test_many_streams_in_one_loop(recognizer, sound, expected):
     async def one(longest):
-        session = recognizer.session()
+        session = recognizer.session(16_000)
         return results([event async for event in session.stream(feed(cut(iter([sound]), longest)))])
 
     async def run():
@@ -258,7 +258,7 @@ def test_many_streams_in_one_loop(recognizer, sound, expected):
 
 
 def test_a_stream_that_is_cancelled_leaves_the_session_to_others(recognizer, sound, expected):
-    session = recognizer.session()
+    session = recognizer.session(16_000)
 
     async def run():
         task = asyncio.create_task(consume())
@@ -280,7 +280,7 @@ def test_a_stream_that_is_cancelled_leaves_the_session_to_others(recognizer, sou
 
 
 def test_leaving_the_loop_early(recognizer, sound, expected):
-    session = recognizer.session()
+    session = recognizer.session(16_000)
 
     async def run():
         async for event in session.stream(feed([sound])):
@@ -299,11 +299,11 @@ def test_leaving_the_loop_early(recognizer, sound, expected):
 
 def test_four_threads_give_what_one_gives(recognizer):
     spoken = clips()[:4]
-    serial = [replace(recognizer.recognise(clip), utterance_id="") for clip in spoken]
+    serial = [replace(recognizer.recognise(clip, 16_000), utterance_id="") for clip in spoken]
     found: dict[int, Result] = {}
 
     def work(index: int) -> None:
-        session = recognizer.session()
+        session = recognizer.session(16_000)
         for _ in range(3):
             session.reset()
             for at in range(0, spoken[index].size, 1_000):
@@ -331,7 +331,7 @@ def test_two_threads_in_one_session_are_refused(tiny_bundle):
             assert leave.wait(30)
             return recognizer.transducer.encode(features, state)
 
-    session = Recognizer(tiny_bundle, transducer=Slow()).session()
+    session = Recognizer(tiny_bundle, transducer=Slow()).session(16_000)
     first = threading.Thread(target=session.feed, args=(chirp(16_000),))
     first.start()
     assert inside.wait(30)
@@ -342,7 +342,7 @@ def test_two_threads_in_one_session_are_refused(tiny_bundle):
     leave.set()
     first.join()
     found = session.finish()
-    assert replace(found, utterance_id="") == replace(recognizer.recognise(chirp(16_000)), utterance_id="")
+    assert replace(found, utterance_id="") == replace(recognizer.recognise(chirp(16_000), 16_000), utterance_id="")
 
 
 def resident() -> float:
@@ -354,7 +354,7 @@ def resident() -> float:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads resident memory from /proc")
 @pytest.mark.parametrize("minutes", [2, pytest.param(60, marks=pytest.mark.slow)])
 def test_listening_on_and_on_in_the_same_memory(recognizer, minutes):
-    session, before, heard = recognizer.session(), None, []
+    session, before, heard = recognizer.session(16_000), None, []
     for event in session.segments(cut(conversation(60.0 * minutes, seed=1), 8_000)):
         if isinstance(event, Result):
             heard.append((event.offset, event.seconds, event.text))
@@ -367,4 +367,4 @@ def test_listening_on_and_on_in_the_same_memory(recognizer, minutes):
     sound = np.concatenate(list(conversation(60.0 * minutes, seed=1)))
     for offset, seconds, text in heard[:: max(2, minutes // 10)]:
         start = round(16_000 * offset)
-        assert recognizer.recognise(sound[start : start + round(16_000 * seconds)]).text == text
+        assert recognizer.recognise(sound[start : start + round(16_000 * seconds)], 16_000).text == text

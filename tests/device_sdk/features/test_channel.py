@@ -133,11 +133,11 @@ def test_a_recogniser_behind_a_channel_hears_what_it_would_hear_without(tiny_bun
     plain = Recognizer(tiny_bundle)
     behind = plain.with_offset(taken)
     assert plain.offset is None and behind.transducer is plain.transducer
-    session = behind.session()
+    session = behind.session(16_000)
     session.feed(filtered)
     session.finish()
     np.testing.assert_allclose(session.features, logmel(filtered, tiny_bundle.features) - taken, rtol=0, atol=1e-5)
-    chunked = behind.session()
+    chunked = behind.session(16_000)
     for at in range(0, filtered.size, 777):
         chunked.feed(filtered[at : at + 777])
     chunked.finish()
@@ -157,36 +157,36 @@ def test_a_device_learns_its_channel_with_consent_and_forgets_it(tmp_path: Path,
 
     with Device.open(tmp_path / "no", KEY, tiny_bundle, settings) as device:
         device.withdraw("learning")
-        assert device.recognise(audio[0]).text, "the tiny model hears words in noise"
-        assert device.learned().channel_seconds == 0.0 and device.session()._recognizer.offset is None
+        assert device.recognise(audio[0], 16_000).text, "the tiny model hears words in noise"
+        assert device.learned().channel_seconds == 0.0 and device.session(16_000)._recognizer.offset is None
     with Device.open(tmp_path / "off", KEY, tiny_bundle) as device:
-        device.recognise(audio[0])
+        device.recognise(audio[0], 16_000)
         assert device.learned().channel_seconds == 0.0, "off unless an app asks for it"
     with Device.open(tmp_path / "yes", KEY, tiny_bundle, settings) as device:
         device.agree("learning")
         for number, each in enumerate(audio, 1):
-            device.recognise(each)
+            device.recognise(each, 16_000)
             assert device.learned().channel_seconds == pytest.approx(3.0 * number, abs=0.1)
-        offset_now = device.session()._recognizer.offset
+        offset_now = device.session(16_000)._recognizer.offset
         assert offset_now is not None
         np.testing.assert_allclose(offset_now, difference / 2, atol=2e-3)
         assert "how its microphone, room and user sound on average" in str(device.learned())
     assert stored(tmp_path / "yes") and not stored(tmp_path / "no")
     with Device.open(tmp_path / "yes", KEY, tiny_bundle, settings) as device:
-        np.testing.assert_allclose(device.session()._recognizer.offset, offset_now, atol=1e-4)
+        np.testing.assert_allclose(device.session(16_000)._recognizer.offset, offset_now, atol=1e-4)
         device.withdraw("learning")
-        device.recognise(audio[0])
+        device.recognise(audio[0], 16_000)
         assert device.learned().channel_seconds == pytest.approx(15.0, abs=0.1), "nothing is learned without consent"
-        np.testing.assert_allclose(device.session()._recognizer.offset, offset_now, atol=1e-4)
+        np.testing.assert_allclose(device.session(16_000)._recognizer.offset, offset_now, atol=1e-4)
         device.forget()
-        assert device.session()._recognizer.offset is None
+        assert device.session(16_000)._recognizer.offset is None
     assert not stored(tmp_path / "yes")
 
 
 def test_a_mean_over_little_speech_stays_in_memory(tmp_path: Path, tiny_bundle: Bundle) -> None:
     noise = (0.1 * np.random.default_rng(2).standard_normal(32_000)).astype(np.float32)
     with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(channel=ChannelSettings())) as device:
-        assert device.recognise(noise).text
+        assert device.recognise(noise, 16_000).text
         assert 0 < device.learned().channel_seconds < LEAST_SECONDS
     with Device.open(tmp_path, KEY, tiny_bundle, replace(DeviceSettings(), learn=False)) as device:
         assert device.learned().channel_seconds == 0.0

@@ -39,7 +39,7 @@ def speech(seed: int = 1) -> np.ndarray:
 def corrected(device: Device, turns: int) -> list[float]:
     losses = []
     for _ in range(turns):
-        result = device.recognise(speech())
+        result = device.recognise(speech(), 16_000)
         device.feedback(result.utterance_id, Corrected("turn on the light"))
         report = device.learn()
         assert report.steps == 2, report

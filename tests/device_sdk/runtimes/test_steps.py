@@ -119,7 +119,7 @@ def test_recognition_is_that_of_the_graphs(precision: Precision) -> None:
             recognizer = Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam), transducer=transducer)
             results = []
             for clip in clips():
-                session = recognizer.session()
+                session = recognizer.session(16_000)
                 session.feed(clip)
                 results.append(session.finish())
             heard.append(results)

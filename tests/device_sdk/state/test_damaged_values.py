@@ -53,7 +53,7 @@ def test_values(tmp_path: Path, damage: Callable[[Store], None], read: Callable[
 
 def _learned(folder: Path, bundle: Bundle) -> int:
     with Device.open(folder, KEY, bundle, SETTINGS) as device:
-        result = device.recognise(noise(8_000))
+        result = device.recognise(noise(8_000), 16_000)
         device.feedback(result.utterance_id, Corrected("turn on the light"))
         device.learn()
         return device.student.steps
