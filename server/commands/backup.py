@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from server.commands.secrets import holds_password, keep_from_process_list
+from device_sdk.commands.secrets import holds_password, keep_from_process_list
 
 if TYPE_CHECKING:
     from server.backup import Backup

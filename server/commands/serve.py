@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from device_sdk.commands.secrets import holds_password, keep_from_process_list
 from device_sdk.errors import ConfigurationError
 from server.buckets import Rate
-from server.commands.secrets import holds_password, keep_from_process_list
 from server.logs import configure
 from server.processes import end_with_parent, own_command, watch
 from server.storage.forgetting import keep_private
