@@ -12,7 +12,7 @@ import typer
 
 from device_sdk.commands.output import deliver
 from device_sdk.commands.secrets import keep_from_process_list
-from device_sdk.commands.state import BundlePath, KeyFile, State, open_device
+from device_sdk.commands.state import KEY_VARIABLE, BundlePath, KeyFile, State, open_device
 from device_sdk.consent import STREAMS, Consent
 
 if TYPE_CHECKING:
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="""Live with a device: its user agrees, corrects, lets it learn and check in, and sees what it knows.
-
-    `idiolect transcribe FILE --state FOLDER` hears what it learns from. The state is sealed with a key: `--key-file`
-    names its file, IDIOLECT_STATE_KEY holds it, or the first use makes one in your configuration folder. Audio is never
-    kept.
-    """,
+    help="Live with a device: its user agrees, corrects, lets it learn and check in, and sees what it knows.\n\n"
+    "`idiolect transcribe FILE --state FOLDER` hears what it learns from. The state is sealed with a key: --key-file "
+    f"names its file, {KEY_VARIABLE} holds it, or the first use makes one in your configuration folder. Audio is never "
+    "kept.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -75,7 +73,7 @@ def agree(
 ) -> None:
     """Agree to streams. What is sent, marginals, deltas and words, begins here: nothing heard or learned before."""
     with open_device(state, key_file, bundle, new=True) as device:
-        device.agree(*streams or ())  # type: ignore[arg-type]
+        device.agree(*streams or ())
         _say_consent(device.consent, as_json, output)
 
 
@@ -90,7 +88,7 @@ def withdraw(
 ) -> None:
     """Agree to streams no longer: they stop, and what waits to be sent of them is deleted."""
     with open_device(state, key_file, bundle) as device:
-        device.withdraw(*streams or ())  # type: ignore[arg-type]
+        device.withdraw(*streams or ())
         _say_consent(device.consent, as_json, output)
 
 
