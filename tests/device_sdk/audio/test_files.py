@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import soundfile
@@ -18,9 +20,10 @@ def test_what_was_written_is_read(tmp_path, suffix):
     np.testing.assert_allclose(found, waveform, atol=1e-4)
 
 
-def test_ogg_is_read(tmp_path):
-    soundfile.write(tmp_path / "a.ogg", chirp(16_000), 16_000)
-    assert read_audio(str(tmp_path / "a.ogg")).shape == (16_000,)
+@pytest.mark.parametrize("suffix", ["ogg", "mp3"])
+def test_compressed_files_are_read(tmp_path, suffix):
+    soundfile.write(tmp_path / f"a.{suffix}", chirp(16_000), 16_000)
+    assert read_audio(str(tmp_path / f"a.{suffix}")).shape == (16_000,)
 
 
 def test_another_rate_is_resampled_or_refused(tmp_path):
@@ -52,7 +55,7 @@ def test_damaged_files_are_named(tmp_path):
     (tmp_path / "empty.flac").write_bytes(b"")
     soundfile.write(tmp_path / "nan.wav", np.full(10, np.nan, np.float32), 16_000, subtype="FLOAT")
     for name, message in [
-        ("text.wav", r"text\.wav: cannot be read as audio"),
+        ("text.wav", r"text\.wav: cannot be read as audio \(.*\); expected WAV, FLAC, OGG or MP3"),
         ("empty.flac", r"empty\.flac: cannot be read as audio"),
         ("nan.wav", r"nan\.wav: found nan at sample 0"),
         ("none.wav", r"none\.wav: no such file"),
@@ -60,6 +63,24 @@ def test_damaged_files_are_named(tmp_path):
     ]:
         with pytest.raises(AudioError, match=message):
             read_audio(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("memo.m4a", b"\0\0\0\x20ftypM4A \0\0\0\0M4A mp42isom"),
+        ("memo.wav", b"\0\0\0\x20ftypmp42\0\0\0\0isom"),
+        ("memo.aac", b"\xff\xf1\x50\x80\x02\x1f\xfc"),
+    ],
+)
+def test_aac_is_said_to_be_unreadable_and_what_to_do(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content + bytes(100))
+    expected = r"is AAC \(m4a, mp4\), which cannot be read.*: ffmpeg -i {0} -ac 1 -ar 16000 {0}\.wav"
+    with pytest.raises(AudioError, match=rf"{name}: " + expected.format(re.escape(str(tmp_path / name)))):
+        read_audio(tmp_path / name)
+    with pytest.raises(AudioError, match=r"bytes: is AAC .*: ffmpeg -i FILE -ac 1 -ar 16000 FILE\.wav"):
+        read_audio(content + bytes(100))
+    assert list_audio([tmp_path]) == [tmp_path / name], "a folder is not silent about it either"
 
 
 def test_an_empty_recording_is_read(tmp_path):
