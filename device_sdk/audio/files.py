@@ -1,4 +1,4 @@
-"""Audio files: WAV, FLAC, OGG and what else libsndfile reads."""
+"""Audio files: WAV, FLAC, OGG, MP3 and what else libsndfile reads."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from device_sdk.errors import AudioError
 __all__ = ["AUDIO_SUFFIXES", "Audio", "given_audio", "list_audio", "read_audio"]
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff")
+READABLE = "WAV, FLAC, OGG or MP3"
+_UNREADABLE = (".m4a", ".aac")  # a folder's are listed all the same: reading one says what to do
 
 
 Audio = NDArray[np.generic] | str | Path | bytes | bytearray
@@ -70,10 +72,10 @@ def _decoded(source: str | Path | bytes | bytearray) -> tuple[NDArray[np.float32
     file: Path | BytesIO
     if isinstance(source, bytes | bytearray):
         name, file = f"audio: {len(source)} bytes", BytesIO(source)
-        expected = "the bytes of a WAV, FLAC or OGG file; of bare samples make numpy.frombuffer(content, numpy.int16), "
+        expected = f"the bytes of a file, {READABLE}; of bare samples make numpy.frombuffer(content, numpy.int16), "
         expected += "and say their sample rate"
     elif isinstance(source, str | Path):
-        name, file, expected = str(source), Path(source), "WAV, FLAC or OGG"
+        name, file, expected = str(source), Path(source), READABLE
         if not file.is_file():
             raise AudioError(f"{name}: {'is a folder' if file.is_dir() else 'no such file'}, expected an audio file")
     else:
@@ -84,9 +86,25 @@ def _decoded(source: str | Path | bytes | bytearray) -> tuple[NDArray[np.float32
         samples, rate = soundfile.read(file, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError, TypeError, ValueError, MemoryError) as error:
         # TypeError: .raw, which has no header. ValueError, MemoryError: a header that claims more than can be.
+        if _is_aac(file):
+            place = name if isinstance(file, Path) else "FILE"
+            raise AudioError(
+                f"{name}: is AAC (m4a, mp4), which cannot be read, expected {READABLE}; make a WAV file of it: "
+                f"ffmpeg -i {place} -ac 1 -ar 16000 {place}.wav"
+            ) from error
         reason = str(getattr(error, "error_string", error)).rstrip(".")
         raise AudioError(f"{name}: cannot be read as audio ({reason}); expected {expected}") from error
     return samples, rate, name
+
+
+def _is_aac(file: Path | BytesIO) -> bool:
+    """Whether it begins as MPEG-4 or as a bare stream of AAC does."""
+    try:
+        with file.open("rb") if isinstance(file, Path) else BytesIO(file.getvalue()) as content:
+            head = content.read(8)
+    except OSError:
+        return False
+    return head[4:] == b"ftyp" or (head[:1] == b"\xff" and len(head) > 1 and head[1] & 0xF6 == 0xF0)
 
 
 def list_audio(paths: Iterable[str | Path]) -> list[Path]:
@@ -99,7 +117,8 @@ def list_audio(paths: Iterable[str | Path]) -> list[Path]:
         if not path.is_dir():
             files.append(path)
             continue
-        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in AUDIO_SUFFIXES and file.is_file())
+        wanted = (*AUDIO_SUFFIXES, *_UNREADABLE)
+        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in wanted and file.is_file())
         if not inside:
             raise AudioError(f"{path}: found no audio file in this folder, expected {', '.join(AUDIO_SUFFIXES)}")
         files += inside
