@@ -83,6 +83,11 @@ def test_the_default_bundle_is_in_the_device_wheel(wheels: dict[str, Path]) -> N
     assert held == {path.name for path in folder.iterdir() if path.is_file()}
 
 
+def test_a_clip_to_try_is_in_the_device_wheel(wheels: dict[str, Path]) -> None:
+    with zipfile.ZipFile(wheels["idiolect"]) as archive:
+        assert 1_000 < archive.getinfo("device_sdk/audio/sample.ogg").file_size < 40_000
+
+
 def test_the_servers_source_archive_is_whole(wheels: dict[str, Path], tmp_path: Path) -> None:
     with tarfile.open(wheels["sdist"]) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -132,6 +137,9 @@ def test_wheels_run_in_an_empty_environment(wheels: dict[str, Path], tmp_path: P
     if (ROOT / "device_sdk" / "bundle" / "default").is_dir():
         assert "usage" in run(python, ROOT / "examples" / "assistant.py", "--help", cwd=app)
         assert run(program, "bundle", "verify", cwd=app)
+        assert "large mocha" in run(program, "transcribe", "--sample", cwd=app)
+        lines = (ROOT / "README.md").read_text("utf-8").partition("```python\n")[2].partition("```")[0]
+        assert "LearningReport" in run(python, "-c", lines, cwd=app)
     (app / "server.py").write_text("raise RuntimeError('the app has its own')\n", "utf-8")
     run(python, "-c", "import device_sdk", cwd=app)
     run(*pip, wheels["idiolect-server"], cwd=app)

@@ -97,3 +97,11 @@ def test_folders_are_listed(tmp_path):
     (tmp_path / "bare").mkdir()
     with pytest.raises(AudioError, match=r"bare: found no audio file in this folder"):
         list_audio([tmp_path / "bare"])
+
+
+def test_a_clip_comes_along_to_try_things_with():
+    from device_sdk import SAMPLE_AUDIO
+
+    assert soundfile.info(SAMPLE_AUDIO).samplerate == 16_000
+    assert SAMPLE_AUDIO.stat().st_size < 40_000
+    assert 2.0 < len(read_audio(SAMPLE_AUDIO)) / 16_000 < 4.0
