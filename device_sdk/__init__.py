@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from device_sdk.audio import SAMPLE_AUDIO
     from device_sdk.bundle import Bundle
     from device_sdk.checkin import CheckInReport, Client
     from device_sdk.consent import Consent
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from device_sdk.settings import DeviceSettings
 
 __all__ = [
+    "SAMPLE_AUDIO",
     "Accepted",
     "Alternate",
     "AudioError",
@@ -112,6 +114,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "audio": ("SAMPLE_AUDIO",),
     "bundle": ("Bundle",),
     "checkin": ("CheckInReport", "Client"),
     "decoding": (

@@ -13,11 +13,15 @@ from device_sdk.audio.resampling import Resampler, check_sample_rate
 from device_sdk.audio.waveform import SAMPLE_RATE, check_waveform
 from device_sdk.errors import AudioError
 
-__all__ = ["AUDIO_SUFFIXES", "Audio", "given_audio", "list_audio", "read_audio"]
+__all__ = ["AUDIO_SUFFIXES", "SAMPLE_AUDIO", "Audio", "given_audio", "list_audio", "read_audio"]
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff")
 READABLE = "WAV, FLAC, OGG or MP3"
 _UNREADABLE = (".m4a", ".aac")  # a folder's are listed all the same: reading one says what to do
+
+SAMPLE_AUDIO = Path(__file__).with_name("sample.ogg")
+"""A clip to try things with: "can i have a large mocha please", 2.5 s at 16 kHz. It was made with espeak-ng (``say`` of
+:mod:`server.corpora.made`), in a voice that no model was trained on, and is under this package's licence."""
 
 
 Audio = NDArray[np.generic] | str | Path | bytes | bytearray

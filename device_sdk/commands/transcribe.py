@@ -47,6 +47,9 @@ def command(
         list[Path] | None,
         typer.Argument(help="Audio files (WAV, FLAC, OGG, MP3), folders of them, or - for standard input."),
     ] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Take the clip that comes along, to try it.", rich_help_panel=INPUT)
+    ] = False,
     mic: Annotated[
         bool, typer.Option("--mic", help="Listen to the microphone, until Ctrl-C.", rich_help_panel=INPUT)
     ] = False,
@@ -113,7 +116,9 @@ def command(
 
     Several: a line of text each, or with --nbest the lists. A bad one is named, the others go on; exit code 1.
     """
-    given = [str(path) for path in files or []]
+    from device_sdk.audio import SAMPLE_AUDIO
+
+    given = [str(path) for path in (*(files or ()), *((SAMPLE_AUDIO,) if sample else ()))]
     _check(given, mic, raw, microphone, encoding, chunk, jobs, srt and vtt)
     width = max(8, nbest or 0) if beam is None else beam
     options = Options(
@@ -153,7 +158,7 @@ def _check(
 
     if not given and not mic:
         raise ConfigurationError(
-            "transcribe: found no input, expected audio files, folders, - for standard input, or --mic"
+            "transcribe: found no input, expected audio files, folders, - for standard input, --mic or --sample"
         )
     if mic and given:
         raise ConfigurationError(f"--mic: found {given[0]} too, expected the microphone alone")
