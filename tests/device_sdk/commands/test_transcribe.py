@@ -183,15 +183,19 @@ def fed(monkeypatch, content):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content), isatty=lambda: False))
 
 
-def wav(samples, rate=16_000, subtype="PCM_16"):
+def wav(samples, rate=16_000, subtype="PCM_16", form="WAV"):
     content = io.BytesIO()
-    soundfile.write(content, samples, rate, format="WAV", subtype=subtype)
+    soundfile.write(content, samples, rate, format=form, subtype=subtype)
     return content.getvalue()
 
 
-@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"])
-def test_standard_input_is_recognised_as_its_file_is(tiny_bundle, tmp_path, monkeypatch, capsys, subtype):
-    content = wav(noise(24_000, 1), subtype=subtype)
+@pytest.mark.parametrize(
+    ("form", "subtype"),
+    [("WAV", each) for each in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW")]
+    + [("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("MP3", "MPEG_LAYER_III")],
+)
+def test_standard_input_is_recognised_as_its_file_is(tiny_bundle, tmp_path, monkeypatch, capsys, form, subtype):
+    content = wav(noise(24_000, 1), subtype=subtype, form=form)
     (tmp_path / "a.wav").write_bytes(content)
     assert run(tiny_bundle, tmp_path / "a.wav", "--json") == 0
     expected = json.loads(capsys.readouterr().out)["files"][0]
@@ -217,10 +221,12 @@ def test_raw_samples_of_another_rate(tiny_bundle, monkeypatch, capsys, encoding,
     ("content", "words", "message"),
     [
         (b"", [], "is empty"),
-        (b"OggS" + bytes(40), [], "found b'OggS'"),
+        (b"OggS" + bytes(40), [], "standard input: cannot be read as audio"),
+        (b"no audio at all", [], "expected WAV, FLAC, OGG or MP3, or with --raw samples"),
+        (b"\0\0\0\x20ftypM4A " + bytes(40), [], "standard input: is AAC"),
+        (wav(np.zeros((10, 2)), subtype="ULAW"), [], "standard input: found 2 channels"),
         (wav(np.zeros(10))[:20], [], "ends inside"),
         (wav(np.zeros((10, 2))), [], "found 2 channels"),
-        (wav(np.zeros(10), subtype="ULAW"), [], "found WAV encoding 7"),
         (wav(np.zeros(10))[:12] + b"data" + bytes(4), [], "before the WAV header"),
         (wav(np.zeros(10))[:12] + b"junk" + b"\xff" * 4, [], "header chunk b'junk'"),
         (wav(np.zeros(10))[:12] + b"fmt " + b"\x02\0\0\0" + bytes(2), [], "WAV header of 2 bytes"),
