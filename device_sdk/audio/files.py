@@ -29,15 +29,20 @@ Audio = NDArray[np.generic] | str | Path | bytes | bytearray
 
 
 def read_audio(
-    path: str | Path | bytes | bytearray, *, sample_rate: int = SAMPLE_RATE, mono: bool = False, strict: bool = False
+    path: str | Path | bytes | bytearray,
+    *,
+    sample_rate: int = SAMPLE_RATE,
+    mono: bool = False,
+    strict: bool = False,
+    name: str | None = None,
 ) -> NDArray[np.float32]:
     """A file's waveform: [S] float32 in [-1, 1] at ``sample_rate`` Hz.
 
     path: or the bytes of a whole file. mono: mix several channels down to one; without it they are refused.
-    strict: refuse a file of another rate instead of resampling it.
+    strict: refuse a file of another rate instead of resampling it. name: how messages call bytes.
     Raises :class:`AudioError` that names the file.
     """
-    samples, rate, name = _decoded(path)
+    samples, rate, name = _decoded(path, name)
     channels = samples.shape[1]
     if channels != 1 and not mono:
         raise AudioError(f"{name}: found {channels} channels, expected one; mix them down, or ask for it (mono)")
@@ -69,15 +74,17 @@ def given_audio(audio: Audio, sample_rate: int | None) -> tuple[NDArray[np.gener
     return samples[:, 0] if samples.shape[1] == 1 else samples, rate
 
 
-def _decoded(source: str | Path | bytes | bytearray) -> tuple[NDArray[np.float32], int, str]:
-    """A file's samples [S, channels], their rate and what messages call the file."""
+def _decoded(source: str | Path | bytes | bytearray, name: str | None = None) -> tuple[NDArray[np.float32], int, str]:
+    """A file's samples [S, channels], their rate and what messages call the file; name: where it is bytes."""
     import soundfile
 
     file: Path | BytesIO
     if isinstance(source, bytes | bytearray):
-        name, file = f"audio: {len(source)} bytes", BytesIO(source)
-        expected = f"the bytes of a file, {READABLE}; of bare samples make numpy.frombuffer(content, numpy.int16), "
-        expected += "and say their sample rate"
+        file, expected = BytesIO(source), READABLE
+        if name is None:
+            name = f"audio: {len(source)} bytes"
+            expected = f"the bytes of a file, {READABLE}; of bare samples make numpy.frombuffer(content, numpy.int16), "
+            expected += "and say their sample rate"
     elif isinstance(source, str | Path):
         name, file, expected = str(source), Path(source), READABLE
         if not file.is_file():

@@ -11,10 +11,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.audio import SAMPLE_RATE, check_sample_rate
+from device_sdk.audio import SAMPLE_RATE, check_sample_rate, read_audio
+from device_sdk.audio.files import READABLE
 from device_sdk.errors import AudioError, MissingExtraError
 
-__all__ = ["ENCODINGS", "Format", "microphone", "samples", "wav_format"]
+__all__ = ["ENCODINGS", "Format", "microphone", "samples", "standard_input"]
 
 ENCODINGS = ("s16le", "f32le")
 STDIN = "standard input"
@@ -36,32 +37,51 @@ class Format:
         return int(self.encoding.strip("usfle")) // 8 * self.channels
 
 
-def wav_format(stream: IO[bytes]) -> Format:
-    """Reads a WAV header up to where the samples begin. Raises :class:`AudioError` for what is no WAV, or none that is
-    read here."""
-    head = stream.read(12)
-    if not head:
-        raise AudioError(f"{STDIN}: is empty, expected a WAV file or, with --raw, samples")
-    if head[:4] not in (b"RIFF", b"RF64") or head[8:] != b"WAVE":
-        raise AudioError(
-            f"{STDIN}: found {head[:4]!r} at the start, expected a WAV file; samples without a header need --raw, "
-            "other formats a converter: ffmpeg -i FILE -f wav - | idiolect transcribe -"
-        )
+def standard_input(
+    stream: IO[bytes], form: Format | None, seconds: float, *, mono: bool = False, strict: bool = False
+) -> tuple[int, Iterator[NDArray[np.float32] | NDArray[np.int16]]]:
+    """The rate and the samples of a file on a stream of bytes: of WAV as they arrive, at most ``seconds`` at a time; of
+    any other format once all of it is there, in memory. form: of bare samples. Raises :class:`AudioError` for what
+    cannot be read."""
+    consumed = bytearray()
+    if form is None:
+        consumed += stream.read(12)
+        if not consumed:
+            raise AudioError(f"{STDIN}: is empty, expected {READABLE}, or with --raw samples")
+        if bytes(consumed[:4]) in (b"RIFF", b"RF64") and consumed[8:] == b"WAVE":
+            form = _wav_format(stream, consumed)
+    if form is not None:
+        if strict and form.rate != SAMPLE_RATE:
+            raise AudioError(f"{STDIN}: found a sample rate of {form.rate} Hz, expected {SAMPLE_RATE}; resample it")
+        return form.rate, samples(stream, form, seconds, mono=mono)
+    try:
+        whole = read_audio(consumed + stream.read(), mono=mono, strict=strict, name=STDIN)
+    except AudioError as error:
+        hint = ", or with --raw samples" if str(error).endswith(READABLE) else ""
+        raise AudioError(f"{error}{hint}") from error
+    size = max(1, round(seconds * SAMPLE_RATE))
+    return SAMPLE_RATE, (whole[at : at + size] for at in range(0, len(whole), size))
+
+
+def _wav_format(stream: IO[bytes], consumed: bytearray) -> Format | None:
+    """Reads a WAV header up to where the samples begin; None for an encoding that is not read as it arrives. consumed:
+    takes in every byte that is read. Raises :class:`AudioError` for a header that is none."""
     found: Format | None = None
+    described = False
     while True:
-        name, size = struct.unpack("<4sI", _exactly(stream, 8))
+        name, size = struct.unpack("<4sI", _exactly(stream, 8, consumed))
         if name == b"data":
-            if found is None:
+            if not described:
                 raise AudioError(f"{STDIN}: found samples before the WAV header says what they are")
             return found
         if size > _LONGEST_HEADER:
             raise AudioError(f"{STDIN}: found a header chunk {name!r} of {size} bytes, expected a WAV file")
-        content = _exactly(stream, size + size % 2)
+        content = _exactly(stream, size + size % 2, consumed)
         if name == b"fmt ":
-            found = _read_format(content)
+            found, described = _read_format(content), True
 
 
-def _read_format(content: bytes) -> Format:
+def _read_format(content: bytes) -> Format | None:
     if len(content) < 16:
         raise AudioError(f"{STDIN}: found a WAV header of {len(content)} bytes, expected 16 or more")
     tag, channels, rate, _, _, bits = struct.unpack("<HHIIHH", content[:16])
@@ -69,9 +89,7 @@ def _read_format(content: bytes) -> Format:
         (tag,) = struct.unpack("<H", content[24:26])
     encodings = {(1, 8): "u8", (1, 16): "s16le", (1, 24): "s24le", (1, 32): "s32le", (3, 32): "f32le", (3, 64): "f64le"}
     if (tag, bits) not in encodings or not channels:
-        raise AudioError(
-            f"{STDIN}: found WAV encoding {tag} of {bits} bits and {channels} channels, expected PCM or float samples"
-        )
+        return None
     return Format(check_sample_rate(rate, STDIN), encodings[tag, bits], channels)
 
 
@@ -111,8 +129,9 @@ def _decoded(content: bytes, encoding: str) -> NDArray[np.float32] | NDArray[np.
     return (np.frombuffer(content, "<i4") / 2.0**31).astype(np.float32)
 
 
-def _exactly(stream: IO[bytes], size: int) -> bytes:
+def _exactly(stream: IO[bytes], size: int, consumed: bytearray) -> bytes:
     content = stream.read(size)
+    consumed += content
     if len(content) < size:
         raise AudioError(f"{STDIN}: ends inside the WAV header, expected samples after it")
     return content

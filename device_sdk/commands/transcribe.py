@@ -376,12 +376,8 @@ def _stream(
         rate, name = SAMPLE_RATE, "microphone"
         chunks = sources.microphone(microphone, chunk)
     else:
-        source = sys.stdin.buffer
-        form = sources.wav_format(source) if form is None else form
-        rate, name = form.rate, STDIN
-        chunks = sources.samples(source, form, chunk, mono=options.mono)
-    if options.strict and rate != SAMPLE_RATE:
-        raise AudioError(f"standard input: found a sample rate of {rate} Hz, expected {SAMPLE_RATE}; resample it")
+        name = STDIN
+        rate, chunks = sources.standard_input(sys.stdin.buffer, form, chunk, mono=options.mono, strict=options.strict)
     recognizer = open_recognizer(options)
     listening = session(recognizer, options, rate, endpoints=True)
     console, errors = Console(), Console(stderr=True)
