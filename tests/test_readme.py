@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -59,3 +60,23 @@ def test_every_link_leads_somewhere() -> None:
     for page in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"):
         for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text("utf-8")):
             assert (ROOT / target).exists(), f"{page}: {target} does not exist"
+
+
+@pytest.mark.slow
+def test_the_lines_with_a_lexicon_pass_strict_types(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    written = [each for each in code if "SlotLexicon(" in each]
+    for number, each in enumerate(written):
+        (tmp_path / f"app_{number}.py").write_text(each, "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent"]
+        + ["--disable-error-code=import-untyped", *sorted(map(str, tmp_path.glob("*.py")))],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert len(written) == 2 and done.returncode == 0, done.stdout + done.stderr
