@@ -185,8 +185,8 @@ class Device:
         (:func:`device_sdk.personalization.confirmed.confirmed_texts`). Where the utterance said another one again, they
         speak for that one too.
         """
-        check_signal(signal)
         with self._guard:
+            check_signal(signal, self._knowledge.base.tokenizer.letters)
             self._note(utterance.utterance_id if isinstance(utterance, Result) else utterance, signal)
 
     def learn(

@@ -65,8 +65,8 @@ def main() -> None:
             found = read_slots(result.text, SlotLexicon(VALUES))
             print(f"\rheard: {result.text or '(nothing)'}\nwould: {', '.join(map(': '.join, found)) or 'ask again'}")
             if sys.stdin.isatty():
-                answer = input("right? [Enter / n / the right words] ").strip().lower()
-                signal = Accepted() if not answer else Cancelled() if answer == "n" else Corrected(answer)
+                answer = input("right? [Enter / n / the right words] ").strip()
+                signal = Accepted() if not answer else Cancelled() if answer in ("n", "N") else Corrected(answer)
                 device.feedback(result, signal)
                 print(f"learned in {device.learn().seconds:.1f} s")
         print(*device.learned().describe(), sep="\n")

@@ -69,9 +69,9 @@ def test_the_lines_with_a_lexicon_pass_strict_types(tmp_path: Path) -> None:
     written = [each for each in code if "SlotLexicon(" in each]
     for number, each in enumerate(written):
         (tmp_path / f"app_{number}.py").write_text(each, "utf-8")
+    strictly = ("--strict", "--config-file=", "--follow-imports=silent", "--disable-error-code=import-untyped")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent"]
-        + ["--disable-error-code=import-untyped", *sorted(map(str, tmp_path.glob("*.py")))],
+        [sys.executable, "-m", "mypy", *strictly, *sorted(map(str, tmp_path.glob("*.py")))],
         cwd=tmp_path,
         env={**os.environ, "MYPYPATH": str(ROOT)},
         capture_output=True,

@@ -12,7 +12,10 @@ WORD_START = "\u2581"
 
 
 class Tokenizer:
-    """Text to pieces and back. Text is lower-case words of ``[a-z']``; piece 0 (unknown) is blank, without text."""
+    """Text to pieces and back. Text is lower-case words of ``[a-z']``; piece 0 (unknown) is blank, without text.
+
+    letters: every character that the pieces can spell, but for the boundary of words.
+    """
 
     def __init__(self, model: bytes, source: str = "tokenizer.model") -> None:
         """model: bytes of a SentencePiece model. Raises :class:`BundleError` where it is damaged."""
@@ -30,6 +33,7 @@ class Tokenizer:
             self._pieces: tuple[str, ...] = tuple(processor.id_to_piece(piece) for piece in range(len(processor)))
         except UnicodeDecodeError as error:
             raise BundleError(f"{source}: a piece is no text ({error}); take the bundle again") from error
+        self.letters = frozenset("".join(self._pieces[1:])) - {WORD_START}
         self._starts = tuple(piece.startswith(WORD_START) for piece in self._pieces)
 
     @property

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from device_sdk.bundle.tokenizer import WORD_START, Tokenizer
 from device_sdk.decoding.tracker import HotwordTracker
 from device_sdk.errors import ConfigurationError
+from device_sdk.transcripts import check_letters, entries, transcript, transcripts
 
 __all__ = ["DEFAULT_BOOST", "Hotword", "Hotwords", "hotwords_of"]
 
@@ -30,23 +31,21 @@ States = NDArray[np.int32]
 class Hotword:
     """A phrase, what its completion adds to a hypothesis (nats), and other ways to spell it that earn the same.
 
-    Each is one or more words; capitals count as small letters.
+    Each is one or more words, as they are said; capitals and punctuation are taken away, see
+    :mod:`device_sdk.transcripts`.
     """
 
     phrase: str
     boost: float = DEFAULT_BOOST
-    spellings: tuple[str, ...] = ()
+    spellings: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "spellings", tuple(self.spellings))
-        for text in (self.phrase, *self.spellings):
-            if not isinstance(text, str) or not text.split():
-                found = "no words" if isinstance(text, str) else type(text).__name__
-                raise ConfigurationError(f"hotwords: found {found}, expected a phrase of one or more words")
+        object.__setattr__(self, "phrase", transcript(self.phrase, "hotword.phrase", ConfigurationError))
+        object.__setattr__(self, "spellings", transcripts(self.spellings, "hotword.spellings", ConfigurationError))
         if isinstance(self.boost, bool) or not isinstance(self.boost, int | float) or not isfinite(self.boost):
-            raise ConfigurationError(f"hotwords: boost is {self.boost!r}, expected a number of nats")
+            raise ConfigurationError(f"hotword.boost: found {self.boost!r}, expected a number of nats")
         if self.boost <= 0:
-            raise ConfigurationError(f"hotwords: boost is {self.boost!r}, expected more than 0 nats")
+            raise ConfigurationError(f"hotword.boost: found {self.boost!r}, expected more than 0 nats")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +77,12 @@ class Hotwords:
         A phrase earns its boost wherever it stands in a text as whole words; the same words given twice earn the larger
         boost, phrases inside another one earn theirs too. Raises :class:`ConfigurationError` for what is no phrase.
         """
-        if isinstance(phrases, str):
-            raise ConfigurationError("hotwords: found a text, expected a list of phrases")
-        found = tuple(each if isinstance(each, Hotword) else Hotword(each, boost) for each in phrases)
+        found = tuple(
+            each
+            if isinstance(each, Hotword)
+            else Hotword(transcript(each, f"hotwords[{number}]", ConfigurationError), boost)
+            for number, each in enumerate(entries(phrases, "hotwords", ConfigurationError))
+        )
         return cls(found, _automaton(found))
 
     def tracker(self, tokenizer: Tokenizer) -> HotwordTracker:
@@ -90,26 +92,14 @@ class Hotwords:
         """
         tracker = self.trackers.get(tokenizer)
         if tracker is None:
-            self._check_spelling(tokenizer)
+            # By number, not by name: phrases may be a user's contacts, and messages end up in logs.
+            for number, hotword in enumerate(self.phrases):
+                for text in (hotword.phrase, *hotword.spellings):
+                    check_letters(text, tokenizer.letters, f"hotwords[{number}]", ConfigurationError)
             found = self.automaton
             tracker = HotwordTracker(found.next, found.whole, found.advance, found.codes, found.begun, tokenizer)
             self.trackers[tokenizer] = tracker
         return tracker
-
-    def _check_spelling(self, tokenizer: Tokenizer) -> None:
-        known = {character for token in range(1, tokenizer.size) for character in tokenizer.piece(token)}
-        if known.issuperset(self.automaton.codes):
-            return
-        # By number, not by name: phrases may be a user's contacts, and messages end up in logs.
-        for number, hotword in enumerate(self.phrases):
-            for text in (hotword.phrase, *hotword.spellings):
-                missing = sorted(set(_characters(text)) - known)
-                if missing:
-                    raise ConfigurationError(
-                        f"hotwords[{number}]: cannot be spelled in this model's pieces, which lack "
-                        f"{', '.join(map(repr, missing))}; give it as it is said, in the letters "
-                        f"{''.join(sorted(known - {WORD_START}))}"
-                    )
 
     def __reduce__(self) -> tuple[object, ...]:
         return Hotwords.build, (self.phrases,)
@@ -122,7 +112,7 @@ def hotwords_of(hotwords: Hotwords | Iterable[str | Hotword] | None) -> Hotwords
 
 def _characters(text: str) -> str:
     """A phrase as pieces spell it."""
-    return "".join(WORD_START + word for word in text.lower().split())
+    return "".join(WORD_START + word for word in text.split())
 
 
 def _automaton(phrases: Sequence[Hotword]) -> _Automaton:

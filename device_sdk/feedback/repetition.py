@@ -89,7 +89,7 @@ def carried_back(signal: Signal, served: str) -> Signal | None:
     """
     match signal:
         case Accepted():
-            return Alternate(served) if served else None
+            return Alternate(served) if any(map(str.isalpha, served)) else None
         case Corrected(text=text) | Alternate(text=text):
             return Alternate(text)
         case Semantics():

@@ -28,7 +28,7 @@ An app whose outcomes say more passes its own :data:`CostFunction` when it opens
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,8 @@ import numpy.typing as npt
 
 from device_sdk.errors import FeedbackError
 from device_sdk.feedback.distance import word_error_rate
-from device_sdk.feedback.slots import CostMode, SlotLexicon, semantic_cost
+from device_sdk.feedback.slots import CostMode, SlotLexicon, named_slots, semantic_cost
+from device_sdk.transcripts import check_letters, transcript
 
 __all__ = [
     "Accepted",
@@ -94,28 +95,29 @@ class Rating:
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """The user gave the words. text: lower-case words."""
+    """The user gave the words. text: these, as they were said; capitals and punctuation are taken away, see
+    :mod:`device_sdk.transcripts`."""
 
     text: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", _words("corrected.text", self.text).lower())
+        object.__setattr__(self, "text", transcript(self.text, "corrected.text", FeedbackError))
 
 
 @dataclass(frozen=True, slots=True)
 class Alternate:
-    """Another recogniser's transcript of the utterance, which may err (paper 001, section 2.3.1). text: lower-case
-    words."""
+    """Another recogniser's transcript of the utterance, which may err (paper 001, section 2.3.1). text: as of
+    :class:`Corrected`."""
 
     text: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", _words("alternate.text", self.text).lower())
+        object.__setattr__(self, "text", transcript(self.text, "alternate.text", FeedbackError))
 
 
 @dataclass(frozen=True, slots=True)
 class Semantics:
-    """The slots of the request that was carried out in the end. slots: type -> value, as in the lexicon.
+    """The slots of the request that was carried out in the end. slots: type -> value, both of the lexicon.
 
     mode: how errors are counted, see :mod:`device_sdk.feedback.slots`.
     """
@@ -125,8 +127,20 @@ class Semantics:
     mode: CostMode = "strict"
 
     def __post_init__(self) -> None:
-        for name, value in self.slots.items():
-            _words(f"semantics.slots[{name!r}]", value)
+        if not isinstance(self.lexicon, SlotLexicon):
+            raise FeedbackError(f"semantics.lexicon: found {type(self.lexicon).__name__}, expected a SlotLexicon")
+        slots: dict[str, str] = {}
+        for name, value in named_slots(self.slots, "semantics.slots").items():
+            if name not in self.lexicon.values:
+                known = ", ".join(map(repr, self.lexicon.values))
+                raise FeedbackError(f"semantics.slots: found {name!r}, expected slots of the lexicon: {known}")
+            slots[name] = transcript(value, f"semantics.slots[{name!r}]", FeedbackError)
+            if not self.lexicon.holds(name, slots[name]):
+                raise FeedbackError(
+                    f"semantics.slots[{name!r}]: found a value that the lexicon does not hold, expected one of its "
+                    f"{len(self.lexicon.values[name])}; add it to the lexicon"
+                )
+        object.__setattr__(self, "slots", slots)
         if self.mode not in ("strict", "paper"):
             raise FeedbackError(f"semantics.mode: found {self.mode!r}, expected 'strict' or 'paper'")
 
@@ -153,10 +167,17 @@ _KINDS: tuple[tuple[type, ...], ...] = (_JUDGEMENTS, (Corrected,), (Alternate,),
 _NAMES = "Accepted, Cancelled, Repeated, Rating, Corrected, Alternate or Semantics"
 
 
-def check_signal(signal: object) -> None:
-    """FeedbackError: ``signal`` is none of the table."""
+def check_signal(signal: object, letters: Set[str]) -> None:
+    """FeedbackError: ``signal`` is none of the table, or says words that a model of these letters cannot write."""
     if not isinstance(signal, Signal):
         raise FeedbackError(f"signal: found {type(signal).__name__}, expected {_NAMES}")
+    for part in parts(signal):
+        match part:
+            case Corrected(text=text) | Alternate(text=text):
+                check_letters(text, letters, f"{type(part).__name__.lower()}.text", FeedbackError)
+            case Semantics(slots=slots):
+                for name, value in slots.items():
+                    check_letters(value, letters, f"semantics.slots[{name!r}]", FeedbackError)
 
 
 def parts(signal: Signal) -> tuple[Single, ...]:
@@ -212,11 +233,3 @@ def check_costs(values: Sequence[float], count: int) -> npt.NDArray[np.float32]:
     if not np.all((array >= 0) & (array <= 1)):
         raise FeedbackError(f"cost function: found {array.tolist()}, expected values in [0, 1]")
     return array
-
-
-def _words(name: str, text: str) -> str:
-    if not isinstance(text, str) or not text.split():
-        # Never what was said: messages end up in logs and crash reports.
-        found = "no words" if isinstance(text, str) else type(text).__name__
-        raise FeedbackError(f"{name}: found {found}, expected one or more words")
-    return " ".join(text.split())

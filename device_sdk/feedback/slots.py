@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from device_sdk.errors import DataError, FeedbackError
+from device_sdk.errors import FeedbackError
+from device_sdk.transcripts import transcripts
 
-__all__ = ["CostMode", "Slot", "SlotLexicon", "read_slots", "semantic_cost", "slot_cost", "slot_errors"]
+__all__ = ["CostMode", "Slot", "SlotLexicon", "named_slots", "read_slots", "semantic_cost", "slot_cost", "slot_errors"]
 
 Slot = tuple[str, str]
 """(type, value)."""
@@ -28,25 +29,25 @@ CostMode = Literal["strict", "paper"]
 class SlotLexicon:
     """The values that each slot type may take.
 
-    values: slot type -> its values, each a string of lower-case words. A value may belong to several types; a reading
-        gives it to the first of them, in this mapping's order, that the text has not filled yet ("three five" is then
-        digit1 = three, digit2 = five).
+    values: slot type -> its values, each one or more words, which are kept in their one form
+        (:mod:`device_sdk.transcripts`). A value may belong to several types; a reading gives it to the first of them,
+        in this mapping's order, that the text has not filled yet ("three five" is then digit1 = three, digit2 = five).
     """
 
-    values: Mapping[str, tuple[str, ...]]
+    values: Mapping[str, Sequence[str]]
     _types: Mapping[tuple[str, ...], tuple[str, ...]] = field(init=False, repr=False, compare=False)
     _longest: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        kept = {
+            slot_type: tuple(dict.fromkeys(transcripts(values, f"lexicon[{slot_type!r}]", FeedbackError)))
+            for slot_type, values in named_slots(self.values, "lexicon").items()
+        }
         types: dict[tuple[str, ...], list[str]] = {}
-        for slot_type, values in self.values.items():
+        for slot_type, values in kept.items():
             for value in values:
-                words = tuple(value.split())
-                if not words:
-                    raise DataError(f"slot lexicon, type {slot_type!r}: an empty value; expected one or more words")
-                holders = types.setdefault(words, [])
-                if slot_type not in holders:
-                    holders.append(slot_type)
+                types.setdefault(tuple(value.split()), []).append(slot_type)
+        object.__setattr__(self, "values", kept)
         object.__setattr__(self, "_types", {words: tuple(holders) for words, holders in types.items()})
         object.__setattr__(self, "_longest", max((len(words) for words in types), default=0))
 
@@ -59,6 +60,10 @@ class SlotLexicon:
                 values.setdefault(slot_type, set()).add(value)
         return cls({slot_type: tuple(sorted(values[slot_type])) for slot_type in sorted(values)})
 
+    def holds(self, slot_type: str, value: str) -> bool:
+        """Whether a type may take a value."""
+        return slot_type in self._types.get(tuple(value.split()), ())
+
     def match(self, words: Sequence[str], start: int) -> tuple[int, tuple[str, ...]]:
         """(length, types) of the longest value that begins at words[start]; (0, ()) where none does."""
         for length in range(min(self._longest, len(words) - start), 0, -1):
@@ -66,6 +71,16 @@ class SlotLexicon:
             if types is not None:
                 return length, types
         return 0, ()
+
+
+def named_slots(slots: object, field: str) -> Mapping[str, object]:
+    """What is given for each slot type. FeedbackError, which names the field: no mapping of slot types."""
+    if not isinstance(slots, Mapping):
+        raise FeedbackError(f"{field}: found {type(slots).__name__}, expected slot types, each with what it takes")
+    for name in slots:
+        if not isinstance(name, str) or not name:
+            raise FeedbackError(f"{field}: found {name!r} for a slot type, expected its name")
+    return slots
 
 
 def read_slots(text: str, lexicon: SlotLexicon) -> tuple[Slot, ...]:

@@ -18,13 +18,12 @@ from device_sdk.audio import check_waveform
 from device_sdk.errors import ConfigurationError, LearningError
 from device_sdk.features import logmel
 from device_sdk.learning.objectives import Objective, supervision
+from device_sdk.transcripts import check_letters, transcript
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
 __all__ = ["RehearsalSettings", "Transcribed", "is_due", "lesson", "rotation"]
-
-_BLANK = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,13 @@ class RehearsalSettings:
 @dataclass(frozen=True, slots=True)
 class Transcribed:
     """An utterance that may be rehearsed. waveform: [S] float32 in [-1, 1] or int16, mono, at the rate of the bundle's
-    features; text: its lower-case words."""
+    features; text: its words, as they were said, see :mod:`device_sdk.transcripts`."""
 
     waveform: npt.NDArray[np.generic]
     text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", transcript(self.text, "transcribed.text", ConfigurationError))
 
 
 def is_due(utterances: int, settings: RehearsalSettings) -> bool:
@@ -69,12 +71,10 @@ def lesson(spoken: Transcribed, bundle: Bundle, weight: float = 1.0) -> tuple[np
     bundle's pieces cannot write its text.
     """
     features = logmel(check_waveform(spoken.waveform, "rehearsal"), bundle.features)
-    pieces = bundle.tokenizer.encode(" ".join(spoken.text.lower().split()))
-    if not pieces or _BLANK in pieces:
-        raise LearningError("rehearsal.text: expected words that the bundle's pieces can write")
+    check_letters(spoken.text, bundle.tokenizer.letters, "transcribed.text", LearningError)
     if len(features) < bundle.architecture.subsampling_factor:
         raise LearningError(
             f"rehearsal.waveform: found {len(features)} frames, expected at least "
             f"{bundle.architecture.subsampling_factor}"
         )
-    return features, supervision(pieces, weight)
+    return features, supervision(bundle.tokenizer.encode(spoken.text), weight)

@@ -2,28 +2,23 @@
 
 Either PATH holds ``manifest.jsonl`` (one object a line: ``audio`` (relative to PATH), and where known ``text``,
 ``speaker``, ``slots``, ``id``), or any tree of audio files, each with its words in a file of the same name ending in
-``.txt``; then the speaker is the first folder below PATH, or the name of PATH itself.
+``.txt``; then the speaker is the first folder below PATH, or the name of PATH itself. Words are brought into their one
+form (:mod:`device_sdk.transcripts`).
 """
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from device_sdk.errors import DataError
 from device_sdk.feedback.slots import SlotLexicon
+from device_sdk.transcripts import transcript
 from server.corpora.files import AUDIO_SUFFIXES, load_audio, read_jsonl, required_folder
 from server.corpora.utterance import Corpus, Utterance
 
-__all__ = ["normalise_text", "read_folder"]
-
-
-def normalise_text(text: str) -> str:
-    """Lower-case words of ``[a-z']``; everything else separates words."""
-    words = re.sub(r"[^a-z']+", " ", text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")).split()
-    return " ".join(word for word in words if word.strip("'"))
+__all__ = ["read_folder"]
 
 
 def read_folder(path: Path) -> Corpus:
@@ -47,15 +42,15 @@ def _from_file(file: Path, root: Path) -> Utterance:
     relative = file.relative_to(root)
     words = file.with_suffix(".txt")
     try:
-        text = normalise_text(words.read_text(encoding="utf-8")) if words.is_file() else None
+        said = words.read_text(encoding="utf-8") if words.is_file() else None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{words}: cannot be read ({error}); expected UTF-8 text") from error
     return Utterance(
         id=relative.with_suffix("").as_posix(),
         speaker=relative.parts[0] if len(relative.parts) > 1 else root.resolve().name,
-        text=text,
+        text=None if said is None else transcript(said, str(words), DataError),
         slots=None,
-        score_words=text is not None,
+        score_words=said is not None,
         audio=partial(load_audio, file),
     )
 
@@ -64,8 +59,6 @@ def _from_row(row: dict[str, Any], where: str, root: Path) -> Utterance:
     audio, text, slots = row.get("audio"), row.get("text"), row.get("slots")
     if not isinstance(audio, str) or not (root / audio).is_file():
         raise DataError(f"{where}, field 'audio': found {audio!r}, expected the name of a file below {root}")
-    if text is not None and not isinstance(text, str):
-        raise DataError(f"{where}, field 'text': found {text!r}, expected a string or nothing")
     if slots is not None and not isinstance(slots, dict):
         raise DataError(
             f"{where}, field 'slots': found {slots!r}, expected an object of slot type to value, or nothing"
@@ -73,8 +66,10 @@ def _from_row(row: dict[str, Any], where: str, root: Path) -> Utterance:
     return Utterance(
         id=str(row.get("id", audio)),
         speaker=str(row.get("speaker", root.resolve().name)),
-        text=None if text is None else normalise_text(text),
-        slots=None if slots is None else {str(name): normalise_text(str(value)) for name, value in slots.items()},
+        text=None if text is None else transcript(text, f"{where}, field 'text'", DataError),
+        slots=None
+        if slots is None
+        else {name: transcript(value, f"{where}, field 'slots', {name!r}", DataError) for name, value in slots.items()},
         score_words=text is not None,
         audio=partial(load_audio, root / audio),
     )

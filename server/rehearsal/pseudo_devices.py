@@ -21,6 +21,7 @@ from device_sdk.learning.specaugment import MaskSettings, masked
 from device_sdk.learning.step import Momentum, StepSettings, sgd
 from device_sdk.privacy.clipping import clip
 from device_sdk.runtimes.training import Gradients, TrainingSession
+from device_sdk.transcripts import check_letters, transcript
 from server.corpora.utterance import Utterance
 from server.rehearsal.draws import draw
 from server.rounds.settings import RoundSettings
@@ -96,5 +97,9 @@ class PseudoDevices:
 
 
 def _writable(utterance: Utterance, bundle: Bundle) -> bool:
-    text = " ".join((utterance.text or "").lower().split()) if utterance.score_words else ""
-    return bool(text) and bundle.tokenizer.decode(bundle.tokenizer.encode(text)) == text
+    try:
+        text = transcript(utterance.text if utterance.score_words else None, "text", DataError)
+        check_letters(text, bundle.tokenizer.letters, "text", DataError)
+    except DataError:
+        return False
+    return True

@@ -21,11 +21,8 @@ _NOT_LETTERS = re.compile(r"[^\w' ]+|[\d_]+")
 
 def clean(sentence: str, english: bool = True) -> str:
     """Lower-case words of a-z and apostrophe, one space apart; of any letters where the language is another one."""
-    text = sentence.lower()
-    if english:
-        text = _NOT_ENGLISH.sub(" ", text)
-    else:
-        text = _NOT_LETTERS.sub(" ", unicodedata.normalize("NFC", text).replace("\u2019", "'"))
+    text = unicodedata.normalize("NFC", sentence.lower()).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    text = (_NOT_ENGLISH if english else _NOT_LETTERS).sub(" ", text)
     return " ".join(word for word in text.split() if word.strip("'"))
 
 

@@ -182,7 +182,7 @@ def test_feedback_that_the_model_cannot_spell_is_refused_and_leaves_no_trace(
     tmp_path, tiny_bundle: Bundle, signal, field: str
 ) -> None:
     with Device.open(tmp_path, bytes(32), tiny_bundle) as device:
-        heard = device.recognise(noise(9600, 1))
+        heard = device.recognise(noise(9600, 1), 16_000)
         with pytest.raises(FeedbackError, match=f"{field}: found 'é', expected the letters"):
             device.feedback(heard, signal)
         assert [each.feedback for each in device.remembered()] == [False]
@@ -190,6 +190,6 @@ def test_feedback_that_the_model_cannot_spell_is_refused_and_leaves_no_trace(
 
 def test_hotwords_and_rehearsed_words_that_the_model_cannot_spell_are_refused(tiny_bundle: Bundle) -> None:
     with pytest.raises(ConfigurationError, match=r"hotwords\[1\]: found 'é', expected the letters"):
-        Recognizer(tiny_bundle).session(hotwords=["light", "café"])
+        Recognizer(tiny_bundle).session(16_000, hotwords=["light", "café"])
     with pytest.raises(LearningError, match=r"transcribed\.text: found 'é', expected the letters"):
         lesson(Transcribed(noise(9600, 1), "café"), tiny_bundle)

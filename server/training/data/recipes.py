@@ -22,10 +22,10 @@ from lhotse.cut import MonoCut
 
 from device_sdk.errors import DataError, IdiolectError
 from device_sdk.feedback.slots import SlotLexicon
-from server.corpora.folder import normalise_text
 from server.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
 from server.training.data.partitions import Item
 from server.training.data.slurp import prepare_slurp
+from server.training.pieces import clean
 
 __all__ = [
     "Kind",
@@ -221,7 +221,7 @@ def _cuts(recordings: RecordingSet, supervisions: SupervisionSet) -> CutSet:
 def _utterance(cut: MonoCut) -> Utterance:
     supervision = cut.supervisions[0]
     slots = (supervision.custom or {}).get("slots")
-    text = None if supervision.text is None else normalise_text(supervision.text)
+    text = None if supervision.text is None else clean(supervision.text)
     return Utterance(
         id=str(cut.id),
         speaker=str(supervision.speaker),

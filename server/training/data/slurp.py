@@ -15,7 +15,7 @@ from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
 from device_sdk.errors import DataError
 from server.corpora.files import read_jsonl, required_folder
-from server.corpora.folder import normalise_text
+from server.training.pieces import clean
 
 __all__ = ["PARTS", "prepare_slurp"]
 
@@ -92,4 +92,4 @@ def _speakers(metadata: Path) -> dict[str, str]:
 
 def _slots(annotation: str) -> dict[str, str]:
     """``wake me at [time : five am]`` -> {"time": "five am"}; the last one where a type comes twice."""
-    return {kind: normalise_text(words) for kind, words in _SLOT.findall(annotation)}
+    return {kind: clean(words) for kind, words in _SLOT.findall(annotation)}

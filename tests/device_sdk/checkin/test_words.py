@@ -59,9 +59,9 @@ def test_words_of_several_devices_from_feedback_to_the_release(
     """Two words are named by two devices, one by one; what was not reported, and what words stood in, never leaves."""
     tap, operator = line
     said = (
-        ("turn on the cortado light", "cortado quixotry cortado", "babyccino on", "the babyccino borborygmus"),
+        ("turn on the cortado light", "cortado wizardry cortado", "babyccino on", "the babyccino borborygmus"),
         ("the babyccino turn", "stop cortado xylophonist", "babyccino stop cortado"),
-        ("the zürichsee light", "the zürichsee zugzwang", "zürichsee"),
+        ("the zurichsee light", "the zurichsee zugzwang", "zurichsee"),
         ("the cortado rhododendron", "the babyccino kohlrabi"),
     )
     round_id = opened(operator)
@@ -92,8 +92,8 @@ def test_words_of_several_devices_from_feedback_to_the_release(
     sent = b"".join(path.read_bytes() for path in sorted((tmp_path / "line").glob("*.up")))
     for word in ("cortado", "babyccino", "zugzwang", "kohlrabi"):
         assert Needles([canaries.text(word)]).found(sent), word
-    # Of what the third device was given, "zürichsee" came most, and "zugzwang" is the only other.
-    secret = ("quixotry", "borborygmus", "xylophonist", "rhododendron", "cortado light", "the zürichsee", "turn on the")
+    # Of what the third device was given, "zurichsee" came most, and "zugzwang" is the only other.
+    secret = ("wizardry", "borborygmus", "xylophonist", "rhododendron", "cortado light", "the zurichsee", "turn on the")
     assert Needles([canaries.text(each) for each in secret]).found(sent) == set()
 
 
@@ -106,11 +106,11 @@ def test_nothing_without_consent(tmp_path: Path, tiny_bundle: Bundle, line: tupl
         assert {sent.kind for sent in device.check_in(tap.url, ENROLMENT).sent} == {"marginals"}
         device.agree("words")
         assert device.check_in(tap.url).sent == (), "what was given before is not named"
-        gave(device, "the quixotry light")
+        gave(device, "the wizardry light")
         assert {sent.kind for sent in device.check_in(tap.url).sent} == {"words"}
     sent = b"".join(path.read_bytes() for path in sorted((tmp_path / "line").glob("*.up")))
     assert Needles([canaries.text("zugzwang")]).found(sent) == set()
-    assert Needles([canaries.text("quixotry")]).found(sent)
+    assert Needles([canaries.text("wizardry")]).found(sent)
 
 
 def test_a_lost_receipt_counts_once_and_a_round_that_ended_gives_words_back(
@@ -120,7 +120,7 @@ def test_a_lost_receipt_counts_once_and_a_round_that_ended_gives_words_back(
     first = opened(operator)
     with Device.open(tmp_path / "device", KEY, tiny_bundle, OPEN) as device:
         device.agree("words")
-        gave(device, "the zugzwang light", "the quixotry zugzwang cortado")
+        gave(device, "the zugzwang light", "the wizardry zugzwang cortado")
         with pytest.raises(CheckInError, match="no usable answer"), _client(tap.url, deliver=True) as losing:
             device.check_in(losing, ENROLMENT)
     with Device.open(tmp_path / "device", KEY, tiny_bundle, OPEN) as device:
@@ -152,7 +152,7 @@ def test_a_report_is_bounded_by_the_round_and_by_the_app(
 ) -> None:
     tap, operator = line
     round_id = opened(operator, max_words=plan)
-    names = ["cortado", "lungo", "zugzwang", "quixotry", "kohlrabi", "borborygmus", "babyccino"]
+    names = ["cortado", "lungo", "zugzwang", "wizardry", "kohlrabi", "borborygmus", "babyccino"]
     for number in range(2):
         settings = DeviceSettings(max_new_words=own, bounds=ANYTHING)
         with Device.open(tmp_path / f"{number}", KEY, tiny_bundle, settings) as device:

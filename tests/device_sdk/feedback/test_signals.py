@@ -77,7 +77,7 @@ def test_the_table_of_costs(signal: object, expected: list[float]) -> None:
         (lambda: Rating("good"), "rating.value"),
         (lambda: Repeated("again"), "repeated.texts: found str, expected a tuple"),
         (lambda: Repeated((1,)), "repeated.texts"),
-        (lambda: check_signal("accepted"), "signal: found str, expected Accepted"),
+        (lambda: check_signal("accepted", frozenset()), "signal: found str, expected Accepted"),
         (lambda: Semantics({"drink": ""}, LEXICON), r"semantics.slots\['drink'\]"),
         (lambda: Semantics({"drink": 3}, LEXICON), "semantics.slots"),
         (lambda: Semantics({}, LEXICON, "lenient"), "semantics.mode"),

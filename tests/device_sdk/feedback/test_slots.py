@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.errors import DataError, FeedbackError
+from device_sdk.errors import FeedbackError
 from device_sdk.feedback.slots import SlotLexicon, read_slots, semantic_cost, slot_cost, slot_errors
 
 LEXICON = SlotLexicon(
@@ -76,7 +76,7 @@ def test_unknown_mode_is_refused() -> None:
 
 
 def test_empty_value_is_refused() -> None:
-    with pytest.raises(DataError, match="'drink'"):
+    with pytest.raises(FeedbackError, match=r"lexicon\['drink'\]\[1\]: found no words"):
         SlotLexicon({"drink": ("mocha", " ")})
 
 

@@ -14,13 +14,13 @@ from device_sdk.privacy.new_words import named_words
 from rescoring.words import WordList
 
 LIST = WordList(("<unk>", "turn", "on", "the", "light"))
-TOLD = Corrected("turn on the zürichsee, o'neill cortado 4711 light")
+TOLD = Corrected("Turn on the Zürichsee, O’Neill cortado light!")
 
 
 @pytest.mark.parametrize(
     ("signals", "expected"),
     [
-        ((TOLD,), {"o'neill", "cortado"}),
+        ((TOLD,), {"zürichsee", "o'neill", "cortado"}),
         ((Alternate("turn on Zugzwang"),), {"zugzwang"}),
         ((Alternate("turn on zugzwang"), Corrected("the cortado")), {"cortado"}),
         ((Corrected("the cortado"), Corrected("the lungo lungo")), {"lungo"}),

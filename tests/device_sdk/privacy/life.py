@@ -71,11 +71,11 @@ ADAPTING: dict[str, Any] = {
     "automatic": True,
 }
 """Everything that a device may remember of words in memory is remembered."""
-UNLISTED = ("quixotry", "xylophonist", "zugzwang", "zürichsee", "borborygmus")
+UNLISTED = ("wizardry", "xylophonist", "zugzwang", "zurichsee", "borborygmus")
 """Words that no public list has."""
-SAID = "borborygmus quixotry"
+SAID = "borborygmus wizardry"
 CONTACT = "zugzwang xylophonist"
-LEXICON = SlotLexicon({"thing": ("xylophonist", "quixotry"), "place": ("zürichsee",)})
+LEXICON = SlotLexicon({"thing": ("xylophonist", "wizardry"), "place": ("zurichsee",)})
 LEAKS = ("log", "file", "temporary", "row", "traffic", "message")
 
 
@@ -145,9 +145,9 @@ def main(bundle_path: str, state: str, tapped: str, url: str, out: str, *, leak:
 
 def _hears_and_learns(device: Device, spoken: list[NDArray[np.float32]], notes: Notes) -> None:
     signals = (
-        Corrected(f"{SAID} zürichsee"),
-        Semantics({"thing": "xylophonist", "place": "zürichsee"}, LEXICON),
-        Alternate(f"{CONTACT} quixotry"),
+        Corrected(f"{SAID} zurichsee"),
+        Semantics({"thing": "xylophonist", "place": "zurichsee"}, LEXICON),
+        Alternate(f"{CONTACT} wizardry"),
         Repeated((SAID, CONTACT)),
         Rating(0.25),
         Accepted(),
@@ -185,7 +185,10 @@ def _provokes(device: Device, notes: Notes) -> None:
         lambda: Repeated([SAID]),
         lambda: Semantics({"thing": [SAID]}, LEXICON),
         lambda: Semantics({"thing": ""}, SlotLexicon({"thing": (SAID, "")})),
+        lambda: Semantics({"thing": SAID}, LEXICON),
         lambda: device.feedback(utterance, SAID),
+        lambda: device.feedback(utterance, Corrected(f"{SAID} café")),
+        lambda: device.feedback(utterance, Corrected(f"{SAID} 7")),
         lambda: device.feedback("utterance of nobody", Corrected(SAID)),
         lambda: device.session(16_000, hotwords=[f"{CONTACT} 7"]),
         lambda: device.session(16_000, hotwords=CONTACT),

@@ -105,7 +105,7 @@ def test_no_canary_is_left_anywhere(bundle: Bundle, tmp_path: Path) -> None:
 def test_a_device_that_leaks_is_found_out(tiny_bundle: Bundle, tmp_path: Path) -> None:
     found = lived(tmp_path / "life", tiny_bundle, "--leak").found()
     assert len(found) == len(LEAKS) - 1, "the log and the message are in one output"
-    assert any("borborygmus quixotry" in what for what in found["output/stderr"])
+    assert any("borborygmus wizardry" in what for what in found["output/stderr"])
     assert any("zugzwang xylophonist" in what for what in found["output/stderr"])
     assert any(what.startswith("features 0 ") for what in found["state/notes.bin"])
     assert any("utf-16-le" in what for name in found if "state.sqlite" in name for what in found[name])

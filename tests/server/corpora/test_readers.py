@@ -14,7 +14,6 @@ import soundfile
 from device_sdk.errors import DataError
 from server.corpora import SAMPLE_RATE, open_corpus
 from server.corpora.files import load_audio, read_jsonl
-from server.corpora.folder import normalise_text
 from server.corpora.fsdd import DIGITS
 
 
@@ -161,7 +160,9 @@ def test_folder_with_a_manifest(tmp_path: Path) -> None:
     ("row", "message"),
     [
         ('{"audio": "gone.flac"}', "row 1, field 'audio'"),
-        ('{"audio": "x.flac", "text": 3}', "field 'text'"),
+        ('{"audio": "x.flac", "text": 3}', "row 1, field 'text': found int, expected one or more words"),
+        ('{"audio": "x.flac", "text": "at 5 pm"}', "row 1, field 'text': found '5', expected letters"),
+        ('{"audio": "x.flac", "slots": {"hour": "5"}}', "row 1, field 'slots', 'hour': found '5', expected letters"),
         ('{"audio": "x.flac", "slots": []}', "field 'slots'"),
         ("[1]", "line 1: found a list"),
         ("{", "line 1: not JSON"),
@@ -174,10 +175,14 @@ def test_folder_names_what_is_wrong_in_a_manifest(tmp_path: Path, row: str, mess
         open_corpus(f"folder:{tmp_path}")
 
 
-def test_words_that_are_no_text_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"caf\xe9", "cannot be read"), (b"at 5 pm", "found '5', expected letters"), (b" \n", "found no words")],
+)
+def test_words_that_are_no_text_are_named(tmp_path: Path, content: bytes, message: str) -> None:
     write(tmp_path / "x.flac")
-    (tmp_path / "x.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match=r"x\.txt: cannot be read"):
+    (tmp_path / "x.txt").write_bytes(content)
+    with pytest.raises(DataError, match=rf"x\.txt: {message}"):
         open_corpus(f"folder:{tmp_path}")
 
 
@@ -209,14 +214,6 @@ def test_jsonl_must_be_text(tmp_path: Path) -> None:
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="cannot be read"):
         read_jsonl(tmp_path / "binary.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("Hello, World!", "hello world"), ("I\u2019d like '", "i'd like"), ("", ""), ("A-B 3 c", "a b c")],
-)
-def test_normalise_text(text: str, expected: str) -> None:
-    assert normalise_text(text) == expected
 
 
 @pytest.fixture

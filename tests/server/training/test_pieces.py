@@ -13,7 +13,14 @@ LINES = 5 * ["play some music", "stop the music please", "what's the weather", "
 
 @pytest.mark.parametrize(
     ("raw", "expected"),
-    [("Play  SOME music!", "play some music"), ("what's up?", "what's up"), ("' a '", "a"), ("déjà vu", "d j vu")],
+    [
+        ("Play  SOME music!", "play some music"),
+        ("what's up?", "what's up"),
+        ("I\u2019d like '", "i'd like"),
+        ("' a '", "a"),
+        ("déjà vu", "d j vu"),
+        ("A-B 3 c", "a b c"),
+    ],
 )
 def test_clean(raw: str, expected: str) -> None:
     assert clean(raw) == expected
