@@ -299,6 +299,18 @@ def test_hotwords_of_a_file(tiny_bundle, recordings, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_a_hotword_of_a_file_that_is_heard_by_a_spelling_is_the_phrase(tiny_bundle, recordings, tmp_path, capsys):
+    assert run(tiny_bundle, recordings / "a.wav", "--json") == 0
+    heard = json.loads(capsys.readouterr().out)["files"][0]["text"].split()[0]
+    phrases = tmp_path / "phrases.txt"
+    phrases.write_text(f"Aoife | {heard} :2.5\n")
+    assert run(tiny_bundle, recordings / "a.wav", "--hotwords", phrases, "--json", "--format") == 0
+    (entry,) = json.loads(capsys.readouterr().out)["files"]
+    assert "aoife" in entry["text"].split() and heard not in entry["text"].split()
+    assert "aoife" in entry["formatted"].lower().split()
+    assert "aoife" in [word["text"] for word in entry["nbest"][0]["words"]]
+
+
 class Sound:
     """Stands for PortAudio where there is no sound card: a microphone that hears ``heard`` and is then interrupted."""
 

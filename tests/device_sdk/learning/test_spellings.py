@@ -1,0 +1,93 @@
+"""What learning, counting and feedback see of a phrase that was heard by another spelling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from device_sdk import (
+    Accepted,
+    Bundle,
+    Corrected,
+    Device,
+    DeviceSettings,
+    GuardSettings,
+    Hotword,
+    Recognizer,
+    Semantics,
+    SlotLexicon,
+)
+from device_sdk.feedback import Signal
+from device_sdk.hypothesis import Result
+from device_sdk.learning.candidates import Candidates, gather, objective
+from device_sdk.learning.learner import heard_of
+from device_sdk.learning.memory import Example
+from device_sdk.learning.settings import LearningSettings
+from tests.signals import noise
+
+PHRASE = "zugzwang"
+SETTINGS = DeviceSettings(learning=LearningSettings(passes=1), guard=GuardSettings(watch=False))
+
+
+def hear(device: Device) -> tuple[Result, str, Example]:
+    """An utterance whose first word was heard by a spelling of the phrase."""
+    heard = Recognizer(device.base).recognise(noise(9_600, 3)).text.split()[0]
+    result = device.recognise(noise(9_600, 3), hotwords=[Hotword(PHRASE, spellings=(heard,))])
+    (example,) = device._recent._examples.values()
+    return result, heard, example
+
+
+def candidates_of(device: Device, example: Example, signal: Signal | None) -> Candidates:
+    taught, score = device._labeller().hear(device.student.teacher, example)
+    encode = device.base.tokenizer.encode
+    found = gather(heard_of(example.nbest), taught, signal, encode, SETTINGS.learning)
+    for index, nll in enumerate(found.nlls):
+        if nll != nll:
+            found.nlls[index] = -score([found.tokens[index]])[0]
+    return found
+
+
+def test_texts_hold_the_phrase_and_tokens_what_was_heard(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with Device.open(tmp_path, bytes(32), tiny_bundle, SETTINGS) as device:
+        result, heard, example = hear(device)
+        decoded = tiny_bundle.tokenizer.decode(result.nbest[0].tokens)
+        assert PHRASE in result.text.split() and heard in decoded.split() and PHRASE not in decoded
+        counted = device._knowledge.cache.unlisted
+        assert PHRASE in counted and heard not in counted
+        assert example.nbest == result.nbest
+
+
+@pytest.mark.parametrize("signal", [None, Accepted()])
+def test_learning_has_every_hypothesis_once_as_the_app_had_it(
+    tmp_path: Path, tiny_bundle: Bundle, signal: Signal | None
+) -> None:
+    with Device.open(tmp_path, bytes(32), tiny_bundle, SETTINGS) as device:
+        result, heard, example = hear(device)
+        found = candidates_of(device, example, signal)
+        assert not any(heard in text.split() for text in found.texts)
+        assert len(set(found.texts)) == len(found.texts) and len(set(found.tokens)) == len(found.tokens)
+        assert found.texts[0] == result.text and found.tokens[0] == result.nbest[0].tokens
+        assert found.costs[0] == 0.0
+
+
+@pytest.mark.parametrize("kind", ["accepted", "corrected", "semantics"])
+def test_the_label_of_a_confirmed_phrase_is_what_was_heard_for_it(
+    tmp_path: Path, tiny_bundle: Bundle, kind: str
+) -> None:
+    with Device.open(tmp_path, bytes(32), tiny_bundle, SETTINGS) as device:
+        result, _, example = hear(device)
+        signals = {
+            "accepted": Accepted(),
+            "corrected": Corrected(result.text.upper()),
+            "semantics": Semantics({"who": PHRASE}, SlotLexicon({"who": [PHRASE]})),
+        }
+        settings = LearningSettings(cost_weight=0.0, labels="feedback")
+        found = candidates_of(device, example, signals[kind])
+        loss = objective(found, None, signals[kind], settings)
+        assert not isinstance(loss, str)
+        assert loss.hypotheses == (found.tokens[found.texts.index(result.text)],) == (result.nbest[0].tokens,)
+        device.feedback(result, signals[kind])
+        report = device.learn()
+        assert (report.utterances, report.steps, report.cost) == (1, 1, 0.0)
+        assert PHRASE in device._knowledge.cache.unlisted
