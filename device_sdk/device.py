@@ -19,6 +19,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.consent import Consent, Stream
 from device_sdk.decoding import Endpointing, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.hotwords import hotwords_of
+from device_sdk.decoding.spellings import Spellings
 from device_sdk.errors import CheckInError, IdiolectError, LearningError, Postponed, StateError
 from device_sdk.features import channel as channels
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence
@@ -166,14 +167,22 @@ class Device:
             hotwords=hotwords_of(hotwords),
         )
 
-    def recognise(self, audio: Audio, sample_rate: int | None = None, *, mix_down: bool = False) -> Result:
+    def recognise(
+        self,
+        audio: Audio,
+        sample_rate: int | None = None,
+        *,
+        mix_down: bool = False,
+        hotwords: Hotwords | Iterable[str | Hotword] | None = None,
+    ) -> Result:
         """The n-best list of a whole utterance.
 
         audio: [S] float32 or float64 in [-1, 1], or int16, with its sample_rate (Hz); or a file, by its path or as its
         bytes, which knows its own. mix_down: take the mean of several channels instead of refusing them.
+        hotwords: phrases to expect, as of :meth:`session`.
         """
         samples, rate = given_audio(audio, sample_rate)
-        session = self.session(rate, mix_down=mix_down)
+        session = self.session(rate, mix_down=mix_down, hotwords=hotwords)
         session.feed(samples)
         return session.finish()
 
@@ -542,7 +551,13 @@ class Device:
     def _naming(self) -> bool:
         return self.settings.share_words and self.consent.words
 
-    def _heard(self, result: Result, features: NDArray[np.float32], offset: NDArray[np.float32] | None = None) -> None:
+    def _heard(
+        self,
+        result: Result,
+        features: NDArray[np.float32],
+        offset: NDArray[np.float32] | None = None,
+        spellings: Spellings | None = None,
+    ) -> None:
         with self._guard:
             if self.settings.channel is not None and self._learning and result.text:
                 self._listen_to(features if offset is None else features + offset, self.settings.channel)
@@ -577,6 +592,7 @@ class Device:
                 probability=result.probability,
                 repeats=repeats,
                 nameable=self._naming,
+                spellings=spellings,
             )
             if repeats is not None:
                 try:

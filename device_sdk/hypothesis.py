@@ -44,7 +44,8 @@ class Word:
 class Hypothesis:
     """One entry of an n-best list.
 
-    tokens: sentence pieces, without blank.
+    tokens: sentence pieces, without blank, as they were decoded. Where a hotword was heard by another spelling, they
+        are of that spelling, while ``text`` and ``words`` hold the phrase: learning keeps to how the phrase is heard.
     score: what the list is sorted by (nats): the parts of ``scores`` under the bundle's combination weights.
     confidence: probability that every word is right and none is missing, in [0, 1]; 0 until the utterance ended.
     """

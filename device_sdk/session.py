@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.decoding import Endpointing, Hotwords, RecognitionSession, Recognizer
+from device_sdk.decoding.spellings import Spellings
 from device_sdk.hypothesis import Result
 
 __all__ = ["DeviceSession"]
@@ -22,7 +23,7 @@ class DeviceSession(RecognitionSession):
     def __init__(
         self,
         recogniser: Callable[[], Recognizer],
-        heard: Callable[[Result, NDArray[np.float32], NDArray[np.float32] | None], None],
+        heard: Callable[[Result, NDArray[np.float32], NDArray[np.float32] | None, Spellings | None], None],
         serve: Callable[[Result], Result],
         sample_rate: int,
         *,
@@ -30,8 +31,9 @@ class DeviceSession(RecognitionSession):
         endpointing: Endpointing | None = Endpointing(),
         hotwords: Hotwords | None = None,
     ) -> None:
-        """recogniser: the newest one. heard: told of every result, the features [F, M] it came from and the offset [M]
-        that was taken from them. serve: puts the hypothesis first that the app is to get."""
+        """recogniser: the newest one. heard: told of every result, the features [F, M] it came from, the offset [M]
+        that was taken from them, and the spellings that its phrases were heard by. serve: puts the hypothesis first
+        that the app is to get."""
         self._newest = recogniser
         self._heard = heard
         self._serve = serve
@@ -45,4 +47,4 @@ class DeviceSession(RecognitionSession):
         return self._serve(super()._result())
 
     def _ended(self, result: Result) -> None:
-        self._heard(result, self.features, self._recognizer.offset)
+        self._heard(result, self.features, self._recognizer.offset, self._spellings)

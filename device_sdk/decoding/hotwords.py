@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.tokenizer import WORD_START, Tokenizer
+from device_sdk.decoding.spellings import Spellings
 from device_sdk.decoding.tracker import HotwordTracker
 from device_sdk.errors import ConfigurationError
 from device_sdk.transcripts import check_letters, entries, transcript, transcripts
@@ -29,7 +30,8 @@ States = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Hotword:
-    """A phrase, what its completion adds to a hypothesis (nats), and other ways to spell it that earn the same.
+    """A phrase, what its completion adds to a hypothesis (nats), and other ways to spell it that earn the same. What is
+    heard by one of these is the phrase in texts and words; tokens stay what was heard.
 
     Each is one or more words, as they are said; capitals and punctuation are taken away, see
     :mod:`device_sdk.transcripts`.
@@ -62,10 +64,14 @@ class _Automaton:
 
 @dataclass(frozen=True, slots=True)
 class Hotwords:
-    """Phrases with the automaton that finds them, made once by :meth:`build` and shared by any number of sessions."""
+    """Phrases with the automaton that finds them, made once by :meth:`build` and shared by any number of sessions.
+
+    spellings: which phrase is written for what is heard; None where no phrase has another spelling.
+    """
 
     phrases: tuple[Hotword, ...]
     automaton: _Automaton = field(repr=False, compare=False)
+    spellings: Spellings | None = field(default=None, repr=False, compare=False)
     trackers: WeakKeyDictionary[Tokenizer, HotwordTracker] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
     )
@@ -75,7 +81,8 @@ class Hotwords:
         """phrases: texts, which get ``boost`` (nats), or hotwords with a boost of their own.
 
         A phrase earns its boost wherever it stands in a text as whole words; the same words given twice earn the larger
-        boost, phrases inside another one earn theirs too. Raises :class:`ConfigurationError` for what is no phrase.
+        boost, phrases inside another one earn theirs too. A spelling that is a phrase itself stands for itself, and one
+        that several phrases share for the first of them. Raises :class:`ConfigurationError` for what is no phrase.
         """
         found = tuple(
             each
@@ -83,7 +90,7 @@ class Hotwords:
             else Hotword(transcript(each, f"hotwords[{number}]", ConfigurationError), boost)
             for number, each in enumerate(entries(phrases, "hotwords", ConfigurationError))
         )
-        return cls(found, _automaton(found))
+        return cls(found, _automaton(found), _spellings(found))
 
     def tracker(self, tokenizer: Tokenizer) -> HotwordTracker:
         """These phrases in the pieces of a tokenizer.
@@ -108,6 +115,15 @@ class Hotwords:
 def hotwords_of(hotwords: Hotwords | Iterable[str | Hotword] | None) -> Hotwords | None:
     """What an app passes for hotwords, built where it is not yet."""
     return hotwords if hotwords is None or isinstance(hotwords, Hotwords) else Hotwords.build(hotwords)
+
+
+def _spellings(phrases: Sequence[Hotword]) -> Spellings | None:
+    known = {hotword.phrase: hotword.phrase for hotword in phrases}
+    count = len(known)
+    for hotword in phrases:
+        for spelling in hotword.spellings:
+            known.setdefault(spelling, hotword.phrase)
+    return Spellings(known) if len(known) > count else None
 
 
 def _characters(text: str) -> str:

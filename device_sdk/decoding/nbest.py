@@ -9,6 +9,7 @@ import numpy as np
 
 from device_sdk.bundle.tokenizer import Tokenizer
 from device_sdk.decoding.beam import Path
+from device_sdk.decoding.spellings import Spellings, written, written_words
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 
 __all__ = ["distinct", "word_times"]
@@ -56,15 +57,19 @@ def distinct(
     frame_seconds: float,
     seconds: float,
     length_normalisation: float = 0.0,
+    spellings: Spellings | None = None,
 ) -> tuple[Hypothesis, ...]:
     """One hypothesis per text, best first: the best tokens for it, and the sum of the probabilities of all of them.
 
-    length_normalisation: scores are divided by the number of these tokens to this power.
+    length_normalisation: scores are divided by the number of these tokens to this power. spellings: texts and words
+    hold the phrases in place of these, and tokens what was heard.
     """
     chosen: dict[str, Path] = {}
     totals: dict[str, float] = {}
     for path in sorted(paths, key=lambda path: -path.rank):
         text = tokenizer.decode(path.tokens)
+        if spellings is not None:
+            text = written(text, spellings)
         if text in chosen:
             totals[text] = float(np.logaddexp(totals[text], path.score))
         else:
@@ -74,13 +79,11 @@ def distinct(
         for text, path in chosen.items()
     }
     known: Known = {}
-    return tuple(
-        Hypothesis(
-            tokens=path.tokens,
-            text=text,
-            words=word_times(path.tokens, path.frames, tokenizer, frame_seconds, seconds, known),
-            scores=Scores(acoustic=totals[text], ngram=path.ngram, hotword=path.hotword),
-            score=scores[text],
-        )
-        for text, path in sorted(chosen.items(), key=lambda item: -scores[item[0]])
-    )
+    found: list[Hypothesis] = []
+    for text, path in sorted(chosen.items(), key=lambda item: -scores[item[0]]):
+        words = word_times(path.tokens, path.frames, tokenizer, frame_seconds, seconds, known)
+        if spellings is not None:
+            words = written_words(words, spellings)
+        parts = Scores(acoustic=totals[text], ngram=path.ngram, hotword=path.hotword)
+        found.append(Hypothesis(path.tokens, text, words, parts, scores[text]))
+    return tuple(found)

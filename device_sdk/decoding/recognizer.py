@@ -92,15 +92,23 @@ class Recognizer:
             return None
         return Guide(self.tokenizer, hotwords, self.ngram, self.settings.ngram_weight)
 
-    def recognise(self, audio: Audio, sample_rate: int | None = None, *, mix_down: bool = False) -> Result:
+    def recognise(
+        self,
+        audio: Audio,
+        sample_rate: int | None = None,
+        *,
+        mix_down: bool = False,
+        hotwords: Hotwords | Iterable[str | Hotword] | None = None,
+    ) -> Result:
         """The n-best list of a whole utterance.
 
         audio: [S] float32 or float64 in [-1, 1], or int16, with its sample_rate (Hz); or a file, by its path or as its
         bytes, which knows its own. mix_down: take the mean of several channels instead of refusing them.
+        hotwords: phrases to expect, as of :meth:`session`.
         Raises :class:`AudioError` as :meth:`RecognitionSession.feed` does, and where the rate is not known.
         """
         samples, rate = given_audio(audio, sample_rate)
-        session = self.session(rate, mix_down=mix_down)
+        session = self.session(rate, mix_down=mix_down, hotwords=hotwords)
         session.feed(samples)
         return session.finish()
 

@@ -22,6 +22,7 @@ from device_sdk.decoding.endpoint import Endpointing, endpoint
 from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.decoding.nbest import distinct
 from device_sdk.decoding.prefixes import Prefix
+from device_sdk.decoding.spellings import settled, written
 from device_sdk.decoding.stability import descends, shared_prefix
 from device_sdk.decoding.stream import Stream
 from device_sdk.errors import AudioError, SessionError
@@ -65,6 +66,7 @@ class RecognitionSession:
         self._mix_down = mix_down
         self._endpointing = endpointing
         self._hotwords = hotwords
+        self._spellings = None if hotwords is None else hotwords.spellings
         self._resampler = Resampler(sample_rate, recognizer.features.sample_rate)
         self._block = round(recognizer.settings.block_seconds * self._resampler.source)
         self._longest = int(recognizer.settings.max_seconds * self._resampler.source + 1e-6)
@@ -336,7 +338,10 @@ class RecognitionSession:
         return f"{self._stable_text} {tail}" if apart else self._stable_text + tail
 
     def _show(self) -> None:
-        self._partial = Partial(self._text, self._stable_text, self.seconds, self._rule is not None, self._rule)
+        text, stable = self._text, self._stable_text
+        if self._spellings is not None:
+            text, stable = written(text, self._spellings), settled(stable, self._spellings)
+        self._partial = Partial(text, stable, self.seconds, self._rule is not None, self._rule)
 
     def _distinct(self, stream: Stream, seconds: float) -> tuple[Hypothesis, ...]:
         """The hypotheses of an ended stream: as many texts as were asked for, where that many exist.
@@ -348,7 +353,8 @@ class RecognitionSession:
 
         def found(beam: Beam) -> tuple[Hypothesis, ...]:
             normalisation = settings.length_normalisation
-            return distinct(paths(beam), recognizer.tokenizer, recognizer.frame_seconds, seconds, normalisation)
+            pieces, frame = recognizer.tokenizer, recognizer.frame_seconds
+            return distinct(paths(beam), pieces, frame, seconds, normalisation, self._spellings)
 
         hypotheses = found(beam)
         while len(hypotheses) < settings.nbest and settings.beam < _WIDEST * recognizer.settings.beam:

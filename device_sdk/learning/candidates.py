@@ -55,7 +55,8 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """texts, tokens, costs: [N], no text twice. The first entry is the one that was served.
+    """texts, tokens, costs: [N], no text twice. The first entry is the one that was served. tokens: as they were
+    decoded, which for a hotword's phrase may be another spelling; what no beam found is spelled as its text.
 
     nlls: [N] float64, -log p(tokens | audio) as far as a beam found it; NaN for candidates that none did.
     """

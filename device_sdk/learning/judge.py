@@ -70,7 +70,7 @@ class Judge:
         self._learned_from += 1
         if student.steps == 0 and student.start is None:
             return None  # it is the published model still
-        base, score = self._published.hear(self._weights, example.features)
+        base, score = self._published.hear(self._weights, example)
         local = heard_of(example.nbest)
         seen = guard.compared(example, local, base, base, self._costs)
         self.watch = guard.watched(self.watch, seen, self._settings)
@@ -117,10 +117,10 @@ class Judge:
         ), why
 
     def _hear(self, weights: Arrays, example: Example) -> Heard:
-        return self._published.hear(weights, example.features)[0]
+        return self._published.hear(weights, example)[0]
 
     def _listen(self, weights: Arrays, example: Example) -> Heard:
-        return self._local.hear(weights, example.features)[0]
+        return self._local.hear(weights, example)[0]
 
     def _costs(self, example: Example, texts: Sequence[str]) -> Sequence[float] | None:
         if example.signal is None or not any(isinstance(part, _STANDARDS) for part in parts(example.signal)):

@@ -106,18 +106,20 @@ class Teacher:
         self._transducer: Transducer | None = None
 
     def hear(
-        self, weights: Arrays, features: npt.NDArray[np.float32]
+        self, weights: Arrays, example: Example
     ) -> tuple[Heard, Callable[[Sequence[Tokens]], npt.NDArray[np.float64]]]:
-        """(n-best of clean features [F, M] (paper 001, section 2.2), scorer of other hypotheses of them, nats [N])."""
+        """(n-best of an utterance's clean features (paper 001, section 2.2), scorer of other hypotheses of them, nats
+        [N]). Its texts hold the app's phrases where the utterance's own do."""
         if self._transducer is None or weights is not self._weights:
             self._transducer = self._open(self._bundle.with_weights(weights, "teacher"))
             self._weights = weights
-        transducer, settings = self._transducer, self._decoding
+        transducer, settings, features = self._transducer, self._decoding, example.features
         usable = len(features) - len(features) % self._bundle.architecture.subsampling_factor
         encoded, _ = transducer.encode(np.ascontiguousarray(features[:usable]))
         search = beam.greedy if settings.beam == 1 else beam.advance
         paths = beam.paths(search(beam.start(transducer), encoded, transducer, settings))
-        found = distinct(paths, self._bundle.tokenizer, 0.03, 0.03 * len(encoded))[: settings.nbest]
+        seconds, spellings = 0.03 * len(encoded), example.spellings
+        found = distinct(paths, self._bundle.tokenizer, 0.03, seconds, spellings=spellings)[: settings.nbest]
         return heard_of(found), lambda hypotheses: log_likelihoods(transducer, encoded, hypotheses)
 
 
@@ -145,7 +147,7 @@ def learn_one(
 
     LearningError: a step diverged; the student given is as it was.
     """
-    taught, score = teacher.hear(student.teacher, example.features)
+    taught, score = teacher.hear(student.teacher, example)
     candidates = gather(
         heard_of(example.nbest), taught, example.signal, bundle.tokenizer.encode, settings, cost_function
     )

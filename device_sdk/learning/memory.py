@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.decoding.spellings import Spellings
 from device_sdk.errors import FeedbackError
 from device_sdk.feedback.signals import Signal, combined
 from device_sdk.hypothesis import Hypothesis
@@ -23,8 +24,9 @@ class Example:
     first; probability: with which its first was. counts: what it added to the unigram cache, None for nothing;
     reported: whether a report took them off the books, or none ever will, for want of consent. heard: time on the
     memory's clock (s). signal: the app's feedback, None while there is none. repeats: id of the utterance that this one
-    says again. given: the words that its feedback gave for the next report of words; None where they are never to be
-    named, for want of consent when it was heard, or since they were."""
+    says again. spellings: of the app's hotwords, by which texts of this utterance are read. given: the words that its
+    feedback gave for the next report of words; None where they are never to be named, for want of consent when it was
+    heard, or since they were."""
 
     utterance_id: str
     features: npt.NDArray[np.float32]
@@ -36,6 +38,7 @@ class Example:
     probability: float = 1.0
     repeats: str | None = None
     given: frozenset[str] | None = None
+    spellings: Spellings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class Recent:
         probability: float = 1.0,
         repeats: str | None = None,
         nameable: bool = False,
+        spellings: Spellings | None = None,
     ) -> None:
         """Remembers an utterance; the oldest makes room. nameable: its user agrees to name words that they give."""
         self._expire()
@@ -93,6 +97,7 @@ class Recent:
             probability=probability,
             repeats=repeats,
             given=frozenset() if nameable else None,
+            spellings=spellings,
         )
         self._last = utterance_id
         while len(self._examples) > self._capacity:

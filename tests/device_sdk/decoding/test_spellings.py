@@ -126,15 +126,15 @@ def test_lists_are_distinct_again_and_probabilities_add_up() -> None:
 def misheard() -> tuple[Bundle, np.ndarray, str]:
     """The packaged model, a clip, and a word of what it hears there."""
     bundle, clip = packaged(), read_audio(CLIP)
-    return bundle, clip, Recognizer(bundle).recognise(clip).text.split()[1]
+    return bundle, clip, Recognizer(bundle).recognise(clip, 16_000).text.split()[1]
 
 
 @pytest.mark.parametrize("phrase", ["saoirse", "van der berg"])
 def test_the_result_holds_the_phrase(misheard, phrase: str) -> None:
     bundle, clip, heard = misheard
     recognizer = Recognizer(bundle, rescore=Rescorer(bundle).rescore)
-    plain = recognizer.recognise(clip)
-    result = recognizer.recognise(clip, hotwords=[Hotword(phrase, spellings=(heard,))])
+    plain = recognizer.recognise(clip, 16_000)
+    result = recognizer.recognise(clip, 16_000, hotwords=[Hotword(phrase, spellings=(heard,))])
     assert heard in plain.text.split() and heard not in result.text.split()
     assert phrase in result.text and phrase in formatted(result.text)
     texts = [each.text for each in result.nbest]
@@ -151,7 +151,7 @@ def test_the_result_holds_the_phrase(misheard, phrase: str) -> None:
 
 def test_partials_hold_the_phrase_and_take_nothing_stable_back(misheard) -> None:
     bundle, clip, heard = misheard
-    session = Recognizer(bundle).session(hotwords=[Hotword("saoirse", spellings=(heard,))])
+    session = Recognizer(bundle).session(16_000, hotwords=[Hotword("saoirse", spellings=(heard,))])
     chunks = [*np.array_split(clip, 40), np.zeros(16_000, np.float32)]
     events = list(session.segments(chunks))
     partials = [event for event in events if isinstance(event, Partial)]
