@@ -1,0 +1,326 @@
+"""What was corrected waits for learning over a restart, where the app and the user let it, and goes when it should."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk import (
+    Accepted,
+    Bundle,
+    Cancelled,
+    Corrected,
+    Device,
+    DeviceSettings,
+    GuardSettings,
+    LearningSettings,
+    Rating,
+    Semantics,
+    SlotLexicon,
+    StateError,
+)
+from device_sdk.feedback.signals import Repeated, Signal, combined
+from device_sdk.learning import kept
+from device_sdk.learning.memory import Recent
+from device_sdk.state import Store
+from tests.device_sdk.state.audit import findings
+from tests.signals import noise
+
+KEY = bytes(range(32))
+SETTINGS = DeviceSettings(
+    keep_corrected=True, learning=LearningSettings(passes=1), guard=GuardSettings(withhold=0), memory_utterances=8
+)
+SAID = "turn on the borborygmus"
+
+
+def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS, *, keeping: bool = True) -> Device:
+    device = Device.open(folder, KEY, bundle, settings)
+    if keeping:
+        device.agree("keeping")
+    return device
+
+
+def correct(device: Device, seed: int = 1, signal: Signal = Corrected(SAID), seconds: float = 0.6) -> str:
+    result = device.recognise(noise(int(16_000 * seconds), seed), 16_000)
+    device.feedback(result, signal)
+    return result.utterance_id
+
+
+def rows(device: Device) -> list[str]:
+    return device._store.names("kept")
+
+
+def test_a_correction_outlives_its_process_and_is_learned_from_once(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with opened(tmp_path, tiny_bundle) as device:
+        heard = correct(device)
+        before = device._recent.get(heard)
+        assert [(each.utterance_id, each.kept) for each in device.remembered()] == [(heard, True)]
+    with opened(tmp_path, tiny_bundle) as device:
+        (remembered,) = device.remembered()
+        assert remembered.kept and remembered.feedback and remembered.sound
+        assert 3600 < remembered.seconds_left <= 86_400
+        after = device._recent.get(heard)
+        assert before is not None and after is not None and after.signal == before.signal
+        assert after.nbest == before.nbest and np.array_equal(after.features, before.features)
+        assert "1 utterance" in device.learned().describe()[-4] and "on its disk" in " ".join(
+            device.learned().describe()
+        )
+        device.feedback(heard, Accepted())
+        assert device.learn().steps == 1 and rows(device) == []
+        assert device.learn().steps == 0
+    with opened(tmp_path, tiny_bundle) as device:
+        assert device.remembered() == () and device.student.utterances == 1
+
+
+LEXICON = SlotLexicon({"place": ("kitchen", "bedroom")})
+
+
+@pytest.mark.parametrize(
+    ("signals", "stays"),
+    [
+        ((Corrected(SAID),), True),
+        ((Accepted(),), True),
+        ((Semantics({"place": "kitchen"}, LEXICON), Corrected(SAID), Rating(0.7)), True),
+        ((Accepted(), Semantics({"place": "bedroom"}, LEXICON, "paper")), True),
+        ((Rating(0.9),), False),
+        ((Semantics({"place": "kitchen"}, LEXICON),), False),
+        ((Corrected(SAID), Cancelled()), False),
+        ((Corrected(SAID), Repeated(("turn it on",)), Accepted()), True),
+        ((), False),
+    ],
+)
+def test_only_what_was_confirmed_is_kept_with_all_that_was_said_of_it(
+    tmp_path: Path, tiny_bundle: Bundle, signals: tuple[Signal, ...], stays: bool
+) -> None:
+    with opened(tmp_path, tiny_bundle) as device:
+        heard = device.recognise(noise(9_600, 1), 16_000)
+        known = None
+        for each in signals:
+            device.feedback(heard, each)
+            known = combined(known, each)
+    with opened(tmp_path, tiny_bundle) as device:
+        found = device._recent.get(heard.utterance_id)
+        assert (found is not None) == stays
+        assert found is None or found.signal == known
+
+
+@pytest.mark.parametrize(
+    ("settings", "keeping"), [(SETTINGS, False), (replace(SETTINGS, keep_corrected=False), True)], ids=["user", "app"]
+)
+def test_nothing_is_kept_unless_app_and_user_let_it_and_what_is_lost_is_said(
+    tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture, settings: DeviceSettings, keeping: bool
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        with opened(tmp_path, tiny_bundle, settings, keeping=keeping) as device:
+            correct(device, 1)
+            correct(device, 2)
+            device.recognise(noise(9_600, 3), 16_000)
+            assert not any(each.kept for each in device.remembered()) and rows(device) == []
+        said = [each.getMessage() for each in caplog.records if "feedback" in each.getMessage()]
+        assert len(said) == 1 and "2 utterances" in said[0] and "close(learn_seconds=" in said[0]
+    with opened(tmp_path, tiny_bundle) as device:
+        assert device.remembered() == ()
+
+
+def other(bundle: Bundle, tmp_path: Path) -> Bundle:
+    changed = bundle.with_weights(bundle.weights, "another")
+    assert changed.version != bundle.version
+    return changed
+
+
+@pytest.mark.parametrize("seconds", [0.4, 1.5], ids=["row", "file"])
+@pytest.mark.parametrize(
+    "go",
+    [
+        lambda device: device.learn(),
+        lambda device: device.forget(),
+        lambda device: device.withdraw("keeping"),
+        lambda device: device.withdraw("learning"),
+        lambda device: device.feedback(rows(device)[0], Cancelled()),
+        lambda device: (device._recent.restore(replace(device._recent.get(rows(device)[0]), kept=1.0)), device.learn()),
+    ],
+    ids=["learned from", "forget", "withdraw keeping", "withdraw learning", "cancelled", "a day later"],
+)
+def test_what_was_kept_is_zeroed_when_it_goes(
+    tmp_path: Path, tiny_bundle: Bundle, go: Callable[[Device], object], seconds: float
+) -> None:
+    with opened(tmp_path, tiny_bundle) as device:
+        correct(device, seconds=seconds)
+        value, file = device._store._rows("SELECT value, file FROM kept")[0]
+        held = None if file is None else (tmp_path / file).open("rb")
+        sealed = value if held is None else held.read()
+        assert (file is None) == (seconds < 1) and len(sealed) > 10_000
+        go(device)
+        assert rows(device) == [] and not any(each.kept for each in device.remembered())
+        for path in tmp_path.iterdir():
+            content = path.read_bytes()
+            assert not any(sealed[at : at + 32] in content for at in range(0, len(sealed) - 32, 512)), path.name
+        if held is not None:
+            held.seek(0)
+            assert not any(held.read())
+            held.close()
+            assert not (tmp_path / file).exists()
+
+
+def test_an_app_that_lets_it_no_more_or_ships_another_bundle_finds_nothing(
+    tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    for settings, bundle in (
+        (replace(SETTINGS, keep_corrected=False), tiny_bundle),
+        (SETTINGS, other(tiny_bundle, tmp_path)),
+    ):
+        with opened(tmp_path, tiny_bundle) as device:
+            correct(device)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING), opened(tmp_path, bundle, settings) as device:
+            assert rows(device) == [] and device.remembered() == ()
+        assert "1 utterance" in caplog.text
+
+
+def test_the_disk_holds_it_sealed_and_as_declared(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with opened(tmp_path, tiny_bundle) as device:
+        correct(device, 1, seconds=0.4)
+        correct(device, 2, seconds=1.5)
+        assert len(rows(device)) == 2 and findings(tmp_path, KEY, tiny_bundle) == []
+
+
+def test_a_damaged_one_is_left_out_and_said(
+    tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path, tiny_bundle) as device:
+        good, bad = correct(device, 1), correct(device, 2)
+        for content in (b"", b"x" * 99, device._store.get("kept", good)[:-9]):  # type: ignore[index]
+            with pytest.raises(StateError, match=f"kept/{bad}"):
+                kept.from_bytes(content, bad, tiny_bundle)
+        device._store.put("kept", bad, b"x" * 99)
+    with caplog.at_level(logging.WARNING), opened(tmp_path, tiny_bundle) as device:
+        assert [each.utterance_id for each in device.remembered()] == [good] == rows(device)
+    assert f"kept/{bad}" in caplog.text
+
+
+def test_memory_is_bounded_and_what_it_loses_is_counted() -> None:
+    now = [1_000.0]
+    recent = Recent(2, 60.0, lambda: now[0], lambda: 5_000.0 + now[0], bounds=kept.Bounds(3, 4 * 400))
+    frames = np.zeros((1, 100), np.float32)
+
+    def add(name: str, sound: np.ndarray = frames, *, marked: bool = True, on_disk: bool = False) -> None:
+        recent.add(name, sound, (), None)
+        if marked:
+            recent.mark(name, Accepted())
+        if on_disk:
+            recent.keep(name)
+
+    for name in ("a", "b", "c"):
+        add(name, on_disk=True)
+    add("d"), add("e", marked=False)
+    assert [each.utterance_id for each in recent.contents()] == ["a", "b", "c", "d", "e"], "each kind in its own bound"
+    add("f")
+    assert (recent.lost(), recent.gone()) == (1, ()), "d was confirmed, and pushed out by f"
+    add("g", on_disk=True)
+    assert (recent.lost(), recent.gone(), recent.lost(), recent.gone()) == (1, ("a",), 0, ())
+    add("h", np.zeros((3, 100), np.float32), on_disk=True)
+    assert recent.gone() == ("b", "c"), "too many bytes"
+    recent.lost()
+    now[0] += 61
+    assert recent.lost() == 1, "f, after a minute; nobody had said anything about e"
+    assert [each.utterance_id for each in recent.contents()] == ["g", "h"]
+    now[0] += 86_400
+    assert (recent.contents(), recent.gone(), recent.lost()) == ((), ("g", "h"), 2)
+
+
+def test_the_report_of_learning_tells_what_came_too_late(
+    tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = replace(SETTINGS, keep_corrected=False, memory_seconds=0.5)
+    with caplog.at_level(logging.WARNING), opened(tmp_path, tiny_bundle, settings) as device:
+        correct(device, 1)
+        time.sleep(0.6)
+        report = device.learn()
+        assert (report.utterances, report.lost, device.learn().lost) == (0, 1, 0)
+    assert "1 utterance with feedback" in caplog.text
+
+
+def test_closing_may_learn_first_and_for_so_long(
+    tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = replace(SETTINGS, keep_corrected=False)
+    with caplog.at_level(logging.WARNING):
+        device = opened(tmp_path, tiny_bundle, settings)
+        for seed in range(3):
+            correct(device, seed)
+        device.close(learn_seconds=60.0)
+        device.close(learn_seconds=60.0)
+    assert caplog.text == ""
+    with caplog.at_level(logging.WARNING):
+        device = opened(tmp_path, tiny_bundle, settings)
+        assert device.student.utterances == 3
+        correct(device)
+        device.close(learn_seconds=0.0)
+    assert "1 utterance with feedback" in caplog.text
+    with opened(tmp_path, tiny_bundle, replace(settings, learn=False)) as device:
+        device.recognise(noise(9_600, 1), 16_000)
+        device.close(learn_seconds=1.0)
+
+
+LIFE = """
+import sys
+from device_sdk import Bundle
+from tests.device_sdk.test_keep_corrected import *
+with opened(Path(sys.argv[1]), Bundle.open(sys.argv[2])) as device:
+    rng = random.Random(int(sys.argv[3]))
+    while True:
+        if rng.random() < 0.75:
+            correct(device, rng.randrange(9), seconds=rng.choice((0.3, 1.2)))
+            print("corrected", flush=True)
+        else:
+            device.learn()
+"""
+
+
+def test_a_kill_loses_nothing_and_nothing_is_learned_from_twice(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    told, rng = 0, random.Random(5)
+    for life in range(6):
+        child = subprocess.Popen(
+            [sys.executable, "-c", LIFE, str(tmp_path), str(tiny_bundle.path), str(life)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(rng.randrange(1, 12))]
+        time.sleep(rng.random() * 0.1)
+        os.kill(child.pid, signal.SIGKILL)
+        lines += child.stdout.readlines()
+        child.wait()
+        child.stdout.close()
+        told += sum(line == b"corrected\n" for line in lines)
+        with opened(tmp_path, tiny_bundle) as device:
+            waiting = [each.utterance_id for each in device.remembered()]
+            assert waiting == rows(device)
+            assert told <= device.student.utterances + len(waiting) <= told + life + 1, "one a kill was not told of"
+    with opened(tmp_path, tiny_bundle) as device:
+        everything = device.student.utterances + len(rows(device))
+        device.learn()
+        assert (device.student.utterances, rows(device)) == (everything, [])
+
+
+def test_a_state_of_the_version_before_opens(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with opened(tmp_path, tiny_bundle):
+        pass
+    store = Store(tmp_path, KEY)
+    store._run("DROP TABLE kept")
+    store._run("PRAGMA user_version = 5")
+    store.close()
+    with opened(tmp_path, tiny_bundle) as device:
+        correct(device)
+        assert len(rows(device)) == 1
