@@ -10,22 +10,24 @@ from device_sdk.errors import ConfigurationError, StateError
 
 __all__ = ["STREAMS", "Consent", "Stream", "from_bytes", "to_bytes"]
 
-Stream = Literal["counting", "learning", "marginals", "deltas", "words"]
+Stream = Literal["counting", "learning", "keeping", "marginals", "deltas", "words"]
 
 STREAMS: tuple[Stream, ...] = get_args(Stream)
 
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """The first two stay on the device, the others leave it.
+    """The first three stay on the device, the others leave it.
 
-    counting: the words that are heard are counted. learning: steps are taken on what was heard. marginals: bounded
-    counts of words heard from now on are sent. deltas: bounded, noised changes of the weights from now on are sent.
-    words: a few words outside the public list are sent, of those that the user gives from now on.
+    counting: the words that are heard are counted. learning: steps are taken on what was heard. keeping: what the user
+    confirms from now on may wait for learning on the disk, encrypted, for a day at most: its text and features, never
+    audio. marginals: bounded counts of words heard from now on are sent. deltas: bounded, noised changes of the weights
+    from now on are sent. words: a few words outside the public list are sent, of those that the user gives from now on.
     """
 
     counting: bool = True
     learning: bool = True
+    keeping: bool = False
     marginals: bool = False
     deltas: bool = False
     words: bool = False
@@ -49,7 +51,7 @@ def from_bytes(content: bytes | None) -> Consent:
     if content is None:
         return Consent()
     try:
-        found = {"words": False} | json.loads(content)  # a stream younger than the others
+        found = {"words": False, "keeping": False} | json.loads(content)  # streams younger than the others
         if set(found) != set(STREAMS) or not all(isinstance(value, bool) for value in found.values()):
             raise ValueError(f"found {found}, expected true or false for each of {', '.join(STREAMS)}")
         return Consent(**found)

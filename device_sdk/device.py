@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -28,10 +29,11 @@ from device_sdk.host import Host
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.knowledge import Knowledge
 from device_sdk.learned import Learned
+from device_sdk.learning import kept
 from device_sdk.learning.judge import Judge
 from device_sdk.learning.learner import Outcome, Student, Teacher, learn_one, rehearse_one
 from device_sdk.learning.loop import LearningReport, learn, not_started
-from device_sdk.learning.memory import Example, Recent, Remembered
+from device_sdk.learning.memory import Example, Recent, Remembered, utterances
 from device_sdk.learning.memory_budget import step_bytes
 from device_sdk.learning.rehearsal import Transcribed, is_due, rotation
 from device_sdk.learning.serving import served
@@ -103,7 +105,8 @@ class Device:
         self._teacher: tuple[Bundle, Teacher] | None = None
         self._judge: tuple[Bundle, Judge] | None = None
         self._training: Training | None = None
-        self._heard_from = 0
+        self._heard_from = self._lost = 0
+        self._restore()
 
     @classmethod
     def open(
@@ -189,10 +192,11 @@ class Device:
     def feedback(self, utterance: Result | str, signal: Signal) -> None:
         """What the app saw its user do with a result, which it names by itself or by its ``utterance_id``.
 
-        Late feedback is fine while the utterance is in memory; FeedbackError after. Several signals add up, see
-        :mod:`device_sdk.feedback.signals`. What was counted of the utterance is replaced by what they say of its words
-        (:func:`device_sdk.personalization.confirmed.confirmed_texts`). Where the utterance said another one again, they
-        speak for that one too.
+        Late feedback is fine while the utterance is in memory; FeedbackError after. What it confirms (``Corrected``,
+        ``Accepted``) is on the disk when this returns, where settings and user let it be kept. Several signals add up,
+        see :mod:`device_sdk.feedback.signals`. What was counted of the utterance is replaced by what they say of its
+        words (:func:`device_sdk.personalization.confirmed.confirmed_texts`). Where the utterance said another one
+        again, they speak for that one too.
         """
         with self._guard:
             check_signal(signal, self._knowledge.base.tokenizer.letters)
@@ -205,7 +209,8 @@ class Device:
         *,
         budget_bytes: int | None = None,
     ) -> LearningReport:
-        """Takes local steps on what is in memory; each utterance is used in one pass and is gone.
+        """Takes local steps on what is in memory; each utterance is used in one pass and is gone, from the disk too
+        where it was kept.
 
         Ends when nothing is left, after ``budget_seconds``, when ``stop`` is set or true, or when the policy says that
         it is no good time any more: between utterances only. budget_bytes: what a step may take of memory beyond the
@@ -229,10 +234,18 @@ class Device:
 
         with self._working:
             why = halt() or self._too_large(budget_bytes)
+            self._tidy()
             if why is not None:
-                return not_started(why)
+                return self._counted(not_started(why))
             session, teacher, judge = self._training_session(), self._labeller(), self._guardian()
             base, settings = self._knowledge.base, self.settings.learning
+            taken: list[str] = []  # and on the disk still
+
+            def take() -> Example | None:
+                example = self._next()
+                if example is not None and example.kept is not None:
+                    taken.append(example.utterance_id)
+                return example
 
             def step(student: Student, example: Example) -> Outcome:
                 return learn_one(
@@ -248,7 +261,10 @@ class Device:
                 )
 
             def commit(student: Student) -> None:
-                self._knowledge.commit(student, judge.watch)
+                self._knowledge.commit(student, judge.watch, taken)
+                if taken:
+                    self._store.settle()
+                taken.clear()
 
             def rehearse(student: Student) -> Outcome | None:
                 if not self._rehearsal or not is_due(student.utterances, settings.rehearsal):
@@ -256,9 +272,9 @@ class Device:
                 spoken = self._rehearsal[next(self._turns)]
                 return rehearse_one(student, spoken, session, base, settings, self._generator)
 
-            return learn(
+            report = learn(
                 self._knowledge.student,
-                self._next,
+                take,
                 step,
                 commit,
                 budget_seconds,
@@ -266,10 +282,13 @@ class Device:
                 rehearse=rehearse,
                 worse=judge.worse,
             )[1]
+            self._drop_kept(taken)  # nothing was learned from these
+            return self._counted(report)
 
     def remembered(self) -> tuple[Remembered, ...]:
-        """Which utterances are in memory and for how long; not what was said in them."""
+        """Which utterances are in memory, and of these on the disk, and for how long; not what was said in them."""
         with self._guard:
+            self._tidy()
             return self._recent.contents()
 
     def check_in(self, url: str | Client, token: str | None = None, *, when_due: bool = False) -> CheckInReport:
@@ -351,8 +370,8 @@ class Device:
         return self._knowledge.consent
 
     def agree(self, *streams: Stream) -> None:
-        """The user agrees to these streams: "counting", "learning", "marginals", "deltas", "words"; remembered from
-        run to run.
+        """The user agrees to these streams: "counting", "learning", "keeping", "marginals", "deltas", "words";
+        remembered from run to run.
 
         What is sent starts here: no word counted and nothing learned before the user agreed is ever part of a report.
         What the settings leave out is not done whatever the user agrees to. Waits for learning under way.
@@ -365,8 +384,9 @@ class Device:
             self._knowledge.agree(*streams)
 
     def withdraw(self, *streams: Stream) -> None:
-        """The user agrees no longer. The streams stop at once, also in a check-in or in learning under way, and their
-        reports that wait are deleted. What was sent is beyond reach; what was learned stays until :meth:`forget`.
+        """The user agrees no longer. The streams stop at once, also in a check-in or in learning under way, their
+        reports that wait are deleted, and what was kept is erased from the disk. What was sent is beyond reach; what
+        was learned stays until :meth:`forget`.
 
         ConfigurationError: no such stream.
         """
@@ -376,6 +396,9 @@ class Device:
                 self._recent.reported()
             if not self.consent.words:
                 self._recent.named(all_of_them=True)
+            if not (self.consent.keeping and self.consent.learning):
+                self._recent.release(self._recent.kept())
+                self._store.settle()
             if not self.consent.learning:
                 self._recent.drop_features()
 
@@ -403,6 +426,7 @@ class Device:
                 sequences_kept=knowledge.keep_ngrams,
                 word_reports=int(records.read_number(self._store, "words_sent")),
                 channel_seconds=knowledge.channel.seconds,
+                kept=len(self._recent.kept()),
             )
 
     def spent(self) -> dict[str, float]:
@@ -432,12 +456,30 @@ class Device:
             finally:  # erased or not, memory holds what the disk holds, and cannot write back what is gone
                 self._knowledge.load()
 
-    def close(self) -> None:
-        """Gives the state folder back. A check-in under way is ended, not waited for."""
+    def close(self, learn_seconds: float | None = None) -> None:
+        """Gives the state folder back. A check-in under way is ended, not waited for. Closing twice is harmless.
+
+        learn_seconds: learns first, for so long at most. What was confirmed, and neither learned from nor kept
+        (``DeviceSettings.keep_corrected``), is lost, which the log says.
+        """
         self._working.check()
+        if learn_seconds is not None and self.settings.learn and not self._store.closed:
+            try:
+                self.learn(learn_seconds)
+            finally:
+                self.close()
+            return
         self._end_check_in("the device was closed")
         with self._working, self._guard:
             self._end_check_in("the device was closed")
+            self._tidy()
+            if count := self._recent.unlearned():
+                log.warning(
+                    "closing: lost %s with feedback, not learned from; call learn() before, or "
+                    "close(learn_seconds=...), or keep what was confirmed: DeviceSettings(keep_corrected=True) and, "
+                    'where the user agrees, agree("keeping")',
+                    utterances(count),
+                )
             self._recent.clear()
             self._store.close()
 
@@ -502,6 +544,8 @@ class Device:
                 self._heard_from += 1
                 if not (guard.watch and guard.withhold and self._heard_from % guard.withhold == 0):
                     return example
+                if example.kept is not None:
+                    self._drop_kept([example.utterance_id])
                 self._recent.withhold(example, guard.capacity)
             return None
 
@@ -548,6 +592,10 @@ class Device:
         return self.settings.learn and self.consent.learning
 
     @property
+    def _keeping(self) -> bool:
+        return self.settings.keep_corrected and self.consent.keeping and self._learning
+
+    @property
     def _naming(self) -> bool:
         return self.settings.share_words and self.consent.words
 
@@ -559,6 +607,7 @@ class Device:
         spellings: Spellings | None = None,
     ) -> None:
         with self._guard:
+            self._tidy()
             if self.settings.channel is not None and self._learning and result.text:
                 self._listen_to(features if offset is None else features + offset, self.settings.channel)
             knowledge, texts = self._knowledge, [hypothesis.text for hypothesis in result.nbest]
@@ -640,9 +689,72 @@ class Device:
                 cache = caches.withdraw(knowledge.cache, example.counts, due, half_life=weights.half_life)
                 knowledge.keep_cache(caches.update(cache, counts, due, half_life=weights.half_life))
                 self._recent.recount(utterance_id, counts)
+        self._keep(utterance_id)
         told = carried_back(signal, texts[0])
         if example.repeats is not None and told is not None and self._recent.get(example.repeats) is not None:
             self._note(example.repeats, told)
+
+    def _keep(self, utterance_id: str) -> None:
+        """An utterance whose feedback has just come is on the disk from here on, or no more."""
+        example = self._recent.get(utterance_id)
+        if example is None:
+            return
+        if self._keeping and example.teaches and kept.confirmed(example.signal):
+            try:
+                self._store.put("kept", utterance_id, kept.to_bytes(self._recent.keep(utterance_id)))
+            except StateError:
+                if example.kept is None:
+                    self._recent.release([utterance_id])
+                raise
+            self._tidy()
+        elif example.kept is not None:
+            self._recent.release([utterance_id])
+            self._drop_kept([utterance_id])
+
+    def _restore(self) -> None:
+        """What was kept is in memory again; it is erased where app or user do not let it be kept any more."""
+        names = self._store.names("kept")
+        left = names if not self._keeping else []
+        for name in names if self._keeping else ():
+            try:
+                self._recent.restore(kept.from_bytes(self._store.get("kept", name) or b"", name, self._knowledge.base))
+            except StateError as error:
+                log.warning("a kept utterance is left out: %s", error)
+                left.append(name)
+        if names and not self._keeping:
+            log.warning("erased %s with feedback, kept before: no longer allowed", utterances(len(names)))
+        try:
+            self._drop_kept(left)
+        except StateError as error:
+            log.warning("what was kept is not erased yet: %s", error)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """What went from memory goes from the disk too, and is counted."""
+        with self._guard:
+            if count := self._recent.lost():
+                self._lost += count
+                log.warning(
+                    "lost %s with feedback, not learned from: too old, or too many; learn() sooner, or see "
+                    "memory_seconds and memory_utterances of DeviceSettings",
+                    utterances(count),
+                )
+            try:
+                self._drop_kept(self._recent.gone())
+            except StateError as error:
+                log.warning("what was kept is not erased yet: %s", error)
+
+    def _drop_kept(self, names: Sequence[str]) -> None:
+        if names:
+            records.drop_kept(self._store, names)
+            self._store.settle()
+
+    def _counted(self, report: LearningReport) -> LearningReport:
+        """The report with what was lost since the last one."""
+        with self._guard:
+            self._tidy()
+            lost, self._lost = self._lost, 0
+            return replace(report, lost=lost)
 
 
 def _never() -> bool:

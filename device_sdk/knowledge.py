@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -26,6 +27,7 @@ from device_sdk.learning.learner import Student, rebased
 from device_sdk.learning.measures import Measures
 from device_sdk.learning.measures import from_bytes as measures_from_bytes
 from device_sdk.learning.measures import to_bytes as measures_to_bytes
+from device_sdk.learning.memory import utterances
 from device_sdk.learning.step import Momentum
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization import given, ngrams
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from device_sdk.checkin.outbox import Outgoing
 
 __all__ = ["Knowledge", "with_published"]
+
+log = logging.getLogger(__name__)
 
 
 class Knowledge:
@@ -111,7 +115,11 @@ class Knowledge:
                 records.drop_local(store)
                 records.drop_gradients(store)
                 store.delete("settings", "unfit")
+                kept = store.names("kept")  # pieces and features of another bundle
+                records.drop_kept(store, kept)
                 records.write_text(store, "bundle", shipped)
+            if kept:
+                log.warning("erased %s with feedback, kept before: the app has another bundle", utterances(len(kept)))
 
     def keep_cache(self, cache: caches.MarginalCache) -> None:
         """Makes these counts the device's."""
@@ -174,8 +182,9 @@ class Knowledge:
             records.write_marginals(self.store, version, words_digest, values)
             self.marginals_version, self.marginals = version, values
 
-    def commit(self, student: Student, watch: Watch | None = None) -> None:
-        """Makes these the local weights, and this what the guard remembers of them; None leaves that."""
+    def commit(self, student: Student, watch: Watch | None = None, learned_from: Iterable[str] = ()) -> None:
+        """Makes these the local weights, and this what the guard remembers of them; None leaves that. learned_from:
+        kept utterances, which go with the same commit."""
         with self._guard:
             if not self.consent.deltas:  # withdrawn while the student learned
                 student = replace(student, gradients=None)
@@ -188,6 +197,7 @@ class Knowledge:
                     self._write_gradients(student.gradients)
                 if watch is not None:
                     self.store.put("settings", "guard", guard_to_bytes(watch))
+                records.drop_kept(self.store, learned_from)
             self.student = student
             self.watch = self.watch if watch is None else watch
 
@@ -277,6 +287,8 @@ class Knowledge:
             if not consent.words:
                 outbox.discard(self.store, "words")
                 self.keep_given({})
+            if not (consent.keeping and consent.learning):
+                records.drop_kept(self.store, self.store.names("kept"))
             self._keep_consent(consent)
 
     def take_back(self, outgoing: Outgoing) -> None:

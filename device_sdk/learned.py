@@ -11,6 +11,7 @@ __all__ = ["Learned"]
 _STREAM = {
     "counting": "counting words",
     "learning": "learning from use",
+    "keeping": "keeping corrections for a day",
     "marginals": "sending word counts",
     "deltas": "sending model changes",
     "words": "naming new words",
@@ -24,7 +25,8 @@ class Learned:
     utterances: whose words are counted; words: the most frequent with their counts; unlisted: how many distinct words
     it counts of no public list. sequences: of two or three words that it counts, which never leave it;
     sequences_kept: whether they are on the disk too. steps: taken since the model ``model_version`` came; rollbacks:
-    how often what they made was taken back. remembered: utterances in memory just now. marginal_reports,
+    how often what they made was taken back. remembered: utterances in memory just now; kept: how many of them are on
+    the disk too, with their text. marginal_reports,
     delta_reports, word_reports: sent so far, the last of new words; waiting: reports not sent yet. consent: what the
     user has agreed to. channel_seconds: of speech that its mean over microphone and room is made of.
     """
@@ -45,6 +47,7 @@ class Learned:
     sequences_kept: bool = False
     word_reports: int = 0
     channel_seconds: float = 0.0
+    kept: int = 0
 
     def describe(self) -> tuple[str, ...]:
         """The same in plain sentences."""
@@ -65,13 +68,19 @@ class Learned:
         if self.rollbacks:
             sentences.append(f"What it learned was taken back {_number(self.rollbacks, 'time')}, since it did harm.")
         sentences += [
-            f"The sound of {_number(self.remembered, 'utterance')} is in its memory for a while, never on its disk.",
+            f"The sound of {_number(self.remembered, 'utterance')} is in its memory for a while, {self._sound_kept()}.",
             f"It has sent {_number(self.marginal_reports, 'bounded word count')} and "
             f"{_number(self.delta_reports, 'bounded model change')}, {self._what_else()}; {self.waiting} wait.",
             f"You agree to {_listed(agreed)}, and not to {_listed(refused)}.",
             "All of this can be erased at once.",
         ]
         return tuple(sentences)
+
+    def _sound_kept(self) -> str:
+        if not self.kept:
+            return "never on its disk"
+        kept = f"and of {_number(self.kept, 'utterance')} that you confirmed, text and features"
+        return f"{kept} are on its disk until it learned from them, a day at most, never audio"
 
     def _unlisted_fate(self) -> str:
         if not (self.consent.words or self.word_reports):

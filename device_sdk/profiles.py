@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -103,10 +104,12 @@ class Profiles:
                 store.close()
         shutil.rmtree(place.folder, ignore_errors=True)
 
-    def close(self) -> None:
-        """Closes every device."""
+    def close(self, learn_seconds: float | None = None) -> None:
+        """Closes every device. learn_seconds: they learn first, for so long in all at most."""
+        begun = time.monotonic()
         while self._devices:
-            self._devices.popitem()[1].close()
+            left = None if learn_seconds is None else max(0.0, begun + learn_seconds - time.monotonic())
+            self._devices.popitem()[1].close(left)
 
     def __enter__(self) -> Self:
         return self

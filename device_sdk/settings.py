@@ -24,7 +24,10 @@ class DeviceSettings:
 
     use_marginals: adapt recognition to the user's own words and the published ones. keep_ngrams: the user's n-grams,
     where the bundle adapts to them, may be kept on the disk too, encrypted; else they are in memory only. learn: keep
-    features in memory and take local steps. share_marginals, share_deltas, share_words: what check-ins may send.
+    features in memory and take local steps. keep_corrected: what the user confirmed may wait for learning on the disk
+    too, encrypted, for a day at most: text, n-best list and features of 200 utterances and 16 MB at most, never audio;
+    the user agrees to it as "keeping".
+    share_marginals, share_deltas, share_words: what check-ins may send.
     max_new_words: words outside the public list that a round may have, whatever it asks for. bounds: what a server's
     offers may ask at most, and all of them together; what goes beyond is left out. plain_http: servers on other
     machines may be spoken to without TLS, where anybody on the way reads along: for closed networks.
@@ -44,6 +47,7 @@ class DeviceSettings:
     use_marginals: bool = True
     keep_ngrams: bool = False
     learn: bool = True
+    keep_corrected: bool = False
     share_marginals: bool = True
     share_deltas: bool = True
     share_words: bool = True

@@ -25,7 +25,8 @@ class LearningReport:
     served, over utterances with feedback, NaN without. stopped: why it ended, or did not begin. seconds: wall clock.
     peak_bytes: the process' largest resident memory so far, 0 where the system does not tell. rehearsed: transcribed
     utterances that steps were taken on besides. shortened: utterances learned from with fewer hypotheses, to fit into
-    memory. rolled_back: why what was learned was taken back, None where it was not.
+    memory. rolled_back: why what was learned was taken back, None where it was not. lost: utterances with feedback that
+    were gone from memory, too old or too many, before anything was learned from them, since the last report.
     """
 
     utterances: int
@@ -40,6 +41,7 @@ class LearningReport:
     rehearsed: int = 0
     shortened: int = 0
     rolled_back: str | None = None
+    lost: int = 0
 
 
 def learn(

@@ -1,9 +1,9 @@
-"""What a device remembers of recent utterances, in memory only, until it has learned from them or they are too old."""
+"""What a device remembers of recent utterances, in memory, until it has learned from them or they are too old."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,9 @@ from device_sdk.feedback.signals import Signal, combined
 from device_sdk.hypothesis import Hypothesis
 from device_sdk.personalization.cache import UtteranceCounts
 
-__all__ = ["Example", "Recent", "Remembered"]
+__all__ = ["Bounds", "Example", "Recent", "Remembered", "utterances"]
+
+_DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class Example:
     memory's clock (s). signal: the app's feedback, None while there is none. repeats: id of the utterance that this one
     says again. spellings: of the app's hotwords, by which texts of this utterance are read. given: the words that its
     feedback gave for the next report of words; None where they are never to be named, for want of consent when it was
-    heard, or since they were."""
+    heard, or since they were. kept: time of the day (s) when it was heard, where it is on the disk too; None where it
+    is not."""
 
     utterance_id: str
     features: npt.NDArray[np.float32]
@@ -39,31 +42,62 @@ class Example:
     repeats: str | None = None
     given: frozenset[str] | None = None
     spellings: Spellings | None = None
+    kept: float | None = None
+
+    @property
+    def teaches(self) -> bool:
+        """Whether there is feedback to learn from."""
+        return self.signal is not None and len(self.features) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of what is on the disk too: how many utterances, and how many bytes of features."""
+
+    utterances: int = 200
+    size: int = 16_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
     """That an utterance is in memory, and not what it was. seconds_left: until it is gone whatever happens; feedback:
     whether the app gave any; withheld: whether it is kept to check learning with, and never learned from; sound:
-    whether its features are there, or only what feedback needs."""
+    whether its features are there, or only what feedback needs; kept: whether it is on the disk too, encrypted."""
 
     utterance_id: str
     seconds_left: float
     feedback: bool
     withheld: bool
     sound: bool
+    kept: bool = False
+
+
+def utterances(count: int) -> str:
+    """So many of them, in words."""
+    return "1 utterance" if count == 1 else f"{count} utterances"
 
 
 class Recent:
     """A bounded ring of examples, oldest first, and beside it those withheld from learning.
 
-    capacity: utterances; seconds: how long one may stay, in either.
+    capacity: utterances; seconds: how long one may stay, in either. What is on the disk too has bounds of its own, and
+    a day by the clock of the day, which runs on while the process, or the machine, does not.
     """
 
-    def __init__(self, capacity: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        day_clock: Callable[[], float] = time.time,
+        bounds: Bounds = Bounds(),
+    ) -> None:
         self._capacity = capacity
         self._seconds = seconds
-        self._clock = clock
+        self._clock, self._day_clock = clock, day_clock
+        self._bounds = bounds
+        self._gone: tuple[str, ...] = ()
+        self._lost = 0
         self._examples: dict[str, Example] = {}
         self._withheld: dict[str, Example] = {}
         self._last = ""
@@ -100,8 +134,9 @@ class Recent:
             spellings=spellings,
         )
         self._last = utterance_id
-        while len(self._examples) > self._capacity:
-            del self._examples[next(iter(self._examples))]
+        loose = [key for key, example in self._examples.items() if example.kept is None]
+        for key in loose[: -self._capacity]:
+            self._drop(key)
 
     def mark(self, utterance_id: str, signal: Signal) -> Example:
         """Attaches feedback, to what there was of it before. Returns the example as it was.
@@ -162,9 +197,56 @@ class Recent:
         key = next(marked, None) or next(waited, None)
         return None if key is None else self._examples.pop(key)
 
+    def keep(self, utterance_id: str) -> Example:
+        """Notes that an utterance in memory is on the disk too; the oldest such ones make room. Returns it."""
+        example = self._examples[utterance_id]
+        if example.kept is None:
+            example = replace(example, kept=self._day_clock() - self.seconds_since(example))
+            self._examples[utterance_id] = example
+        kept = [each for each in self._examples.values() if each.kept is not None]
+        size = sum(each.features.nbytes for each in kept)
+        while kept and (len(kept) > self._bounds.utterances or size > self._bounds.size):
+            oldest = kept.pop(0)
+            size -= oldest.features.nbytes
+            self._drop(oldest.utterance_id)
+        return example
+
+    def restore(self, example: Example) -> None:
+        """Remembers an utterance that was on the disk."""
+        assert example.kept is not None
+        heard = self._clock() - (self._day_clock() - example.kept)
+        self._examples[example.utterance_id] = replace(example, heard=heard)
+
+    def release(self, utterance_ids: Iterable[str]) -> None:
+        """Notes that these are on the disk no more; they stay in memory as long as any other."""
+        for key in utterance_ids:
+            if key in self._examples:
+                self._examples[key] = replace(self._examples[key], kept=None)
+
+    def kept(self) -> tuple[str, ...]:
+        """Ids of what is on the disk too."""
+        return tuple(key for key, example in self._examples.items() if example.kept is not None)
+
+    def gone(self) -> tuple[str, ...]:
+        """Ids of what is here no longer since the last call, though it was not taken out, and is on the disk still."""
+        self._expire()
+        gone, self._gone = self._gone, ()
+        return gone
+
+    def lost(self) -> int:
+        """How many utterances with feedback to learn from have gone since the last call, without being taken out."""
+        self._expire()
+        lost, self._lost = self._lost, 0
+        return lost
+
+    def unlearned(self) -> int:
+        """How many utterances with feedback to learn from are in memory only."""
+        self._expire()
+        return sum(example.teaches and example.kept is None for example in self._examples.values())
+
     def withhold(self, example: Example, capacity: int) -> None:
         """Keeps an example that was taken out, never to be learned from; the oldest beyond ``capacity`` are gone."""
-        self._withheld[example.utterance_id] = example
+        self._withheld[example.utterance_id] = replace(example, kept=None)
         while len(self._withheld) > capacity:
             del self._withheld[next(iter(self._withheld))]
 
@@ -176,14 +258,14 @@ class Recent:
     def contents(self) -> tuple[Remembered, ...]:
         """What is in memory, without what was said, oldest first."""
         self._expire()
-        oldest = self._clock() - self._seconds
         return tuple(
             Remembered(
                 example.utterance_id,
-                example.heard - oldest,
+                self._seconds_left(example),
                 example.signal is not None,
                 held,
                 len(example.features) > 0,
+                example.kept is not None,
             )
             for held, examples in ((True, self._withheld), (False, self._examples))
             for example in examples.values()
@@ -192,7 +274,7 @@ class Recent:
     def drop_features(self) -> None:
         """Leaves what feedback needs to mend counts, and nothing to learn from."""
         for key, example in self._examples.items():
-            self._examples[key] = replace(example, features=example.features[:0].copy())
+            self._examples[key] = replace(example, features=example.features[:0].copy(), kept=None)
         self._withheld.clear()
 
     def clear(self) -> None:
@@ -200,7 +282,18 @@ class Recent:
         self._withheld.clear()
 
     def _expire(self) -> None:
-        oldest = self._clock() - self._seconds
-        for examples in (self._examples, self._withheld):
-            for key in [key for key, example in examples.items() if example.heard < oldest]:
-                del examples[key]
+        for key in [key for key, example in self._examples.items() if self._seconds_left(example) < 0]:
+            self._drop(key)
+        for key in [key for key, example in self._withheld.items() if self._seconds_left(example) < 0]:
+            del self._withheld[key]
+
+    def _seconds_left(self, example: Example) -> float:
+        if example.kept is None:
+            return self._seconds - self.seconds_since(example)
+        return _DAY - abs(self._day_clock() - example.kept)  # of a clock that was set back, too
+
+    def _drop(self, utterance_id: str) -> None:
+        example = self._examples.pop(utterance_id)
+        self._lost += example.teaches
+        if example.kept is not None:
+            self._gone += (utterance_id,)

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 
 from device_sdk.errors import StateError
@@ -27,6 +27,7 @@ class SealedFiles:
         self._folder = folder
         self._written: list[str] = []
         self._replaced: list[str] = []
+        self._zeroed: set[str] = set()
 
     @staticmethod
     def new_name() -> str:
@@ -56,10 +57,12 @@ class SealedFiles:
                 "it to start afresh"
             ) from error
 
-    def replace(self, name: object) -> None:
-        """Notes that no row will name the file once the transaction has committed."""
+    def replace(self, name: object, *, zeroed: bool = False) -> None:
+        """Notes that no row will name the file once the transaction has committed. zeroed: it is overwritten before it
+        is removed."""
         if isinstance(name, str) and _NAME.fullmatch(name):
             self._replaced.append(name)
+            self._zeroed |= {name} if zeroed else set()
 
     def before_commit(self) -> None:
         """Makes the names of new files durable, before a row that names them is. StateError: the disk fails."""
@@ -76,24 +79,35 @@ class SealedFiles:
 
     def committed(self) -> None:
         """Removes what was replaced."""
-        self._remove(self._replaced)
+        self._remove(self._replaced, self._zeroed)
 
     def rolled_back(self) -> None:
         """Removes what was written."""
-        self._remove(self._written)
+        self._remove(self._written, set(self._written))
 
     def undecided(self) -> None:
         """After a commit that failed nobody can say what the disk holds: all files stay until the next opening."""
-        self._written, self._replaced = [], []
+        self._written, self._replaced, self._zeroed = [], [], set()
 
     def tidy(self, named: Iterable[str]) -> None:
         """Removes every file that no row names: what a process that was killed has left."""
-        kept = set(named)
-        self._remove(path.name for path in self._folder.glob("*.sealed") if path.name not in kept)
+        left = {path.name for path in self._folder.glob("*.sealed")} - set(named)
+        self._remove(left, left)
 
-    def _remove(self, names: Iterable[str]) -> None:
+    def _remove(self, names: Iterable[str], zeroed: Set[str]) -> None:
         for name in names:
+            path = self._folder / name
+            if name in zeroed:
+                with contextlib.suppress(OSError):
+                    _zero(path)
             # What cannot be removed now is removed when the state is opened next.
             with contextlib.suppress(OSError):
-                (self._folder / name).unlink(missing_ok=True)
-        self._written, self._replaced = [], []
+                path.unlink(missing_ok=True)
+        self._written, self._replaced, self._zeroed = [], [], set()
+
+
+def _zero(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+        file.flush()
+        os.fsync(file.fileno())

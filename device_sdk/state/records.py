@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ __all__ = [
     "Local",
     "Published",
     "drop_gradients",
+    "drop_kept",
     "drop_local",
     "has_learned",
     "read_gradients",
@@ -147,6 +148,13 @@ def drop_gradients(store: Store) -> None:
     with store.transaction():
         store.delete("settings", "gradients")
         store.delete("weights", "gradients")
+
+
+def drop_kept(store: Store, names: Iterable[str]) -> None:
+    """These utterances wait for learning no more; those that do not are left out."""
+    with store.transaction():
+        for name in names:
+            store.delete("kept", name)
 
 
 def has_learned(store: Store) -> bool:

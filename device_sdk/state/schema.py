@@ -1,7 +1,8 @@
 """The whole of what a device may keep: every table, every record in it, every file of the state folder.
 
-Nothing else has a place there. Audio, features, transcripts, hypotheses and tokens are in none of it: what stays of
-an utterance is counts, and what steps made of the weights.
+Nothing else has a place there. Audio is in none of it. Features, transcripts, hypotheses and tokens are in table
+``kept`` alone, which is empty unless the app and its user let it hold what the user confirmed until it was learned
+from. What stays of an utterance is counts, and what steps made of the weights.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ from typing import Literal
 
 __all__ = ["COLUMNS", "FILES", "META", "RECORDS", "TABLES", "Holds", "Record", "Table", "record_of"]
 
-Holds = Literal["counts", "weights", "identity", "outbox", "settings", "updates", "downloads"]
+Holds = Literal["counts", "weights", "identity", "outbox", "settings", "updates", "downloads", "kept"]
 """What a value is made of. counts: weights of words, and of n-grams where the app allows these, never the order of
 more; a mean over everything heard; weights: model parameters; identity: keys and ids at servers; outbox: exact bytes of
 reports on their way; settings: versions, counters, choices; updates: signed metadata about what a server publishes;
-downloads: the beginning of a file that a server publishes."""
+downloads: the beginning of a file that a server publishes; kept: an utterance that the user confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of the state file. what: what it is for; filed: whether its large values lie in files of their own."""
+    """One table of the state file. what: what it is for; filed: whether its large values lie in files of their own;
+    zeroed: whether these are overwritten before they are removed, as SQLite does with its rows."""
 
     what: str
     filed: bool = False
+    zeroed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ TABLES: Mapping[str, Table] = {
     "settings": Table("versions, counters and the ledger of what was sent"),
     "updates": Table("signed metadata of updates, as last verified"),
     "downloads": Table("the beginning of a published file, until all of it is there", True),
+    "kept": Table("what the user confirmed, until it was learned from, for a day at most", True, True),
 }
 """Every table that holds values, and all that it may hold."""
 
@@ -110,6 +114,7 @@ RECORDS: tuple[Record, ...] = (
     ),
     Record("downloads", "head", "downloads", "JSON: the published file's path and ETag"),
     Record("downloads", "[0-9]{6}", "downloads", "some of its bytes, in order"),
+    Record("kept", "[0-9a-f]{32}", "kept", "safetensors: features of an utterance; its n-best list and feedback"),
 )
 """Every value. What lies beside it in the clear: the row's name and number, and the length of what was sealed."""
 

@@ -19,7 +19,7 @@ from device_sdk.state.schema import META, TABLES
 
 __all__ = ["FILED_BYTES", "SCHEMA_VERSION", "Store"]
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 FILED_BYTES = 1 << 14
 """A value of at least this size lies in a file of its own, in tables declared so."""
 
@@ -152,7 +152,7 @@ class Store:
                     kept = {place: value for place in keep if (value := self.get(*place)) is not None}
                     for table in TABLES:
                         for file in self._filed(table):
-                            self._files.replace(file)
+                            self._files.replace(file, zeroed=TABLES[table].zeroed)
                         self._run(f"DELETE FROM {table}")
                     self._run("DELETE FROM meta")
                     self._run("DELETE FROM sqlite_sequence")
@@ -164,6 +164,18 @@ class Store:
                 self._cipher = before
                 raise
             self._finish_erasing()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._lock.closed
+
+    def settle(self) -> None:
+        """Brings what was committed from the log into the file, and empties the log: what was deleted is then in
+        neither. Inside a transaction, or where the disk fails, that is left for the next time."""
+        with self.guard, contextlib.suppress(StateError):
+            if self._depth == 0:
+                self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Closes file and lock. Closing twice is harmless; anything else afterwards is a StateError."""
@@ -231,7 +243,7 @@ class Store:
 
     def _replace_file(self, table: str, name: str) -> None:
         for row in self._rows(f"SELECT file FROM {_known(table)} WHERE name = ?", name):
-            self._files.replace(row[0])
+            self._files.replace(row[0], zeroed=TABLES[table].zeroed)
 
     def _write_meta(self) -> None:
         salt = os.urandom(_SALT_BYTES)

@@ -24,6 +24,7 @@ from device_sdk import (
     Device,
     DeviceSettings,
     GuardSettings,
+    Hotword,
     LearningSettings,
     Rating,
     Semantics,
@@ -32,14 +33,14 @@ from device_sdk import (
 )
 from device_sdk.feedback.signals import Repeated, Signal, combined
 from device_sdk.learning import kept
-from device_sdk.learning.memory import Recent
+from device_sdk.learning.memory import Bounds, Recent
 from device_sdk.state import Store
 from tests.device_sdk.state.audit import findings
 from tests.signals import noise
 
 KEY = bytes(range(32))
 SETTINGS = DeviceSettings(
-    keep_corrected=True, learning=LearningSettings(passes=1), guard=GuardSettings(withhold=0), memory_utterances=8
+    keep_corrected=True, learning=LearningSettings(passes=1), guard=GuardSettings(watch=False), memory_utterances=8
 )
 SAID = "turn on the borborygmus"
 
@@ -113,6 +114,17 @@ def test_only_what_was_confirmed_is_kept_with_all_that_was_said_of_it(
         found = device._recent.get(heard.utterance_id)
         assert (found is not None) == stays
         assert found is None or found.signal == known
+
+
+def test_of_hotwords_only_those_that_it_may_hold_are_kept(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with opened(tmp_path, tiny_bundle) as device:
+        hotwords = [Hotword("niamh", spellings=("neve",)), Hotword("saoirse", spellings=("seersha",))]
+        result = device.recognise(noise(9_600, 1), 16_000, hotwords=hotwords)
+        device.feedback(result, Corrected("call niamh"))
+    with opened(tmp_path, tiny_bundle) as device:
+        found = device._recent.get(result.utterance_id)
+        assert found is not None and found.spellings is not None
+        assert found.spellings.phrases == {"neve": "niamh", "niamh": "niamh"}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +223,7 @@ def test_a_damaged_one_is_left_out_and_said(
 
 def test_memory_is_bounded_and_what_it_loses_is_counted() -> None:
     now = [1_000.0]
-    recent = Recent(2, 60.0, lambda: now[0], lambda: 5_000.0 + now[0], bounds=kept.Bounds(3, 4 * 400))
+    recent = Recent(2, 60.0, lambda: now[0], lambda: 5_000.0 + now[0], bounds=Bounds(3, 4 * 400))
     frames = np.zeros((1, 100), np.float32)
 
     def add(name: str, sound: np.ndarray = frames, *, marked: bool = True, on_disk: bool = False) -> None:
@@ -271,6 +283,13 @@ def test_closing_may_learn_first_and_for_so_long(
     with opened(tmp_path, tiny_bundle, replace(settings, learn=False)) as device:
         device.recognise(noise(9_600, 1), 16_000)
         device.close(learn_seconds=1.0)
+
+
+def test_what_is_withheld_to_check_learning_with_is_kept_no_more(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with opened(tmp_path, tiny_bundle, replace(SETTINGS, guard=GuardSettings(withhold=1))) as device:
+        correct(device)
+        assert device.learn().utterances == 0 and rows(device) == []
+        assert [(each.withheld, each.kept) for each in device.remembered()] == [(True, False)]
 
 
 LIFE = """

@@ -92,7 +92,7 @@ def test_what_the_user_agrees_to_is_remembered(run: Run) -> None:
     assert "no   deltas" in run("withdraw", "deltas").stdout
     consent = json.loads(run("status", "--json").stdout)["learned"]["consent"]
     assert (consent["marginals"], consent["deltas"], consent["words"]) == (True, False, True)
-    with pytest.raises(ConfigurationError, match="found 'delta', expected one of counting, learning, marginals"):
+    with pytest.raises(ConfigurationError, match="found 'delta', expected one of counting, learning, keeping"):
         run("agree", "delta")
 
 

@@ -245,6 +245,18 @@ def _downloads(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     return name != "head" or set(json.loads(plain)) == {"path", "etag"}
 
 
+def _kept(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
+    found = load(plain)
+    features, head = found["features"], json.loads(found["head"].tobytes())
+    return (
+        set(found) == {"features", "head"}
+        and set(head) == {"heard", "nbest", "probability", "signals", "spellings"}
+        and features.dtype == "float32"
+        and features.shape[1] == bundle.features.mel_bins
+        and features.shape[0] <= 100 * 60
+    )
+
+
 _CONTENTS: dict[str, Callable[[str, str, bytes, Bundle], bool]] = {
     "counts": _counts,
     "weights": _weights,
@@ -253,4 +265,5 @@ _CONTENTS: dict[str, Callable[[str, str, bytes, Bundle], bool]] = {
     "settings": _settings,
     "updates": _updates,
     "downloads": _downloads,
+    "kept": _kept,
 }

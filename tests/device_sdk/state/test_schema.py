@@ -22,7 +22,7 @@ from tests.signals import noise
 
 KEY = bytes(range(32))
 SERVER = "https://server.example"
-SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, wait_seconds=0.0))
+SETTINGS = DeviceSettings(keep_corrected=True, learning=LearningSettings(passes=1, wait_seconds=0.0))
 
 
 def test_declarations_belong_to_tables_and_do_not_overlap() -> None:
@@ -37,7 +37,7 @@ def test_declarations_belong_to_tables_and_do_not_overlap() -> None:
 def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
     """A device hears, learns, and has a report waiting; ``look`` is called before it closes."""
     with Device.open(folder, KEY, bundle, SETTINGS) as device:
-        device.agree("marginals", "deltas", "words")
+        device.agree("keeping", "marginals", "deltas", "words")
         for seed in range(3):
             result = device.recognise(noise(9_600, seed), 16_000)
             device.feedback(result.utterance_id, Corrected("turn on the borborygmus"))
@@ -53,7 +53,7 @@ def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
         aggregation._join(who, knowledge, "r2", shares, OfferBounds())
         knowledge.keep_channel(Channel((-9.0,) * bundle.features.mel_bins, 12.0))
         knowledge.keep_marginals(3, bundle.words.digest, np.asarray(bundle.background, np.float64))
-        device.recognise(noise(9_600, 9), 16_000)
+        device.feedback(device.recognise(noise(9_600, 9), 16_000), Corrected("turn on the borborygmus"))
         look()
 
 

@@ -1,0 +1,121 @@
+"""What the user confirmed and was not learned from yet, as it lies on the disk where the app and the user let it.
+
+Text, n-best list, feedback and log-mel features of an utterance; never audio. It is sealed as all of the state is, and
+goes once it was learned from, after a day, or when the user agrees no longer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from device_sdk.bundle import Bundle
+from device_sdk.decoding.spellings import Spellings
+from device_sdk.errors import IdiolectError, StateError
+from device_sdk.feedback.signals import (
+    Accepted,
+    Alternate,
+    Cancelled,
+    Corrected,
+    Rating,
+    Repeated,
+    Semantics,
+    Signal,
+    Single,
+    Together,
+    parts,
+)
+from device_sdk.feedback.slots import SlotLexicon
+from device_sdk.hypothesis import Hypothesis, Scores, Word
+from device_sdk.learning.memory import Example
+
+__all__ = ["confirmed", "from_bytes", "to_bytes"]
+
+_SIGNALS: Mapping[str, type[Single]] = {
+    each.__name__: each for each in (Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics)
+}
+
+
+def confirmed(signal: Signal | None) -> bool:
+    """Whether the user has said which words are right."""
+    return signal is not None and any(isinstance(each, Accepted | Corrected) for each in parts(signal))
+
+
+def to_bytes(example: Example) -> bytes:
+    """Safetensors of its features and of a head in JSON. What it adds to counts and reports is not in it, nor are the
+    app's hotwords but those that it may hold."""
+    assert example.kept is not None and example.signal is not None
+    head = {
+        "heard": example.kept,
+        "probability": example.probability,
+        "nbest": [asdict(hypothesis) for hypothesis in example.nbest],
+        "spellings": _spellings(example),
+        "signals": [[type(each).__name__, _fields(each)] for each in parts(example.signal)],
+    }
+    written = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    return save({"features": np.ascontiguousarray(example.features, np.float32), "head": written})
+
+
+def from_bytes(content: bytes, name: str, bundle: Bundle) -> Example:
+    """The utterance as it was, but that its counts stay as they are. StateError: unreadable, or of another bundle."""
+    try:
+        found = load(content)
+        features, head = found["features"], json.loads(found["head"].tobytes())
+        nbest = tuple(_hypothesis(fields) for fields in head["nbest"])
+        signals = tuple(_signal(kind, fields) for kind, fields in head["signals"])
+        spellings = Spellings(dict(head["spellings"])) if head["spellings"] else None
+        heard, probability = float(head["heard"]), float(head["probability"])
+        if not (
+            features.dtype == np.float32
+            and features.ndim == 2
+            and features.shape[1] == bundle.features.mel_bins
+            and np.isfinite(features).all()
+            and nbest
+            and signals
+        ):
+            raise ValueError("features")
+    except (SafetensorError, IdiolectError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        # Not the error itself: it may quote what was said.
+        raise StateError(
+            f"kept/{name}: found an unreadable utterance ({type(error).__name__}), expected one that waits to be "
+            "learned from"
+        ) from None
+    signal = signals[0] if len(signals) == 1 else Together(signals)
+    return Example(name, features, nbest, None, 0.0, signal, True, probability, spellings=spellings, kept=heard)
+
+
+def _spellings(example: Example) -> dict[str, str]:
+    if example.spellings is None or example.signal is None:
+        return {}
+    said = [hypothesis.text for hypothesis in example.nbest]
+    said += [each.text for each in parts(example.signal) if isinstance(each, Alternate | Corrected)]
+    phrases = example.spellings.phrases.items()
+    return {heard: phrase for heard, phrase in phrases if any(f" {phrase} " in f" {text} " for text in said)}
+
+
+def _fields(signal: Single) -> dict[str, Any]:
+    if isinstance(signal, Semantics):
+        values = {slot: list(each) for slot, each in signal.lexicon.values.items()}
+        return {"slots": dict(signal.slots), "lexicon": values, "mode": signal.mode}
+    return asdict(signal)
+
+
+def _signal(kind: str, fields: dict[str, Any]) -> Single:
+    if kind == "Semantics":
+        values = {slot: tuple(each) for slot, each in fields["lexicon"].items()}
+        return Semantics(fields["slots"], SlotLexicon(values), fields["mode"])
+    if kind == "Repeated":
+        return Repeated(tuple(fields["texts"]))
+    return _SIGNALS[kind](**fields)
+
+
+def _hypothesis(fields: dict[str, Any]) -> Hypothesis:
+    words = tuple(Word(**word) for word in fields["words"])
+    tokens = tuple(int(token) for token in fields["tokens"])
+    return Hypothesis(**{**fields, "tokens": tokens, "words": words, "scores": Scores(**fields["scores"])})
