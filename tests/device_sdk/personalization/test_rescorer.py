@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from rescoring.combination import CombinationWeights, combine
 from rescoring.marginals import adaptation
 from rescoring.ngrams import context_scores
 from rescoring.spelling import letter_model, own_word_gain
+from tests.speech import packaged
 
 WEIGHTS = CombinationWeights(
     language_model=0.7, ngram_share=0.4, word_bonus=0.2, unlisted_bonus=-0.5, marginal=0.8, smoothing=1.0
@@ -102,6 +106,43 @@ def test_without_models_the_first_pass_and_the_words_remain(
     assert [entry.text for entry in found] == [NBEST[1].text, NBEST[3].text, NBEST[0].text, NBEST[2].text]
     assert [entry.score for entry in found] == pytest.approx([-2.5, -2.5, -3.0, -9.0])
     assert all(entry.scores.neural == entry.scores.ngram == 0.0 for entry in found)
+
+
+HEARS = """
+import sys, warnings
+import numpy as np
+from device_sdk import Bundle, Device
+sys.modules["kenlm"] = None
+bundle = Bundle.open(sys.argv[1])
+print(bundle.combination.ngram_share)
+with warnings.catch_warnings(record=True) as said, Device.open(sys.argv[2], key=bytes(32), bundle=bundle) as device:
+    warnings.simplefilter("always")
+    device.recognise(np.random.default_rng(0).normal(0.0, 0.1, 16_000).astype(np.float32), 16_000)
+print(*{str(each.message).partition(":")[0] for each in said})
+"""
+
+
+@pytest.mark.parametrize(
+    ("which", "told"), [("packaged", ["0.0", ""]), ("tiny", ["0.5", "kenlm is not installed"])], ids=["none", "half"]
+)
+def test_a_process_without_kenlm_hears_of_it_only_where_the_ngram_has_a_share(
+    tiny_bundle: Bundle, tmp_path: Path, which: str, told: list[str]
+) -> None:
+    bundle = packaged() if which == "packaged" else tiny_bundle
+    command = [sys.executable, "-c", HEARS, str(bundle.path), str(tmp_path / "state")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == told
+
+
+@pytest.mark.parametrize(("share", "neural", "asked"), [(0.0, True, False), (0.1, True, True), (0.0, False, True)])
+def test_an_ngram_is_loaded_where_it_has_a_share_or_stands_for_the_neural_model(
+    monkeypatch: pytest.MonkeyPatch, tiny_bundle: Bundle, share: float, neural: bool, asked: bool
+) -> None:
+    pytest.importorskip("kenlm")
+    has = Bundle.has
+    monkeypatch.setattr(Bundle, "has", lambda bundle, name: has(bundle, name) and (neural or "language" not in name))
+    assert (Rescorer(tiny_bundle, replace(WEIGHTS, ngram_share=share)).ngram is not None) == asked
 
 
 def test_default_weights_are_the_bundles(tiny_bundle: Bundle) -> None:

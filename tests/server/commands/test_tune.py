@@ -8,6 +8,8 @@ import pytest
 
 from device_sdk import cli
 from device_sdk.bundle import Bundle
+from rescoring.combination import CombinationWeights
+from server.commands import tune
 
 pytest.importorskip("espeakng_loader")
 
@@ -40,6 +42,13 @@ def test_weights_are_written_into_the_bundle(bundle: Path, capsys: pytest.Captur
     assert set(report["wer"]) == {"first_pass", "rescored", "marginals", "oracle", "previous"}
     assert report["weights"]["beta"] == 0.4
     assert Bundle.open(bundle).combination.to_mapping() == report["weights"]
+
+
+def test_an_ngram_without_a_share_is_asked_where_it_may_win_one(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    pytest.importorskip("kenlm")
+    without = Bundle.open(tune._written(tiny_bundle, tmp_path / "without", CombinationWeights(ngram_share=0.0)))
+    corpus = tune._development("made:base", [1.0], 0, 1)
+    assert tune._lists(without, [corpus], 4).ngram is not None
 
 
 def test_dry_run_and_out_leave_the_bundle_alone(
