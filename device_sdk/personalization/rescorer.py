@@ -60,8 +60,12 @@ class Rescorer:
 
     @cached_property
     def ngram(self) -> LanguageModel | None:
-        """The n-gram, loaded for the first list; None where the bundle holds none, or without kenlm."""
-        return load_ngram(self._bundle)
+        """The n-gram, loaded for the first list; None where its share is 0, the bundle holds none, or without kenlm.
+
+        Where the bundle holds no neural model the n-gram takes its place, whatever its share.
+        """
+        counts = self.weights.ngram_share or not self._bundle.has("language_model.onnx")
+        return load_ngram(self._bundle) if counts else None
 
     @cached_property
     def letters(self) -> LetterModel:
@@ -96,7 +100,7 @@ class Rescorer:
         )
         zeros = np.zeros(len(hypotheses))
         neural = zeros if scores.neural is None else scores.neural
-        ngram = zeros if scores.ngram is None else scores.ngram
+        ngram = [each.scores.ngram for each in hypotheses] if scores.ngram is None else scores.ngram
         return tuple(
             replace(
                 hypotheses[index],

@@ -244,9 +244,10 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
     from device_sdk.decoding.recognizer import Recognizer
     from device_sdk.decoding.settings import DecodingSettings
     from device_sdk.personalization.rescorer import Rescorer
+    from device_sdk.runtimes.ngram import load_ngram
     from server.tuning.lists import gather, stack
 
-    recognizer, rescorer = Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam)), Rescorer(bundle)
+    recognizer = Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam))
     entries = []
     with _bar() as bar:
         for corpus in corpora:
@@ -258,7 +259,7 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
                 advance,
                 corpus.name,
             )
-    return stack(entries, bundle.words, rescorer.neural, rescorer.ngram)
+    return stack(entries, bundle.words, Rescorer(bundle).neural, load_ngram(bundle))
 
 
 def _heard(bundle: Bundle, corpora: list[Corpus], beam: int) -> list[Heard]:

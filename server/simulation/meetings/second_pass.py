@@ -9,6 +9,7 @@ from pathlib import Path
 from device_sdk.bundle import Bundle
 from device_sdk.errors import DataError
 from device_sdk.personalization.rescorer import Rescorer
+from rescoring.combination import CombinationWeights
 from server.simulation.meetings.lists import Client, read_clients, write_client
 
 __all__ = ["score"]
@@ -21,7 +22,7 @@ def score(
 
     Raises DataError where the bundle lacks a model, or kenlm is not installed.
     """
-    rescorer = Rescorer(bundle)
+    rescorer = Rescorer(bundle, CombinationWeights())  # in which both have a share
     found = []
     for number, name in enumerate(names):
         if not (scored / f"{name}.jsonl.gz").exists():
