@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from device_sdk.compilation import SWITCH
 from tests.architecture.sources import ROOT
 
 LARGEST = 15 * 1024 * 1024
@@ -44,7 +45,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             )
         else:
             shutil.copy2(ROOT / name, copy / name)
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", out, ".", cwd=copy)
+    pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", out)
+    run(*pip, ".", cwd=copy, **{SWITCH: "0"})
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, "server", cwd=copy)
     return {
         "idiolect": next(out.glob("idiolect-*.whl")),
@@ -59,6 +61,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 )
 def test_a_wheel_holds_its_packages_and_nothing_else(wheels: dict[str, Path], name: str, packages: set[str]) -> None:
     assert wheels[name].stat().st_size <= LARGEST
+    assert wheels[name].name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheels[name]) as archive:
         files = archive.namelist()
     tops = {file.partition("/")[0] for file in files}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from device_sdk.compilation import FOLDER, SEARCH, STAMP, STEPS, SWITCH, Compiled, compiled_folder, digest
-from tests.architecture.sources import ROOT
+from tests.architecture.sources import ROOT, imported_modules, top_level
 
 PACKAGE = ROOT / "device_sdk" / "decoding"
 
@@ -95,50 +97,78 @@ def test_a_build_compiles_them(tmp_path: Path) -> None:
     assert list((tmp_path / "device_sdk" / "runtimes" / "steps" / FOLDER).glob("native.*"))
 
 
-def test_a_build_without_a_compiler_is_the_source(tmp_path: Path) -> None:
-    """What setup.py does where mypyc fails: it goes on, and leaves nothing that half works."""
-    (tmp_path / "mypyc").mkdir()
-    (tmp_path / "mypyc" / "__init__.py").write_text("", "utf-8")
-    (tmp_path / "mypyc" / "build.py").write_text("raise SystemExit('this mypyc compiles nothing')\n", "utf-8")
-    package = tmp_path / "device_sdk" / "decoding"
-    (package / FOLDER).mkdir(parents=True)
-    shutil.copy2(ROOT / "device_sdk" / "compilation.py", tmp_path / "device_sdk")
-    shutil.copytree(ROOT / "device_sdk" / "runtimes" / "steps", tmp_path / "device_sdk" / "runtimes" / "steps")
-    shutil.copy2(ROOT / "setup.py", tmp_path)
-    command = [sys.executable, "setup.py", "build_ext", "--inplace"]
-    environment = {name: value for name, value in os.environ.items() if name != SWITCH}
-    environment["PYTHONPATH"] = str(tmp_path)
-    for name in ("device_sdk", "device_sdk/decoding", "device_sdk/runtimes"):
-        (tmp_path / name / "__init__.py").write_text("", "utf-8")
-    built = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
-    assert "this mypyc compiles nothing" in built.stdout
-    assert not (package / FOLDER).exists()
-    assert not (tmp_path / "device_sdk" / "runtimes" / "steps" / FOLDER).exists()
+def small_tree(root: Path, mypycify: str) -> Path:
+    """What a build compiles, with another mypyc in place of the true one, and what earlier builds may have left."""
+    for name in (
+        "device_sdk/compilation.py",
+        "setup.py",
+        *(f"device_sdk/runtimes/steps/{name}" for name in STEPS.sources),
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, root / name)
+    for what in (SEARCH, STEPS):
+        folder = root.joinpath(*what.package.split("."), FOLDER)
+        folder.mkdir(parents=True)
+        (folder / "earlier.so").write_bytes(b"of other sources")
+    for name in ("device_sdk", "device_sdk/decoding", "device_sdk/runtimes", "device_sdk/runtimes/steps"):
+        (root / name / "__init__.py").write_text("", "utf-8")
+    (root / "mypyc").mkdir()
+    (root / "mypyc" / "__init__.py").write_text("", "utf-8")
+    (root / "mypyc" / "build.py").write_text(f"def mypycify(*_, **__):\n    {mypycify}\n", "utf-8")
+    return root
+
+
+def build(root: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if name != SWITCH}
+    return subprocess.run(
+        [sys.executable, "setup.py", *command],
+        cwd=root,
+        env={**inherited, "PYTHONPATH": str(root), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_steps_of_an_earlier_build_are_not_these(tmp_path: Path) -> None:
-    """They are optional: where they do not compile a build goes on, without those that an earlier one left."""
-    (tmp_path / "mypyc").mkdir()
-    (tmp_path / "mypyc" / "__init__.py").write_text("", "utf-8")
-    (tmp_path / "mypyc" / "build.py").write_text("def mypycify(*_, **__):\n    return []\n", "utf-8")
-    package = tmp_path / "device_sdk" / "runtimes" / "steps"
-    shutil.copytree(
-        ROOT / "device_sdk" / "runtimes" / "steps", package, ignore=shutil.ignore_patterns("__pycache__", FOLDER)
-    )
-    shutil.copy2(ROOT / "device_sdk" / "compilation.py", tmp_path / "device_sdk")
-    shutil.copy2(ROOT / "setup.py", tmp_path)
-    for name in ("device_sdk", "device_sdk/runtimes"):
-        (tmp_path / name / "__init__.py").write_text("", "utf-8")
-    environment = {name: value for name, value in os.environ.items() if name != SWITCH} | {"PYTHONPATH": str(tmp_path)}
-    for content, expected in ((None, True), ("#error of no use\n", False)):
-        if content is not None:
-            (package / "kernels.h").write_text(content, "utf-8")
-        command = [sys.executable, "setup.py", "build_ext", "--inplace"]
-        built = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert built.returncode == 0, built.stderr
-        assert (package / FOLDER).is_dir() == expected, built.stdout + built.stderr
+@pytest.mark.parametrize(
+    ("mypycify", "native", "environment", "why"),
+    [
+        ("raise SystemExit('this mypyc compiles nothing')", None, {}, "this mypyc compiles nothing"),
+        ("import nothing_of_that_name", None, {}, "No module named 'nothing_of_that_name'"),
+        ("return []", "#error of no use\n", {}, "of no use"),
+        ("return []", None, {"CC": "no-such-compiler -O2"}, "no C compiler: no-such-compiler"),
+    ],
+    ids=["mypyc", "mypyc's own imports", "steps", "compiler"],
+)
+def test_a_build_that_compiles_nothing_fails_and_says_how_to_go_on(
+    tmp_path: Path, mypycify: str, native: str | None, environment: dict[str, str], why: str
+) -> None:
+    """And leaves nothing that half works."""
+    root = small_tree(tmp_path, mypycify)
+    if native is not None:
+        (root / "device_sdk" / "runtimes" / "steps" / "native.c").write_text(native, "utf-8")
+    built = build(root, "build_ext", "--inplace", **environment)
+    assert built.returncode != 0
+    assert why in built.stdout + built.stderr
+    assert f"{SWITCH}=0" in built.stderr.splitlines()[-1]
+    assert not list(root.glob(f"device_sdk/**/{FOLDER}"))
+
+
+def test_a_build_that_is_told_not_to_compile_does_not(tmp_path: Path) -> None:
+    root = small_tree(tmp_path, "raise SystemExit('nobody asked')")
+    built = build(root, "build_ext", **{SWITCH: "0"})
+    assert built.returncode == 0, built.stderr
+    assert not list(root.glob("build/**/*.so"))
+
+
+def test_a_build_brings_what_types_the_search() -> None:
+    """mypyc reads the types of what the search imports: a build without these compiles nothing."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
+    brought = {re.split(r"[^\w-]", requirement)[0] for requirement in settings}
+    imported = {name for source in SEARCH.sources for name in top_level(imported_modules(PACKAGE / source))}
+    assert imported - sys.stdlib_module_names - {"device_sdk", "rescoring"} <= brought
 
 
 def compiled_stamp(root: Path) -> bool:

@@ -1,0 +1,108 @@
+"""What a user gets: a wheel built from a clean checkout by tools of its own, and used in an empty environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import venv
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from device_sdk.compilation import FOLDER, SEARCH, STAMP, STEPS, SWITCH
+from tests.architecture.sources import ROOT
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a checkout"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
+]
+OURS = (SWITCH, "PYTHONPATH", "VIRTUAL_ENV")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An environment of its own, and a folder outside of the checkout to work in."""
+
+    environment: Path
+    app: Path
+
+    @property
+    def python(self) -> Path:
+        return self.environment / "bin" / "python"
+
+    def run(self, *command: str | Path, cwd: Path | None = None, seconds: float = 600) -> str:
+        """What a command prints; the tests' own environment is not seen."""
+        outside = {name: value for name, value in os.environ.items() if name not in OURS}
+        done = subprocess.run(
+            [str(word) for word in command],
+            cwd=cwd or self.app,
+            env={**outside, "PATH": f"{self.environment / 'bin'}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What git tracks, and nothing that an earlier build left."""
+    copy = tmp_path_factory.mktemp("checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "app").mkdir()
+    venv.create(folder / "environment", with_pip=True)
+    return Place(folder / "environment", folder / "app")
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout: Path, place: Place) -> Iterator[Path]:
+    """The device's wheel, made from the source archive of the checkout."""
+    place.run(place.python, "-m", "pip", "install", "-q", "build")
+    place.run(place.python, "-m", "build", "--outdir", place.app / "dist", checkout)
+    yield next((place.app / "dist").glob("idiolect-*.whl"))
+
+
+def test_a_wheel_from_a_clean_checkout_holds_the_compiled_modules(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+    for what in (SEARCH, STEPS):
+        folder = f"{what.package.replace('.', '/')}/{FOLDER}"
+        assert f"{folder}/{STAMP}" in held
+        modules = {name.removeprefix(f"{folder}/").partition(".")[0] for name in held if name.startswith(folder)}
+        assert modules >= {Path(source).stem for source in what.sources if not source.endswith(".h")}
+    assert not wheel.name.endswith("-none-any.whl")
+
+
+LOADS = f"""
+from importlib import import_module
+from pathlib import Path
+from device_sdk.runtimes import steps
+assert steps.native_module() is not None
+for name in {SEARCH.sources!r}:
+    module = import_module("{SEARCH.package}." + name.removesuffix(".py"))
+    assert not module.__file__.endswith(".py"), module.__file__
+    print(module.__file__)
+"""
+
+
+def test_they_load_where_the_wheel_is_installed(wheel: Path, place: Place) -> None:
+    place.run(place.python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", wheel)
+    files = place.run(place.python, "-c", LOADS).splitlines()
+    assert len(files) == len(SEARCH.sources)
+    assert all(Path(file).is_relative_to(place.environment) for file in files)
