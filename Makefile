@@ -16,6 +16,11 @@ KENLM_ABSENT := no C++ compiler for kenlm here: everything runs, without the n-g
 # One thread a process: two busy threads slow each other down on small graphs.
 export OMP_NUM_THREADS := 1
 
+# Without a C compiler nothing is compiled: everything runs as Python, more slowly.
+ifeq ($(shell command -v $(CC)),)
+export IDIOLECT_COMPILED := 0
+endif
+
 .PHONY: help demo test coverage test-slow hostile-fleet lint format types native peers wheels clean
 .DEFAULT_GOAL := help
 
@@ -27,21 +32,25 @@ demo: $(DEMO_VENV)/.ready ## Devices learn against a live server: prints a table
 	@mkdir -p runs/demo && rm -rf runs/demo/server
 	@$(DEMO_VENV)/bin/idiolect simulate --seed $(SEED) --keep runs/demo/server --report runs/demo/report.html --output runs/demo/figures.json
 
+FRESH := "from device_sdk.decoding import block; from device_sdk.runtimes import steps; \
+	raise SystemExit(block.__file__.endswith('.py') or steps.native_module() is None)"
 QUICK := -n $(JOBS) --dist loadscope -m "not slow and not gpu"
 
-test: $(VENV)/.ready ## Every quick test, in parallel
+test: native ## Every quick test, in parallel, on the native modules that users run; the search's again as plain Python
 	@echo "==> tests ($(JOBS) processes)"
 	@$(VENV)/bin/python -m pytest $(QUICK) $(ARGS)
+	@$(if $(ARGS),,echo "==> the search as plain Python")
+	@$(if $(ARGS),,IDIOLECT_COMPILED=0 $(VENV)/bin/python -m pytest $(QUICK) tests/device_sdk/decoding)
 
-coverage: $(VENV)/.ready ## The same with branch coverage, which takes half as long again
+coverage: $(VENV)/.ready ## The same as plain Python with branch coverage, which takes half as long again
 	@echo "==> tests with coverage ($(JOBS) processes)"
-	@$(VENV)/bin/python -m pytest $(QUICK) --cov --cov-report=term $(ARGS)
+	@IDIOLECT_COMPILED=0 $(VENV)/bin/python -m pytest $(QUICK) --cov --cov-report=term $(ARGS)
 
-test-slow: $(VENV)/.ready ## The tests that take longer: wheels in empty environments, end to end
+test-slow: native ## The tests that take longer: wheels in empty environments, end to end
 	@echo "==> slow tests"
 	@$(VENV)/bin/python -m pytest -m "slow and not gpu" $(ARGS)
 
-hostile-fleet: $(VENV)/.ready ## Hostile devices beside fifty honest ones, with kills and a restore (MINUTES=20 for all of it)
+hostile-fleet: native ## Hostile devices beside fifty honest ones, with kills and a restore (MINUTES=20 for all of it)
 	@echo "==> hostile devices for $(MINUTES) minutes"
 	@$(VENV)/bin/python -m tests.hostile_fleet --minutes $(MINUTES) --json
 
@@ -56,8 +65,8 @@ format: $(VENV)/.ready ## Rewrite the code in the project's format
 types: $(VENV)/.ready ## mypy, strict
 	@$(VENV)/bin/mypy
 
-native: $(VENV)/.ready ## Compile the search in this tree again, after its sources changed (until then they run as Python)
-	@$(VENV)/bin/python setup.py --quiet build_ext --inplace
+native: $(VENV)/.ready ## Compile what changed of the native modules (until then their sources run as Python)
+	@$(VENV)/bin/python -c $(FRESH) || $(VENV)/bin/python setup.py --quiet build_ext --inplace
 
 peers: .venv-peers/.ready ## The peers of `idiolect bench aggregate` and `cohort` (flwr, pfl), with versions of their own
 
@@ -102,6 +111,6 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pi
 endef
 
 define ngram
-$(1)/bin/python -m pip install $(PIP_QUIET) -e ".[ngram]" >/dev/null 2>&1 \
+$(1)/bin/python -m pip install $(PIP_QUIET) "idiolect[ngram]" >/dev/null 2>&1 \
 	&& echo "==> kenlm compiled: the n-gram takes part" || echo "==> $(KENLM_ABSENT)"
 endef

@@ -1,7 +1,7 @@
 """Compiles the loops of the beam search with mypyc, and the steps of small networks; all else is in pyproject.toml.
 
-Without a C compiler or mypy, or with ``IDIOLECT_COMPILED=0``, the same modules run as the Python they are, the steps as
-graphs.
+What cannot be compiled fails, and says why. With ``IDIOLECT_COMPILED=0`` nothing is, and the wheel is for any platform:
+the same modules run as the Python they are, the steps as graphs.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import runpy
 import shutil
-import sysconfig
-from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -19,6 +17,17 @@ from setuptools.command.build_ext import build_ext
 compilation = runpy.run_path(str(Path("device_sdk") / "compilation.py"))
 FOLDER, STAMP, SWITCH = (compilation[name] for name in ("FOLDER", "STAMP", "SWITCH"))
 SEARCH, STEPS = compilation["SEARCH"], compilation["STEPS"]
+
+FAILED = f"""{{error}}
+idiolect's native modules are not compiled, for the reason above. They need a C compiler, the headers of this Python,
+mypy and numpy. Install what is missing; or do without them, more slowly: set the environment variable {SWITCH}=0"""
+
+TYPES = """[mypy]
+follow_imports = skip
+ignore_missing_imports = True
+[mypy-device_sdk.*,rescoring.*,numpy.*]
+follow_imports = silent
+"""
 
 
 def folder(package: str) -> Path:
@@ -29,6 +38,8 @@ class Compile(build_ext):
     """Puts native modules, and the digest of what they were made of, into a folder beside their sources."""
 
     def run(self) -> None:
+        if not self.distribution.ext_modules:
+            return
         try:
             # Late, because reading metadata makes a command of this class, too, and type checking takes a while.
             self.distribution.ext_modules = [*self.search(), self.steps()]
@@ -36,14 +47,16 @@ class Compile(build_ext):
             self.finalize_options()
             super().run()
         except (Exception, SystemExit) as error:  # mypy exits
-            print(f"the search is not compiled, and runs as Python: {type(error).__name__}: {error}")
             for what in (SEARCH, STEPS):
                 for each in (self.built(what), folder(what.package) / FOLDER):
                     shutil.rmtree(each, ignore_errors=True)
-            self.extensions = []
+            raise SystemExit(FAILED.format(error=f"{type(error).__name__}: {error}")) from error
 
     def build_extensions(self) -> None:
-        # Optional, so what an earlier build left here would pass for this one's where these do not compile.
+        compiler = self.compiler.compiler[0] if self.compiler.compiler_type == "unix" else None
+        if compiler is not None and shutil.which(compiler) is None:
+            raise FileNotFoundError(f"no C compiler: {compiler} is not on the PATH")
+        # Optional on Windows, so what an earlier build left here would pass for this one's where these do not compile.
         shutil.rmtree(self.built(STEPS), ignore_errors=True)
         super().build_extensions()
         for what in (SEARCH, STEPS):
@@ -62,11 +75,16 @@ class Compile(build_ext):
         """C of every module, and of what they share."""
         from mypyc.build import mypycify
 
+        # No package's types but numpy's are read, so that what else is installed makes no difference.
+        types = Path(self.build_temp) / "types.ini"
+        types.parent.mkdir(parents=True, exist_ok=True)
+        types.write_text(TYPES, "ascii")
         paths = [str(folder(SEARCH.package) / name) for name in SEARCH.sources]
-        options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
-        group = f"{SEARCH.package}.search"
         extensions: list[Extension] = mypycify(
-            [*options, *paths], group_name=group, target_dir=self.build_temp, debug_level="0"
+            [f"--config-file={types}", *paths],
+            group_name=f"{SEARCH.package}.search",
+            target_dir=self.build_temp,
+            debug_level="0",
         )
         if self.compiler is None or "msvc" not in str(self.compiler):
             for extension in extensions:  # sums must not depend on who compiled them
@@ -81,7 +99,7 @@ class Compile(build_ext):
             [source],
             depends=others,
             extra_compile_args=["-O3", "-Wno-psabi"] if os.name == "posix" else [],
-            optional=True,
+            optional=os.name != "posix",
         )
 
     def built(self, what: tuple[str, tuple[str, ...]]) -> Path:
@@ -93,15 +111,8 @@ class Compile(build_ext):
         return str(path.parent / FOLDER / path.name)
 
 
-def compiles() -> bool:
-    """Whether it is worth trying."""
-    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cl"
-    wanted = os.environ.get(SWITCH, "1") != "0"
-    return wanted and find_spec("mypyc") is not None and shutil.which(compiler.split()[0]) is not None
-
-
 setup(
     cmdclass={"build_ext": Compile},
     # Without sources: setuptools builds extensions only where it is told of one.
-    ext_modules=[Extension(f"{SEARCH.package}.search", sources=[])] if compiles() else [],
+    ext_modules=[] if os.environ.get(SWITCH) == "0" else [Extension(f"{SEARCH.package}.search", sources=[])],
 )

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-
-# Coverage cannot see into native modules, and tests of their own compare what they give; with 1 all tests use them.
-os.environ.setdefault("IDIOLECT_COMPILED", "0")
 
 from device_sdk.bundle import Bundle
 from tests.tiny import write_tiny_bundle

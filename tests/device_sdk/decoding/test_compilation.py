@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from device_sdk.compilation import FOLDER, SEARCH, STAMP, STEPS, SWITCH, Compiled, compiled_folder, digest
+from device_sdk.runtimes import steps
 from tests.architecture.sources import ROOT, imported_modules, top_level
 
 PACKAGE = ROOT / "device_sdk" / "decoding"
@@ -73,8 +75,15 @@ def compare(folder: Path) -> None:
     assert len(native[0]) > 10_000
 
 
+@pytest.mark.skipif(os.environ.get(SWITCH) == "0", reason=f"{SWITCH}=0: these tests run as Python")
+def test_the_tests_run_what_users_run() -> None:
+    modules = [import_module(f"{SEARCH.package}.{Path(source).stem}") for source in SEARCH.sources]
+    stale = [str(module.__file__) for module in modules if str(module.__file__).endswith(".py")]
+    assert not stale and steps.native_module() is not None, "`make native` compiles these sources"
+
+
 def test_native_modules_give_what_their_source_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(SWITCH)
+    monkeypatch.delenv(SWITCH, raising=False)
     if compiled_folder(PACKAGE, SEARCH) is None:
         pytest.skip("this tree holds no native modules of these sources; `make native` compiles them")
     compare(ROOT)
