@@ -149,3 +149,4 @@ def test_wheels_run_in_an_empty_environment(wheels: dict[str, Path], tmp_path: P
     code = "import sys; sys.path.pop(0); import server.app; assert 'torch' not in sys.modules"
     run(python, "-c", code, cwd=app)
     assert "simulate" in run(program, "--help", cwd=app)
+    assert "encoder.onnx" in run(program, "export", "sherpa", "default", "sherpa", cwd=app)

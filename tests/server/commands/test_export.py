@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from device_sdk.bundle import Bundle
 from server.commands.export import app
+from tests.architecture.sources import ROOT
 
 RUN = CliRunner()
 NEEDED = ("weights.safetensors", "tokenizer.model", "words.txt")
@@ -85,13 +86,33 @@ def test_wrong_arguments_are_refused_by_name(run: Path, tmp_path: Path, argument
     assert not (tmp_path / "out").exists()
 
 
-def test_export_loads_no_torch(run: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys; from server.commands.export import app; "
-        f"app(['bundle', {str(run)!r}, {str(tmp_path / 'out')!r}], standalone_mode=False); "
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+PLAIN = r"""
+import re, sys, tomllib
+from pathlib import Path
+
+project = tomllib.loads(Path(sys.argv[1]).read_text("utf-8"))["project"]
+names = lambda wanted: {re.match(r"[\w-]+", each)[0].replace("-", "_") for each in wanted}
+absent = names(sum(project["optional-dependencies"].values(), [])) - names(project["dependencies"])
+assert "torch" in absent
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from device_sdk.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+"""Runs a command as a plain install of the server would, without the modules of its extras."""
+
+
+@pytest.mark.parametrize("command", ["bundle", "refresh", "sherpa"])
+def test_the_plain_install_exports(command: str, run: Path, tiny_bundle: Bundle, tmp_path: Path) -> None:
+    source = run if command == "bundle" else tiny_bundle.path
+    words = [ROOT / "server" / "pyproject.toml", "export", command, source, tmp_path / "out"]
+    done = subprocess.run([sys.executable, "-c", PLAIN, *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_bundle_for_sherpa(tiny_bundle: Bundle, tmp_path: Path) -> None:
