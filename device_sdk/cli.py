@@ -33,7 +33,7 @@ EXTRAS = {
     "jiwer": "idiolect-server",
     "kaldi_native_fbank": "idiolect-server[bench]",
     "kenlm": "idiolect[ngram]",
-    "onnx": "idiolect-server[train]",
+    "onnx": "idiolect-server",
     "opendp": "idiolect-server",
     "prometheus_client": "idiolect-server",
     "securesystemslib": "idiolect-server",

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from device_sdk.commands.output import deliver
-from device_sdk.errors import BundleError, MissingExtraError
+from device_sdk.errors import BundleError
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -40,11 +39,12 @@ def bundle(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
-    """Write the bundle of RUN to OUT; it is opened as a device would before it takes its place. Loads no torch.
+    """Write the bundle of RUN to OUT; it is opened as a device would before it takes its place. Needs no torch.
 
     Background, rescoring weights, language model and n-gram are taken where RUN or --add folders hold them.
     """
-    bundles = _writers()
+    from export import bundles
+
     folders = [run, *(add or [])]
     for folder in folders:
         if not folder.is_dir():
@@ -70,11 +70,11 @@ def refresh(
 ) -> None:
     """Write BUNDLE to OUT with the graphs of this version of idiolect; weights, words, models and card stay.
 
-    Where a release of idiolect adds graphs, this is how a bundle gets them without its training run. Loads no torch.
+    Where a release of idiolect adds graphs, this is how a bundle gets them without its training run. Needs no torch.
     """
     from device_sdk.bundle import Bundle
+    from export import bundles
 
-    bundles = _writers()
     opened = Bundle.open(None if bundle == "default" else bundle)
     _report(bundles.refresh(opened, out, version=version), as_json, output)
 
@@ -86,10 +86,8 @@ def sherpa(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
-    """Write BUNDLE for sherpa-onnx, streaming and offline; the README.md in OUT says how to load it. Loads no torch."""
+    """Write BUNDLE for sherpa-onnx, streaming and offline; the README.md in OUT says how to load it. Needs no torch."""
     from device_sdk.bundle import Bundle
-
-    _writers()
     from export.sherpa import export_sherpa
 
     opened = Bundle.open(None if bundle == "default" else bundle)
@@ -115,16 +113,6 @@ def executorch(
 
     opened = Bundle.open(None if bundle == "default" else bundle)
     _report_files(opened, export_executorch(opened, out, TRAINING_BUCKETS if training else ()), as_json, output)
-
-
-def _writers() -> ModuleType:
-    try:
-        from export import bundles
-    except ModuleNotFoundError as error:
-        if error.name != "onnx":
-            raise
-        raise MissingExtraError("export needs onnx; run: pip install 'idiolect-server[train]'") from error
-    return bundles
 
 
 def _report(written: Path, as_json: bool, output: Path | None) -> None:
