@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -54,7 +57,7 @@ def run(http: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_rounds(run: Run, device: Party, tmp_path: Path) -> None:
-    opened = json.loads(run(rounds.app, "open", "--epsilon", "1e8", "--deltas", "--goal", "5", "--json"))
+    opened = json.loads(run(rounds.app, "open", "--epsilon", "1e8", "--deltas", "--yes", "--goal", "5", "--json"))
     assert (opened["state"], opened["settings"]["goal"]) == ("open", 5)
     device.send_counts(opened["id"], {1: 256})
     assert opened["id"] in run(rounds.app, "list")
@@ -75,6 +78,96 @@ def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch:
         assert opened["id"] in run(rounds.app, *words), words
     (known,) = json.loads(run(accounts.devices, "list", "--json"))["devices"]
     assert known["device_id"] in run(accounts.devices, "list")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ["--max-words", "7"],
+            [
+                ("marginals", "epsilon 1, discrete_laplace noise of the server, at most 7 words a device"),
+                ("minimum", "1 report a stream"),
+                ("goal", "none: it closes at its deadline, or by `rounds close`"),
+            ],
+        ),
+        (
+            ["--trust", "distributed", "--minimum", "3", "--group-size", "4"],
+            [
+                (
+                    "marginals",
+                    "epsilon 1, discrete_gaussian noise of every device, a share of it, at most 20 words a device",
+                ),
+                ("minimum", "3 reports a stream"),
+            ],
+        ),
+        (
+            ["--deltas", "--no-marginals", "--noise", "0.5", "--goal", "4"],
+            [
+                ("deltas", "difference, clipped to 1, noise 0.5 of every device"),
+                ("goal", "4 reports a stream"),
+            ],
+        ),
+        (
+            ["--deltas", "--noise-multiplier", "1.5", "--goal", "4", "--minimum", "2", "--rounds", "3"],
+            [
+                ("deltas", "difference, clipped to 1, noise of 1.5 clip norms of the server"),
+                ("minimum", "2 reports a stream"),
+                ("rounds", "3, one after another"),
+            ],
+        ),
+        (["--deltas", "--yes"], [("deltas", "difference, clipped to 1, no noise: epsilon is infinite")]),
+        (
+            ["--words", "--no-marginals", "--new-words", "2"],
+            [("words", "epsilon 1, delta 1e-08, at most 2 words a device")],
+        ),
+    ],
+)
+def test_an_open_round_says_what_it_collects(run: Run, words: list[str], expected: list[tuple[str, str]]) -> None:
+    opened = run(rounds.app, "open", *words)
+    shown = dict(tuple(part.strip() for part in line.split("│")[1:3]) for line in opened.splitlines() if "│" in line)
+    assert set(expected) <= set(shown.items())
+    (listed,) = json.loads(run(rounds.app, "list", "--json"))["rounds"]
+    again = run(rounds.app, "show", listed["id"])
+    assert all(f" {name} " in again and value in again for name, value in expected)
+    assert {"marginals", "deltas", "words"} & set(shown) == {
+        stream for stream in ("marginals", "deltas", "words") if listed["settings"][stream] is not None
+    }
+
+
+@pytest.mark.parametrize("way", ["options", "file", "planned"])
+def test_deltas_without_noise_are_opened_by_who_means_it(run: Run, tmp_path: Path, way: str) -> None:
+    file = tmp_path / "round.json"
+    file.write_text(json.dumps({"deltas": {}}))
+    planned = json.loads(run(rounds.app, "plan", "--deltas", "--json"))["id"]
+    words = {"options": ["--deltas"], "file": ["--settings", str(file)], "planned": ["--planned-round", planned]}[way]
+    with pytest.raises(ConfigurationError, match=r"--noise: found 0 .* expected .*--noise-multiplier.*--yes"):
+        run(rounds.app, "open", *words)
+    assert [entry["state"] for entry in json.loads(run(rounds.app, "list", "--json"))["rounds"]] == ["planned"]
+    assert json.loads(run(rounds.app, "open", *words, "--yes", "--json"))["state"] == "open"
+
+
+@pytest.mark.parametrize(("answer", "expected"), [("n", "Aborted"), ("y", "cannot be reached")])
+def test_a_terminal_is_asked_about_deltas_without_noise(answer: str, expected: str) -> None:
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, f"{answer}\n".encode())
+        words = ["rounds", "open", "--deltas", "--json", "--server", "http://127.0.0.1:1"]
+        done = subprocess.run(
+            [sys.executable, "-m", "device_sdk.cli", *words],
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "IDIOLECT_OPERATOR_TOKEN": OPERATOR},
+            check=False,
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "epsilon is infinite" in done.stderr and expected in done.stderr, done.stderr
 
 
 def test_rounds_of_words(run: Run, http: Any) -> None:
@@ -131,7 +224,7 @@ def test_rounds_of_gradients(run: Run, device: Party, tmp_path: Path) -> None:
     }
     assert (settings["teacher"], settings["rounds"]) == ({"decay": 0.9, "interval": 3}, 7)
     run(rounds.app, "close", planned["id"], "--abandon")
-    opened = json.loads(run(rounds.app, "open", *words[:4], *words[12:], "--json"))
+    opened = json.loads(run(rounds.app, "open", *words[:4], *words[12:], "--yes", "--json"))
     assert device.send_delta(opened["id"], kind="gradient").status_code == 200
     closed = run(rounds.app, "close", opened["id"])
     assert "noise: none, gradient, global, float32" in closed
@@ -349,9 +442,10 @@ def test_privacy_audit(run: Run) -> None:
 def test_errors_name_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(CheckInError, match="does not exist"):
         run(rounds.app, "show", "r9-none")
-    with pytest.raises(CheckInError, match="operator token"):
+    with pytest.raises(CheckInError, match=r"bad_token.*idiolect-server\.tokens\.json"):
         run(rounds.app, "list", "--token", "wrong")
-    with pytest.raises(CheckInError, match="no operator token"):
+    missing = r"no operator token.*IDIOLECT_OPERATOR_TOKEN.*--token.*idiolect-server\.tokens\.json"
+    with pytest.raises(CheckInError, match=missing):
         OperatorClient("http://testserver", "").get("status")
     with pytest.raises(DataError, match="cannot be written"):
         run(rounds.app, "list", "--output", str(tmp_path / "none" / "x.json"))
