@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from device_sdk.checkin.client import refusal
+from device_sdk.checkin.client import Refused, refusal
 from device_sdk.errors import CheckInError
 from device_sdk.wire.messages import WHOLE, Marginals
 from server.canaries.settings import CanarySettings
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import httpx
 
 __all__ = ["OperatorClient"]
+
+_KEPT = "`idiolect serve` writes its own as operator_token to idiolect-server.tokens.json, or where --token-file says"
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
@@ -241,14 +243,17 @@ class OperatorClient:
 
         url = f"{self.server}{path}"
         if signed and not self._token:
-            raise CheckInError("no operator token; give --token or set IDIOLECT_OPERATOR_TOKEN")
+            raise CheckInError(f"no operator token; set IDIOLECT_OPERATOR_TOKEN or give --token; {_KEPT}")
         headers = {"Authorization": f"Bearer {self._token}"} if signed else {}
         try:
             answer = self._http.request(method, url, headers=headers, **content)
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise CheckInError(f"{url}: cannot be reached ({error}); is the server running?") from error
         if answer.is_error and answer.status_code not in accepted:
-            raise refusal(url, answer.status_code, answer.content)
+            refused = refusal(url, answer.status_code, answer.content)
+            if refused.code == "bad_token":
+                raise Refused(f"{refused}; {_KEPT}", refused.status, refused.code) from None
+            raise refused
         return answer
 
     def _parse(self, message: type[_Answer], path: str, answer: httpx.Response) -> _Answer:

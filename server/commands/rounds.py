@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -205,17 +207,35 @@ def open_round(
     *,
     planned: Annotated[bool, typer.Option("--planned", help="Create it without opening it.")] = False,
     resume: Annotated[str | None, typer.Option("--planned-round", help="Open this planned round instead.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Open it without asking, deltas without noise too.")] = False,
     **options: Any,
 ) -> Answer:
-    """Create a round and open it on the current model and marginals."""
+    """Create a round and open it on the current model and marginals. Asks before it collects deltas without noise."""
+    settings = _settings(**options) if resume is None else client.get(f"rounds/{resume}")["settings"]
+    if not (planned or yes):
+        _ask_about_noise(settings)
     if resume is not None:
         return _answer(client.post(f"rounds/{resume}/open"))
-    return _answer(client.post("rounds", json={"settings": _settings(**options), "open": not planned}))
+    return _answer(client.post("rounds", json={"settings": settings, "open": not planned}))
 
 
 def plan_round(client: OperatorClient, **options: Any) -> Answer:
     """Create a round without opening it; `rounds open --planned-round` does. Its JSON holds every setting."""
     return _answer(client.post("rounds", json={"settings": _settings(**options), "open": False}))
+
+
+def _ask_about_noise(settings: dict[str, Any]) -> None:
+    """Before a round that collects deltas without noise. ConfigurationError: where nobody can be asked."""
+    deltas = settings.get("deltas")
+    if not isinstance(deltas, dict) or deltas.get("noise_stddev") or settings.get("noise_multiplier"):
+        return
+    if not sys.stdin.isatty():
+        raise ConfigurationError(
+            "--noise: found 0 for deltas, with which epsilon is infinite; expected --noise or --noise-multiplier above "
+            "0, or --yes"
+        )
+    with redirect_stdout(sys.stderr):  # standard output is the JSON's
+        typer.confirm("The deltas get no noise, with which epsilon is infinite. Open the round?", abort=True)
 
 
 def _with_settings(function: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -293,6 +313,7 @@ def _show(found: dict[str, Any]) -> None:
     facts = [
         ("state", found["state"]),
         ("base", f"model {found['base_model']}, marginals {found['base_marginals']}"),
+        *_collected(found["settings"]),
         ("reports", ", ".join(f"{stream} {count}" for stream, count in found["reports"].items())),
         ("asked", _asked(found)),
         ("deadline", moment(found["deadline"])),
@@ -321,7 +342,39 @@ def _show(found: dict[str, Any]) -> None:
         (moment(move["at"]), f"{move['source']} to {move['target']}" + (f": {move['note']}" if move["note"] else ""))
         for move in found["transitions"]
     ]
-    show(f"Round {found['id']}", ("", ""), facts)
+    show(f"Round {found['id']}", ("", ""), [(name, value) for name, value in facts if value])
+
+
+_NOISED_BY = {"central": "the server", "local": "every device", "distributed": "every device, a share of it"}
+
+
+def _collected(settings: dict[str, Any]) -> list[tuple[str, str]]:
+    """The streams of a round with their noise, and how many reports it takes."""
+    counts, deltas, words = (settings[stream] for stream in ("marginals", "deltas", "words"))
+    facts: list[tuple[str, str]] = []
+    if counts is not None:
+        bound = "all counts so far" if counts["mode"] == "paper" else f"at most {counts['max_words']} words a device"
+        noise = f"{counts['mechanism']} noise of {_NOISED_BY[counts['trust']]}"
+        facts.append(("marginals", f"epsilon {counts['epsilon']:g}, {noise}, {bound}"))
+    if deltas is not None:
+        facts.append(("deltas", f"{deltas['kind']}, clipped to {deltas['clip_norm']:g}, {_noise(settings)}"))
+    if words is not None:
+        bound = f"at most {words['max_words']} words a device"
+        facts.append(("words", f"epsilon {words['epsilon']:g}, delta {words['delta']:g}, {bound}"))
+    by_hand = "none: it closes at its deadline, or by `rounds close`"
+    facts.append(("minimum", f"{settings['minimum']} report{'s' * (settings['minimum'] != 1)} a stream"))
+    facts.append(("goal", by_hand if settings["goal"] is None else f"{settings['goal']} reports a stream"))
+    if settings["rounds"] > 1:
+        facts.append(("rounds", f"{settings['rounds']}, one after another"))
+    return facts
+
+
+def _noise(settings: dict[str, Any]) -> str:
+    if own := settings["deltas"]["noise_stddev"]:
+        return f"noise {own:g} of every device"
+    if multiplier := settings["noise_multiplier"]:
+        return f"noise of {multiplier:g} clip norms of the server"
+    return "no noise: epsilon is infinite"
 
 
 def _asked(found: dict[str, Any]) -> str:

@@ -366,7 +366,7 @@ def read_tokens(path: Path, enrolment: str | None, operator: str | None) -> tupl
     if not path.exists():
         fresh = {"enrolment_token": secrets.token_urlsafe(24), "operator_token": secrets.token_urlsafe(24)}
         _write_private(path, fresh)
-        typer.echo(f"tokens written to {path}", err=True)
+        typer.echo(f"tokens written to {path}; operators' commands take its operator_token", err=True)
     keep_private(path)
     try:
         content = json.loads(path.read_text())

@@ -141,7 +141,7 @@ def test_deltas_without_noise_are_opened_by_who_means_it(run: Run, tmp_path: Pat
     file.write_text(json.dumps({"deltas": {}}))
     planned = json.loads(run(rounds.app, "plan", "--deltas", "--json"))["id"]
     words = {"options": ["--deltas"], "file": ["--settings", str(file)], "planned": ["--planned-round", planned]}[way]
-    with pytest.raises(ConfigurationError, match=r"--noise: found 0 .* expected .*--noise-multiplier.*--yes"):
+    with pytest.raises(ConfigurationError, match=r"--noise: found 0 .*expected .*--noise-multiplier.*--yes"):
         run(rounds.app, "open", *words)
     assert [entry["state"] for entry in json.loads(run(rounds.app, "list", "--json"))["rounds"]] == ["planned"]
     assert json.loads(run(rounds.app, "open", *words, "--yes", "--json"))["state"] == "open"
