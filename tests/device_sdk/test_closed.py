@@ -1,0 +1,101 @@
+"""A closed device, and its sessions, say so whatever is asked of them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_sdk import Bundle, Corrected, Device, DeviceSession, SessionError
+from tests.signals import noise
+
+KEY = bytes(range(32))
+SOUND = noise(9_600, 1)
+
+CALLS: dict[str, Callable[[Device], object]] = {
+    "session": lambda device: device.session(16_000),
+    "recognise": lambda device: device.recognise(SOUND, 16_000),
+    "feedback": lambda device: device.feedback("an utterance", Corrected("lights on")),
+    "learn": lambda device: device.learn(),
+    "remembered": lambda device: device.remembered(),
+    "check_in": lambda device: device.check_in("http://127.0.0.1:9", "token"),
+    "due_in_seconds": lambda device: device.due_in_seconds("http://127.0.0.1:9"),
+    "agree": lambda device: device.agree("marginals"),
+    "withdraw": lambda device: device.withdraw("marginals"),
+    "learned": lambda device: device.learned(),
+    "spent": lambda device: device.spent(),
+    "forget": lambda device: device.forget(),
+    "__enter__": lambda device: device.__enter__(),
+}
+HARMLESS = {"open", "close", "model_version", "base", "student", "consent", "settings"}
+
+
+async def heard(session: DeviceSession) -> list[Any]:
+    async def chunks() -> AsyncIterator[np.ndarray]:
+        yield SOUND
+
+    return [event async for event in session.stream(chunks())]
+
+
+SESSION_CALLS: dict[str, Callable[[DeviceSession], object]] = {
+    "feed": lambda session: session.feed(SOUND),
+    "hear": lambda session: session.hear(SOUND),
+    "check": lambda session: session.check(SOUND),
+    "partial": lambda session: session.partial(),
+    "finish": lambda session: session.finish(),
+    "end": lambda session: session.end(),
+    "reset": lambda session: session.reset(),
+    "skip": lambda session: session.skip(),
+    "segments": lambda session: list(session.segments([SOUND])),
+    "listen": lambda session: session.listen([SOUND]),
+    "stream": lambda session: asyncio.run(heard(session)),
+}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name, value in inspect.getmembers(kind) if not name.startswith("_") and callable(value)}
+
+
+def test_no_call_is_left_out() -> None:
+    assert public(Device) - HARMLESS <= set(CALLS)
+    assert public(DeviceSession) <= set(SESSION_CALLS)
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> tuple[Device, list[DeviceSession]]:
+    with Device.open(tmp_path_factory.mktemp("state"), KEY, tiny_bundle) as device:
+        sessions = [device.session(16_000) for _ in SESSION_CALLS]
+        for session in sessions:
+            session.feed(SOUND)
+    device.close()  # once more is harmless
+    return device, sessions
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_closed_device_says_what_to_do(closed: tuple[Device, list[DeviceSession]], call: str) -> None:
+    with pytest.raises(SessionError, match=r"device: found it closed, expected open; call Device\.open"):
+        CALLS[call](closed[0])
+
+
+@pytest.mark.parametrize("call", SESSION_CALLS)
+def test_so_do_its_sessions(closed: tuple[Device, list[DeviceSession]], call: str) -> None:
+    session = closed[1][list(SESSION_CALLS).index(call)]
+    with pytest.raises(SessionError, match=r"device: found it closed, expected open; call Device\.open"):
+        SESSION_CALLS[call](session)
+
+
+def test_nothing_of_what_was_heard_is_left_in_a_closed_device(closed: tuple[Device, list[DeviceSession]]) -> None:
+    assert closed[0]._recent.contents() == ()
+
+
+def test_another_device_may_use_the_folder(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    device = Device.open(tmp_path, KEY, tiny_bundle)
+    device.close()
+    with Device.open(tmp_path, KEY, tiny_bundle) as again, pytest.raises(SessionError):
+        device.learn()
+        assert again.recognise(SOUND, 16_000).text
