@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from device_sdk.audio import SAMPLE_AUDIO
+    __version__: str
+    from device_sdk.audio import SAMPLE_AUDIO, read_audio
     from device_sdk.bundle import Bundle
     from device_sdk.checkin import CheckInReport, Client
     from device_sdk.consent import Consent
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         RepetitionSettings,
         Semantics,
         SlotLexicon,
+        read_slots,
     )
     from device_sdk.hypothesis import Hypothesis, Partial, Result, Scores, Word
     from device_sdk.learned import Learned
@@ -111,10 +113,12 @@ __all__ = [
     "StateError",
     "Transcribed",
     "Word",
+    "read_audio",
+    "read_slots",
 ]
 
 _HOMES = {
-    "audio": ("SAMPLE_AUDIO",),
+    "audio": ("SAMPLE_AUDIO", "read_audio"),
     "bundle": ("Bundle",),
     "checkin": ("CheckInReport", "Client"),
     "decoding": (
@@ -138,6 +142,7 @@ _HOMES = {
         "RepetitionSettings",
         "Semantics",
         "SlotLexicon",
+        "read_slots",
     ),
     "hypothesis": ("Hypothesis", "Partial", "Result", "Scores", "Word"),
     "learned": ("Learned",),
@@ -153,6 +158,10 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("idiolect")
     home = _HOME.get(name, "errors" if name in __all__ else None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -162,4 +171,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

@@ -17,15 +17,25 @@ from numpy.typing import NDArray
 
 from device_sdk.audio.files import Audio, given_audio
 from device_sdk.bundle import Bundle
+from device_sdk.checks import NUMBER, NoneType, check_type
 from device_sdk.consent import Consent, Stream
 from device_sdk.decoding import Endpointing, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.hotwords import hotwords_of
 from device_sdk.decoding.spellings import Spellings
-from device_sdk.errors import CheckInError, IdiolectError, LearningError, Postponed, StateError
+from device_sdk.errors import (
+    CheckInError,
+    ConfigurationError,
+    FeedbackError,
+    IdiolectError,
+    LearningError,
+    Postponed,
+    SessionError,
+    StateError,
+)
 from device_sdk.features import channel as channels
 from device_sdk.feedback.repetition import carried_back, is_repetition, silence
 from device_sdk.feedback.signals import CostFunction, Repeated, Signal, check_signal, combined
-from device_sdk.host import Host
+from device_sdk.host import Host, check_host
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.knowledge import Knowledge
 from device_sdk.learned import Learned
@@ -113,21 +123,24 @@ class Device:
         cls,
         state_folder: str | Path,
         key: bytes,
-        bundle: Bundle | None = None,
+        bundle: Bundle | str | Path | None = None,
         settings: DeviceSettings | None = None,
         **host: Unpack[Host],
     ) -> Self:
         """A device over a state folder (made if absent), with the app's key.
 
-        bundle: the app's; None is the one packaged with idiolect. A published model that a check-in brought is used
-        instead, until the app ships another bundle. host: ``cost_function``, ``policy``, ``conditions``,
-        ``rehearsal`` and ``trusted_root``, see :class:`~device_sdk.host.Host`.
+        bundle: the app's, or its path; None is the one packaged with idiolect. A published model that a check-in
+        brought is used instead, until the app ships another bundle. host: ``cost_function``, ``policy``,
+        ``conditions``, ``rehearsal`` and ``trusted_root``, see :class:`~device_sdk.host.Host`.
         Raises StateError (folder in use, wrong key, damage) and BundleError.
         """
-        bundle = Bundle.open() if bundle is None else bundle
+        settings = DeviceSettings() if settings is None else settings
+        check_type("settings", settings, DeviceSettings, "DeviceSettings")
+        check_host(host)
+        bundle = Bundle.open() if bundle is None else Bundle.given(bundle)
         store = Store(state_folder, key)
         try:
-            return cls(store, bundle, settings or DeviceSettings(), **host)
+            return cls(store, bundle, settings, **host)
         except BaseException:
             store.close()
             raise
@@ -160,7 +173,9 @@ class Device:
         mix_down: take the mean of several channels instead of refusing them. endpointing: when an utterance is over.
         hotwords: phrases to expect, such as names of contacts and devices; see :class:`~device_sdk.decoding.Hotwords`.
         """
+        self._check_open()
         return DeviceSession(
+            self._check_open,
             self._recogniser,
             self._heard,
             lambda result: served(result, self.settings.learning.serving, self._generator),
@@ -198,6 +213,9 @@ class Device:
         words (:func:`device_sdk.personalization.confirmed.confirmed_texts`). Where the utterance said another one
         again, they speak for that one too.
         """
+        self._check_open()
+        if not isinstance(utterance, Result | str):
+            raise FeedbackError(f"utterance: found {type(utterance).__name__}, expected a Result or its utterance_id")
         with self._guard:
             check_signal(signal, self._knowledge.base.tokenizer.letters)
             self._note(utterance.utterance_id if isinstance(utterance, Result) else utterance, signal)
@@ -220,6 +238,10 @@ class Device:
         call :meth:`withdraw`; another learn, a check-in, :meth:`agree` or :meth:`forget` would wait for this one, and
         is refused there with LearningError.
         """
+        self._check_open()
+        check_type("budget_seconds", budget_seconds, (NUMBER, NoneType), "a number, or None")
+        if not (stop is None or isinstance(stop, threading.Event) or callable(stop)):
+            raise ConfigurationError(f"stop: found {type(stop).__name__}, expected an event or a function")
         if not self.settings.learn:
             raise LearningError("device.learn: found False, expected True in the device's settings to learn")
         asked = stop.is_set if isinstance(stop, threading.Event) else stop or _never
@@ -287,6 +309,7 @@ class Device:
 
     def remembered(self) -> tuple[Remembered, ...]:
         """Which utterances are in memory, and of these on the disk, and for how long; not what was said in them."""
+        self._check_open()
         with self._guard:
             self._tidy()
             return self._recent.contents()
@@ -307,6 +330,7 @@ class Device:
         from device_sdk.checkin.client import Client
         from device_sdk.checkin.visit import visit
 
+        self._check_open()
         if when_due and (seconds := self.due_in_seconds(url)):
             raise Postponed(f"check-in: not now: the server wants this device in {seconds:.0f} s")
         why = self._policy("check in", self._conditions())
@@ -362,6 +386,7 @@ class Device:
         """When the server at ``url`` wants this device, by its last answer or after as many failures; 0 is now."""
         from device_sdk.checkin import window
 
+        self._check_open()
         return window.remaining(self._store, (url if isinstance(url, str) else url.url).rstrip("/"), time.time())
 
     @property
@@ -377,6 +402,7 @@ class Device:
         What the settings leave out is not done whatever the user agrees to. Waits for learning under way.
         ConfigurationError: no such stream.
         """
+        self._check_open()
         with self._working, self._guard:
             self._judge = None  # what it would fall back on was learned before
             if "marginals" in streams and not self.consent.marginals:
@@ -390,6 +416,7 @@ class Device:
 
         ConfigurationError: no such stream.
         """
+        self._check_open()
         with self._guard:
             self._knowledge.withdraw(*streams)
             if not self.consent.marginals:
@@ -404,6 +431,7 @@ class Device:
 
     def learned(self) -> Learned:
         """What the device has learned of its user."""
+        self._check_open()
         with self._guard:
             knowledge = self._knowledge
             cache, words = knowledge.cache, knowledge.base.words
@@ -435,6 +463,7 @@ class Device:
         from device_sdk.checkin import budget
         from device_sdk.privacy.spending import epsilon_of
 
+        self._check_open()
         bounds = self.settings.bounds
         return {stream: epsilon_of(each, bounds.delta) for stream, each in budget.read(self._store).items()}
 
@@ -445,6 +474,7 @@ class Device:
         way is ended, not waited for."""
         from device_sdk.checkin import budget
 
+        self._check_open()
         self._working.check()
         self._end_check_in("the device was told to forget")
         with self._working, self._guard:
@@ -484,6 +514,7 @@ class Device:
             self._store.close()
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(
@@ -492,6 +523,10 @@ class Device:
         self.close()
 
     # What follows is for this file only.
+
+    def _check_open(self) -> None:
+        if self._store.closed:
+            raise SessionError("device: found it closed, expected open; call Device.open for another one")
 
     def _recogniser(self) -> Recognizer:
         """The recogniser of the local weights, built again only after they changed, with the marginal of now."""

@@ -65,7 +65,7 @@ class ProtocolError(IdiolectError):
 
 
 class SessionError(IdiolectError):
-    """A session that is used from two threads at once."""
+    """A session that is used from two threads at once, or of a device that is closed."""
 
 
 class CheckInError(IdiolectError):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypedDict
 
+from device_sdk.checks import check_type
+from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.signals import CostFunction
 from device_sdk.learning.rehearsal import Transcribed
 from device_sdk.policy import Conditions, Policy
 
-__all__ = ["Host"]
+__all__ = ["Host", "check_host"]
 
 
 class Host(TypedDict, total=False):
@@ -27,3 +29,16 @@ class Host(TypedDict, total=False):
     conditions: Callable[[], Conditions]
     rehearsal: Sequence[Transcribed]
     trusted_root: bytes | None
+
+
+def check_host(host: Host) -> None:
+    """ConfigurationError: something is of another type. A root of trust is looked at where it is used."""
+    for name in ("cost_function", "policy", "conditions"):
+        value = host.get(name)
+        if not (callable(value) or name not in host or (value is None and name == "cost_function")):
+            raise ConfigurationError(f"{name}: found {type(value).__name__}, expected a function")
+    rehearsal: object = host.get("rehearsal", ())
+    if not isinstance(rehearsal, Sequence) or isinstance(rehearsal, str | bytes):
+        raise ConfigurationError(f"rehearsal: found {type(rehearsal).__name__}, expected a sequence of Transcribed")
+    for index, each in enumerate(rehearsal):
+        check_type(f"rehearsal[{index}]", each, Transcribed, "Transcribed")

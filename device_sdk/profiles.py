@@ -15,13 +15,15 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from device_sdk.bundle import Bundle
+from device_sdk.checks import check_type
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError
-from device_sdk.host import Host
+from device_sdk.host import Host, check_host
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.settings import DeviceSettings
 from device_sdk.state import Store, records
 from device_sdk.state.cipher import checked_key
+from device_sdk.state.store import checked_folder
 
 __all__ = ["Profiles"]
 
@@ -50,17 +52,19 @@ class Profiles:
         self,
         state_folder: str | Path,
         key: bytes,
-        bundle: Bundle | None = None,
+        bundle: Bundle | str | Path | None = None,
         settings: DeviceSettings | None = None,
         **host: Unpack[Host],
     ) -> None:
         """The arguments are those of :meth:`Device.open`. Raises StateError (no usable key) and BundleError."""
         if unknown := sorted(host.keys() - Host.__optional_keys__):  # before the first user, not with it
             raise TypeError(f"Profiles: found argument {unknown[0]!r}, expected {sorted(Host.__optional_keys__)}")
-        self._folder = Path(state_folder) / _FOLDER
+        check_host(host)
+        self._folder = checked_folder(state_folder) / _FOLDER
         self._key = checked_key(key)
-        self._bundle = Bundle.open() if bundle is None else bundle
-        self._settings = settings or DeviceSettings()
+        self._bundle = Bundle.open() if bundle is None else Bundle.given(bundle)
+        self._settings = DeviceSettings() if settings is None else settings
+        check_type("settings", self._settings, DeviceSettings, "DeviceSettings")
         self._rescorer = Rescorer(self._bundle, threads=self._settings.threads)
         self._host = host
         self._devices: dict[str, Device] = {}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from device_sdk.decoding import Endpointing, Hotwords, RecognitionSession, Recognizer
 from device_sdk.decoding.spellings import Spellings
-from device_sdk.hypothesis import Result
+from device_sdk.hypothesis import Partial, Result
 
 __all__ = ["DeviceSession"]
 
@@ -22,6 +22,7 @@ class DeviceSession(RecognitionSession):
 
     def __init__(
         self,
+        check_device: Callable[[], None],
         recogniser: Callable[[], Recognizer],
         heard: Callable[[Result, NDArray[np.float32], NDArray[np.float32] | None, Spellings | None], None],
         serve: Callable[[Result], Result],
@@ -31,15 +32,29 @@ class DeviceSession(RecognitionSession):
         endpointing: Endpointing | None = Endpointing(),
         hotwords: Hotwords | None = None,
     ) -> None:
-        """recogniser: the newest one. heard: told of every result, the features [F, M] it came from, the offset [M]
-        that was taken from them, and the spellings that its phrases were heard by. serve: puts the hypothesis first
-        that the app is to get."""
+        """check_device: raises SessionError where the device is closed. recogniser: the newest one. heard: told of
+        every result, the features [F, M] it came from, the offset [M] that was taken from them, and the spellings that
+        its phrases were heard by. serve: puts the hypothesis first that the app is to get."""
+        self._check_device = check_device
         self._newest = recogniser
         self._heard = heard
         self._serve = serve
         super().__init__(recogniser(), sample_rate, mix_down=mix_down, endpointing=endpointing, hotwords=hotwords)
 
+    def partial(self) -> Partial:
+        self._check_device()
+        return super().partial()
+
+    def check(self, samples: NDArray[np.generic]) -> NDArray[np.float32]:
+        self._check_device()
+        return super().check(samples)
+
+    def _check_open(self) -> None:
+        self._check_device()
+        super()._check_open()
+
     def _begin(self) -> None:
+        self._check_device()
         self._recognizer = self._newest()
         super()._begin()
 

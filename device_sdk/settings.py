@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from device_sdk.checks import NUMBER, WHOLE, check_type
 from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import ConfigurationError
 from device_sdk.features.channel import ChannelSettings
@@ -16,6 +18,15 @@ from device_sdk.runtimes.engine import Engine, Runtime, check_runtime
 from device_sdk.runtimes.onnxruntime import Precision, check_precision
 
 __all__ = ["DeviceSettings"]
+
+_PARTS = (DecodingSettings, GuardSettings, LearningSettings, OfferBounds, RepetitionSettings)
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "bool": (bool, "True or False"),
+    "int": (WHOLE, "a whole number"),
+    "float": (NUMBER, "a number"),
+    **{part.__name__: (part, part.__name__) for part in _PARTS},
+}
+"""By a field's annotation: its type, and what messages call it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,9 @@ class DeviceSettings:
         return Engine(self.runtime, self.programs, self.threads, self.precision)
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            if (kind := _KINDS.get(str(each.type))) is not None:
+                check_type(f"device.{each.name}", getattr(self, each.name), *kind)
         if self.memory_utterances < 1 or not self.memory_seconds > 0 or self.threads < 1:
             raise ConfigurationError(
                 f"device.memory_utterances, memory_seconds, threads: found {self.memory_utterances}, "

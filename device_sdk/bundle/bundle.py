@@ -25,6 +25,7 @@ from device_sdk.bundle.curvature import CURVATURE_FILE, Curvature
 from device_sdk.bundle.curvature import read as read_curvature
 from device_sdk.bundle.manifest import MANIFEST, FileEntry, Manifest, is_inside, parse
 from device_sdk.bundle.tokenizer import Tokenizer
+from device_sdk.checks import check_type
 from device_sdk.errors import BundleError, IdiolectError
 from device_sdk.features.logmel import FeatureSettings
 
@@ -60,6 +61,12 @@ class Bundle:
         self.version = version
         self._folder = folder
         self._owner: Bundle | None = None
+
+    @classmethod
+    def given(cls, bundle: Bundle | str | Path) -> Bundle:
+        """A bundle as an app gives it, itself or its path. ConfigurationError: something else."""
+        check_type("bundle", bundle, (Bundle, str, Path), "a Bundle, or its path")
+        return bundle if isinstance(bundle, Bundle) else cls.open(bundle)
 
     @classmethod
     def open(cls, path: str | Path | None = None) -> Bundle:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from device_sdk.audio.files import Audio, given_audio
 from device_sdk.bundle import Bundle
+from device_sdk.checks import check_type
 from device_sdk.decoding.endpoint import Endpointing
 from device_sdk.decoding.guides import Guide
 from device_sdk.decoding.hotwords import Hotword, Hotwords, hotwords_of
@@ -35,7 +37,7 @@ class Recognizer:
 
     def __init__(
         self,
-        bundle: Bundle,
+        bundle: Bundle | str | Path,
         settings: DecodingSettings = DecodingSettings(),
         rescore: Rescore | None = None,
         *,
@@ -43,13 +45,15 @@ class Recognizer:
         threads: int = 1,
         precision: Precision = "float32",
     ) -> None:
-        """rescore: applied to the n-best list at the end of each utterance; None keeps the first pass.
+        """bundle: or its path. rescore: applied to the n-best list at the end of each utterance; None keeps the first
+        pass.
 
         transducer: runs the bundle's graphs; by default onnxruntime with this many threads and this precision of its
         products: int8 is quicker and a little less exact, and needs a bundle with int8 graphs; auto takes it where it
         can.
         """
-        self.bundle = bundle
+        bundle = self.bundle = Bundle.given(bundle)
+        check_type("settings", settings, DecodingSettings, "DecodingSettings")
         self.settings = settings
         self.rescore = rescore
         self.offset: NDArray[np.float32] | None = None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from device_sdk.audio.resampling import Resampler
 from device_sdk.audio.waveform import check_waveform
 from device_sdk.bundle.tokenizer import WORD_START
+from device_sdk.checks import NoneType, check_type
 from device_sdk.decoding import listening
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import Beam, paths
@@ -62,6 +63,7 @@ class RecognitionSession:
         mix_down: accept audio of several channels, [S, channels], and take their mean. endpointing: when an utterance
         is over; None never says so. hotwords: phrases to expect.
         """
+        check_type("endpointing", endpointing, (Endpointing, NoneType), "Endpointing, or None")
         self._recognizer = recognizer
         self._mix_down = mix_down
         self._endpointing = endpointing

@@ -17,7 +17,7 @@ from device_sdk.state.cipher import Cipher
 from device_sdk.state.files import SealedFiles
 from device_sdk.state.schema import META, TABLES
 
-__all__ = ["FILED_BYTES", "SCHEMA_VERSION", "Store"]
+__all__ = ["FILED_BYTES", "SCHEMA_VERSION", "Store", "checked_folder"]
 
 SCHEMA_VERSION = 6
 FILED_BYTES = 1 << 14
@@ -44,7 +44,7 @@ class Store:
         StateError: the folder is in use by another process (or twice by this one), was written with another key or
         by a newer version, or is damaged.
         """
-        self.folder = Path(folder)
+        self.folder = checked_folder(folder)
         self._key = bytes(key) if isinstance(key, bytes | bytearray) else key
         self.guard = threading.RLock()
         self._depth = 0
@@ -264,6 +264,13 @@ class Store:
             return cursor.fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StateError(f"{self.folder / 'state.sqlite'}: {error}") from error
+
+
+def checked_folder(folder: str | Path) -> Path:
+    """The folder of a state. StateError: no path."""
+    if not isinstance(folder, str | os.PathLike):
+        raise StateError(f"state_folder: found {type(folder).__name__}, expected a path")
+    return Path(folder)
 
 
 def _sealed(value: object, place: str) -> bytes:

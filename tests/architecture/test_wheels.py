@@ -17,7 +17,17 @@ from device_sdk.compilation import SWITCH
 from tests.architecture.sources import ROOT
 
 LARGEST = 15 * 1024 * 1024
-SHIPPED = ("rescoring", "device_sdk", "export", "server", "LICENSE", "README.md", "pyproject.toml", "setup.py")
+SHIPPED = (
+    "idiolect.py",
+    "rescoring",
+    "device_sdk",
+    "export",
+    "server",
+    "LICENSE",
+    "README.md",
+    "pyproject.toml",
+    "setup.py",
+)
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -57,7 +67,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize(
     ("name", "packages"),
-    [("idiolect", {"device_sdk", "rescoring"}), ("idiolect-server", {"export", "server"})],
+    [("idiolect", {"device_sdk", "idiolect.py", "rescoring"}), ("idiolect-server", {"export", "server"})],
 )
 def test_a_wheel_holds_its_packages_and_nothing_else(wheels: dict[str, Path], name: str, packages: set[str]) -> None:
     assert wheels[name].stat().st_size <= LARGEST
@@ -66,12 +76,12 @@ def test_a_wheel_holds_its_packages_and_nothing_else(wheels: dict[str, Path], na
         files = archive.namelist()
     tops = {file.partition("/")[0] for file in files}
     assert {top for top in tops if not top.endswith(".dist-info")} == packages
-    assert all(f"{package}/py.typed" in files for package in packages)
+    assert all(f"{package}/py.typed" in files for package in packages - {"idiolect.py"})
     held = {file for file in files if file.endswith(".py")}
     tree = {
         str(path.relative_to(ROOT))
         for package in packages
-        for path in (ROOT / package).rglob("*.py")
+        for path in ([ROOT / package] if package.endswith(".py") else (ROOT / package).rglob("*.py"))
         if "_build" not in path.parts
     }
     assert held == tree

@@ -77,7 +77,7 @@ def test_a_state_folder_is_a_path(tiny_bundle: Bundle) -> None:
             r"endpointing: found float, expected",
         ),
         (lambda device: device.session(16_000, hotwords=3), ConfigurationError, r"hotwords: found int, expected"),
-        (lambda device: device.feedback(3, None), FeedbackError, r"signal: found NoneType"),
+        (lambda device: device.feedback("an utterance", None), FeedbackError, r"signal: found NoneType"),
         (
             lambda device: device.feedback(3, Semantics({"a": "b"}, {"a": ("b",)})),
             FeedbackError,
