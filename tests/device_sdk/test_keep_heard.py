@@ -1,0 +1,85 @@
+"""What was heard waits for feedback of another process, where the app asks for it and the user agrees; for an hour."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk import (
+    Accepted,
+    Bundle,
+    Cancelled,
+    Corrected,
+    Device,
+    DeviceSettings,
+    FeedbackError,
+    GuardSettings,
+    LearningSettings,
+)
+from device_sdk.learning.memory import Bounds, Recent
+from tests.device_sdk.state.audit import findings
+from tests.signals import noise
+
+KEY = bytes(range(32))
+SETTINGS = DeviceSettings(
+    keep_corrected=True,
+    keep_heard=True,
+    learning=LearningSettings(passes=1, wait_seconds=600),
+    guard=GuardSettings(withhold=0),
+)
+
+
+def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS) -> Device:
+    return Device.open(folder, KEY, bundle, settings)
+
+
+def test_another_process_corrects_and_a_third_learns(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with opened(tmp_path, tiny_bundle) as device:
+        device.agree("keeping")
+        heard = device.recognise(noise(9_600, 1), 16_000)
+        assert [(each.kept, each.feedback) for each in device.remembered()] == [(True, False)]
+        assert findings(tmp_path, KEY, tiny_bundle) == []
+    with opened(tmp_path, tiny_bundle) as device:
+        (remembered,) = device.remembered()
+        assert remembered.utterance_id == heard.utterance_id and 3500 < remembered.seconds_left <= 3600
+        assert device.learn().steps == 0, "it waits"
+        device.feedback(heard.utterance_id, Corrected("turn on the light"))
+        assert device.remembered()[0].seconds_left > 80_000
+        assert "1 utterance" in str(device.learned()) and "on its disk" in str(device.learned())
+    with opened(tmp_path, tiny_bundle) as device:
+        assert (device.learn().steps, device.remembered()) == (1, ())
+        with pytest.raises(FeedbackError, match="not in memory"):
+            device.feedback(heard.utterance_id, Accepted())
+
+
+@pytest.mark.parametrize("why", ["no consent", "the app no more", "cancelled", "withdrawn"])
+def test_it_is_not_on_the_disk_without_app_and_user(tmp_path: Path, tiny_bundle: Bundle, why: str) -> None:
+    with opened(tmp_path, tiny_bundle) as device:
+        if why != "no consent":
+            device.agree("keeping")
+        heard = device.recognise(noise(9_600, 1), 16_000)
+        if why == "cancelled":
+            device.feedback(heard, Cancelled())
+        if why == "withdrawn":
+            device.withdraw("keeping")
+        assert len(device._store.names("kept")) == (why == "the app no more")
+    with opened(tmp_path, tiny_bundle, replace(SETTINGS, keep_heard=False)) as device:
+        assert device.remembered() == () and device._store.names("kept") == []
+
+
+def test_an_hour_bounds_it_and_it_makes_room_first() -> None:
+    now = [0.0]
+    recent = Recent(9, 60.0, lambda: now[0], lambda: 5_000.0 + now[0], Bounds(2, 10_000))
+    for name in ("confirmed", "heard"):
+        recent.add(name, np.zeros((1, 100), np.float32), (), None)
+        if name == "confirmed":
+            recent.mark(name, Accepted())
+        recent.keep(name)
+    recent.add("later", np.zeros((1, 100), np.float32), (), None)
+    recent.keep("later")
+    assert recent.gone() == ("heard",)
+    now[0] += 61
+    assert (recent.gone(), recent.kept(), recent.lost()) == (("later",), ("confirmed",), 0)
