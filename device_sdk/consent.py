@@ -21,8 +21,9 @@ class Consent:
 
     counting: the words that are heard are counted. learning: steps are taken on what was heard. keeping: what the user
     confirms from now on may wait for learning on the disk, encrypted, for a day at most: its text and features, never
-    audio. marginals: bounded counts of words heard from now on are sent. deltas: bounded, noised changes of the weights
-    from now on are sent. words: a few words outside the public list are sent, of those that the user gives from now on.
+    audio; and all that is heard, for an hour, where the app takes feedback in another process (``keep_heard``).
+    marginals: bounded counts of words heard from now on are sent. deltas: bounded, noised changes of the weights from
+    now on are sent. words: a few words outside the public list are sent, of those that the user gives from now on.
     """
 
     counting: bool = True

@@ -678,6 +678,11 @@ class Device:
                 nameable=self._naming,
                 spellings=spellings,
             )
+            if self.settings.keep_heard:
+                try:
+                    self._keep(result.utterance_id)
+                except StateError as error:
+                    log.warning("an utterance waits for feedback in memory only: %s", error)
             if repeats is not None:
                 try:
                     self._note(repeats, Repeated(tuple(texts)))
@@ -730,11 +735,12 @@ class Device:
             self._note(example.repeats, told)
 
     def _keep(self, utterance_id: str) -> None:
-        """An utterance whose feedback has just come is on the disk from here on, or no more."""
+        """An utterance just heard, or whose feedback has just come, is on the disk from here on, or no more."""
         example = self._recent.get(utterance_id)
         if example is None:
             return
-        if self._keeping and example.teaches and kept.confirmed(example.signal):
+        wanted = self.settings.keep_heard or kept.confirmed(example.signal)
+        if self._keeping and wanted and len(example.features):
             try:
                 self._store.put("kept", utterance_id, kept.to_bytes(self._recent.keep(utterance_id)))
             except StateError:
@@ -752,7 +758,11 @@ class Device:
         left = names if not self._keeping else []
         for name in names if self._keeping else ():
             try:
-                self._recent.restore(kept.from_bytes(self._store.get("kept", name) or b"", name, self._knowledge.base))
+                found = kept.from_bytes(self._store.get("kept", name) or b"", name, self._knowledge.base)
+                if self.settings.keep_heard or kept.confirmed(found.signal):
+                    self._recent.restore(found)
+                else:
+                    left.append(name)
             except StateError as error:
                 log.warning("a kept utterance is left out: %s", error)
                 left.append(name)

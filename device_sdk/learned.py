@@ -79,7 +79,7 @@ class Learned:
     def _sound_kept(self) -> str:
         if not self.kept:
             return "never on its disk"
-        kept = f"and of {_number(self.kept, 'utterance')} that you confirmed, text and features"
+        kept = f"and of {_number(self.kept, 'utterance')} text and features"
         return f"{kept} are on its disk until it learned from them, a day at most, never audio"
 
     def _unlisted_fate(self) -> str:

@@ -37,7 +37,8 @@ class DeviceSettings:
     where the bundle adapts to them, may be kept on the disk too, encrypted; else they are in memory only. learn: keep
     features in memory and take local steps. keep_corrected: what the user confirmed may wait for learning on the disk
     too, encrypted, for a day at most: text, n-best list and features of 200 utterances and 16 MB at most, never audio;
-    the user agrees to it as "keeping".
+    the user agrees to it as "keeping". keep_heard: so may everything that was heard, for ``memory_seconds``, where the
+    feedback comes from another process than heard it.
     share_marginals, share_deltas, share_words: what check-ins may send.
     max_new_words: words outside the public list that a round may have, whatever it asks for. bounds: what a server's
     offers may ask at most, and all of them together; what goes beyond is left out. plain_http: servers on other
@@ -59,6 +60,7 @@ class DeviceSettings:
     keep_ngrams: bool = False
     learn: bool = True
     keep_corrected: bool = False
+    keep_heard: bool = False
     share_marginals: bool = True
     share_deltas: bool = True
     share_words: bool = True
@@ -95,6 +97,8 @@ class DeviceSettings:
             raise ConfigurationError(
                 f"device.check_in_seconds: found {self.check_in_seconds}, expected more than 0, a day at most"
             )
+        if self.keep_heard and not self.keep_corrected:
+            raise ConfigurationError("device.keep_heard: found True without keep_corrected, expected both")
         if self.max_new_words < 1:
             raise ConfigurationError(f"device.max_new_words: found {self.max_new_words}, expected 1 or more")
         check_precision(self.precision, "device.precision")

@@ -1,4 +1,4 @@
-"""What the user confirmed and was not learned from yet, as it lies on the disk where the app and the user let it.
+"""What the user confirmed, or may yet, and was not learned from, as it lies on the disk where app and user let it.
 
 Text, n-best list, feedback and log-mel features of an utterance; never audio. It is sealed as all of the state is, and
 goes once it was learned from, after a day, or when the user agrees no longer.
@@ -50,13 +50,13 @@ def confirmed(signal: Signal | None) -> bool:
 def to_bytes(example: Example) -> bytes:
     """Safetensors of its features and of a head in JSON. What it adds to counts and reports is not in it, nor are the
     app's hotwords but those that it may hold."""
-    assert example.kept is not None and example.signal is not None
+    assert example.kept is not None
     head = {
         "heard": example.kept,
         "probability": example.probability,
         "nbest": [asdict(hypothesis) for hypothesis in example.nbest],
         "spellings": _spellings(example),
-        "signals": [[type(each).__name__, _fields(each)] for each in parts(example.signal)],
+        "signals": [[type(each).__name__, _fields(each)] for each in _parts(example.signal)],
     }
     written = np.frombuffer(json.dumps(head).encode(), np.uint8)
     return save({"features": np.ascontiguousarray(example.features, np.float32), "head": written})
@@ -77,7 +77,6 @@ def from_bytes(content: bytes, name: str, bundle: Bundle) -> Example:
             and features.shape[1] == bundle.features.mel_bins
             and np.isfinite(features).all()
             and nbest
-            and signals
         ):
             raise ValueError("features")
     except (SafetensorError, IdiolectError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -86,15 +85,19 @@ def from_bytes(content: bytes, name: str, bundle: Bundle) -> Example:
             f"kept/{name}: found an unreadable utterance ({type(error).__name__}), expected one that waits to be "
             "learned from"
         ) from None
-    signal = signals[0] if len(signals) == 1 else Together(signals)
+    signal = Together(signals) if len(signals) > 1 else signals[0] if signals else None
     return Example(name, features, nbest, None, 0.0, signal, True, probability, spellings=spellings, kept=heard)
 
 
+def _parts(signal: Signal | None) -> tuple[Single, ...]:
+    return () if signal is None else tuple(parts(signal))
+
+
 def _spellings(example: Example) -> dict[str, str]:
-    if example.spellings is None or example.signal is None:
+    if example.spellings is None:
         return {}
     said = [hypothesis.text for hypothesis in example.nbest]
-    said += [each.text for each in parts(example.signal) if isinstance(each, Alternate | Corrected)]
+    said += [each.text for each in _parts(example.signal) if isinstance(each, Alternate | Corrected)]
     phrases = example.spellings.phrases.items()
     return {heard: phrase for heard, phrase in phrases if any(f" {phrase} " in f" {text} " for text in said)}
 

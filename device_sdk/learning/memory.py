@@ -81,7 +81,7 @@ class Recent:
     """A bounded ring of examples, oldest first, and beside it those withheld from learning.
 
     capacity: utterances; seconds: how long one may stay, in either. What is on the disk too has bounds of its own, and
-    a day by the clock of the day, which runs on while the process, or the machine, does not.
+    with feedback a day, by the clock of the day, which runs on while the process, or the machine, does not.
     """
 
     def __init__(
@@ -198,13 +198,15 @@ class Recent:
         return None if key is None else self._examples.pop(key)
 
     def keep(self, utterance_id: str) -> Example:
-        """Notes that an utterance in memory is on the disk too; the oldest such ones make room. Returns it."""
+        """Notes that an utterance in memory is on the disk too; the oldest such ones make room, first
+        those without feedback. Returns it."""
         example = self._examples[utterance_id]
         if example.kept is None:
             example = replace(example, kept=self._day_clock() - self.seconds_since(example))
             self._examples[utterance_id] = example
         kept = [each for each in self._examples.values() if each.kept is not None]
         size = sum(each.features.nbytes for each in kept)
+        kept.sort(key=lambda each: each.signal is not None)
         while kept and (len(kept) > self._bounds.utterances or size > self._bounds.size):
             oldest = kept.pop(0)
             size -= oldest.features.nbytes
@@ -290,7 +292,8 @@ class Recent:
     def _seconds_left(self, example: Example) -> float:
         if example.kept is None:
             return self._seconds - self.seconds_since(example)
-        return _DAY - abs(self._day_clock() - example.kept)  # of a clock that was set back, too
+        bound = self._seconds if example.signal is None else _DAY
+        return bound - abs(self._day_clock() - example.kept)  # of a clock that was set back, too
 
     def _drop(self, utterance_id: str) -> None:
         example = self._examples.pop(utterance_id)

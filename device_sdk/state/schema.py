@@ -1,8 +1,8 @@
 """The whole of what a device may keep: every table, every record in it, every file of the state folder.
 
 Nothing else has a place there. Audio is in none of it. Features, transcripts, hypotheses and tokens are in table
-``kept`` alone, which is empty unless the app and its user let it hold what the user confirmed until it was learned
-from. What stays of an utterance is counts, and what steps made of the weights.
+``kept`` alone, which is empty unless the app and its user let it hold what the user confirmed, or may yet, until it was
+learned from. What stays of an utterance is counts, and what steps made of the weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Holds = Literal["counts", "weights", "identity", "outbox", "settings", "updates"
 """What a value is made of. counts: weights of words, and of n-grams where the app allows these, never the order of
 more; a mean over everything heard; weights: model parameters; identity: keys and ids at servers; outbox: exact bytes of
 reports on their way; settings: versions, counters, choices; updates: signed metadata about what a server publishes;
-downloads: the beginning of a file that a server publishes; kept: an utterance that the user confirmed."""
+downloads: the beginning of a file that a server publishes; kept: an utterance that the user confirmed, or may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ TABLES: Mapping[str, Table] = {
     "settings": Table("versions, counters and the ledger of what was sent"),
     "updates": Table("signed metadata of updates, as last verified"),
     "downloads": Table("the beginning of a published file, until all of it is there", True),
-    "kept": Table("what the user confirmed, until it was learned from, for a day at most", True, True),
+    "kept": Table("what the user confirmed, or may, until it was learned from, for a day at most", True, True),
 }
 """Every table that holds values, and all that it may hold."""
 

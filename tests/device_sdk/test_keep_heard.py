@@ -11,7 +11,7 @@ import pytest
 from device_sdk import (
     Accepted,
     Bundle,
-    Cancelled,
+    ConfigurationError,
     Corrected,
     Device,
     DeviceSettings,
@@ -55,19 +55,22 @@ def test_another_process_corrects_and_a_third_learns(tmp_path: Path, tiny_bundle
             device.feedback(heard.utterance_id, Accepted())
 
 
-@pytest.mark.parametrize("why", ["no consent", "the app no more", "cancelled", "withdrawn"])
+@pytest.mark.parametrize("why", ["no consent", "the app no more", "withdrawn"])
 def test_it_is_not_on_the_disk_without_app_and_user(tmp_path: Path, tiny_bundle: Bundle, why: str) -> None:
     with opened(tmp_path, tiny_bundle) as device:
         if why != "no consent":
             device.agree("keeping")
-        heard = device.recognise(noise(9_600, 1), 16_000)
-        if why == "cancelled":
-            device.feedback(heard, Cancelled())
+        device.recognise(noise(9_600, 1), 16_000)
         if why == "withdrawn":
             device.withdraw("keeping")
         assert len(device._store.names("kept")) == (why == "the app no more")
     with opened(tmp_path, tiny_bundle, replace(SETTINGS, keep_heard=False)) as device:
         assert device.remembered() == () and device._store.names("kept") == []
+
+
+def test_it_takes_what_keeps_corrections() -> None:
+    with pytest.raises(ConfigurationError, match="keep_heard: found True without keep_corrected"):
+        DeviceSettings(keep_heard=True)
 
 
 def test_an_hour_bounds_it_and_it_makes_room_first() -> None:
