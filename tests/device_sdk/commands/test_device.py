@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+import soundfile
 from typer.testing import CliRunner
 
 from device_sdk.bundle import Bundle
+from device_sdk.cli import main
 from device_sdk.commands.device import app
 from device_sdk.commands.state import KEY_VARIABLE
 from device_sdk.errors import CheckInError, ConfigurationError, FeedbackError, StateError
+from tests.live import LiveServer
+from tests.server.parties import ENROLMENT, HEADERS
+from tests.signals import noise
 
 Run = Callable[..., Any]
 KEY = "00" * 32
@@ -104,6 +111,71 @@ def test_status_says_what_is_known(run: Run, tmp_path: Path) -> None:
     assert found == json.loads((tmp_path / "status.json").read_text())
     assert found["learned"]["steps"] == 0 and found["remembered"] == []
     assert found["spent"] == {"marginals": 0.0, "deltas": 0.0, "words": 0.0}
+
+
+def heard(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[dict[str, Any]]:
+    """What `transcribe --json` with these words says of every utterance."""
+    capsys.readouterr()
+    assert main(["transcribe", *map(str, words), "--json"]) == 0
+    documents = [json.loads(line) for line in re.sub(r"\n[ }]\s*", "", capsys.readouterr().out).splitlines()]
+    return [entry for document in documents for entry in document.get("files", [document])]
+
+
+def test_a_round_is_lived_through_by_commands_alone(
+    run: Run, tiny_bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = ["--state", tmp_path / "state", "--bundle", tiny_bundle.path]
+    soundfile.write(tmp_path / "order.wav", noise(9_600, 1), 16_000)
+    deltas = {"clip_norm": 1.0, "noise_stddev": 2.0}
+    settings = {"marginals": {"epsilon": 1.0}, "deltas": deltas, "weighting": "uniform", "goal": 1, "suppression": 0.0}
+    with LiveServer(tmp_path / "server", tiny_bundle.path) as server:
+        opened = httpx.post(
+            f"{server.url}/v1/operator/rounds", json={"settings": settings, "open": True}, headers=HEADERS
+        )
+        assert opened.is_success, opened.text
+        run("agree", "keeping", "marginals", "deltas")
+        (entry,) = heard(capsys, tmp_path / "order.wav", *state)
+        waiting = json.loads(run("status", "--json").stdout)["remembered"]
+        assert [(each["utterance_id"], each["feedback"]) for each in waiting] == [(entry["utterance"], False)]
+        run("correct", entry["utterance"], "turn on the light")
+        assert entry["utterance"] in run("status").stdout
+        assert json.loads(run("learn", "--json").stdout)["steps"] > 0
+        report = json.loads(run("check-in", server.url, "--token", ENROLMENT, "--json").stdout)
+        assert report["round_id"] == opened.json()["id"] and report["left_out"] == []
+        assert [(each["kind"], each["refused"]) for each in report["sent"]] == [("marginals", None), ("deltas", None)]
+        status = json.loads(run("status", "--json").stdout)
+        assert status["remembered"] == [] and status["learned"]["delta_reports"] == 1
+        assert 0 < status["spent"]["marginals"] < 20 and 0 < status["spent"]["deltas"] < 20
+
+
+def test_what_is_heard_without_consent_is_not_kept_and_the_user_is_told(
+    run: Run, tiny_bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(2):
+        soundfile.write(tmp_path / f"{seed}.wav", noise(9_600, seed), 16_000)
+    words = ["transcribe", tmp_path / "0.wav", tmp_path / "1.wav", "--state", tmp_path / "state"]
+    for consent in ([], ["keeping"]):
+        run("agree", *consent)
+        assert main([*map(str, words), "--bundle", str(tiny_bundle.path)]) == 0
+        said = capsys.readouterr()
+        remembered = [each["utterance_id"] for each in json.loads(run("status", "--json").stdout)["remembered"]]
+        assert [line.split()[0] in remembered for line in said.out.splitlines()] == [bool(consent)] * 2
+        assert ("idiolect device agree keeping" in said.err) == (not consent)
+        assert ("idiolect device correct" in said.err) == bool(consent)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--jobs", "2"], "--jobs: found 2 with --state, expected 1"),
+        (["--no-rescore"], "--no-rescore: found it with --state"),
+    ],
+)
+def test_what_a_device_cannot_do_is_refused(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["transcribe", "--sample", "--state", str(tmp_path / "state"), *words]) == 1
+    assert message in capsys.readouterr().err and not (tmp_path / "state").exists()
 
 
 def test_what_was_never_heard_cannot_be_corrected(run: Run) -> None:
