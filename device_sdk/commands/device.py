@@ -56,8 +56,8 @@ def status(
     for sentence in learned.describe():
         print(sentence)
     for each in remembered:
-        fate = "checks learning" if each.withheld else "to learn from" if each.feedback else "not corrected"
-        print(f"{each.utterance_id}  {fate}, gone in {_duration(each.seconds_left)}")
+        fate = "corrected" if each.feedback else "heard"
+        print(f"{each.utterance_id}  {fate}, on the disk for {_duration(each.seconds_left)} at most")
     for stream, epsilon in spent.items():
         print(f"spent on {stream}: epsilon {epsilon:.3g}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -13,10 +14,10 @@ import typer
 from device_sdk.errors import StateError
 
 if TYPE_CHECKING:
-    from device_sdk.decoding import DecodingSettings
+    from device_sdk.commands.workers import Options
     from device_sdk.device import Device
 
-__all__ = ["KEY_VARIABLE", "BundlePath", "KeyFile", "State", "open_device", "state_key"]
+__all__ = ["KEY_VARIABLE", "KEY_HELP", "BundlePath", "KeyFile", "State", "open_device", "state_key"]
 
 KEY_VARIABLE = "IDIOLECT_STATE_KEY"
 KEY_HELP = (
@@ -44,16 +45,15 @@ def open_device(
     bundle: Path | None,
     *,
     new: bool = False,
-    decoding: DecodingSettings | None = None,
-    precision: str = "float32",
+    options: Options | None = None,
     plain_http: bool = False,
 ) -> Device:
-    """The device of a state folder. new: one is made where there is none.
+    """The device of a state folder. new: one is made where there is none. options: how it decodes.
 
+    What it hears waits there for corrections, as every command is a process of its own, if its user agrees ("keeping").
     Raises StateError: there is no state, or no key for it.
     """
     from device_sdk.bundle import Bundle
-    from device_sdk.decoding import DecodingSettings
     from device_sdk.device import Device
     from device_sdk.settings import DeviceSettings
 
@@ -63,11 +63,9 @@ def open_device(
             f"--state: {state} holds no device's state; idiolect transcribe FILE --state {state} makes one, and so "
             f"does idiolect device agree --state {state}"
         )
-    settings = DeviceSettings(
-        decoding=decoding or DecodingSettings(),
-        precision=precision,  # type: ignore[arg-type]
-        plain_http=plain_http,
-    )
+    settings = DeviceSettings(keep_corrected=True, keep_heard=True, plain_http=plain_http)
+    if options is not None:
+        settings = replace(settings, decoding=options.decoding(), precision=options.precision)  # type: ignore[arg-type]
     return Device.open(state, state_key(key_file, exists=exists), Bundle.open(bundle), settings)
 
 

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from device_sdk.commands.output import written_whole
+from device_sdk.commands.state import KEY_HELP, open_device
 from device_sdk.commands.workers import (
     DAY,
     FILE_BLOCK,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from device_sdk.commands.sources import Format
     from device_sdk.decoding import Recognizer
+    from device_sdk.device import Device
     from device_sdk.hypothesis import Result
 
 __all__ = ["command"]
@@ -39,10 +41,12 @@ __all__ = ["command"]
 STDIN = "-"
 INPUT = "Input"
 DECODING = "Decoding"
+DEVICE = "Device"
 OUTPUT = "Output"
 
 
 def command(
+    context: typer.Context,
     files: Annotated[
         list[Path] | None,
         typer.Argument(help="Audio files (WAV, FLAC, OGG, MP3), folders of them, or - for standard input."),
@@ -96,6 +100,14 @@ def command(
         ),
     ] = None,
     chunk: Annotated[float, typer.Option(help="Seconds of audio to feed at a time.", rich_help_panel=DECODING)] = 0.1,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a device's state: it hears, counts the words, and remembers what it may learn from.",
+            rich_help_panel=DEVICE,
+        ),
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option(help=KEY_HELP, rich_help_panel=DEVICE)] = None,
     format_text: Annotated[
         bool,
         typer.Option("--format", help="Digits for spoken numbers, capitals; no punctuation.", rich_help_panel=OUTPUT),
@@ -115,6 +127,8 @@ def command(
     One file: partials on standard error, then the n-best list with the parts of each score.
 
     Several: a line of text each, or with --nbest the lists. A bad one is named, the others go on; exit code 1.
+
+    With --state a device hears them, made by the first use: every result has the id that idiolect device correct takes.
     """
     from device_sdk.audio import SAMPLE_AUDIO
 
@@ -131,7 +145,11 @@ def command(
         strict,
         read_hotwords(hotwords),
     )
-    showing = _Showing(format_text, json_, "srt" if srt else "vtt" if vtt else "", nbest is not None, output)
+    showing = _Showing(
+        format_text, json_, "srt" if srt else "vtt" if vtt else "", nbest is not None, output, state is not None
+    )
+    if state is not None:
+        options = replace(options, device=context.with_resource(_device(options, state, key_file, jobs)))
     if mic or STDIN in given:
         _stream(options, showing, mic, microphone, _raw(rate, encoding) if raw else None, chunk)
         return
@@ -142,6 +160,25 @@ def command(
         good = _several_files(options, showing, paths, failed, jobs)
     if not good:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _device(options: Options, state: Path, key_file: Path | None, jobs: int) -> Iterator[Device]:
+    """The device that hears instead of a recogniser; says at the end how what it heard is corrected."""
+    if jobs > 1:
+        raise ConfigurationError(f"--jobs: found {jobs} with --state, expected 1: a state has one process at a time")
+    if not options.rescore:
+        raise ConfigurationError("--no-rescore: found it with --state, expected one of them: a device rescores")
+    with open_device(state, key_file, options.bundle, new=True, options=options) as device:
+        before = {each.utterance_id for each in device.remembered()}
+        yield device
+        heard = [each for each in device.remembered() if each.utterance_id not in before]
+        if heard and all(each.kept for each in heard):
+            hint = f"idiolect device correct UTTERANCE 'the right words' --state {state} says what was really said"
+        else:
+            hint = f"what was heard is not kept for corrections: idiolect device agree keeping --state {state} lets it"
+        if heard:
+            print(f"idiolect: {hint}", file=sys.stderr)
 
 
 def _check(
@@ -184,7 +221,9 @@ def _check(
 class _Showing:
     """Where results go: standard output as tables, text, JSON or subtitles, and a file."""
 
-    def __init__(self, format_text: bool, as_json: bool, subtitles: str, tables: bool, output: Path | None) -> None:
+    def __init__(
+        self, format_text: bool, as_json: bool, subtitles: str, tables: bool, output: Path | None, named: bool = False
+    ) -> None:
         if as_json and subtitles:
             raise ConfigurationError(f"--json, --{subtitles}: found both, expected one of them")
         if output is not None and (output.is_dir() or not output.parent.is_dir()):
@@ -197,12 +236,13 @@ class _Showing:
         self.subtitles = subtitles
         self.tables = tables
         self.output = output
+        self.named = named  # by the id that a device knows an utterance by
 
     def entry(self, name: str, result: Result) -> dict[str, Any]:
         """A result as JSON values, by the name of its file."""
         from device_sdk.commands.printing import result_as_json
 
-        entry = {"file": name, **result_as_json(result)}
+        entry = {"file": name, **({"utterance": result.utterance_id} if self.named else {}), **result_as_json(result)}
         if self.format_text:
             from device_sdk.formatting import formatted
 
@@ -213,6 +253,14 @@ class _Showing:
         from device_sdk.formatting import formatted
 
         return formatted(result.text) if self.format_text else result.text
+
+    def line(self, name: str, result: Result) -> str:
+        """A result as one line of text; name: of its file, none in a stream."""
+        words = [result.utterance_id] if self.named else []
+        return " ".join([*words, *([f"{name}:"] if name else []), self.text(result)])
+
+    def heading(self, name: str, result: Result) -> str:
+        return f"{name}  {result.utterance_id}" if self.named else name
 
     def as_subtitles(self, results: Iterable[Result]) -> str:
         from device_sdk.commands.printing import subtitles
@@ -256,7 +304,7 @@ def _one_file(options: Options, showing: _Showing, path: Path, chunk: float) -> 
         entry = showing.entry(str(path), result)
     except AudioError as error:
         entry = _failure(path, error)
-    text = json.dumps({"bundle": recognizer.bundle.version, "files": [entry]}, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps({"bundle": recognizer.model_version, "files": [entry]}, indent=2, ensure_ascii=False) + "\n"
     if showing.subtitles:
         text = showing.as_subtitles([result] if result is not None else [])
     if result is not None or not showing.subtitles:
@@ -266,11 +314,13 @@ def _one_file(options: Options, showing: _Showing, path: Path, chunk: float) -> 
         if showing.as_json or (showing.subtitles and showing.output is None):
             print(text, end="")
     if result is not None and not showing.as_json and not showing.subtitles:
-        print_result(Console(), str(path), result, showing.format_text)
+        print_result(Console(), showing.heading(str(path), result), result, showing.format_text)
     return result is not None
 
 
-def _with_partials(recognizer: Recognizer, options: Options, path: Path, chunk: float, console: Console) -> Result:
+def _with_partials(
+    recognizer: Recognizer | Device, options: Options, path: Path, chunk: float, console: Console
+) -> Result:
     from device_sdk.audio import SAMPLE_RATE, read_audio
     from device_sdk.commands.printing import Partials
 
@@ -303,7 +353,7 @@ def _several_files(
         raise ConfigurationError(f"--{showing.subtitles}: found {len(paths)} files, expected one")
     options = replace(options, block_seconds=FILE_BLOCK)
     recognizer = open_recognizer(options)  # for one job, and so that a bad bundle or setting is named at once
-    version, console, errors = recognizer.bundle.version, Console(), Console(stderr=True)
+    version, console, errors = recognizer.model_version, Console(), Console(stderr=True)
     good = True
     columns = TextColumn("files"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     bar = Progress(
@@ -326,15 +376,15 @@ def _several_files(
             if showing.as_json:
                 print(line, flush=True)
             elif not isinstance(result, AudioError) and showing.tables:
-                print_result(console, str(path), result, showing.format_text)
+                print_result(console, showing.heading(str(path), result), result, showing.format_text)
             elif not isinstance(result, AudioError):
-                print(f"{path}: {showing.text(result)}", flush=True)
+                print(showing.line(str(path), result), flush=True)
             bar.advance(task)
     return good
 
 
 def _in_order(
-    recognizer: Recognizer, options: Options, paths: Sequence[Path], failed: dict[Path, AudioError], jobs: int
+    recognizer: Recognizer | Device, options: Options, paths: Sequence[Path], failed: dict[Path, AudioError], jobs: int
 ) -> Iterator[tuple[Path, Result | AudioError]]:
     found = iter(_alone(recognizer, options, [path for path in paths if path not in failed]))
     if jobs > 1:
@@ -344,7 +394,7 @@ def _in_order(
 
 
 def _alone(
-    recognizer: Recognizer, options: Options, paths: Sequence[Path]
+    recognizer: Recognizer | Device, options: Options, paths: Sequence[Path]
 ) -> Iterator[tuple[Path, Result | AudioError]]:
     for path in paths:
         try:
@@ -390,7 +440,7 @@ def _stream(
                 shown.show(event, listening.offset)
                 continue
             shown.clear()
-            entry = {"bundle": recognizer.bundle.version, **showing.entry(name, event), "offset": event.offset}
+            entry = {"bundle": recognizer.model_version, **showing.entry(name, event), "offset": event.offset}
             line = json.dumps(entry, ensure_ascii=False)
             if showing.subtitles:
                 heard.append(event)
@@ -399,9 +449,10 @@ def _stream(
             if showing.as_json:
                 print(line, flush=True)
             elif showing.tables:
-                print_result(console, f"{name} at {event.offset:.2f} s", event, showing.format_text)
+                heading = showing.heading(f"{name} at {event.offset:.2f} s", event)
+                print_result(console, heading, event, showing.format_text)
             elif not showing.subtitles:
-                print(showing.text(event), flush=True)
+                print(showing.line("", event), flush=True)
         if showing.subtitles:
             print(showing.as_subtitles(heard), end="", file=sys.stdout if out is None else out)
 

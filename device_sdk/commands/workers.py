@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from device_sdk.errors import AudioError, ConfigurationError
 
 if TYPE_CHECKING:
-    from device_sdk.decoding import Hotword, Hotwords, RecognitionSession, Recognizer
+    from device_sdk.decoding import DecodingSettings, Hotword, Hotwords, RecognitionSession, Recognizer
+    from device_sdk.device import Device
     from device_sdk.hypothesis import Result
 
 __all__ = ["DAY", "FILE_BLOCK", "Options", "decoded", "open_recognizer", "read_and_decode", "read_hotwords", "session"]
@@ -29,7 +30,7 @@ FILE_BLOCK = 2.4  # s that files are decoded in where nobody watches partials: a
 class Options:
     """How a command decodes: what a process needs to know to open a recogniser of its own.
 
-    block_seconds: of :class:`~device_sdk.decoding.DecodingSettings`; None for what it is there.
+    block_seconds: of :class:`~device_sdk.decoding.DecodingSettings`; None for what it is there. device: hears instead.
     """
 
     bundle: Path | None
@@ -41,22 +42,28 @@ class Options:
     strict: bool
     hotwords: tuple[Hotword, ...] = ()
     block_seconds: float | None = None
+    device: Device | None = None
+
+    def decoding(self) -> DecodingSettings:
+        from device_sdk.decoding import DecodingSettings
+
+        settings = DecodingSettings(beam=self.beam, nbest=self.nbest, max_seconds=DAY)
+        return settings if self.block_seconds is None else replace(settings, block_seconds=self.block_seconds)
 
 
-def open_recognizer(options: Options) -> Recognizer:
+def open_recognizer(options: Options) -> Recognizer | Device:
     from device_sdk.bundle import Bundle
-    from device_sdk.decoding import DecodingSettings, Recognizer
+    from device_sdk.decoding import Recognizer
     from device_sdk.personalization.rescorer import Rescorer
 
-    settings = DecodingSettings(beam=options.beam, nbest=options.nbest, max_seconds=DAY)
-    if options.block_seconds is not None:
-        settings = replace(settings, block_seconds=options.block_seconds)
+    if options.device is not None:
+        return options.device
     opened = Bundle.open(options.bundle)
     rescore = Rescorer(opened).rescore if options.rescore else None
-    return Recognizer(opened, settings, rescore, precision=options.precision)  # type: ignore[arg-type]
+    return Recognizer(opened, options.decoding(), rescore, precision=options.precision)  # type: ignore[arg-type]
 
 
-def session(recognizer: Recognizer, options: Options, rate: int, *, endpoints: bool) -> RecognitionSession:
+def session(recognizer: Recognizer | Device, options: Options, rate: int, *, endpoints: bool) -> RecognitionSession:
     """A session for audio of this rate. endpoints: whether utterances end, as they do in a stream but not in a file."""
     from device_sdk.decoding import Endpointing
 
@@ -104,7 +111,7 @@ def read_hotwords(path: Path | None) -> tuple[Hotword, ...]:
     return tuple(found)
 
 
-def read_and_decode(recognizer: Recognizer, options: Options, path: Path) -> Result:
+def read_and_decode(recognizer: Recognizer | Device, options: Options, path: Path) -> Result:
     """The result of a whole file, as one utterance. Raises :class:`AudioError`."""
     from device_sdk.audio import SAMPLE_RATE, read_audio
 
@@ -161,7 +168,7 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_recognizer: Recognizer | None = None
+_recognizer: Recognizer | Device | None = None
 _options: Options | None = None
 
 

@@ -72,6 +72,11 @@ class Recognizer:
         other.offset = offset
         return other
 
+    @property
+    def model_version(self) -> str:
+        """Version of the bundle that it recognises with."""
+        return self.bundle.version
+
     def session(
         self,
         sample_rate: int,
