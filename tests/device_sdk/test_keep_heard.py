@@ -55,6 +55,27 @@ def test_another_process_corrects_and_a_third_learns(tmp_path: Path, tiny_bundle
             device.feedback(heard.utterance_id, Accepted())
 
 
+def test_a_correction_in_another_process_mends_the_counts(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with opened(tmp_path, tiny_bundle) as device:
+        device.agree("keeping", "marginals")
+        heard = device.recognise(noise(9_600, 1), 16_000)
+        device.feedback(heard, Corrected("turn on the light"))
+        expected = device.learned().words, device.learned().unlisted
+        device.forget()
+        device.agree("keeping", "marginals")
+        heard = device.recognise(noise(9_600, 1), 16_000)
+        assert (device.learned().words, device.learned().unlisted) != expected
+    with opened(tmp_path, tiny_bundle) as device:
+        due = device._knowledge.cache.pending
+        device.feedback(heard.utterance_id, Corrected("turn on the light"))
+        assert (device.learned().words, device.learned().unlisted) == expected
+        assert device.learned().utterances == 1
+        assert np.array_equal(device._knowledge.cache.pending, due), "what is due may have been sent in between"
+    with opened(tmp_path, tiny_bundle) as device:
+        device.feedback(heard.utterance_id, Corrected("turn off the light"))
+        assert (device.learned().words, device.learned().unlisted) == expected, "once"
+
+
 @pytest.mark.parametrize("why", ["no consent", "the app no more", "withdrawn"])
 def test_it_is_not_on_the_disk_without_app_and_user(tmp_path: Path, tiny_bundle: Bundle, why: str) -> None:
     with opened(tmp_path, tiny_bundle) as device:
