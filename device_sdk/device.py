@@ -49,6 +49,7 @@ from device_sdk.learning.rehearsal import Transcribed, is_due, rotation
 from device_sdk.learning.serving import served
 from device_sdk.permit import Permit
 from device_sdk.personalization import cache as caches
+from device_sdk.personalization.cache import UtteranceCounts
 from device_sdk.personalization.confirmed import confirmed_texts
 from device_sdk.personalization.given import given_words, regiven
 from device_sdk.personalization.rescorer import Rescorer
@@ -649,8 +650,7 @@ class Device:
             counts, due = None, self.consent.marginals
             if self._counting:
                 weights, cache = self._rescorer.weights, knowledge.cache
-                scores = [hypothesis.score for hypothesis in result.nbest]
-                counts = caches.heard(texts, knowledge.base.words, weights, scores, cache.clock)
+                counts = self._counts_of(result.nbest)
                 adapted = (self._adapted(), knowledge.base.background) if weights.automatic else None
                 cache = caches.update(cache, counts, due, half_life=weights.half_life, adapted=adapted)
                 try:
@@ -688,6 +688,12 @@ class Device:
                     self._note(repeats, Repeated(tuple(texts)))
                 except StateError as error:
                     log.warning("a repeated utterance stays counted: %s", error)
+
+    def _counts_of(self, nbest: Sequence[Hypothesis]) -> UtteranceCounts:
+        """What an utterance that was heard just now adds to the counts."""
+        knowledge, scores = self._knowledge, [hypothesis.score for hypothesis in nbest]
+        texts = [hypothesis.text for hypothesis in nbest]
+        return caches.heard(texts, knowledge.base.words, self._rescorer.weights, scores, knowledge.cache.clock)
 
     def _listen_to(self, features: NDArray[np.float32], settings: channels.ChannelSettings) -> None:
         """What these frames, [F, M] as the microphone gave them, tell of the channel."""
@@ -758,7 +764,8 @@ class Device:
         left = names if not self._keeping else []
         for name in names if self._keeping else ():
             try:
-                found = kept.from_bytes(self._store.get("kept", name) or b"", name, self._knowledge.base)
+                content, base = self._store.get("kept", name) or b"", self._knowledge.base
+                found = kept.from_bytes(content, name, base, self._counts_of if self._counting else None)
                 if self.settings.keep_heard or kept.confirmed(found.signal):
                     self._recent.restore(found)
                 else:

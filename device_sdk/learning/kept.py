@@ -7,7 +7,7 @@ goes once it was learned from, after a day, or when the user agrees no longer.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -34,6 +34,7 @@ from device_sdk.feedback.signals import (
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from device_sdk.learning.memory import Example
+from device_sdk.personalization.cache import UtteranceCounts
 
 __all__ = ["confirmed", "from_bytes", "to_bytes"]
 
@@ -48,11 +49,12 @@ def confirmed(signal: Signal | None) -> bool:
 
 
 def to_bytes(example: Example) -> bytes:
-    """Safetensors of its features and of a head in JSON. What it adds to counts and reports is not in it, nor are the
-    app's hotwords but those that it may hold."""
+    """Safetensors of its features and of a head in JSON. What it adds to reports is not in it, nor are the app's
+    hotwords but those that it may hold."""
     assert example.kept is not None
     head = {
         "heard": example.kept,
+        "counted": example.counts is not None and example.signal is None,
         "probability": example.probability,
         "nbest": [asdict(hypothesis) for hypothesis in example.nbest],
         "spellings": _spellings(example),
@@ -62,14 +64,21 @@ def to_bytes(example: Example) -> bytes:
     return save({"features": np.ascontiguousarray(example.features, np.float32), "head": written})
 
 
-def from_bytes(content: bytes, name: str, bundle: Bundle) -> Example:
-    """The utterance as it was, but that its counts stay as they are. StateError: unreadable, or of another bundle."""
+def from_bytes(
+    content: bytes,
+    name: str,
+    bundle: Bundle,
+    count: Callable[[tuple[Hypothesis, ...]], UtteranceCounts] | None = None,
+) -> Example:
+    """The utterance as it was, but that nothing of it is to be reported. count: gives what it adds to the counts, which
+    feedback mends where there was none before; None leaves them. StateError: unreadable, or of another bundle."""
     try:
         found = load(content)
         features, head = found["features"], json.loads(found["head"].tobytes())
         nbest = tuple(_hypothesis(fields) for fields in head["nbest"])
         signals = tuple(_signal(kind, fields) for kind, fields in head["signals"])
         spellings = Spellings(dict(head["spellings"])) if head["spellings"] else None
+        counted = head["counted"] is True
         heard, probability = float(head["heard"]), float(head["probability"])
         if not (
             features.dtype == np.float32
@@ -86,7 +95,8 @@ def from_bytes(content: bytes, name: str, bundle: Bundle) -> Example:
             "learned from"
         ) from None
     signal = Together(signals) if len(signals) > 1 else signals[0] if signals else None
-    return Example(name, features, nbest, None, 0.0, signal, True, probability, spellings=spellings, kept=heard)
+    counts = count(nbest) if counted and count is not None else None
+    return Example(name, features, nbest, counts, 0.0, signal, True, probability, spellings=spellings, kept=heard)
 
 
 def _parts(signal: Signal | None) -> tuple[Single, ...]:

@@ -70,7 +70,7 @@ def test_a_correction_in_another_process_mends_the_counts(tmp_path: Path, tiny_b
         device.feedback(heard.utterance_id, Corrected("turn on the light"))
         assert (device.learned().words, device.learned().unlisted) == expected
         assert device.learned().utterances == 1
-        assert np.array_equal(device._knowledge.cache.pending, due), "what is due may have been sent in between"
+        assert (device._knowledge.cache.pending <= due).all(), "what is due may have been sent in between"
     with opened(tmp_path, tiny_bundle) as device:
         device.feedback(heard.utterance_id, Corrected("turn off the light"))
         assert (device.learned().words, device.learned().unlisted) == expected, "once"
