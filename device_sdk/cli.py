@@ -48,11 +48,18 @@ EXTRAS = {
 """Which install brings an optional module."""
 
 SERVER_COMMANDS = (
+    "backup",
+    "corpora",
+    "devices",
+    "enrolment",
     "evaluate",
     "export",
     "marginals",
     "models",
+    "openapi",
+    "operators",
     "privacy",
+    "restore",
     "rounds",
     "serve",
     "simulate",
