@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import typer
 from device_sdk import cli
 from device_sdk.benchmarks import Figure
 from device_sdk.errors import DataError, MissingExtraError
+from tests.architecture.sources import ROOT
 
 
 def fails(path: str, count: int = 1) -> None:
@@ -165,6 +167,11 @@ def test_the_traceback_stays_for_debugging(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_missing_extra_is_named(words: list[str], extra: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 1
     assert extra in capsys.readouterr().err
+
+
+def test_every_command_of_the_server_is_named_where_it_is_not_installed() -> None:
+    points = tomllib.loads((ROOT / "server/pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
+    assert sorted(cli.SERVER_COMMANDS) == sorted(points[cli.COMMANDS])
 
 
 def test_a_missing_module_of_no_extra_is_a_bug_and_shows(capsys: pytest.CaptureFixture[str]) -> None:
