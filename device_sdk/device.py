@@ -748,7 +748,9 @@ class Device:
         wanted = self.settings.keep_heard or kept.confirmed(example.signal)
         if self._keeping and wanted and len(example.features):
             try:
-                self._store.put("kept", utterance_id, kept.to_bytes(self._recent.keep(utterance_id)))
+                self._store.put(
+                    "kept", utterance_id, kept.to_bytes(self._recent.keep(utterance_id), self._knowledge.handed_on())
+                )
             except StateError:
                 if example.kept is None:
                     self._recent.release([utterance_id])
@@ -762,10 +764,11 @@ class Device:
         """What was kept is in memory again; it is erased where app or user do not let it be kept any more."""
         names = self._store.names("kept")
         left = names if not self._keeping else []
+        count = self._counts_of if self._counting else None
         for name in names if self._keeping else ():
             try:
                 content, base = self._store.get("kept", name) or b"", self._knowledge.base
-                found = kept.from_bytes(content, name, base, self._counts_of if self._counting else None)
+                found = kept.from_bytes(content, name, base, count, self._knowledge.handed_on())
                 if self.settings.keep_heard or kept.confirmed(found.signal):
                     self._recent.restore(found)
                 else:

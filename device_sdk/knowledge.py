@@ -128,7 +128,13 @@ class Knowledge:
                 self.store.put("counts", "cache", caches.to_bytes(cache, self.base.words))
                 if self.keep_ngrams and cache.ngrams is not self.cache.ngrams:
                     self.store.put("counts", "ngrams", ngrams.to_bytes(cache.ngrams, self.base.words))
+                if self.cache.pending_utterances and not cache.pending_utterances:
+                    records.write_number(self.store, "handed_on", self.handed_on() + 1)
             self.cache = cache
+
+    def handed_on(self) -> float:
+        """How often the counts that were due have been handed to a report, or were due no more."""
+        return records.read_number(self.store, "handed_on")
 
     def keep_given(self, counts: Mapping[str, int]) -> None:
         """Makes these the words that may be named."""

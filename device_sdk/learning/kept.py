@@ -48,13 +48,14 @@ def confirmed(signal: Signal | None) -> bool:
     return signal is not None and any(isinstance(each, Accepted | Corrected) for each in parts(signal))
 
 
-def to_bytes(example: Example) -> bytes:
-    """Safetensors of its features and of a head in JSON. What it adds to reports is not in it, nor are the app's
-    hotwords but those that it may hold."""
+def to_bytes(example: Example, handed_on: float) -> bytes:
+    """Safetensors of its features and of a head in JSON. Of what it adds to counts only that it does is in it, of the
+    app's hotwords only those that it may hold. handed_on: how often what was due has been handed on."""
     assert example.kept is not None
     head = {
         "heard": example.kept,
         "counted": example.counts is not None and example.signal is None,
+        "due": None if example.reported else handed_on,
         "probability": example.probability,
         "nbest": [asdict(hypothesis) for hypothesis in example.nbest],
         "spellings": _spellings(example),
@@ -69,16 +70,18 @@ def from_bytes(
     name: str,
     bundle: Bundle,
     count: Callable[[tuple[Hypothesis, ...]], UtteranceCounts] | None = None,
+    handed_on: float | None = None,
 ) -> Example:
-    """The utterance as it was, but that nothing of it is to be reported. count: gives what it adds to the counts, which
-    feedback mends where there was none before; None leaves them. StateError: unreadable, or of another bundle."""
+    """The utterance as it was. count: gives what it adds to the counts, which feedback mends where there was none
+    before; None leaves them. handed_on: how often what was due has been handed on by now; if more often than when it
+    was written, nothing of it is due. StateError: unreadable, or of another bundle."""
     try:
         found = load(content)
         features, head = found["features"], json.loads(found["head"].tobytes())
         nbest = tuple(_hypothesis(fields) for fields in head["nbest"])
         signals = tuple(_signal(kind, fields) for kind, fields in head["signals"])
         spellings = Spellings(dict(head["spellings"])) if head["spellings"] else None
-        counted = head["counted"] is True
+        counted, due = head["counted"] is True, head["due"] is not None and head["due"] == handed_on
         heard, probability = float(head["heard"]), float(head["probability"])
         if not (
             features.dtype == np.float32
@@ -96,7 +99,7 @@ def from_bytes(
         ) from None
     signal = Together(signals) if len(signals) > 1 else signals[0] if signals else None
     counts = count(nbest) if counted and count is not None else None
-    return Example(name, features, nbest, counts, 0.0, signal, True, probability, spellings=spellings, kept=heard)
+    return Example(name, features, nbest, counts, 0.0, signal, not due, probability, spellings=spellings, kept=heard)
 
 
 def _parts(signal: Signal | None) -> tuple[Single, ...]:

@@ -106,6 +106,7 @@ RECORDS: tuple[Record, ...] = (
     Record("settings", "spent", "settings", "JSON: what reports have cost so far, by stream; an erasure leaves it"),
     Record("settings", "profile", "settings", "the name of the user, where several share the device"),
     Record("settings", "(marginals|deltas|words)_sent", "settings", "number of reports sent"),
+    Record("settings", "handed_on", "settings", "how often the counts that were due went into a report"),
     Record(
         "updates",
         r"([0-9]+\.root|timestamp|snapshot|targets)\.json",

@@ -20,6 +20,7 @@ from device_sdk import (
     LearningSettings,
 )
 from device_sdk.learning.memory import Bounds, Recent
+from device_sdk.personalization import cache as caches
 from tests.device_sdk.state.audit import findings
 from tests.signals import noise
 
@@ -66,14 +67,40 @@ def test_a_correction_in_another_process_mends_the_counts(tmp_path: Path, tiny_b
         heard = device.recognise(noise(9_600, 1), 16_000)
         assert (device.learned().words, device.learned().unlisted) != expected
     with opened(tmp_path, tiny_bundle) as device:
-        due = device._knowledge.cache.pending
         device.feedback(heard.utterance_id, Corrected("turn on the light"))
         assert (device.learned().words, device.learned().unlisted) == expected
         assert device.learned().utterances == 1
-        assert (device._knowledge.cache.pending <= due).all(), "what is due may have been sent in between"
+        assert due(device) == {"turn", "on", "the", "light"} and device._knowledge.cache.pending_utterances == 1
     with opened(tmp_path, tiny_bundle) as device:
         device.feedback(heard.utterance_id, Corrected("turn off the light"))
         assert (device.learned().words, device.learned().unlisted) == expected, "once"
+
+
+def due(device: Device) -> set[str]:
+    """Words that the next report may name."""
+    words = device.base.words
+    return {words[at] for at in np.flatnonzero(device._knowledge.cache.pending).tolist()}
+
+
+@pytest.mark.parametrize("way", ["handed on", "agreed later", "agreed anew"])
+def test_what_was_reported_or_never_to_be_is_not_due_by_a_correction(
+    tmp_path: Path, tiny_bundle: Bundle, way: str
+) -> None:
+    with opened(tmp_path, tiny_bundle) as device:
+        device.agree("keeping")
+        if way != "agreed later":
+            device.agree("marginals")
+        heard = device.recognise(noise(9_600, 1), 16_000)
+    with opened(tmp_path, tiny_bundle) as device:
+        if way == "handed on":
+            device._knowledge.keep_cache(caches.reported(device._knowledge.cache))
+        else:
+            device.withdraw("marginals")
+            device.agree("marginals")
+    with opened(tmp_path, tiny_bundle) as device:
+        device.feedback(heard.utterance_id, Corrected("turn on the light"))
+        assert due(device) == set() and device._knowledge.cache.pending_utterances == 0
+        assert dict(device.learned().words).keys() == {"turn", "on", "the", "light"}
 
 
 @pytest.mark.parametrize("why", ["no consent", "the app no more", "withdrawn"])

@@ -250,7 +250,7 @@ def _kept(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     features, head = found["features"], json.loads(found["head"].tobytes())
     return (
         set(found) == {"features", "head"}
-        and set(head) == {"heard", "counted", "nbest", "probability", "signals", "spellings"}
+        and set(head) == {"heard", "counted", "due", "nbest", "probability", "signals", "spellings"}
         and features.dtype == "float32"
         and features.shape[1] == bundle.features.mel_bins
         and features.shape[0] <= 100 * 60
