@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -105,7 +106,7 @@ def correct(
 
     with open_device(state, key_file, bundle) as device:
         device.feedback(utterance, Corrected(text))
-    print(f"{utterance}: corrected; idiolect device learn --state {state} learns from it")
+    print(f"{utterance}: corrected; idiolect device learn --state {quote(str(state))} learns from it")
 
 
 @app.command()
@@ -174,11 +175,16 @@ def _say_consent(consent: Consent, as_json: bool, output: Path | None) -> None:
 
 
 def _learning(report: LearningReport) -> Iterable[str]:
-    yield f"{report.steps} steps on {report.utterances} utterances in {report.seconds:.1f} s: {report.stopped}"
+    from device_sdk.learning.memory import utterances
+
+    steps = f"{report.steps} step{'' if report.steps == 1 else 's'}"
+    yield f"{steps} on {utterances(report.utterances)} in {report.seconds:.1f} s: {report.stopped}"
     if not math.isnan(report.loss):
         yield f"loss before a step {report.loss:.3g}"
     for why, count in report.skipped.items():
-        yield f"{count} not learned from: {why}"
+        yield f"{utterances(count)} not learned from: {why}"
+    if report.lost:
+        yield f"{utterances(report.lost)} with feedback lost before: too old, or too many"
 
 
 def _checked_in(report: CheckInReport, consent: Consent, state: Path) -> Iterable[str]:
@@ -191,7 +197,8 @@ def _checked_in(report: CheckInReport, consent: Consent, state: Path) -> Iterabl
     for why in report.updates_refused:
         yield f"not installed: {why}"
     if not (consent.marginals or consent.deltas or consent.words):
-        yield f"nothing is sent before its user agrees: idiolect device agree marginals deltas --state {state}"
+        place = quote(str(state))
+        yield f"nothing is sent before its user agrees: idiolect device agree marginals deltas --state {place}"
     yield f"model {report.model_version}{' (new)' if report.new_model else ''}"
     yield f"marginals {report.marginals_version}{' (new)' if report.new_marginals else ''}"
     yield f"wanted back in {_duration(report.due_in_seconds)}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -173,10 +174,12 @@ def _device(options: Options, state: Path, key_file: Path | None, jobs: int) -> 
         before = {each.utterance_id for each in device.remembered()}
         yield device
         heard = [each for each in device.remembered() if each.utterance_id not in before]
+        place = f"--state {quote(str(state))}"
         if heard and all(each.kept for each in heard):
-            hint = f"idiolect device correct UTTERANCE 'the right words' --state {state} says what was really said"
+            which = heard[0].utterance_id if len(heard) == 1 else "UTTERANCE"
+            hint = f"to say what was really said: idiolect device correct {which} 'the right words' {place}"
         else:
-            hint = f"what was heard is not kept for corrections: idiolect device agree keeping --state {state} lets it"
+            hint = f"to correct what is heard later, let it wait on the disk: idiolect device agree keeping {place}"
         if heard:
             print(f"idiolect: {hint}", file=sys.stderr)
 
