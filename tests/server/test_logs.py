@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from fastapi.testclient import TestClient
 
 from device_sdk.errors import StateError
 from server.app import create_app
-from server.logs import REQUEST, JsonLines, Lines, fields
+from server.logs import REQUEST, JsonLines, Lines, configure, fields
 from server.service import Service
-from tests.server.parties import HEADERS, Operator, Party, initial, settings
+from tests.server.parties import ENROLMENT, HEADERS, OPERATOR, Operator, Party, initial, settings
 
 CANARY = "kanarienvogel"
 
@@ -172,3 +173,47 @@ def test_what_rounds_do_is_logged_with_its_trouble(tmp_path: Path, monkeypatch: 
     found = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert any("moving rounds on failed" in line["message"] and "RuntimeError" in line["error"][0] for line in found)
     assert CANARY not in stream.getvalue()
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_verbose_says_step_by_step_what_the_server_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verbose: bool
+) -> None:
+    configure("text", verbose=verbose)
+    with TestClient(create_app(settings(tmp_path), initial())) as http:
+        device, operator = Party(http).enrol(), Operator(http)
+        device.check_in()
+        round_id = operator.open(goal=2)
+        for _ in range(2):
+            device.check_in()
+            device.send_counts(round_id, {1: 256})
+        http.get("/v1/operator/status", headers={"Authorization": f"Bearer {CANARY}"})
+        operator.close(round_id)
+    said = capsys.readouterr().err
+    steps = [
+        "DEBUG idiolect.server a device enrolled with the server's own token",
+        "DEBUG idiolect.server offered nothing: no round is open",
+        f"DEBUG idiolect.server round {round_id}: planned to open",
+        f"DEBUG idiolect.server round {round_id} offers marginals",
+        f"DEBUG idiolect.server round {round_id} takes a report of marginals",
+        f"DEBUG idiolect.server round {round_id} offers nothing: marginals was reported already",
+        "DEBUG idiolect.server refused: 409 already_reported",
+        "DEBUG idiolect.server refused: 401 bad_token",
+        f"DEBUG idiolect.server round {round_id}: open to closing",
+        "INFO idiolect.requests answered request=",
+    ]
+    places = [said.find(step) for step in steps]
+    assert (places == sorted(places) and -1 not in places) if verbose else set(places) == {-1}, said
+    assert f"INFO idiolect.server round {round_id} published" in said
+    assert not any(secret in said for secret in (device.id, CANARY, OPERATOR, ENROLMENT))
+
+
+def test_serve_offers_to_say_more() -> None:
+    from typer.testing import CliRunner
+
+    from server.commands.serve import command
+
+    application = typer.Typer()
+    application.command()(command)
+    shown = CliRunner().invoke(application, ["--help"], env={"COLUMNS": "200"}).stdout
+    assert "--verbose" in shown and "DEBUG" in shown
