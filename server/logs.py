@@ -25,9 +25,9 @@ _OWN_WORDS = (ConfigurationError, MissingExtraError, StateError)
 _QUIET = ("alembic", "httpx", "uvicorn.access")
 
 
-def configure(form: str, *, requests: bool = False) -> None:
-    """Have everything that is logged written to standard error. form: ``text`` or ``json``. requests: a line for every
-    one that was answered."""
+def configure(form: str, *, verbose: bool = False) -> None:
+    """Have everything that is logged written to standard error. form: ``text`` or ``json``. verbose: a line for every
+    request that was answered, and what the server makes of it step by step, at DEBUG."""
     handler = _StandardError()
     handler.setFormatter(JsonLines() if form == "json" else Lines())
     root = logging.getLogger()
@@ -35,7 +35,8 @@ def configure(form: str, *, requests: bool = False) -> None:
     root.setLevel(logging.INFO)
     for chatty in _QUIET:
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    logging.getLogger("idiolect.requests").setLevel(logging.INFO if requests else logging.WARNING)
+    logging.getLogger("idiolect.server").setLevel(logging.DEBUG if verbose else logging.NOTSET)
+    logging.getLogger("idiolect.requests").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
 def fields(**values: Any) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def command(
         Path | None, typer.Option(help="Written with the URL as JSON once the server accepts connections.")
     ] = None,
     log_format: Annotated[LogFormat, typer.Option(help="Lines for people, or JSON objects.")] = LogFormat.TEXT,
-    verbose: Annotated[bool, typer.Option(help="Log every request.")] = False,
+    verbose: Annotated[bool, typer.Option(help="Log every request, and what comes of it, at DEBUG.")] = False,
     inherited: Annotated[int | None, typer.Option("--socket", hidden=True)] = None,
 ) -> None:
     """Serve devices and operators until stopped. Stop it with Ctrl-C, or kill it: nothing accepted is lost."""
@@ -189,7 +189,7 @@ def command(
         }
     )
     os.umask(0o077)  # what a server writes is its user's alone
-    configure(log_format.value, requests=verbose)
+    configure(log_format.value, verbose=verbose)
     stem = Path(database) if "://" not in database else Path("idiolect-server")
     tokens = read_tokens(token_file or stem.with_suffix(".tokens.json"), enrolment_token, operator_token)
     settings = ServerSettings(

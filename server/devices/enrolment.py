@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from base64 import b64decode
 from hashlib import sha256
 from hmac import compare_digest
@@ -16,6 +17,8 @@ from server.problems import Refusal
 from server.storage.schema import devices
 
 __all__ = ["count_devices", "enrol", "find_device", "list_devices", "read_public_key", "revoke", "same_secret"]
+
+log = logging.getLogger("idiolect.server")
 
 
 def enrol(
@@ -40,6 +43,7 @@ def enrol(
         connection.execute(
             insert(devices).values(id=device_id, public_key=public_key, enrolled_at=now, enrolment_token=name)
         )
+        log.debug("a device enrolled with %s", "the server's own token" if name is None else f"token {name}")
     elif row.revoked_at is not None:
         raise Refusal(403, "device_revoked", "this device was revoked; it needs a new key", "public_key")
     return device_id

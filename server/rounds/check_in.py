@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -25,6 +26,8 @@ from server.secure_aggregation.store import find_message
 from server.settings import ServerSettings
 
 __all__ = ["check_in"]
+
+log = logging.getLogger("idiolect.server")
 
 
 def check_in(
@@ -72,28 +75,19 @@ def _window(
 def _offer(
     connection: Connection, settings: ServerSettings, message: CheckIn, words_digest: str, now: float
 ) -> RoundOffer | None:
-    for row in rounds_in(connection, RoundState.OPEN):
-        if not is_sampled(connection, row, message.device_id):
+    opened = rounds_in(connection, RoundState.OPEN)
+    if not opened:
+        log.debug("offered nothing: no round is open")
+    for row in opened:
+        if row.deadline <= now or not is_sampled(connection, row, message.device_id):
+            log.debug("round %s offers nothing: it did not draw this device, or is at its deadline", row.id)
             continue
         plans = read_settings(row)
-        done = reported_streams(connection, message.device_id, row.id)
-        if plans.aggregated and find_message(connection, row.id, message.device_id, "keys") is not None:
-            done = done | {"marginals"}  # it has joined a group
-        wanted = {
-            stream
-            for stream in plans.streams
-            if stream not in done
-            and getattr(plans, stream).revision <= message.revision
-            and (plans.goal is None or getattr(row, f"{stream}_reports") < plans.goal)
-            and affordable(
-                connection, message.device_id, stream, plans, settings.cap(stream), settings.delta_probability
-            )
-        }
-        if message.words_digest != words_digest:
-            wanted -= {"marginals", "words"}
-        if plans.aggregated and excluded_until(connection, message.device_id, now) is not None:
-            wanted -= {"marginals"}
-        if wanted and row.deadline > now:
+        refused = _refused(connection, settings, message, row, plans, words_digest, now)
+        wanted = [stream for stream in plans.streams if stream not in refused]
+        reasons = "".join(f"; {stream} {why}" for stream, why in refused.items())
+        log.debug("round %s offers %s%s", row.id, ", ".join(wanted) or "nothing", reasons)
+        if wanted:
             return RoundOffer(
                 round_id=row.id,
                 model_version=_base(connection, row, plans, message),
@@ -103,6 +97,39 @@ def _offer(
                 words=plans.words if "words" in wanted else None,
             )
     return None
+
+
+def _refused(
+    connection: Connection,
+    settings: ServerSettings,
+    message: CheckIn,
+    row: Row[Any],
+    plans: RoundSettings,
+    words_digest: str,
+    now: float,
+) -> dict[str, str]:
+    """Streams of a round that a device cannot report in, and why."""
+    done = reported_streams(connection, message.device_id, row.id)
+    joined = plans.aggregated and find_message(connection, row.id, message.device_id, "keys") is not None
+    excluded = plans.aggregated and excluded_until(connection, message.device_id, now) is not None
+    found: dict[str, str] = {}
+    for stream in plans.streams:
+        cap = settings.cap(stream)
+        if stream in done:
+            found[stream] = "was reported already"
+        elif stream == "marginals" and joined:
+            found[stream] = "is in a group already"
+        elif stream == "marginals" and excluded:
+            found[stream] = "is left out of groups"
+        elif getattr(plans, stream).revision > message.revision:
+            found[stream] = f"needs revision {getattr(plans, stream).revision} of the protocol"
+        elif plans.goal is not None and getattr(row, f"{stream}_reports") >= plans.goal:
+            found[stream] = "has all its reports"
+        elif stream != "deltas" and message.words_digest != words_digest:
+            found[stream] = "is of another word list"
+        elif not affordable(connection, message.device_id, stream, plans, cap, settings.delta_probability):
+            found[stream] = f"would pass the cap of epsilon, {cap:g}"
+    return found
 
 
 def _base(connection: Connection, row: Row[Any], plans: RoundSettings, message: CheckIn) -> str:

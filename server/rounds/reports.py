@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -32,6 +33,8 @@ __all__ = [
     "find_report",
     "reported_streams",
 ]
+
+log = logging.getLogger("idiolect.server")
 
 UTTERANCES_LIMIT = 1_000_000
 
@@ -124,6 +127,7 @@ def accept(
             now=now,
         )
     connection.execute(_COUNT[contribution.stream], {"counted": row.id})
+    log.debug("round %s takes a report of %s", row.id, contribution.stream)
     return Receipt(report_id=contribution.report_id), close_if_full(connection, row.id, settings, now)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from secrets import token_hex
 from typing import Any
@@ -34,6 +35,8 @@ __all__ = [
     "unfinished",
     "view",
 ]
+
+log = logging.getLogger("idiolect.server")
 
 
 def create_round(connection: Connection, settings: RoundSettings, now: float) -> str:
@@ -127,6 +130,7 @@ def transition(connection: Connection, row: Row[Any], target: RoundState, now: f
     check(RoundState(row.state), target)
     connection.execute(update(rounds).where(rounds.c.id == row.id).values(state=target, note=note or row.note))
     connection.execute(insert(transitions).values(round_id=row.id, source=row.state, target=target, at=now, note=note))
+    log.debug("round %s: %s to %s", row.id, row.state, target.value)
 
 
 def find_round(connection: Connection, round_id: str) -> Row[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +22,8 @@ from server.problems import Refusal
 from server.service import Service
 
 __all__ = ["answer", "body_reader", "finite", "parse", "plain", "problem", "refused", "service", "upload_reader"]
+
+log = logging.getLogger("idiolect.server")
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -140,6 +143,7 @@ def refused(error: ProtocolError, code: str, field: str | None = None) -> Refusa
 
 
 def problem(refusal: Refusal, headers: dict[str, str] | None = None) -> Response:
+    log.debug("refused: %d %s", refusal.status, refusal.code)
     detail = refusal.detail.encode("utf-8", "replace").decode()
     content = Problem(code=refusal.code, detail=detail, field=refusal.field)
     return answer(content, status=refusal.status, headers=refusal.headers | (headers or {}))
