@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from device_sdk import (
+    Accepted,
     Bundle,
     Client,
     Conditions,
@@ -18,9 +19,11 @@ from device_sdk import (
     GuardSettings,
     LearningSettings,
     Postponed,
+    Rating,
 )
 from device_sdk.bundle.architecture import PRESETS
-from device_sdk.learning import MaskSettings, StepSettings
+from device_sdk.feedback.signals import Signal
+from device_sdk.learning import MaskSettings, StepSettings, TeacherSettings
 from device_sdk.learning.memory_budget import step_bytes
 from tests.signals import noise
 from tests.tiny import tiny_weights
@@ -136,6 +139,79 @@ def test_a_local_model_that_serves_worse_is_rolled_back(tmp_path: Path, tiny_bun
             np.testing.assert_allclose(device.student.weights[name], array, atol=1e-6)
         device.forget()
         assert device.learned().rollbacks == 0
+
+
+@pytest.mark.parametrize("signal", [Accepted(), Rating(1.0)])
+def test_what_feedback_confirmed_is_never_drift(tmp_path: Path, tiny_bundle: Bundle, signal: Signal) -> None:
+    """The local model hears quite something else than the published one, and its user goes along with all of it."""
+    with Device.open(tmp_path, KEY, tiny_bundle, STILL) as device:
+        weights = tiny_weights(tiny_bundle.architecture, seed=7)
+        other = {name: weights[name] for name in device.student.weights}
+        device._knowledge.commit(replace(device.student, weights=other, teacher=other, steps=5))
+        for seed in range(40):
+            device.feedback(device.recognise(noise(9600, seed), 16_000), signal)
+            assert device.learn().rolled_back is None
+
+
+def near(weights: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+    """Weights so like these that the same is heard."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: (array + 1e-5 * rng.standard_normal(array.shape)).astype(np.float32) for name, array in weights.items()
+    }
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_roll_back_leaves_what_feedback_has_proven(tmp_path: Path, tiny_bundle: Bundle, confirmed: bool) -> None:
+    """A model proves itself in eight confirmed utterances; then harm comes, seen by feedback or by what had none."""
+    spoken = reference(tmp_path, tiny_bundle, 40)
+    learning = replace(STILL.learning, wait_seconds=0.0, teacher=TeacherSettings(confidence=0.0))
+    settings = replace(STILL, learning=learning, guard=GuardSettings(withhold=0))
+    with Device.open(tmp_path / "state", KEY, tiny_bundle, settings) as device:
+        published = device.student.weights
+        good = near(published, seed=1)
+        device._knowledge.commit(replace(device.student, weights=good, teacher=good, steps=5))
+        for seed, text in spoken[:9]:
+            told(device, seed, text)
+            assert device.learn().rolled_back is None
+    with Device.open(tmp_path / "state", KEY, tiny_bundle, settings) as device:
+        spoilt = tiny_weights(tiny_bundle.architecture, seed=7)
+        spoilt = {name: spoilt[name] for name in published}
+        device._knowledge.commit(replace(device.student, weights=spoilt, teacher=spoilt))
+        report = None
+        for seed, text in spoken:
+            if confirmed:
+                told(device, seed, text)
+            else:
+                device.recognise(noise(9600, seed), 16_000)
+            report = device.learn()
+            if report.rolled_back:
+                break
+        assert report is not None and report.rolled_back is not None
+        assert report.rolled_back.startswith("back to the model that feedback has proven: ")
+        for name, array in good.items():  # on the disk it is in half precision
+            np.testing.assert_allclose(device.student.weights[name], array, atol=1e-7)
+        device.forget()
+        assert device._knowledge.proven is None
+
+
+def test_where_the_proven_model_fails_too_the_published_one_is_left(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    spoken = reference(tmp_path, tiny_bundle, 40)
+    settings = replace(STILL, guard=GuardSettings(withhold=0))
+    with Device.open(tmp_path / "state", KEY, tiny_bundle, settings) as device:
+        published = device.student.weights
+        weights = tiny_weights(tiny_bundle.architecture, seed=7)
+        spoilt = {name: weights[name] for name in published}
+        student = replace(device.student, weights=spoilt, teacher=spoilt, steps=5)
+        device._knowledge.commit_judged(student, device._knowledge.watch, student)
+        reasons = []
+        for seed, text in spoken:
+            told(device, seed, text)
+            reasons.append(device.learn().rolled_back)
+        where = [why.split(":")[0] for why in reasons if why]
+        assert where == ["back to the model that feedback has proven", "back to the published model"]
+        for name, array in published.items():
+            np.testing.assert_allclose(device.student.weights[name], array, atol=1e-6)
 
 
 def test_steps_that_harm_what_is_withheld_are_taken_back(tmp_path: Path, tiny_bundle: Bundle) -> None:
