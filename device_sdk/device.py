@@ -262,6 +262,7 @@ class Device:
                 return self._counted(not_started(why))
             session, teacher, judge = self._training_session(), self._labeller(), self._guardian()
             base, settings = self._knowledge.base, self.settings.learning
+            judge.begin(self._knowledge.student, self._knowledge.proven)
             taken: list[str] = []  # and on the disk still
 
             def take() -> Example | None:
@@ -284,7 +285,7 @@ class Device:
                 )
 
             def commit(student: Student) -> None:
-                self._knowledge.commit(student, judge.watch, taken)
+                self._knowledge.commit_judged(student, judge.watch, judge.proven, taken)
                 if taken:
                     self._store.settle()
                 taken.clear()

@@ -28,7 +28,7 @@ from device_sdk.learning.measures import Measures
 from device_sdk.learning.measures import from_bytes as measures_from_bytes
 from device_sdk.learning.measures import to_bytes as measures_to_bytes
 from device_sdk.learning.memory import utterances
-from device_sdk.learning.step import Momentum
+from device_sdk.learning.step import Arrays, Momentum
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization import given, ngrams
 from device_sdk.state import Store, records
@@ -47,7 +47,8 @@ class Knowledge:
 
     base: the published model, or the packaged one. student: local weights, kept beside the base. cache: word counts.
     marginals_version, marginals: the published distribution [n] float64; None where there is none. watch: what the
-    guard remembers of the student. consent: the user's. given: in how many utterances the user gave each word that may
+    guard remembers of the student. proven: the last student that feedback has proven, with the same start; None for the
+    base. consent: the user's. given: in how many utterances the user gave each word that may
     be named, since the last report. channel: what the frames that the device hears have in common.
     """
 
@@ -57,6 +58,7 @@ class Knowledge:
     marginals_version: int
     marginals: NDArray[np.float64] | None
     watch: Watch
+    proven: Student | None
     consent: Consent
     given: Mapping[str, int]
     channel: channels.Channel
@@ -84,12 +86,14 @@ class Knowledge:
         base = bundle if published is None else with_published(bundle, published)
         parameters = {name: base.weights[name] for name in bundle.architecture.parameter_shapes()}
         local = None if replaced else records.read_local(store, parameters)
+        proven = None
         if local is None or local.base != base.version:
             student = Student(parameters, parameters)
         else:
-            _check_local(local, base)
+            _check(base, local=local.weights, teacher=local.teacher, start=local.start)
             teacher = local.weights if local.teacher is None else local.teacher
             student = Student(local.weights, teacher, Momentum(), local.steps, local.utterances, local.start)
+            proven = _proven(store, parameters, student, base)
         if not replaced:
             student = _with_gradients(
                 _with_teacher(student, records.read_published_teacher(store), bundle), store, base
@@ -100,6 +104,7 @@ class Knowledge:
         cache = replace(cache, ngrams=self._stored_ngrams(bundle))
         version, marginals = _read_marginals(store, bundle)
         self.base, self.student, self.cache = base, student, cache
+        self.proven = proven
         self._digests.clear()
         self.marginals_version, self.marginals = version, marginals
         self.watch = guard_from_bytes(store.get("settings", "guard"))
@@ -188,9 +193,15 @@ class Knowledge:
             records.write_marginals(self.store, version, words_digest, values)
             self.marginals_version, self.marginals = version, values
 
-    def commit(self, student: Student, watch: Watch | None = None, learned_from: Iterable[str] = ()) -> None:
-        """Makes these the local weights, and this what the guard remembers of them; None leaves that. learned_from:
-        kept utterances, which go with the same commit."""
+    def commit(self, student: Student) -> None:
+        """Makes these the local weights; what the guard knows stays."""
+        self.commit_judged(student, self.watch, self.proven)
+
+    def commit_judged(
+        self, student: Student, watch: Watch, proven: Student | None, learned_from: Iterable[str] = ()
+    ) -> None:
+        """Makes these the local weights, this what the guard remembers of them, and this what it falls back on.
+        learned_from: kept utterances, which go with the same commit."""
         with self._guard:
             if not self.consent.deltas:  # withdrawn while the student learned
                 student = replace(student, gradients=None)
@@ -201,11 +212,11 @@ class Knowledge:
                 self.store.put("settings", "measures", measures_to_bytes(student.measures, self.base.version))
                 if student.gradients is not None:
                     self._write_gradients(student.gradients)
-                if watch is not None:
-                    self.store.put("settings", "guard", guard_to_bytes(watch))
+                self.store.put("settings", "guard", guard_to_bytes(watch))
+                if proven is not self.proven:
+                    self._write_proven(proven)
                 records.drop_kept(self.store, learned_from)
-            self.student = student
-            self.watch = self.watch if watch is None else watch
+            self.student, self.watch, self.proven = student, watch, proven
 
     def collect(self, limit: int | None) -> None:
         """Gradients at the base's weights are summed up from here on, of ``limit`` utterances at most, beginning with
@@ -251,14 +262,17 @@ class Knowledge:
             with self.store.transaction():
                 records.write_published(self.store, published)
                 records.drop_local(self.store)
+                proven = None if self.proven is None or student.start is None else student
                 if student.start is not None:
                     records.write_start(self.store, student.start, base.weights)
                     records.write_local(self.store, _local(student, base), base.weights)
+                if proven is not None:
+                    records.write_proven(self.store, (proven.weights, 0), base.weights)
                 if student.gradients is not None:
                     records.write_gradients(self.store, _collected(student.gradients, base.version))
-                watch = replace(self.watch, served=1.0, drift=1.0)
+                watch = replace(self.watch, served=1.0, drift=1.0, confirmed=0)
                 self.store.put("settings", "guard", guard_to_bytes(watch))
-            self.base, self.student, self.watch = base, student, watch
+            self.base, self.student, self.watch, self.proven = base, student, watch, proven
             self._digests.pop("model", None)
 
     def agree(self, *streams: Stream) -> None:
@@ -312,12 +326,12 @@ class Knowledge:
     def together(self) -> Iterator[None]:
         """A transaction; where it fails, what memory mirrors goes back with what the disk holds."""
         with self._guard:
-            before = self.cache, self.student, self.watch, self.consent, self.given
+            before = self.cache, self.student, self.watch, self.proven, self.consent, self.given
             try:
                 with self.store.transaction():
                     yield
             except BaseException:
-                self.cache, self.student, self.watch, self.consent, self.given = before
+                self.cache, self.student, self.watch, self.proven, self.consent, self.given = before
                 raise
 
     def _stored_ngrams(self, bundle: Bundle) -> NgramCounts:
@@ -335,10 +349,15 @@ class Knowledge:
             self.keep_cache(caches.reported(self.cache))
 
     def _start_here(self) -> None:
-        """Deltas are measured from the weights as they are now."""
+        """Deltas are measured from the weights as they are now, and nothing falls back to before them: the way back
+        would tell of it."""
         student = replace(self.student, start=self.student.weights, utterances=0, measures=Measures())
         records.write_start(self.store, student.weights, self.base.weights)
-        self.commit(student)
+        self.commit_judged(student, self.watch, None if self.proven is None else student)
+
+    def _write_proven(self, proven: Student | None) -> None:
+        content = None if proven is None else (proven.weights, proven.utterances)
+        records.write_proven(self.store, content, self.base.weights)
 
     def _write_gradients(self, gradients: GradientSum) -> None:
         records.write_gradients(self.store, _collected(gradients, self.base.version))
@@ -402,9 +421,19 @@ def _local(student: Student, base: Bundle) -> records.Local:
     return records.Local(base.version, student.weights, teacher, student.steps, student.utterances)
 
 
-def _check_local(local: records.Local, base: Bundle) -> None:
+def _proven(store: Store, parameters: Arrays, student: Student, base: Bundle) -> Student | None:
+    found = records.read_proven(store, parameters)
+    if found is None:
+        return None
+    weights, utterances = found
+    _check(base, proven=weights)
+    return replace(student, weights=weights, utterances=utterances)
+
+
+def _check(base: Bundle, **stored: Arrays | None) -> None:
+    """Of weights, by the name of their record. StateError: unusable."""
     constants = {name: base.weights[name] for name in base.architecture.constant_shapes()}
-    for name, weights in (("local", local.weights), ("teacher", local.teacher), ("start", local.start)):
+    for name, weights in stored.items():
         if weights is None:
             continue
         try:

@@ -68,6 +68,6 @@ def divergence(readings: Sequence[Reading], settings: DivergenceSettings = Diver
     if settings.length <= ratio <= 1.0 / settings.length or likelier >= -settings.likelihood:
         return None
     return (
-        f"labels drift: over {len(recent)} utterances, {ratio:.2f} times as many pieces as the published model hears, "
-        f"which finds them {-likelier:.2f} nats a piece less likely"
+        f"labels drift: over {len(recent)} utterances that no feedback confirmed, {ratio:.2f} times as many pieces as "
+        f"that model hears, which finds them {-likelier:.2f} nats a piece less likely"
     )

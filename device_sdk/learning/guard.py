@@ -2,11 +2,14 @@
 
 Three comparisons of costs in [0, 1], each between two models on the same utterance, none of which had a step on it yet:
 
-- served: the local model, as it served, against the published one, by the user's feedback. Predict, then learn.
-- drift: the same, by the word errors that the published model itself expects. Feedback that is wrong, by malice or by a
-  fault of the app, moves the local model away from all that the published one thinks likely, however consistent it is.
-  So does learning, but what it leaves the published model for is better: part of that gain, by feedback, is credited.
+- served: the local model, as it served, against the published one, by feedback that says what was right. Predict, then
+  learn.
+- drift: where no feedback does, the local model against the proven one, by the word errors that the proven one expects.
+  What its user confirmed is no drift, however far it is from what anybody else says.
 - withheld: the local model against itself as it was last checked, on utterances that are never learned from, by either.
+
+The proven model is the last one that served so many confirmed utterances in a row with nothing said against it; until
+there is one, the published. It is what drift goes back to, and the first step back where feedback finds harm.
 
 A difference of costs bets against "no worse than tolerated": capital starts at 1, and where the mean difference is at
 most the tolerance its expectation never grows, so capital of 1/a has a probability of at most a (Ville's inequality).
@@ -19,7 +22,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -47,10 +50,10 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
     """watch: False turns the guard off. withhold: one utterance of so many is never learned from; 0 withholds none.
-    capacity: withheld at a time, at most. interval: utterances learned from between two checks of what is withheld.
+    capacity: withheld at a time, at most. interval: utterances learned from between two checks of what is withheld, and
+    confirmed ones in a row that prove a model.
 
-    tolerance: rise of the mean cost by feedback that is let pass; drift: the same by what the published model expects,
-    which a model that learns its user does leave; credit: share of the gain by feedback that is set off against it.
+    tolerance: rise of the mean cost by feedback that is let pass; drift: the same by what the proven model expects.
     bet: share of the capital that goes on each utterance. doubt: one false alarm in 1 / doubt utterances, at most;
     withheld_doubt: in 1 / withheld_doubt checks. divergence: of labels that the device makes for itself, see
     :mod:`device_sdk.learning.divergence`.
@@ -62,7 +65,6 @@ class GuardSettings:
     interval: int = 8
     tolerance: float = 0.05
     drift: float = 0.2
-    credit: float = 0.3
     bet: float = 0.75
     doubt: float = 0.01
     withheld_doubt: float = 0.1
@@ -72,7 +74,7 @@ class GuardSettings:
         for name, least in (("withhold", 0), ("capacity", 1), ("interval", 1)):
             if getattr(self, name) < least:
                 raise ConfigurationError(f"guard.{name}: found {getattr(self, name)}, expected at least {least}")
-        for name in ("tolerance", "drift", "credit"):
+        for name in ("tolerance", "drift"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigurationError(f"guard.{name}: found {getattr(self, name)}, expected a number in [0, 1]")
         for name in ("bet", "doubt", "withheld_doubt"):
@@ -84,27 +86,24 @@ class GuardSettings:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Cost of one model less that of another on one utterance, in [-1, 1]. feedback: by the user's; published: by
-    what the published model expects. None where there is no such standard."""
+    """Cost of one model less that of another on one utterance, in [-1, 1]. feedback: by the user's; drift: by what the
+    proven model expects, where feedback does not say what was right. None where there is no such standard."""
 
     feedback: float | None = None
-    published: float | None = None
-
-    def drift(self, credit: float) -> float | None:
-        """How far the one has left what the published model expects, beyond the credit that feedback gives for it."""
-        if self.published is None:
-            return None
-        return max(-1.0, min(1.0, self.published + credit * (self.feedback or 0.0)))
+    drift: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
     """What the guard remembers from run to run, none of it content. served, drift: capital of the bets that the local
-    model is worse than the published one. rollbacks: how often what was learned was taken back; why: the last reason.
+    model is worse than the published one, and than the proven one. confirmed: utterances in a row of which feedback
+    said what was right, and nothing against the model. rollbacks: how often what was learned was taken back; why: the
+    last reason.
     """
 
     served: float = 1.0
     drift: float = 1.0
+    confirmed: int = 0
     rollbacks: int = 0
     why: str | None = None
 
@@ -113,30 +112,30 @@ def compared(
     example: Example,
     local: Heard,
     other: Heard,
-    base: Heard,
+    proven: Heard,
     costs: Callable[[Example, Sequence[str]], Sequence[float] | None],
 ) -> Comparison:
-    """Expected cost over the n-best (paper 001, eq. 1) of ``local`` less that of ``other``, by both standards.
+    """Expected cost over the n-best (paper 001, eq. 1) of ``local`` less that of ``other``.
 
-    base: what the published model hears; by it a text costs the word error that the published model expects of it.
-    costs: of texts [N] by the example's feedback, in [0, 1]; None where it says nothing of what was right.
+    costs: of texts [N] by the example's feedback, in [0, 1]; None where it does not say what was right. Then a text
+    costs the word error that the ``proven`` model expects of it.
     """
-    if not (local.texts and other.texts and base.texts):
+    if not (local.texts and other.texts and proven.texts):
         return Comparison()
-    believed = posterior(base.scores)
 
     def expected(heard: Heard, prices: Sequence[float]) -> float:
         return float(posterior(heard.scores) @ np.minimum(prices, 1.0))
 
-    def by_base(heard: Heard) -> float:
-        errors = [[word_error_rate(truth, text) for truth in base.texts] for text in heard.texts]
+    prices = costs(example, local.texts), costs(example, other.texts)
+    if prices[0] is not None and prices[1] is not None:
+        return Comparison(feedback=expected(local, prices[0]) - expected(other, prices[1]))
+    believed = posterior(proven.scores)
+
+    def unlikely(heard: Heard) -> float:
+        errors = [[word_error_rate(truth, text) for truth in proven.texts] for text in heard.texts]
         return expected(heard, (np.minimum(errors, 1.0) @ believed).tolist())
 
-    prices = costs(example, local.texts), costs(example, other.texts)
-    feedback = None
-    if prices[0] is not None and prices[1] is not None:
-        feedback = expected(local, prices[0]) - expected(other, prices[1])
-    return Comparison(feedback, by_base(local) - by_base(other))
+    return Comparison(drift=unlikely(local) - unlikely(other))
 
 
 def capital(differences: Sequence[float], tolerance: float, bet: float) -> float:
@@ -146,12 +145,13 @@ def capital(differences: Sequence[float], tolerance: float, bet: float) -> float
 
 def watched(watch: Watch, seen: Comparison, settings: GuardSettings) -> Watch:
     """After one more utterance, which the local model has served and not learned from."""
-    served, drift = watch.served, watch.drift
+    served, drift, confirmed = watch.served, watch.drift, watch.confirmed
     if seen.feedback is not None:
         served = max(1.0, served) * capital([seen.feedback], settings.tolerance, settings.bet)
-    if (left := seen.drift(settings.credit)) is not None:
-        drift = max(1.0, drift) * capital([left], settings.drift, settings.bet)
-    return replace(watch, served=min(served, 1e12), drift=min(drift, 1e12))
+        confirmed = confirmed + 1 if served <= 1.0 else 0
+    if seen.drift is not None:
+        drift = max(1.0, drift) * capital([seen.drift], settings.drift, settings.bet)
+    return replace(watch, served=min(served, 1e12), drift=min(drift, 1e12), confirmed=confirmed)
 
 
 def harm(watch: Watch, settings: GuardSettings) -> str | None:
@@ -159,7 +159,7 @@ def harm(watch: Watch, settings: GuardSettings) -> str | None:
     if watch.served >= 1.0 / settings.doubt:
         return "by the feedback, it serves worse than the published model"
     if watch.drift >= 1.0 / settings.doubt:
-        return "it has left what the published model thinks likely"
+        return "it has left what that model thinks likely, and no feedback says why"
     return None
 
 
@@ -167,11 +167,7 @@ def harm_withheld(seen: Sequence[Comparison], settings: GuardSettings) -> str | 
     """Why the steps since the last check must go, by what was never learned from."""
     for name, tolerance, differences in (
         ("feedback", settings.tolerance, [each.feedback for each in seen if each.feedback is not None]),
-        (
-            "published model",
-            settings.drift,
-            [left for each in seen if (left := each.drift(settings.credit)) is not None],
-        ),
+        ("proven model", settings.drift, [each.drift for each in seen if each.drift is not None]),
     ):
         # Two bets share the doubt.
         if capital(differences, tolerance, settings.bet) >= 2.0 / settings.withheld_doubt:
@@ -181,8 +177,7 @@ def harm_withheld(seen: Sequence[Comparison], settings: GuardSettings) -> str | 
 
 def to_bytes(watch: Watch) -> bytes:
     """JSON, for the store."""
-    content = {"served": watch.served, "drift": watch.drift, "rollbacks": watch.rollbacks, "why": watch.why}
-    return json.dumps(content).encode()
+    return json.dumps(asdict(watch)).encode()
 
 
 def from_bytes(content: bytes | None) -> Watch:
@@ -191,12 +186,18 @@ def from_bytes(content: bytes | None) -> Watch:
         return Watch()
     try:
         found = json.loads(content)
-        watch = Watch(float(found["served"]), float(found["drift"]), int(found["rollbacks"]), found["why"])
+        watch = Watch(
+            float(found["served"]),
+            float(found["drift"]),
+            int(found.get("confirmed", 0)),
+            int(found["rollbacks"]),
+            found["why"],
+        )
         finite = math.isfinite(watch.served) and math.isfinite(watch.drift)
-        if not finite or min(watch.served, watch.drift, watch.rollbacks) < 0:
+        if not finite or min(watch.served, watch.drift, watch.confirmed, watch.rollbacks) < 0:
             raise ValueError("found a capital or count that is negative or not finite")
         return watch
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
         raise StateError(
             f"settings/guard: found an unreadable record ({error}); delete the state folder to start afresh"
         ) from error

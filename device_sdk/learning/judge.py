@@ -1,4 +1,4 @@
-"""Listening for the guard: what the published and the local model hear in the utterances they are compared on."""
+"""Listening for the guard: what the published, the proven and the local model hear in what they are compared on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,23 @@ import numpy as np
 
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings
-from device_sdk.feedback.signals import Accepted, Alternate, Corrected, CostFunction, Semantics, check_costs, parts
+from device_sdk.feedback.signals import (
+    Accepted,
+    Alternate,
+    Corrected,
+    CostFunction,
+    Rating,
+    Semantics,
+    Single,
+    check_costs,
+    parts,
+)
 from device_sdk.feedback.signals import costs as costs_of
 from device_sdk.learning import guard
 from device_sdk.learning.candidates import Heard
 from device_sdk.learning.divergence import Reading, divergence
 from device_sdk.learning.guard import Comparison, GuardSettings, Watch
-from device_sdk.learning.learner import Student, Teacher, heard_of
+from device_sdk.learning.learner import Hearing, Student, Teacher, heard_of
 from device_sdk.learning.memory import Example
 from device_sdk.learning.step import Arrays, Momentum
 from device_sdk.runtimes.protocol import Transducer
@@ -24,11 +34,15 @@ from device_sdk.runtimes.protocol import Transducer
 __all__ = ["Judge"]
 
 _STANDARDS = (Accepted, Alternate, Corrected, Semantics)
-"""Signals that say what was right. The others say that what was served was wrong: other guesses would gain by it."""
+"""Signals that say what was right, as a good rating does. The others say that what was served was wrong: other guesses
+would gain by it."""
+
+_PUBLISHED = "the published model"
+_PROVEN = "the model that feedback has proven"
 
 
 class Judge:
-    """Owns the sessions that compare a base with what is learned on it, and remembers the last student found sound.
+    """Owns the sessions that compare a base with what is learned on it, and knows which student is proven.
 
     One for each base: a new one starts with no evidence.
     """
@@ -45,15 +59,23 @@ class Judge:
     ) -> None:
         """withheld: utterances in memory that no step is taken on. watch: as it was stored."""
         self.watch = watch
+        self.proven: Student | None = None
         self._settings = settings
         self._withheld = withheld
         self._cost_function = cost_function
         self._weights: Arrays = {name: base.weights[name] for name in base.architecture.parameter_shapes()}
-        self._published = Teacher(base, decoding, open_transducer)
-        self._local = Teacher(base, decoding, open_transducer)
-        self._sound: Student | None = None
+        self._published, self._trusted, self._local = (Teacher(base, decoding, open_transducer) for _ in range(3))
+        self._serving: Student | None = None
+        self._checked_last: Student | None = None
         self._learned_from = 0
         self._readings: deque[Reading] = deque(maxlen=settings.divergence.window)
+
+    def begin(self, serving: Student, proven: Student | None) -> None:
+        """Before a run of learning. serving: the student that served what it will learn from. proven: as it was stored,
+        None where none is yet."""
+        self._serving, self.proven = serving, proven
+        if self._checked_last is not None and self._checked_last.start is not serving.start:
+            self._checked_last = None  # deltas start anew since, and going back before that would tell of it
 
     def worse(self, student: Student, example: Example | None) -> tuple[Student, str] | None:
         """What to fall back on and why, or None: see :func:`device_sdk.learning.loop.learn`.
@@ -63,67 +85,87 @@ class Judge:
         """
         if not self._settings.watch:
             return None
-        if self._sound is None:
-            self._sound = student
+        if self._checked_last is None:
+            self._checked_last = student
         if example is None:
             return self._checked(student)
         self._learned_from += 1
-        if student.steps == 0 and student.start is None:
-            return None  # it is the published model still
-        base, score = self._published.hear(self._weights, example)
-        local = heard_of(example.nbest)
-        seen = guard.compared(example, local, base, base, self._costs)
-        self.watch = guard.watched(self.watch, seen, self._settings)
-        said, published = local.tokens[int(np.argmax(local.scores))], base.tokens[0]
-        likelier, own = score([said, published]).tolist()
-        self._readings.append(Reading(len(said), len(published), likelier - own))
-        why = guard.harm(self.watch, self._settings) or divergence(tuple(self._readings), self._settings.divergence)
-        if why is None:
+        if _is_published(student):
             return None
-        return self._fall_back(student, replace(student, weights=self._weights, utterances=0, start=None), why)
+        local = heard_of(example.nbest)
+        if self._costs(example, local.texts) is None:
+            return self._unconfirmed(student, example, local)
+        published = self._published.hear(self._weights, example)[0]
+        seen = guard.compared(example, local, published, published, self._costs)
+        self.watch = guard.watched(self.watch, seen, self._settings)
+        if (why := guard.harm(self.watch, self._settings)) is not None:
+            proven, self.proven = self.proven, None  # it has not proven good enough
+            return self._fall_back(student, proven, why)
+        if self.watch.confirmed >= self._settings.interval:
+            self.watch = replace(self.watch, confirmed=0)
+            self.proven = None if self._serving is None or _is_published(self._serving) else self._serving
+        return None
+
+    def _unconfirmed(self, student: Student, example: Example, local: Heard) -> tuple[Student, str] | None:
+        """What no feedback confirmed is no evidence against the proven model, but may be against what came of it."""
+        heard, score = self._standard(example)
+        seen = guard.compared(example, local, heard, heard, self._costs)
+        self.watch = guard.watched(self.watch, seen, self._settings)
+        said, own = local.tokens[int(np.argmax(local.scores))], heard.tokens[0]
+        likelier, usual = score([said, own]).tolist()
+        self._readings.append(Reading(len(said), len(own), likelier - usual))
+        why = guard.harm(self.watch, self._settings) or divergence(tuple(self._readings), self._settings.divergence)
+        return None if why is None else self._fall_back(student, self.proven, why)
 
     def _checked(self, student: Student) -> tuple[Student, str] | None:
-        """Every so many utterances: the student against the last that was found sound, on what neither learned from."""
-        sound, withheld = self._sound, self._withheld()
-        if self._learned_from < self._settings.interval or sound is None or not withheld:
+        """Every so many utterances: the student against the last that passed this, on what neither learned from."""
+        last, withheld = self._checked_last, self._withheld()
+        if self._learned_from < self._settings.interval or last is None or not withheld:
             return None
         self._learned_from = 0
-        before = [self._listen(sound.weights, example) for example in withheld]
-        after = [self._listen(student.weights, example) for example in withheld]
+        before = [self._local.hear(last.weights, example)[0] for example in withheld]
+        after = [self._local.hear(student.weights, example)[0] for example in withheld]
         seen: list[Comparison] = [
-            guard.compared(example, new, old, self._hear(self._weights, example), self._costs)
+            guard.compared(example, new, old, self._standard(example)[0], self._costs)
             for example, new, old in zip(withheld, after, before, strict=True)
         ]
         why = guard.harm_withheld(seen, self._settings)
         if why is not None:
-            return self._fall_back(student, sound, why)
-        self._sound = student
+            return self._fall_back(student, last, why, "the model of the last check")
+        self._checked_last = student
         return None
 
-    def _fall_back(self, student: Student, sound: Student, why: str) -> tuple[Student, str]:
-        """The weights of the sound student, its teacher beside them unless that is the server's; steps go on being
-        counted, since a counter of a device never goes back."""
+    def _fall_back(
+        self, student: Student, target: Student | None, why: str, name: str = _PROVEN
+    ) -> tuple[Student, str]:
+        """The weights of the target, the published ones where there is none or the student has them already; its
+        teacher beside them unless that is the server's. Steps go on being counted, since a counter of a device never
+        goes back."""
+        if target is None or target.weights is student.weights or _is_published(target):
+            target, name = replace(student, weights=self._weights, utterances=0, start=None), _PUBLISHED
+            self.proven = None
+        why = f"back to {name}: {why}"
         self.watch = Watch(rollbacks=self.watch.rollbacks + 1, why=why)
-        self._sound, self._learned_from = None, 0
+        self._checked_last, self._learned_from = None, 0
         self._readings.clear()
         return replace(
             student,
-            weights=sound.weights,
-            teacher=sound.weights if student.teacher_version is None else student.teacher,
+            weights=target.weights,
+            teacher=target.weights if student.teacher_version is None else student.teacher,
             momentum=Momentum(),
-            utterances=sound.utterances,
-            start=sound.start,
+            utterances=target.utterances,
+            start=target.start,
             factors={},
         ), why
 
-    def _hear(self, weights: Arrays, example: Example) -> Heard:
-        return self._published.hear(weights, example)[0]
-
-    def _listen(self, weights: Arrays, example: Example) -> Heard:
-        return self._local.hear(weights, example)[0]
+    def _standard(self, example: Example) -> Hearing:
+        """What the proven model hears, the published one where there is none; and a scorer of other hypotheses."""
+        if self.proven is None:
+            return self._published.hear(self._weights, example)
+        return self._trusted.hear(self.proven.weights, example)
 
     def _costs(self, example: Example, texts: Sequence[str]) -> Sequence[float] | None:
-        if example.signal is None or not any(isinstance(part, _STANDARDS) for part in parts(example.signal)):
+        if example.signal is None or not any(map(_says_what_was_right, parts(example.signal))):
             return None
         served = example.nbest[0].text
         if self._cost_function is None:
@@ -131,3 +173,11 @@ class Judge:
             return found
         priced: Sequence[float] = check_costs(self._cost_function(example.signal, texts, served), len(texts)).tolist()
         return priced
+
+
+def _says_what_was_right(signal: Single) -> bool:
+    return isinstance(signal, _STANDARDS) or (isinstance(signal, Rating) and signal.value > 0.5)
+
+
+def _is_published(student: Student) -> bool:
+    return student.steps == 0 and student.start is None

@@ -33,7 +33,11 @@ from device_sdk.learning.specaugment import masked
 from device_sdk.learning.step import Arrays, Momentum, global_norm, sgd
 from device_sdk.runtimes.protocol import Training, Transducer
 
-__all__ = ["Outcome", "Student", "Teacher", "heard_of", "learn_one", "rebased", "rehearse_one"]
+__all__ = ["Hearing", "Outcome", "Student", "Teacher", "heard_of", "learn_one", "rebased", "rehearse_one"]
+
+
+Hearing = tuple[Heard, Callable[[Sequence[Tokens]], npt.NDArray[np.float64]]]
+"""(n-best of an utterance, scorer of other hypotheses of it, nats [N])."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +109,9 @@ class Teacher:
         self._weights: Arrays | None = None
         self._transducer: Transducer | None = None
 
-    def hear(
-        self, weights: Arrays, example: Example
-    ) -> tuple[Heard, Callable[[Sequence[Tokens]], npt.NDArray[np.float64]]]:
-        """(n-best of an utterance's clean features (paper 001, section 2.2), scorer of other hypotheses of them, nats
-        [N]). Its texts hold the app's phrases where the utterance's own do."""
+    def hear(self, weights: Arrays, example: Example) -> Hearing:
+        """What an utterance's clean features are heard as (paper 001, section 2.2). Texts hold the app's phrases where
+        the utterance's own do."""
         if self._transducer is None or weights is not self._weights:
             self._transducer = self._open(self._bundle.with_weights(weights, "teacher"))
             self._weights = weights

@@ -23,6 +23,12 @@ Serving = Literal["best", "sampled"]
 """Which hypothesis the app gets first, see :mod:`device_sdk.learning.serving`."""
 
 
+def _step() -> StepSettings:
+    """In proportion to how wrong it was: what was heard right is confirmed by a short step, what was not moves as far
+    as a clipped one ever does."""
+    return StepSettings(learning_rate=0.01, clip_norm=10.0)
+
+
 @dataclass(frozen=True, slots=True)
 class LearningSettings:
     """Losses are summed with these weights; 0 leaves one out (paper 001 weighs them equally).
@@ -55,7 +61,7 @@ class LearningSettings:
     keep: float = 0.8
     passes: int = 2
     wait_seconds: float = 60.0
-    step: StepSettings = field(default_factory=StepSettings)
+    step: StepSettings = field(default_factory=_step)
     teacher: TeacherSettings = field(default_factory=TeacherSettings)
     masks: MaskSettings = field(default_factory=MaskSettings)
     rehearsal: RehearsalSettings = field(default_factory=RehearsalSettings)

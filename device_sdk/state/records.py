@@ -27,6 +27,7 @@ __all__ = [
     "read_local",
     "read_marginals",
     "read_number",
+    "read_proven",
     "read_published",
     "read_published_teacher",
     "read_text",
@@ -34,6 +35,7 @@ __all__ = [
     "write_local",
     "write_marginals",
     "write_number",
+    "write_proven",
     "write_published",
     "write_published_teacher",
     "write_start",
@@ -41,6 +43,8 @@ __all__ = [
 ]
 
 _AFRESH = "delete the state folder to start afresh"
+
+_HALF = np.float32(np.finfo(np.float16).max)
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
@@ -206,8 +210,40 @@ def write_start(store: Store, weights: Arrays, base: Arrays) -> None:
     store.put("weights", "start", _bytes(weights, base))
 
 
+def read_proven(store: Store, base: Arrays) -> tuple[Arrays, int] | None:
+    """(weights, utterances that made them) to fall back on before the base, None where none are proven yet.
+
+    StateError: unreadable.
+    """
+    head, content = store.get("settings", "proven"), store.get("weights", "proven")
+    if head is None or content is None:
+        return None
+    try:
+        changes, utterances = load(content), int(json.loads(head)["utterances"])
+        if any(change.shape != base[name].shape for name, change in changes.items()):
+            raise ValueError("found arrays of other shapes than the base's")
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise StateError(f"weights/proven: found unreadable weights ({error}); {_AFRESH}") from error
+    return {name: array + changes[name] if name in changes else array for name, array in base.items()}, utterances
+
+
+def write_proven(store: Store, proven: tuple[Arrays, int] | None, base: Arrays) -> None:
+    """Replaces the proven weights, by what changed of the base, in half the precision; None takes them out."""
+    with store.transaction():
+        if proven is None:
+            store.delete("settings", "proven")
+            store.delete("weights", "proven")
+            return
+        weights, utterances = proven
+        changed = {name: array - base[name] for name, array in weights.items() if not _same(array, base[name])}
+        halves = {name: np.clip(change, -_HALF, _HALF).astype(np.float16) for name, change in changed.items()}
+        store.put("settings", "proven", json.dumps({"utterances": utterances}).encode())
+        store.put("weights", "proven", save(halves))
+
+
 def drop_local(store: Store) -> None:
     with store.transaction():
+        write_proven(store, None, {})
         store.delete("weights", "start")
         store.delete("settings", "local")
         store.delete("weights", "local")

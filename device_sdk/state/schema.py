@@ -78,6 +78,7 @@ RECORDS: tuple[Record, ...] = (
     Record("weights", "gradients", "weights", "safetensors: sum of the gradients due in the next report"),
     Record("weights", "start", "weights", "safetensors: what local steps set out from, where it is not the base"),
     Record("weights", "local", "weights", "safetensors: the parameters that local steps changed"),
+    Record("weights", "proven", "weights", "safetensors: changes of the base that feedback has proven, float16"),
     Record("weights", "teacher", "weights", "safetensors: the parameters of the teacher that are not the base's"),
     Record(
         "outbox", "[0-9a-f]{32}", "outbox", "a report's head and body, and the counts that go back if it is refused"
@@ -97,6 +98,7 @@ RECORDS: tuple[Record, ...] = (
     Record("settings", "published_teacher", "settings", "version of the teacher published beside it"),
     Record("settings", "gradients", "settings", "JSON: base version of the gradients due, how many, how many at most"),
     Record("settings", "local", "settings", "JSON: base version, number of steps and utterances of the local weights"),
+    Record("settings", "proven", "settings", "JSON: number of utterances of the proven weights"),
     Record("settings", "measures", "settings", "JSON: base version, loss and word errors of what was learned"),
     Record("settings", "due", "settings", "JSON: when which server wants the device back"),
     Record("settings", "guard", "settings", "JSON: what the guard over learning has seen: costs, and why it undid"),
