@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from device_sdk.audio import SAMPLE_AUDIO
 from device_sdk.bundle import Bundle
 from device_sdk.cli import main
+from device_sdk.commands.device import app as device
 from device_sdk.errors import BundleError
 from tests.architecture.sources import ROOT
 
@@ -54,6 +58,30 @@ def test_the_first_command_hears_what_the_readme_shows(
             assert line in printed.err, "a partial"
         elif line.startswith("│ 1 "):
             assert line.split("│")[8].strip() in printed.out
+
+
+@pytest.mark.skipif(not _packaged(), reason="no default bundle in this tree")
+def test_a_round_by_commands_alone_goes_as_the_readme_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (shown,) = re.findall(r"```sh\n(export IDIOLECT_STATE.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "order.wav").write_bytes(SAMPLE_AUDIO.read_bytes())
+    heard, said = "", ""
+    for line in shown.splitlines():
+        words = [heard if word == "UTTERANCE" else word for word in shlex.split(line, comments=True)]
+        if words[0] == "export":
+            monkeypatch.setenv(*words[1].split("=", 1))
+        elif words[1] == "transcribe":
+            assert main(words[1:]) == 0
+            (heard,) = re.findall(r"\b[0-9a-f]{32}\b", capsys.readouterr().out)
+        elif words[2] != "check-in":
+            done = CliRunner().invoke(device, words[2:])
+            assert done.exit_code == 0, done.output
+            said += done.stdout
+    assert "on 1 utterance in" in said and "sending model changes" in said
 
 
 def test_every_link_leads_somewhere() -> None:
