@@ -100,13 +100,16 @@ def correct(
     state: State,
     key_file: KeyFile = None,
     bundle: BundlePath = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Say what was really said in an utterance, for `device learn` to learn from."""
     from device_sdk.feedback import Corrected
 
     with open_device(state, key_file, bundle) as device:
         device.feedback(utterance, Corrected(text))
-    print(f"{utterance}: corrected; idiolect device learn --state {quote(str(state))} learns from it")
+    if not deliver({"utterance": utterance}, as_json, output):
+        print(f"{utterance}: corrected; idiolect device learn --state {quote(str(state))} learns from it")
 
 
 @app.command()
@@ -158,13 +161,16 @@ def forget(
     key_file: KeyFile = None,
     bundle: BundlePath = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Erase everything that was learned, and the device's name at its servers."""
     with open_device(state, key_file, bundle) as device:
         if not yes:
             typer.confirm(f"{state}: erase all that this device has learned?", abort=True)
         device.forget()
-    print(f"{state}: all is erased, but for what reports have cost of privacy")
+    if not deliver({"forgotten": str(state)}, as_json, output):
+        print(f"{state}: all is erased, but for what reports have cost of privacy")
 
 
 def _say_consent(consent: Consent, as_json: bool, output: Path | None) -> None:

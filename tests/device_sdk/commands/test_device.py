@@ -132,7 +132,8 @@ def test_a_round_is_lived_through_by_commands_alone(
         (entry,) = json.loads(capsys.readouterr().out)["files"]
         waiting = json.loads(run("status", "--json").stdout)["remembered"]
         assert [(each["utterance_id"], each["feedback"]) for each in waiting] == [(entry["utterance"], False)]
-        run("correct", entry["utterance"], "turn on the light")
+        corrected = run("correct", entry["utterance"], "turn on the light", "--json").stdout
+        assert json.loads(corrected) == {"utterance": entry["utterance"]}
         assert entry["utterance"] in run("status").stdout
         assert json.loads(run("learn", "--json").stdout)["steps"] > 0
         report = json.loads(run("check-in", server.url, "--token", ENROLMENT, "--json").stdout)
