@@ -55,7 +55,7 @@ print(json.dumps(said))
 """
 
 
-def lived(folder: Path, bundle: Bundle) -> None:
+def lived(folder: Path, bundle: Bundle, *, killed: bool = False) -> None:
     """A device that counted, learned, and keeps a correction."""
     with Device.open(folder, KEY, bundle, SETTINGS) as device:
         device.agree("keeping")
@@ -63,6 +63,8 @@ def lived(folder: Path, bundle: Bundle) -> None:
             device.feedback(device.recognise(noise(9_600, seed), 16_000), Corrected("turn on the light"))
             if not seed:
                 device.learn()
+        if killed:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def figures(folder: Path, bundle: Bundle) -> tuple[int, int, int]:
@@ -78,13 +80,7 @@ def test_a_device_without_room_opens_hears_and_refuses_to_write(
     if killed:
         child = os.fork()
         if not child:
-            device = Device.open(tmp_path, KEY, tiny_bundle, SETTINGS)
-            device.agree("keeping")
-            for seed in range(2):
-                device.feedback(device.recognise(noise(9_600, seed), 16_000), Corrected("turn on the light"))
-                if not seed:
-                    device.learn()
-            os.kill(os.getpid(), signal.SIGKILL)
+            lived(tmp_path, tiny_bundle, killed=True)
         os.waitpid(child, 0)
         assert (tmp_path / "state.sqlite-wal").stat().st_size > 0
     else:

@@ -1,0 +1,60 @@
+"""A state folder is as large after many rounds as after the first few."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from device_sdk import Bundle, Corrected, Device, DeviceSettings, GuardSettings, LearningSettings
+from device_sdk.bundle import weights as weight_files
+from device_sdk.state import records
+from tests.signals import noise
+
+KEY = bytes(range(32))
+SETTINGS = DeviceSettings(
+    keep_corrected=True, learning=LearningSettings(passes=1), guard=GuardSettings(watch=False), memory_utterances=8
+)
+ROUNDS = 12
+
+
+def published(bundle: Bundle, number: int) -> records.Published:
+    """Another model of the same shapes."""
+    generator = np.random.default_rng(number)
+    weights = {
+        name: (array + 1e-3 * generator.standard_normal(array.shape)).astype(np.float32)
+        if name in bundle.architecture.parameter_shapes()
+        else array
+        for name, array in bundle.weights.items()
+    }
+    return records.Published(f"round-{number}", weight_files.serialise(weights))
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_a_folder_does_not_grow_from_round_to_round(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    model = len(published(tiny_bundle, 0).content)
+    adopted, learned = [], []
+    for number in range(ROUNDS):
+        with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
+            device.agree("keeping", "marginals", "deltas")
+            for seed in range(8):
+                result = device.recognise(noise(9_600, 8 * number + seed), 16_000)
+                device.feedback(result, Corrected("turn on the light"))
+            device.learn()
+            learned.append(size(tmp_path))
+            device._knowledge.adopt(published(tiny_bundle, number), keep=0.5)
+            before = device.student.weights
+        adopted.append(size(tmp_path))
+        with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
+            assert device.model_version == f"round-{number}"
+            for weights in (device.student.weights, device.student.teacher, device.student.start):
+                assert weights is not None
+                assert all(np.array_equal(weights[name], array) for name, array in before.items())
+    spare = 300_000  # tables and their log
+    assert max(adopted) <= 2 * model + spare, "the published model, and what it was started from"
+    assert max(learned) <= 3 * model + spare, "and what was learned since"
+    assert max(adopted[ROUNDS // 2 :]) <= max(adopted[1 : ROUNDS // 2]) + 20_000
+    assert max(learned[ROUNDS // 2 :]) <= max(learned[1 : ROUNDS // 2]) + 20_000
