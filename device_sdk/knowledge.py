@@ -418,7 +418,7 @@ def _collected(gradients: GradientSum, base: str) -> records.Collected:
 
 def _local(student: Student, base: Bundle) -> records.Local:
     teacher = student.teacher if student.teacher_version is None else None  # the server's is stored as published
-    return records.Local(base.version, student.weights, teacher, student.steps, student.utterances)
+    return records.Local(base.version, student.weights, teacher, student.steps, student.utterances, student.start)
 
 
 def _proven(store: Store, parameters: Arrays, student: Student, base: Bundle) -> Student | None:

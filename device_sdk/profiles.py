@@ -76,7 +76,8 @@ class Profiles:
             place = self._place(name)
             store = Store(place.folder, place.key)
             try:
-                records.write_text(store, "profile", name)
+                if records.read_text(store, "profile") != name:
+                    records.write_text(store, "profile", name)
                 device = Device(store, self._bundle, self._settings, rescorer=self._rescorer, **self._host)
             except BaseException:
                 store.close()

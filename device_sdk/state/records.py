@@ -177,13 +177,15 @@ def read_local(store: Store, base: Arrays) -> Local | None:
         return None
     try:
         fields = json.loads(head)
+        began = None if start is None else {**base, **load(start)}
+        unchanged = began if began is not None and fields.get("from_start", False) else base
         return Local(
             fields["base"],
-            {**base, **load(weights)},
-            None if teacher is None else {**base, **load(teacher)},
+            {**unchanged, **load(weights)},
+            None if teacher is None else {**unchanged, **load(teacher)},
             int(fields["steps"]),
             int(fields["utterances"]),
-            None if start is None else {**base, **load(start)},
+            began,
         )
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise StateError(f"weights/local: found unreadable local weights ({error}); {_AFRESH}") from error
@@ -192,17 +194,21 @@ def read_local(store: Store, base: Arrays) -> Local | None:
 def write_local(store: Store, local: Local, base: Arrays) -> None:
     """All of it in one transaction, but the start, which does not change: see :func:`write_start`.
 
-    base: the parameters of the base; only arrays that differ from them, in any bit, are written.
+    base: the parameters of the base; only arrays that differ, in any bit, from the start, or from these where they are
+    the start, are written.
     """
     head = {"base": local.base, "steps": local.steps, "utterances": local.utterances}
-    weights = _bytes(local.weights, base)
+    unchanged = base if local.start is None else local.start
+    if local.start is not None:
+        head["from_start"] = True
+    weights = _bytes(local.weights, unchanged)
     with store.transaction():
         store.put("settings", "local", json.dumps(head).encode())
         store.put("weights", "local", weights)
         if local.teacher is None:
             store.delete("weights", "teacher")
         else:
-            store.put("weights", "teacher", _bytes(local.teacher, base))
+            store.put("weights", "teacher", _bytes(local.teacher, unchanged))
 
 
 def write_start(store: Store, weights: Arrays, base: Arrays) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import sys
@@ -25,6 +26,9 @@ FILED_BYTES = 1 << 14
 
 _CHECK = b"idiolect"
 _SALT_BYTES = 32
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+
+log = logging.getLogger(__name__)
 
 
 class Store:
@@ -36,6 +40,8 @@ class Store:
 
     guard: the reentrant lock of every access. Whoever mirrors values in memory takes this lock too, and no second one,
     so that threads never wait for two locks in different orders.
+
+    On a full disk a state opens and is read; what is written raises StateError until there is room again.
     """
 
     def __init__(self, folder: str | Path, key: bytes) -> None:
@@ -56,14 +62,13 @@ class Store:
         except OSError as error:
             raise StateError(f"{self.folder}: the state folder cannot be used: {error}") from error
         try:
-            self._connection = sqlite3.connect(
-                self.folder / "state.sqlite", isolation_level=None, check_same_thread=False
-            )
             try:
-                self._prepare()
-            except BaseException:
-                self._connection.close()
-                raise
+                self._connect()
+            except StateError as error:
+                if not isinstance(error.__cause__, sqlite3.OperationalError):
+                    raise
+                self._connect(memory_index=True)
+                log.warning("%s: no room to write: it is read, and writing is tried again each time", self.folder)
         except sqlite3.Error as error:
             self._lock.close()
             raise StateError(f"{self.folder / 'state.sqlite'}: not a usable state file: {error}") from error
@@ -183,6 +188,17 @@ class Store:
             self._connection.close()
             self._lock.close()
 
+    def _connect(self, *, memory_index: bool = False) -> None:
+        """memory_index: keep the index of the log in memory, so that opening and reading write nothing at all."""
+        self._connection = sqlite3.connect(self.folder / "state.sqlite", isolation_level=None, check_same_thread=False)
+        try:
+            if memory_index:
+                self._run("PRAGMA locking_mode = EXCLUSIVE")
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
     def _prepare(self) -> None:
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON", "temp_store = MEMORY"):
             self._run(f"PRAGMA {pragma}")
@@ -255,7 +271,8 @@ class Store:
         try:
             return self._connection.execute(statement, values)
         except (sqlite3.Error, UnicodeDecodeError) as error:  # damaged text may be in SQLite's own message
-            raise StateError(f"{self.folder / 'state.sqlite'}: {error}") from error
+            hint = "; make room on the disk" if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM else ""
+            raise StateError(f"{self.folder / 'state.sqlite'}: {error}{hint}") from error
 
     def _rows(self, statement: str, *values: object) -> list[Any]:
         """What a query finds. SQLite reads as rows are fetched, so damage may show only then."""
