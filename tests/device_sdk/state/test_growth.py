@@ -6,15 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from device_sdk import Bundle, Corrected, Device, DeviceSettings, GuardSettings, LearningSettings
+from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings
 from device_sdk.bundle import weights as weight_files
 from device_sdk.state import records
 from tests.signals import noise
 
 KEY = bytes(range(32))
-SETTINGS = DeviceSettings(
-    keep_corrected=True, learning=LearningSettings(passes=1), guard=GuardSettings(watch=False), memory_utterances=8
-)
+SETTINGS = DeviceSettings(keep_corrected=True, learning=LearningSettings(passes=1), memory_utterances=8)
 ROUNDS = 12
 
 
@@ -54,7 +52,7 @@ def test_a_folder_does_not_grow_from_round_to_round(tmp_path: Path, tiny_bundle:
                 assert weights is not None
                 assert all(np.array_equal(weights[name], array) for name, array in before.items())
     spare = 300_000  # tables and their log
-    assert max(adopted) <= 2 * model + spare, "the published model, and what it was started from"
-    assert max(learned) <= 3 * model + spare, "and what was learned since"
+    assert max(adopted) <= 2 * model + spare, "the published model, and what steps on it start from"
+    assert max(learned) <= 3.5 * model + spare, "and what was learned since, and what of it is proven"
     assert max(adopted[ROUNDS // 2 :]) <= max(adopted[1 : ROUNDS // 2]) + 20_000
     assert max(learned[ROUNDS // 2 :]) <= max(learned[1 : ROUNDS // 2]) + 20_000
