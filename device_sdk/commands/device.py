@@ -108,7 +108,7 @@ def correct(
 
     with open_device(state, key_file, bundle) as device:
         device.feedback(utterance, Corrected(text))
-    if not deliver({"utterance": utterance}, as_json, output):
+    if not deliver({"utterance_id": utterance}, as_json, output):
         print(f"{utterance}: corrected; idiolect device learn --state {quote(str(state))} learns from it")
 
 

@@ -245,7 +245,11 @@ class _Showing:
         """A result as JSON values, by the name of its file."""
         from device_sdk.commands.printing import result_as_json
 
-        entry = {"file": name, **({"utterance": result.utterance_id} if self.named else {}), **result_as_json(result)}
+        entry = {
+            "file": name,
+            **({"utterance_id": result.utterance_id} if self.named else {}),
+            **result_as_json(result),
+        }
         if self.format_text:
             from device_sdk.formatting import formatted
 

@@ -131,10 +131,10 @@ def test_a_round_is_lived_through_by_commands_alone(
         assert main(["transcribe", str(tmp_path / "order.wav"), *map(str, state), "--json"]) == 0
         (entry,) = json.loads(capsys.readouterr().out)["files"]
         waiting = json.loads(run("status", "--json").stdout)["remembered"]
-        assert [(each["utterance_id"], each["feedback"]) for each in waiting] == [(entry["utterance"], False)]
-        corrected = run("correct", entry["utterance"], "turn on the light", "--json").stdout
-        assert json.loads(corrected) == {"utterance": entry["utterance"]}
-        assert entry["utterance"] in run("status").stdout
+        assert [(each["utterance_id"], each["feedback"]) for each in waiting] == [(entry["utterance_id"], False)]
+        corrected = run("correct", entry["utterance_id"], "turn on the light", "--json").stdout
+        assert json.loads(corrected) == {"utterance_id": entry["utterance_id"]}
+        assert entry["utterance_id"] in run("status").stdout
         assert json.loads(run("learn", "--json").stdout)["steps"] > 0
         report = json.loads(run("check-in", server.url, "--token", ENROLMENT, "--json").stdout)
         assert report["round_id"] == opened.json()["id"] and report["left_out"] == []
