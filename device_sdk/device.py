@@ -68,7 +68,7 @@ if TYPE_CHECKING:  # what check-ins need is loaded by the first one: recognition
 
 __all__ = ["Device"]
 
-log = logging.getLogger("idiolect.device")
+log = logging.getLogger(__name__)
 
 
 class Device:
@@ -135,13 +135,24 @@ class Device:
         ``conditions``, ``rehearsal`` and ``trusted_root``, see :class:`~device_sdk.host.Host`.
         Raises StateError (folder in use, wrong key, damage) and BundleError.
         """
+        begun = time.monotonic()
         settings = DeviceSettings() if settings is None else settings
         check_type("settings", settings, DeviceSettings, "DeviceSettings")
         check_host(host)
         bundle = Bundle.open() if bundle is None else Bundle.given(bundle)
         store = Store(state_folder, key)
         try:
-            return cls(store, bundle, settings, **host)
+            device = cls(store, bundle, settings, **host)
+            knowledge = device._knowledge
+            log.debug(
+                "opened: model %s, %d steps, %d utterances counted, %d kept, in %d ms",
+                knowledge.base.version,
+                knowledge.student.steps,
+                knowledge.cache.utterances,
+                len(device._recent.kept()),
+                _milliseconds(begun),
+            )
+            return device
         except BaseException:
             store.close()
             raise
@@ -220,6 +231,7 @@ class Device:
         with self._guard:
             check_signal(signal, self._knowledge.base.tokenizer.letters)
             self._note(utterance.utterance_id if isinstance(utterance, Result) else utterance, signal)
+        log.debug("feedback %s", type(signal).__name__)
 
     def learn(
         self,
@@ -286,6 +298,7 @@ class Device:
 
             def commit(student: Student) -> None:
                 self._knowledge.commit_judged(student, judge.watch, judge.proven, taken)
+                log.debug("committed: %d steps", student.steps)
                 if taken:
                     self._store.settle()
                 taken.clear()
@@ -307,6 +320,13 @@ class Device:
                 worse=judge.worse,
             )[1]
             self._drop_kept(taken)  # nothing was learned from these
+            log.debug(
+                "learned from %s: %d steps in %d ms, %s",
+                utterances(report.utterances),
+                report.steps,
+                1000 * report.seconds,
+                report.stopped,
+            )
             return self._counted(report)
 
     def remembered(self) -> tuple[Remembered, ...]:
@@ -339,6 +359,7 @@ class Device:
         if why is not None:
             raise Postponed(f"check-in: not now: {why}; everything is kept for the next one")
         self._working.check()
+        begun = time.monotonic()
         client = url if isinstance(url, Client) else Client(url, plain_http=self.settings.plain_http)
         try:
             with self._visiting, self._permitted() as permit:
@@ -354,7 +375,22 @@ class Device:
                     )
                     permit.check()
                     window.answered(self._store, client.url, report.due_in_seconds, time.time())
-                except CheckInError:
+                    log.debug(
+                        "check-in with %s: %d reports, %d bytes up, %d down, model new %s, in %d ms",
+                        client.url,
+                        len(report.sent),
+                        report.bytes_up,
+                        report.bytes_down,
+                        report.new_model,
+                        _milliseconds(begun),
+                    )
+                except CheckInError as error:
+                    log.debug(
+                        "check-in with %s failed after %d ms: %s",
+                        client.url,
+                        _milliseconds(begun),
+                        type(error).__name__,
+                    )
                     permit.check()
                     window.unanswered(self._store, client.url, time.time())
                     raise
@@ -410,6 +446,7 @@ class Device:
             if "marginals" in streams and not self.consent.marginals:
                 self._recent.reported()
             self._knowledge.agree(*streams)
+        log.debug("agreed to %s", ", ".join(streams))
 
     def withdraw(self, *streams: Stream) -> None:
         """The user agrees no longer. The streams stop at once, also in a check-in or in learning under way, their
@@ -430,6 +467,7 @@ class Device:
                 self._store.settle()
             if not self.consent.learning:
                 self._recent.drop_features()
+        log.debug("withdrew %s", ", ".join(streams))
 
     def learned(self) -> Learned:
         """What the device has learned of its user."""
@@ -477,6 +515,7 @@ class Device:
         from device_sdk.checkin import budget
 
         self._check_open()
+        begun = time.monotonic()
         self._working.check()
         self._end_check_in("the device was told to forget")
         with self._working, self._guard:
@@ -487,6 +526,7 @@ class Device:
                 self._store.erase(keep=budget.kept(self._store))
             finally:  # erased or not, memory holds what the disk holds, and cannot write back what is gone
                 self._knowledge.load()
+        log.debug("forgot everything in %d ms", _milliseconds(begun))
 
     def close(self, learn_seconds: float | None = None) -> None:
         """Gives the state folder back. A check-in under way is ended, not waited for. Closing twice is harmless.
@@ -514,6 +554,7 @@ class Device:
                 )
             self._recent.clear()
             self._store.close()
+        log.debug("closed")
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -684,6 +725,7 @@ class Device:
                     self._keep(result.utterance_id)
                 except StateError as error:
                     log.warning("an utterance waits for feedback in memory only: %s", error)
+            log.debug("heard: %s in memory", utterances(len(self._recent)))
             if repeats is not None:
                 try:
                     self._note(repeats, Repeated(tuple(texts)))
@@ -756,6 +798,7 @@ class Device:
                 if example.kept is None:
                     self._recent.release([utterance_id])
                 raise
+            log.debug("kept 1 utterance for learning")
             self._tidy()
         elif example.kept is not None:
             self._recent.release([utterance_id])
@@ -811,6 +854,10 @@ class Device:
             self._tidy()
             lost, self._lost = self._lost, 0
             return replace(report, lost=lost)
+
+
+def _milliseconds(begun: float) -> float:
+    return 1000 * (time.monotonic() - begun)
 
 
 def _never() -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +14,8 @@ from device_sdk.decoding.spellings import Spellings
 from device_sdk.hypothesis import Partial, Result
 
 __all__ = ["DeviceSession"]
+
+log = logging.getLogger(__name__)
 
 
 class DeviceSession(RecognitionSession):
@@ -59,7 +63,11 @@ class DeviceSession(RecognitionSession):
         super()._begin()
 
     def _result(self) -> Result:
-        return self._serve(super()._result())
+        begun = time.monotonic()
+        result = self._serve(super()._result())
+        took = 1000 * (time.monotonic() - begun)
+        log.debug("recognised %.2f s: %d hypotheses, ended in %d ms", result.seconds, len(result.nbest), took)
+        return result
 
     def _ended(self, result: Result) -> None:
         self._heard(result, self.features, self._recognizer.offset, self._spellings)

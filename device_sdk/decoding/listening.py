@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["listen", "segments", "stream"]
 
-log = logging.getLogger("idiolect.session")
+log = logging.getLogger(__name__)
 
 Event = Partial | Result
 Chunk = NDArray[np.generic]

@@ -47,18 +47,20 @@ def test_a_life_is_told_in_counts_and_times(
     tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
 ) -> None:
     lexicon, heard = SlotLexicon({"place": ("kitchen", SAID)}), set()
-    with caplog.at_level(logging.DEBUG, logger="device_sdk"):
-        with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
-            device.agree("keeping", "marginals")
-            for signal in (Corrected(f"turn on the {SAID}"), Semantics({"place": SAID}, lexicon), Cancelled()):
-                result = device.recognise(noise(9_600, 3), 16_000, hotwords=[SAID])
-                heard |= {word for hypothesis in result.nbest for word in hypothesis.text.split() if len(word) > 3}
-                device.feedback(result, signal)
-            device.learn()
-            with pytest.raises(CheckInError):
-                device.check_in("http://127.0.0.1:9", "a token")
-            device.withdraw("marginals")
-            device.forget()
+    with (
+        caplog.at_level(logging.DEBUG, logger="device_sdk"),
+        Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device,
+    ):
+        device.agree("keeping", "marginals")
+        for signal in (Corrected(f"turn on the {SAID}"), Semantics({"place": SAID}, lexicon), Cancelled()):
+            result = device.recognise(noise(9_600, 3), 16_000, hotwords=[SAID])
+            heard |= {word for hypothesis in result.nbest for word in hypothesis.text.split() if len(word) > 3}
+            device.feedback(result, signal)
+        device.learn()
+        with pytest.raises(CheckInError):
+            device.check_in("http://127.0.0.1:9", "a token")
+        device.withdraw("marginals")
+        device.forget()
     records = [each for each in caplog.records if each.name.startswith("device_sdk")]
     messages = [each.getMessage() for each in records]
     for event in EVENTS:

@@ -242,7 +242,7 @@ def _damaged(state: Path, bundle: Bundle, notes: Notes) -> None:
 
 
 def _leaks(device: Device, state: Path, tapped: str, notes: Notes) -> None:
-    logging.getLogger("idiolect.device").debug("heard %s", SAID)
+    logging.getLogger("device_sdk.device").debug("heard %s", SAID)
     (state / "notes.bin").write_bytes(b"x" + notes.features[0].tobytes())
     with tempfile.NamedTemporaryFile(delete=False, suffix=".gz") as file:
         file.write(gzip.compress((notes.sounds[0] * 32768).astype("<i2").tobytes()))
