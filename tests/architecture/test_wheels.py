@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -159,4 +160,21 @@ def test_wheels_run_in_an_empty_environment(wheels: dict[str, Path], tmp_path: P
     code = "import sys; sys.path.pop(0); import server.app; assert 'torch' not in sys.modules"
     run(python, "-c", code, cwd=app)
     assert "simulate" in run(program, "--help", cwd=app)
+    assert "epsilon of a user" in _served(environment, tmp_path)
     assert "encoder.onnx" in run(program, "export", "sherpa", "default", "sherpa", cwd=app)
+
+
+def _served(environment: Path, folder: Path) -> str:
+    """What the README's lines about a server print, which runs at a port of its own."""
+    _, _, after = (ROOT / "README.md").read_text("utf-8").partition("## A server in ten lines")
+    lines = after.partition("```sh\n")[2].partition("```")[0]
+    assert lines.count("\n") == 10
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = "set -e; trap 'kill %1' EXIT\n" + lines.replace("8470", port).replace("serve ", f"serve --port {port} ", 1)
+    home, place = folder / "home", folder / "server"
+    place.mkdir()
+    path = f"{environment / 'bin'}:{os.environ['PATH']}"
+    server = f"http://127.0.0.1:{port}"
+    return run("bash", "-c", script, cwd=place, HOME=str(home), XDG_CONFIG_HOME="", PATH=path, IDIOLECT_SERVER=server)

@@ -71,6 +71,17 @@ def test_rounds(run: Run, device: Party, tmp_path: Path) -> None:
     assert again["marginals_version"] == 1
 
 
+def test_the_open_round_needs_no_name(run: Run) -> None:
+    planned = json.loads(run(rounds.app, "plan", "--json"))["id"]
+    for command in ("show", "close"):
+        with pytest.raises(ConfigurationError, match=r"round: found none open; expected .*rounds list"):
+            run(rounds.app, command)
+    opened = json.loads(run(rounds.app, "open", "--json"))["id"]
+    assert json.loads(run(rounds.app, "show", "--json"))["id"] == opened != planned
+    closed = json.loads(run(rounds.app, "close", "--json"))
+    assert (closed["id"], closed["state"]) == (opened, "published")
+
+
 def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     opened = json.loads(run(rounds.app, "open", "--json"))

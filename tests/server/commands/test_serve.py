@@ -47,6 +47,16 @@ def test_serve_until_told_to_stop(tiny_bundle: Bundle, tmp_path: Path) -> None:
         process.wait()
 
 
+@pytest.mark.parametrize("operator", [None, "yours"])
+def test_new_tokens_are_told_by_their_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], operator: str | None
+) -> None:
+    read_tokens(tmp_path / "tokens.json", None, operator)
+    said = capsys.readouterr().err
+    assert str(tmp_path / "tokens.json") in said and "enrolment_token" in said
+    assert ("operator_token" in said) is (operator is None), "one that was given is not the file's"
+
+
 def test_tokens_are_made_once_and_private(tmp_path: Path) -> None:
     path = tmp_path / "new" / "tokens.json"
     first = read_tokens(path, None, None)
