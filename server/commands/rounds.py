@@ -257,14 +257,17 @@ command(app, "open")(_with_settings(open_round))
 command(app, "plan")(_with_settings(plan_round))
 
 
+RoundId = Annotated[str | None, typer.Argument(help="As `rounds list` shows it.", show_default="the one that is open")]
+
+
 @command(app, "close")
 def close_round(
     client: OperatorClient,
-    round_id: Annotated[str, typer.Argument(help="As `rounds list` shows it.")],
+    round_id: RoundId = None,
     abandon: Annotated[bool, typer.Option("--abandon", help="Release nothing.")] = False,
 ) -> Answer:
     """Close a round, aggregate what it holds and publish the result."""
-    return _answer(client.post(f"rounds/{round_id}/{'abandon' if abandon else 'close'}"))
+    return _answer(client.post(f"rounds/{round_id or _open(client)}/{'abandon' if abandon else 'close'}"))
 
 
 @command(app, "list")
@@ -297,12 +300,17 @@ def list_rounds(
 
 
 @command(app, "show")
-def show_round(
-    client: OperatorClient,
-    round_id: Annotated[str, typer.Argument(help="As `rounds list` shows it.")],
-) -> Answer:
+def show_round(client: OperatorClient, round_id: RoundId = None) -> Answer:
     """Show one round: its settings, how it moved, what it released."""
-    return _answer(client.get(f"rounds/{round_id}"))
+    return _answer(client.get(f"rounds/{round_id or _open(client)}"))
+
+
+def _open(client: OperatorClient) -> str:
+    """The round that takes reports. ConfigurationError: there is none."""
+    for entry in client.get("rounds", limit=1000)["rounds"]:
+        if entry["state"] == "open":
+            return str(entry["id"])
+    raise ConfigurationError("round: found none open; expected the id of one, as `idiolect rounds list` shows it")
 
 
 def _answer(found: dict[str, Any]) -> Answer:

@@ -364,9 +364,10 @@ def read_tokens(path: Path, enrolment: str | None, operator: str | None) -> tupl
     if enrolment is not None and operator is not None:
         return enrolment, operator
     if not path.exists():
+        known = "enrolment_token" if operator is not None else "enrolment_token, and the operators' operator_token"
         fresh = {"enrolment_token": secrets.token_urlsafe(24), "operator_token": secrets.token_urlsafe(24)}
         _write_private(path, fresh)
-        typer.echo(f"tokens written to {path}; operators' commands take its operator_token", err=True)
+        typer.echo(f"{path}: written with the devices' {known}", err=True)
     keep_private(path)
     try:
         content = json.loads(path.read_text())
