@@ -834,8 +834,8 @@ class Device:
             if count := self._recent.lost():
                 self._lost += count
                 log.warning(
-                    "lost %s with feedback, not learned from: too old, or too many; learn() sooner, or see "
-                    "memory_seconds and memory_utterances of DeviceSettings",
+                    "lost %s with feedback, not learned from: too old, or too many; learn() sooner, see memory_seconds "
+                    "and memory_utterances of DeviceSettings, or set learn=False there",
                     utterances(count),
                 )
             try:

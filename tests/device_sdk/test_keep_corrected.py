@@ -200,6 +200,23 @@ def test_an_app_that_lets_it_no_more_or_ships_another_bundle_finds_nothing(
         assert "1 utterance" in caplog.text
 
 
+def test_a_day_after_it_was_heard_the_next_opening_erases_it(
+    tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path, tiny_bundle) as device:
+        for seed, age in ((1, 86_000), (2, 86_500), (3, -90_000)):
+            example = device._recent.get(correct(device, seed))
+            assert example is not None
+            aged = kept.to_bytes(replace(example, kept=time.time() - age), device._knowledge.handed_on())
+            device._store.put("kept", example.utterance_id, aged)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING), opened(tmp_path, tiny_bundle) as device:
+        (left,) = device.remembered()
+        assert rows(device) == [left.utterance_id] and 300 < left.seconds_left < 400
+        assert device.learn().lost == 2
+    assert "lost 2 utterances with feedback" in caplog.text
+
+
 def test_the_disk_holds_it_sealed_and_as_declared(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with opened(tmp_path, tiny_bundle) as device:
         correct(device, 1, seconds=0.4)
