@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
+import logging
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -16,21 +14,21 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-__all__ = ["LiveServer", "Tap"]
+from tests.forks import Forked
 
-ROOT = Path(__file__).parents[1]
-PROGRAM = """
-import logging, sys
-from pathlib import Path
-from server.commands.serve import run
-from server.registry.initial import initial_from_bundle
-from tests.server.parties import settings
-logging.basicConfig(level=logging.DEBUG)
-folder = Path(sys.argv[1])
-changes = {"database": sys.argv[4]} if sys.argv[4] else {}
-run(settings(folder, **changes), initial_from_bundle(Path(sys.argv[2])), host="127.0.0.1", port=int(sys.argv[3]),
-    ready_file=folder / "ready.json")
-"""
+__all__ = ["LiveServer", "Tap", "serve"]
+
+
+def serve(folder: str, bundle: str, port: str, database: str) -> None:
+    """What the process runs."""
+    from server.commands.serve import run
+    from server.registry.initial import initial_from_bundle
+    from tests.server.parties import settings
+
+    logging.basicConfig(level=logging.DEBUG)
+    changes = {"database": database} if database else {}
+    own, ready = settings(Path(folder), **changes), Path(folder) / "ready.json"
+    run(own, initial_from_bundle(Path(bundle)), host="127.0.0.1", port=int(port), ready_file=ready)
 
 
 class LiveServer:
@@ -41,25 +39,19 @@ class LiveServer:
         folder.mkdir(parents=True, exist_ok=True)
         ready = folder / "ready.json"
         ready.unlink(missing_ok=True)
-        with (folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(folder), str(bundle), str(port), database],
-                cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
-                stdout=log,
-                stderr=log,
-            )
+        log = folder / "server.log"
+        self._process = Forked(f"{__name__}:serve", str(folder), str(bundle), str(port), database, out=log)
         deadline = time.monotonic() + 300
         while not ready.exists():
-            assert self._process.poll() is None, (folder / "server.log").read_text()
+            assert self._process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, "the server did not start"
             time.sleep(0.02)
         self.folder = folder
         self.url: str = json.loads(ready.read_text())["url"]
 
     def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(60)
+        self._process.send(signal.SIGTERM)
+        self._process.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +60,6 @@ class LiveServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.kill()
-        self._process.wait(60)
 
 
 class Tap:

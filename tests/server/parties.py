@@ -21,6 +21,7 @@ from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMES
 from server.buckets import Rate
 from server.registry.initial import InitialModel
 from server.settings import Rates, ServerSettings
+from tests.server.databases import fresh
 
 WORDS = 40
 DIGEST = "d" * 64
@@ -48,6 +49,7 @@ def initial(words: int = WORDS, seed: int = 0) -> InitialModel:
 
 
 def settings(folder: Path, **changes: Any) -> ServerSettings:
+    """Of a server over ``folder``, whose database is there unless ``changes`` name one elsewhere."""
     fields: dict[str, Any] = {
         "database": str(folder / "server.db"),
         "blobs": folder / "blobs",
@@ -58,7 +60,10 @@ def settings(folder: Path, **changes: Any) -> ServerSettings:
         "tick_seconds": 0.05,
         "rates": Rates(OFTEN, OFTEN, OFTEN),
     }
-    return ServerSettings(**fields | changes)
+    found = ServerSettings(**fields | changes)
+    if "://" not in found.database:
+        fresh(Path(found.database))
+    return found
 
 
 class Party:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,20 +11,21 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from tests.forks import Forked
 from tests.server.chaos.server_process import ServerProcess
 from tests.server.parties import Operator, Party
 
 __all__ = ["VALUES", "WORDS", "Machine", "fresh_database", "idiolect"]
 
 WORDS, VALUES = 40, 64
-ROOT = Path(__file__).parents[3]
 
 
 def idiolect(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """The program in a process of its own."""
-    command = [sys.executable, "-m", "device_sdk.cli", *map(str, words)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        code = Forked("tests.forks:program", *map(str, words), out=out, err=err).wait(120)
+        return subprocess.CompletedProcess(words, code, out.read_text("utf-8"), err.read_text("utf-8"))
 
 
 class Machine:

@@ -1,0 +1,142 @@
+"""Processes forked from one that has imported what servers and their commands need, which is most of a start.
+
+What runs in them is a function of a module; each opens its state afresh, as every process does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tests.server.databases import template
+
+__all__ = ["Forked", "program"]
+
+ROOT = Path(__file__).parents[1]
+IMPORTED = ("device_sdk.cli", "server.app", "server.commands.backup", "server.commands.serve")
+
+
+class Forked:
+    """Owns a process that calls ``module:function`` with words of text, in this one's environment.
+
+    What it prints is appended to ``out`` and ``err``.
+    """
+
+    def __init__(self, function: str, *words: str, out: Path, err: Path | None = None) -> None:
+        request = {"call": function, "words": words, "out": str(out), "err": str(err or out), "with": dict(os.environ)}
+        self.pid = int(_origin().answer(request))
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """How it ended, as of a ``subprocess.Popen``; None while it runs."""
+        if self._code is None:
+            self._code = _origin().answer({"ended": self.pid})
+        return self._code
+
+    def wait(self, seconds: float = 60.0) -> int:
+        deadline = time.monotonic() + seconds
+        while (code := self.poll()) is None:
+            assert time.monotonic() < deadline, f"process {self.pid} did not end in {seconds} s"
+            time.sleep(0.005)
+        return code
+
+    def send(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        self.wait()
+
+
+def program(*words: str) -> None:
+    """The command-line program."""
+    from device_sdk.cli import main
+
+    sys.argv = ["idiolect", *words]
+    raise SystemExit(main())
+
+
+class _Origin:
+    """Owns the process that all others are forked from."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.forks"],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(self._process.communicate)  # it ends with its input, and so do those that it forked
+
+    def answer(self, request: dict[str, Any]) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+@cache
+def _origin() -> _Origin:
+    return _Origin()
+
+
+def _fork() -> None:
+    """What the process that all others are forked from does until its input ends."""
+    running: set[int] = set()
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "ended" in request:
+            pid, status = os.waitpid(request["ended"], os.WNOHANG)
+            running.discard(pid)
+            print(json.dumps(os.waitstatus_to_exitcode(status) if pid else None), flush=True)
+            continue
+        pid = os.fork()
+        if pid == 0:
+            _become(request)
+        running.add(pid)
+        print(pid, flush=True)
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _become(request: dict[str, Any]) -> None:
+    code = 1
+    try:
+        files = [os.open(os.devnull, os.O_RDONLY)]
+        files += [os.open(request[each], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for each in ("out", "err")]
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        os.environ.clear()
+        os.environ.update(request["with"])
+        module, _, function = request["call"].partition(":")
+        getattr(import_module(module), function)(*request["words"])
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    for each in IMPORTED:
+        import_module(each)
+    template()
+    _fork()
