@@ -11,7 +11,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -19,21 +21,31 @@ from typing import Any
 
 from tests.server.databases import template
 
-__all__ = ["Forked", "program"]
+__all__ = ["Forked", "idiolect", "program"]
 
 ROOT = Path(__file__).parents[1]
 IMPORTED = ("device_sdk.cli", "server.app", "server.commands.backup", "server.commands.serve")
 
 
 class Forked:
-    """Owns a process that calls ``module:function`` with words of text, in this one's environment.
+    """Owns a process that calls ``module:function`` with words of text.
 
-    What it prints is appended to ``out`` and ``err``.
+    folder: where it runs. environment: its variables, this process' where it is None. What it prints is appended to
+    ``out`` and ``err``.
     """
 
-    def __init__(self, function: str, *words: str, out: Path, err: Path | None = None) -> None:
-        request = {"call": function, "words": words, "out": str(out), "err": str(err or out), "with": dict(os.environ)}
-        self.pid = int(_origin().answer(request))
+    def __init__(
+        self,
+        function: str,
+        *words: str,
+        out: Path,
+        err: Path | None = None,
+        folder: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        variables = dict(os.environ if environment is None else environment)
+        request = {"call": function, "words": words, "out": str(out), "err": str(err or out)}
+        self.pid = int(_origin().answer(request | {"folder": str(folder), "variables": variables}))
         self._code: int | None = None
 
     def poll(self) -> int | None:
@@ -58,8 +70,19 @@ class Forked:
         self.wait()
 
 
+def idiolect(
+    *words: str | Path, folder: Path = ROOT, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The command-line program in a process of its own."""
+    with tempfile.TemporaryDirectory() as place:
+        out, err = Path(place) / "out", Path(place) / "err"
+        process = Forked(
+            f"{__name__}:program", *map(str, words), out=out, err=err, folder=folder, environment=environment
+        )
+        return subprocess.CompletedProcess(words, process.wait(120), out.read_text("utf-8"), err.read_text("utf-8"))
+
+
 def program(*words: str) -> None:
-    """The command-line program."""
     from device_sdk.cli import main
 
     sys.argv = ["idiolect", *words]
@@ -121,7 +144,8 @@ def _become(request: dict[str, Any]) -> None:
             os.dup2(file, number)
             os.close(file)
         os.environ.clear()
-        os.environ.update(request["with"])
+        os.environ.update(request["variables"])
+        os.chdir(request["folder"])
         module, _, function = request["call"].partition(":")
         getattr(import_module(module), function)(*request["words"])
         code = 0

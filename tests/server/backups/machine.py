@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,21 +9,13 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from tests.forks import Forked
+from tests.forks import idiolect
 from tests.server.chaos.server_process import ServerProcess
 from tests.server.parties import Operator, Party
 
 __all__ = ["VALUES", "WORDS", "Machine", "fresh_database", "idiolect"]
 
 WORDS, VALUES = 40, 64
-
-
-def idiolect(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """The program in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        out, err = Path(folder) / "out", Path(folder) / "err"
-        code = Forked("tests.forks:program", *map(str, words), out=out, err=err).wait(120)
-        return subprocess.CompletedProcess(words, code, out.read_text("utf-8"), err.read_text("utf-8"))
 
 
 class Machine:

@@ -16,6 +16,8 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from server.storage.database import Database
+from tests.forks import idiolect
+from tests.server.backups.machine import fresh_database
 from tests.server.postgres import postgres_server
 
 ROOT = Path(__file__).parents[3]
@@ -35,9 +37,7 @@ def program(*words: str) -> list[str]:
 
 
 def ran(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        program(*words), cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=120, check=False
-    )
+    return idiolect(*words, folder=folder, environment=environment(**more))
 
 
 @contextmanager
@@ -68,23 +68,33 @@ def family(process: int) -> list[int]:
     return [process, *(each for child in children for each in family(int(child)))]
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
+
+
 @linux
 @pytest.mark.postgres
 @pytest.mark.parametrize("way", ["option", "one word", "environment"])
-def test_a_database_password_is_in_no_list_of_processes(tmp_path: Path, tiny_bundle: Bundle, way: str) -> None:
+def test_a_database_password_is_in_no_list_of_processes(
+    tmp_path: Path, tiny_bundle: Bundle, postgres: str, way: str
+) -> None:
     """Neither of the server nor of the processes that it starts."""
-    with postgres_server() as place:
-        user, _, rest = place.removeprefix("postgresql://").partition("@")
-        url = f"postgresql://{user.partition(':')[0]}:{SECRET}@{rest}"
-        words = ["--bundle", str(tiny_bundle.path), "--blobs", str(tmp_path / "blobs"), "--processes", "2"]
-        words += {"option": ["--database", url], "one word": [f"--database={url}"], "environment": []}[way]
-        more = {"IDIOLECT_DATABASE": url} if way == "environment" else {}
-        more |= {"IDIOLECT_ENROLMENT_TOKEN": TOKENS[0], "IDIOLECT_OPERATOR_TOKEN": TOKENS[1]}
-        with serving(tmp_path, *words, **more) as (process, ready):
-            assert ready["pid"] == process.pid
-            running = family(process.pid)
-            assert len(running) == 3
-            assert SECRET not in shown(running)
+    place = fresh_database(postgres, way)
+    user, _, rest = place.removeprefix("postgresql+psycopg://").partition("@")
+    url = f"postgresql://{user.partition(':')[0]}:{SECRET}@{rest}"
+    processes = 1 if way == "one word" else 2
+    words = ["--bundle", str(tiny_bundle.path), "--blobs", str(tmp_path / "blobs"), "--processes", str(processes)]
+    words += {"option": ["--database", url], "one word": [f"--database={url}"], "environment": []}[way]
+    more = {"IDIOLECT_DATABASE": url} if way == "environment" else {}
+    more |= {"IDIOLECT_ENROLMENT_TOKEN": TOKENS[0], "IDIOLECT_OPERATOR_TOKEN": TOKENS[1]}
+    with serving(tmp_path, *words, **more) as (process, ready):
+        assert ready["pid"] == process.pid
+        running = family(process.pid)
+        assert len(running) == (3 if processes == 2 else 1)
+        assert SECRET not in shown(running)
+    if way == "environment":
         words = ["backup", str(tmp_path / "saved.tar"), "--json", "--blobs", str(tmp_path / "blobs")]
         found = ran(tmp_path, *words, IDIOLECT_DATABASE=url)
         assert found.returncode == 0, found.stderr
@@ -121,7 +131,9 @@ def test_errors_do_not_tell_the_password(tmp_path: Path, url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def test_a_schema_of_a_newer_server_is_told_in_one_error(tmp_path: Path, tiny_bundle: Bundle, kind: str) -> None:
+def test_a_schema_of_a_newer_server_is_told_in_one_error(
+    tmp_path: Path, tiny_bundle: Bundle, request: pytest.FixtureRequest, kind: str
+) -> None:
     """Which revision was found, which is known, and what to do; and nothing is changed."""
     if kind == "sqlite":
         place = str(tmp_path / "server.db")
@@ -130,12 +142,12 @@ def test_a_schema_of_a_newer_server_is_told_in_one_error(tmp_path: Path, tiny_bu
             connection.execute("UPDATE alembic_version SET version_num = '9042'")
         check_too_new(place, tmp_path, tiny_bundle)
         return
-    with postgres_server() as place:
-        own = Database(place)
-        with own.write() as session:
-            session.exec_driver_sql("UPDATE alembic_version SET version_num = '9042'")
-        own.close()
-        check_too_new(place, tmp_path, tiny_bundle)
+    place = fresh_database(request.getfixturevalue("postgres"), "newer")
+    own = Database(place)
+    with own.write() as session:
+        session.exec_driver_sql("UPDATE alembic_version SET version_num = '9042'")
+    own.close()
+    check_too_new(place, tmp_path, tiny_bundle)
 
 
 def check_too_new(place: str, folder: Path, bundle: Bundle) -> None:
