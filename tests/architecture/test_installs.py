@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import venv
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +42,13 @@ class Place:
         done = subprocess.run(
             [str(word) for word in command],
             cwd=cwd or self.app,
-            env={**outside, "PATH": f"{self.environment / 'bin'}:{os.environ['PATH']}"},
+            env={
+                **outside,
+                "PATH": f"{self.environment / 'bin'}:{os.environ['PATH']}",
+                "HOME": str(self.app),
+                "XDG_CONFIG_HOME": "",
+                "COLUMNS": "200",
+            },
             capture_output=True,
             text=True,
             timeout=seconds,
@@ -71,11 +78,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture(scope="module")
-def wheel(checkout: Path, place: Place) -> Iterator[Path]:
+def wheel(checkout: Path, place: Place) -> Path:
     """The device's wheel, made from the source archive of the checkout."""
     place.run(place.python, "-m", "pip", "install", "-q", "build")
     place.run(place.python, "-m", "build", "--outdir", place.app / "dist", checkout)
-    yield next((place.app / "dist").glob("idiolect-*.whl"))
+    return next((place.app / "dist").glob("idiolect-*.whl"))
 
 
 def test_a_wheel_from_a_clean_checkout_holds_the_compiled_modules(wheel: Path) -> None:
@@ -101,8 +108,42 @@ for name in {SEARCH.sources!r}:
 """
 
 
-def test_they_load_where_the_wheel_is_installed(wheel: Path, place: Place) -> None:
+@pytest.fixture(scope="module")
+def installed(wheel: Path, place: Place) -> Place:
     place.run(place.python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", wheel)
-    files = place.run(place.python, "-c", LOADS).splitlines()
+    return place
+
+
+def test_they_load_where_the_wheel_is_installed(installed: Place) -> None:
+    files = installed.run(installed.python, "-c", LOADS).splitlines()
     assert len(files) == len(SEARCH.sources)
-    assert all(Path(file).is_relative_to(place.environment) for file in files)
+    assert all(Path(file).is_relative_to(installed.environment) for file in files)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_readmes_lines_of_python_run_there(installed: Place, number: int) -> None:
+    installed.run(installed.python, "-c", blocks("python")[number])
+
+
+def test_the_readmes_first_command_hears_there_what_it_shows(installed: Place) -> None:
+    (shown,) = [block for block in blocks("console") if block.startswith("$ idiolect ")]
+    command, *output = shown.splitlines()
+    (best,) = [line.split("│")[-2].strip() for line in output if line.startswith("│ 1 ")]
+    assert best in installed.run(*shlex.split(command)[1:])
+
+
+def test_the_readmes_round_by_commands_goes_on_there(installed: Place) -> None:
+    """All but the check-in, which needs a server."""
+    (block,) = [block for block in blocks("sh") if "idiolect device learn" in block]
+    shutil.copy(ROOT / "device_sdk" / "audio" / "sample.ogg", installed.app / "order.wav")
+    lines = [line for line in block.splitlines() if "check-in" not in line]
+    (heard,) = (number for number, line in enumerate(lines) if " transcribe " in line)
+    (first, then) = ("\n".join(part) for part in (lines[: heard + 1], [lines[0], *lines[heard + 1 :]]))
+    (utterance,) = re.findall(r"\b[0-9a-f]{32}\b", installed.run("bash", "-ec", first))
+    said = installed.run("bash", "-ec", then.replace("UTTERANCE", utterance))
+    assert "on 1 utterance in" in said and "sending model changes" in said
+
+
+def blocks(language: str) -> list[str]:
+    """README's blocks of code in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#if defined(__GNUC__) && defined(__x86_64__)
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) /* clang knows no pragma for a function's target */
 #define SUPPORTED 1
 #include <immintrin.h>
 #endif

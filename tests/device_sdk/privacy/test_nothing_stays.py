@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from device_sdk.bundle import Bundle
+from tests.architecture.sources import ROOT
 from tests.device_sdk.privacy import canaries
 from tests.device_sdk.privacy.canaries import Needles
 from tests.device_sdk.privacy.life import KEY, LEAKS, Notes
 from tests.device_sdk.state.audit import findings
-from tests.live import ROOT, LiveServer, Tap
+from tests.live import LiveServer, Tap
 from tests.speech import packaged
 
 pytest.importorskip("uvicorn")

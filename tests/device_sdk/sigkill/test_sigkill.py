@@ -21,8 +21,9 @@ from device_sdk.checkin import identity
 from device_sdk.device import Device
 from device_sdk.feedback import Corrected
 from server.rounds.report_ids import id_of_report
+from tests.architecture.sources import ROOT
 from tests.device_sdk.sigkill.nursery import KEY, SETTINGS, SOUNDS, Order, figures, held
-from tests.live import ROOT, LiveServer
+from tests.live import LiveServer
 from tests.server.parties import ENROLMENT, NO_NOISE, Operator
 
 pytest.importorskip("uvicorn")
