@@ -58,13 +58,8 @@ def databases(request: pytest.FixtureRequest) -> Iterator[list[str]]:
     if request.param == "sqlite":
         yield ["", ""]
         return
-    import psycopg
-
-    with postgres_server() as url:
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("CREATE DATABASE second")
-        head, _, query = url.partition("?")
-        yield [url, head.rsplit("/", 1)[0] + "/second" + ("?" + query if query else "")]
+    with postgres_server() as first, postgres_server() as second:
+        yield [first, second]
 
 
 def test_a_device_comes_back_to_a_server_that_lost_everything(

@@ -13,7 +13,7 @@ from tests.forks import idiolect
 from tests.server.chaos.server_process import ServerProcess
 from tests.server.parties import Operator, Party
 
-__all__ = ["VALUES", "WORDS", "Machine", "fresh_database", "idiolect"]
+__all__ = ["VALUES", "WORDS", "Machine", "idiolect"]
 
 WORDS, VALUES = 40, 64
 
@@ -60,16 +60,3 @@ class Machine:
 
 def delta(value: float) -> dict[str, np.ndarray]:
     return {"w": np.full(VALUES, value, np.float32)}
-
-
-def fresh_database(url: str, name: str) -> str:
-    """A new database of the same PostgreSQL server."""
-    from sqlalchemy import create_engine, text
-    from sqlalchemy.engine import make_url
-
-    parsed = make_url(url).set(drivername="postgresql+psycopg")
-    engine = create_engine(parsed, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f'CREATE DATABASE "{name}"'))
-    engine.dispose()
-    return parsed.set(database=name).render_as_string(hide_password=False)

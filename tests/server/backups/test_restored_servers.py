@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.server.backups.machine import Machine, fresh_database, idiolect
+from tests.server.backups.machine import Machine, idiolect
 from tests.server.parties import Operator, Party
-from tests.server.postgres import postgres_server
+from tests.server.postgres import fresh_database, postgres_server
 
 NOISY = {"epsilon": 1.0, "trust": "central"}
 EITHER = ["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])]
@@ -28,10 +28,10 @@ class Lost:
 
     def __init__(self, folder: Path, kind: str, request: Any) -> None:
         self.folder = folder
-        names = [request.node.name.partition("[")[0][:40] + each for each in ("_before", "_after")]
-        urls = [None, None]
+        urls: list[str | None] = [None, None]
         if kind == "postgresql":
-            urls = [fresh_database(request.getfixturevalue("postgres"), name) for name in names]
+            urls = [fresh_database(request.getfixturevalue("postgres")) for _ in urls]
+        names = ("before", "after")
         self.before, self.after = (Machine(folder / name, url) for name, url in zip(names, urls, strict=True))
 
     def back_up(self) -> None:

@@ -17,7 +17,6 @@ import pytest
 from device_sdk.bundle import Bundle
 from server.storage.database import Database
 from tests.forks import idiolect
-from tests.server.backups.machine import fresh_database
 from tests.server.postgres import postgres_server
 
 ROOT = Path(__file__).parents[3]
@@ -68,7 +67,7 @@ def family(process: int) -> list[int]:
     return [process, *(each for child in children for each in family(int(child)))]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def postgres() -> Iterator[str]:
     with postgres_server() as url:
         yield url
@@ -81,8 +80,7 @@ def test_a_database_password_is_in_no_list_of_processes(
     tmp_path: Path, tiny_bundle: Bundle, postgres: str, way: str
 ) -> None:
     """Neither of the server nor of the processes that it starts."""
-    place = fresh_database(postgres, way)
-    user, _, rest = place.removeprefix("postgresql+psycopg://").partition("@")
+    user, _, rest = postgres.removeprefix("postgresql://").partition("@")
     url = f"postgresql://{user.partition(':')[0]}:{SECRET}@{rest}"
     processes = 1 if way == "one word" else 2
     words = ["--bundle", str(tiny_bundle.path), "--blobs", str(tmp_path / "blobs"), "--processes", str(processes)]
@@ -142,7 +140,7 @@ def test_a_schema_of_a_newer_server_is_told_in_one_error(
             connection.execute("UPDATE alembic_version SET version_num = '9042'")
         check_too_new(place, tmp_path, tiny_bundle)
         return
-    place = fresh_database(request.getfixturevalue("postgres"), "newer")
+    place = request.getfixturevalue("postgres")
     own = Database(place)
     with own.write() as session:
         session.exec_driver_sql("UPDATE alembic_version SET version_num = '9042'")

@@ -213,7 +213,7 @@ def test_a_reader_puts_it_off_and_does_not_prevent_it(machine: Machine) -> None:
 @pytest.mark.postgres
 def test_nothing_of_ten_rounds_is_left_in_the_files_of_postgresql(tmp_path: Path) -> None:
     """With what the guide asks of its administrator: the log that it writes ahead is neither kept nor used again."""
-    with postgres_server() as url:
+    with postgres_server(own=True) as url:
         machine = Machine(tmp_path / "machine", url)
         place, planted = _prepared(url), Planted()
         with machine.running() as operator:
