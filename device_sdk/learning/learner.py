@@ -174,7 +174,8 @@ def learn_one(
     if student.gradients is not None:
         student, value, norm = _collected(student, example.features, loss, session, bundle, settings, generator)
         return Outcome(_measured(student, (value,), example), (value,), (norm,), cost)
-    student, losses, norms = _descended(student, example.features, loss, session, bundle, settings, generator)
+    share = settings.confirmation if cost == 0.0 else 1.0
+    student, losses, norms = _descended(student, example.features, loss, session, bundle, settings, generator, share)
     student = _measured(replace(student, utterances=student.utterances + 1), losses, example)
     return Outcome(student, losses, norms, cost, shortened=shortened)
 
@@ -250,8 +251,10 @@ def _descended(
     bundle: Bundle,
     settings: LearningSettings,
     generator: np.random.Generator,
+    share: float = 1.0,
 ) -> tuple[Student, tuple[float, ...], tuple[float, ...]]:
-    """(student, losses, norms) after ``passes`` steps on one utterance's features [F, M], masked anew for each."""
+    """(student, losses, norms) after ``passes`` steps on one utterance's features [F, M], masked anew for each. share:
+    of the gradients that is stepped by, before they are clipped."""
     constants = {name: bundle.weights[name] for name in bundle.architecture.constant_shapes()}
     curvature = bundle.curvature if settings.step.precondition else None
     sizes = None if curvature is None else scales(curvature, settings.step.damping)
@@ -262,6 +265,12 @@ def _descended(
             found_again = adapters.factorised(student.weights, start, matrices, settings.rank, generator)
             student = replace(student, factors=found_again)
         sizes = None if sizes is None else adapters.factor_scales(sizes, matrices)
+    # The same as gradients times the share, but that they are measured as they are.
+    step = replace(
+        settings.step,
+        learning_rate=settings.step.learning_rate * share,
+        clip_norm=settings.step.clip_norm / share,
+    )
     losses: list[float] = []
     norms: list[float] = []
     for _ in range(settings.passes):
@@ -270,7 +279,7 @@ def _descended(
         if sizes is not None:
             gradients = preconditioned(gradients, sizes)
         moving = student.factors if matrices else student.weights
-        moved, momentum, norm = sgd(moving, gradients, value, student.momentum, settings.step)
+        moved, momentum, norm = sgd(moving, gradients, value, student.momentum, step)
         weights = adapters.merged(student.weights, student.factors, moved, matrices) if matrices else moved
         steps = student.steps + 1
         averaged = student.teacher

@@ -23,12 +23,6 @@ Serving = Literal["best", "sampled"]
 """Which hypothesis the app gets first, see :mod:`device_sdk.learning.serving`."""
 
 
-def _step() -> StepSettings:
-    """In proportion to how wrong it was: what was heard right is confirmed by a short step, what was not moves as far
-    as a clipped one ever does."""
-    return StepSettings(learning_rate=0.01, clip_norm=10.0)
-
-
 @dataclass(frozen=True, slots=True)
 class LearningSettings:
     """Losses are summed with these weights; 0 leaves one out (paper 001 weighs them equally).
@@ -42,8 +36,10 @@ class LearningSettings:
     hypotheses: how many an utterance's losses run over at most. repair: propose candidates that the beam missed, where
     slots are known. subset: which parameters steps move, see :data:`SUBSETS`. rank: of the factors of ``adapters``.
     keep: share of what steps here have changed that is kept on a newly published base; 0 drops it. passes: gradient
-    steps that one utterance is used for, one after the other; its features are gone afterwards. wait_seconds: an
-    utterance without feedback is learned from only when it is this old.
+    steps that one utterance is used for, one after the other; its features are gone afterwards. confirmation: share of
+    its gradients that an utterance steps by which feedback says was served right: there is nothing to mend, and whole
+    steps would cost what else is known. wait_seconds: an utterance without feedback is learned from only when it is
+    this old.
     """
 
     label_weight: float = 1.0
@@ -60,8 +56,9 @@ class LearningSettings:
     rank: int = 8
     keep: float = 0.8
     passes: int = 2
+    confirmation: float = 0.1
     wait_seconds: float = 60.0
-    step: StepSettings = field(default_factory=_step)
+    step: StepSettings = field(default_factory=StepSettings)
     teacher: TeacherSettings = field(default_factory=TeacherSettings)
     masks: MaskSettings = field(default_factory=MaskSettings)
     rehearsal: RehearsalSettings = field(default_factory=RehearsalSettings)
@@ -76,6 +73,8 @@ class LearningSettings:
         for name in ("keep", "baseline_decay"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigurationError(f"learning.{name}: found {getattr(self, name)}, expected a share in [0, 1]")
+        if not 0.0 < self.confirmation <= 1.0:
+            raise ConfigurationError(f"learning.confirmation: found {self.confirmation}, expected a share in (0, 1]")
         choices = {"subset": SUBSETS, "labels": get_args(Labels), "serving": get_args(Serving)}
         for name, known in choices.items():
             if getattr(self, name) not in known:

@@ -17,7 +17,7 @@ __all__ = ["FleetSettings", "SimulationSettings"]
 
 
 def _learning() -> LearningSettings:
-    return LearningSettings(passes=4, step=StepSettings(learning_rate=0.2))
+    return LearningSettings(passes=4, confirmation=1.0, step=StepSettings(learning_rate=0.2))
 
 
 @dataclass(frozen=True, slots=True)
