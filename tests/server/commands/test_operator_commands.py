@@ -466,6 +466,13 @@ def test_errors_name_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_p
             OperatorClient("http://testserver", "token", transport=other).get("status")
 
 
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:8470", "http://testserver/v1"])
+def test_what_is_no_servers_address_is_told_what_one_is(http: Any, address: str) -> None:
+    transport = InProcess(http) if address.startswith("http") else None
+    with pytest.raises(CheckInError, match=r"expected an address such as http://127\.0\.0\.1:8470$"):
+        OperatorClient(address, OPERATOR, transport=transport).get("status")
+
+
 def test_a_server_that_is_down() -> None:
     for address in ("http://127.0.0.1:1", "http://[", "nonsense"):
         with pytest.raises(CheckInError, match="cannot be reached"):

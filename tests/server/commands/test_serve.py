@@ -47,6 +47,20 @@ def test_serve_until_told_to_stop(tiny_bundle: Bundle, tmp_path: Path) -> None:
         process.wait()
 
 
+@pytest.mark.parametrize("option", ["--database", "--blobs"])
+def test_state_that_cannot_be_kept_is_named_before_anything_is_written(tmp_path: Path, option: str) -> None:
+    place = tmp_path / "place"
+    if option == "--database":
+        place.mkdir()
+    else:
+        place.write_text("a file")
+    words = [sys.executable, "-m", "device_sdk.cli", "serve", "--port", "0", option, str(place)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"idiolect: ConfigurationError: {option}: {place} is a " in done.stderr, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["place"]
+
+
 @pytest.mark.parametrize("operator", [None, "yours"])
 def test_new_tokens_are_told_by_their_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], operator: str | None
