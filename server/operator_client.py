@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OperatorClient"]
 
+_ADDRESS = "expected an address such as http://127.0.0.1:8470"
 _KEPT = "`idiolect serve` writes its own as operator_token to idiolect-server.tokens.json, or where --token-file says"
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -247,12 +248,14 @@ class OperatorClient:
         headers = {"Authorization": f"Bearer {self._token}"} if signed else {}
         try:
             answer = self._http.request(method, url, headers=headers, **content)
+        except httpx.UnsupportedProtocol as error:
+            raise CheckInError(f"{self.server}: cannot be reached; {_ADDRESS}") from error
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise CheckInError(f"{url}: cannot be reached ({error}); is the server running?") from error
         if answer.is_error and answer.status_code not in accepted:
             refused = refusal(url, answer.status_code, answer.content)
-            if refused.code == "bad_token":
-                raise Refused(f"{refused}; {_KEPT}", refused.status, refused.code) from None
+            if (hint := {"bad_token": _KEPT, "no_such_route": _ADDRESS}.get(refused.code)) is not None:
+                raise Refused(f"{refused}; {hint}", refused.status, refused.code)
             raise refused
         return answer
 

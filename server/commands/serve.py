@@ -188,6 +188,8 @@ def command(
             "--updates-passphrase": ("IDIOLECT_UPDATES_PASSPHRASE", updates_passphrase),
         }
     )
+    _check_place("--database", database, folder=False)
+    _check_place("--blobs", str(blobs or default_blobs(database)), folder=True)
     os.umask(0o077)  # what a server writes is its user's alone
     configure(log_format.value, verbose=verbose)
     stem = Path(database) if "://" not in database else Path("idiolect-server")
@@ -319,6 +321,14 @@ def run_many(
         listener.close()
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
+
+
+def _check_place(option: str, given: str, *, folder: bool) -> None:
+    """Raises ConfigurationError where something else is in the place of a file or a folder."""
+    place = Path(given)
+    if "://" not in given and place.exists() and place.is_dir() is not folder:
+        found, expected = ("file", "folder") if folder else ("folder", "file")
+        raise ConfigurationError(f"{option}: {place} is a {found}; expected a {expected}, or a name that is free")
 
 
 def _allow_descriptors() -> None:
