@@ -97,7 +97,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}: cannot listen"):
             run(settings(tmp_path), initial(), host="127.0.0.1", port=port)
-    assert not (tmp_path / "server.db").exists()
+    assert not (tmp_path / "blobs").exists(), "nothing is opened before"
 
 
 TOKENS = ("--enrolment-token", "long-enough", "--operator-token", "long-enough")
