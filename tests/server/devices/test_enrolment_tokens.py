@@ -13,9 +13,10 @@ import pytest
 from sqlalchemy import insert
 
 from server.app import create_app
+from server.settings import Rates
 from server.storage.schema import devices
 from tests.server.hostile.process import HostileServer
-from tests.server.parties import ENROLMENT, HEADERS, Operator, Party, initial, settings
+from tests.server.parties import ENROLMENT, HEADERS, OFTEN, Operator, Party, initial, settings
 
 
 @dataclass
@@ -134,22 +135,17 @@ def test_the_servers_own_token_has_a_number_of_uses(gate: Gate) -> None:
     assert gate.enrol(gate.token("more"))[0] == 200
 
 
-PROGRAM = """
-import sys
-from pathlib import Path
-from server.commands.serve import run
-from server.settings import Rates
-from tests.server.parties import OFTEN, initial, settings
-folder = Path(sys.argv[1])
-run(settings(folder, rates=Rates(OFTEN, OFTEN)), initial(), host="127.0.0.1", port=0,
-    ready_file=folder / "ready.json")
-"""
-"""With the rate of enrolments that every server has."""
+def serve(folder: str) -> None:
+    """What the server's process runs, with the rate of enrolments that every server has."""
+    from server.commands.serve import run
+
+    own, ready = settings(Path(folder), rates=Rates(OFTEN, OFTEN)), Path(folder) / "ready.json"
+    run(own, initial(), host="127.0.0.1", port=0, ready_file=ready)
 
 
 def test_one_address_enrols_so_many_and_then_waits(tmp_path: Path) -> None:
     """Behind this machine's proxy. Others, and this machine's own programs, are let in all the while."""
-    with HostileServer(tmp_path, PROGRAM) as server, httpx.Client(base_url=server.url, timeout=60) as http:
+    with HostileServer(tmp_path, f"{__name__}:serve") as server, httpx.Client(base_url=server.url, timeout=60) as http:
 
         def enrol(address: str | None, token: str = ENROLMENT) -> httpx.Response:
             headers = {} if address is None else {"X-Forwarded-For": address}

@@ -3,48 +3,41 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-__all__ = ["BODY_SECONDS", "CONNECTIONS", "HEAD_SECONDS", "ROOT", "HostileServer", "exchange", "status_of"]
+from tests.forks import Forked
+
+__all__ = ["BODY_SECONDS", "CONNECTIONS", "HEAD_SECONDS", "HostileServer", "exchange", "serve", "status_of"]
 
 HEAD_SECONDS, BODY_SECONDS = 1.0, 1.0
 CONNECTIONS = 250
-ROOT = Path(__file__).parents[3]
-PROGRAM = f"""
-import sys
-from pathlib import Path
-from server.commands.serve import run
-from server.settings import Limits
-from tests.server.parties import initial, settings
-folder = Path(sys.argv[1])
-limits = Limits(head_seconds={HEAD_SECONDS}, body_seconds={BODY_SECONDS}, connections={CONNECTIONS})
-run(settings(folder, limits=limits), initial(), host="127.0.0.1", port=0, ready_file=folder / "ready.json")
-"""
+
+
+def serve(folder: str) -> None:
+    """What the process runs."""
+    from server.commands.serve import run
+    from server.settings import Limits
+    from tests.server.parties import initial, settings
+
+    limits = Limits(head_seconds=HEAD_SECONDS, body_seconds=BODY_SECONDS, connections=CONNECTIONS)
+    ready = Path(folder) / "ready.json"
+    run(settings(Path(folder), limits=limits), initial(), host="127.0.0.1", port=0, ready_file=ready)
 
 
 class HostileServer:
-    """Owns the process; its log is ``folder``'s ``server.log``. program: what it runs, given the folder."""
+    """Owns the process; its log is ``folder``'s ``server.log``. program: ``module:function`` that it runs, given the
+    folder."""
 
-    def __init__(self, folder: Path, program: str = PROGRAM) -> None:
+    def __init__(self, folder: Path, program: str = f"{__name__}:serve") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "server.log"
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", program, str(folder)],
-                cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
-                stdout=log,
-                stderr=log,
-            )
+        self._process = Forked(program, str(folder), out=self.log)
         deadline = time.monotonic() + 180
         while not (folder / "ready.json").exists():
             assert self._process.poll() is None, self.log.read_text()
@@ -79,7 +72,6 @@ class HostileServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.kill()
-        self._process.wait(60)
 
 
 def exchange(server: HostileServer, *parts: bytes, pause: float = 0.0) -> tuple[bytes, float]:

@@ -16,12 +16,12 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.architecture.sources import ROOT
 from tests.server.hostile.attack import BOMB, head
 from tests.server.hostile.process import (
     BODY_SECONDS,
     CONNECTIONS,
     HEAD_SECONDS,
-    ROOT,
     HostileServer,
     exchange,
     status_of,

@@ -21,23 +21,23 @@ from tests.server.parties import DIGEST, Operator, Party
 
 VALUES = 2_400_000
 """Of the model: a delta of float32 has 9.6 MB."""
-PROGRAM = f"""
-import sys
-from pathlib import Path
-from server.commands.serve import run
-from tests.server.chaos.server_process import buckets
-from tests.server.parties import settings
-folder = Path(sys.argv[1])
-run(settings(folder), buckets(40, {VALUES}), host="127.0.0.1", port=0, ready_file=folder / "ready.json")
-"""
-"""With the limits that every server has."""
 IDLE, UPLOADS = 800, 200
 CONNECTIONS = Limits().connections
 
 
+def serve(folder: str) -> None:
+    """What the server's process runs, with the limits that every server has."""
+    from server.commands.serve import run
+    from tests.server.chaos.server_process import buckets
+    from tests.server.parties import settings
+
+    ready = Path(folder) / "ready.json"
+    run(settings(Path(folder)), buckets(40, VALUES), host="127.0.0.1", port=0, ready_file=ready)
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[HostileServer]:
-    with HostileServer(tmp_path, PROGRAM) as running:
+    with HostileServer(tmp_path, f"{__name__}:serve") as running:
         yield running
 
 
