@@ -129,7 +129,7 @@ def test_a_round_is_lived_through_by_commands_alone(
         run("agree", "keeping", "marginals", "deltas")
         capsys.readouterr()
         assert main(["transcribe", str(tmp_path / "order.wav"), *map(str, state), "--json"]) == 0
-        (entry,) = json.loads(capsys.readouterr().out)["files"]
+        (entry,) = json.loads(capsys.readouterr().out)["files"][0]["utterances"]
         waiting = json.loads(run("status", "--json").stdout)["remembered"]
         assert [(each["utterance_id"], each["feedback"]) for each in waiting] == [(entry["utterance_id"], False)]
         corrected = run("correct", entry["utterance_id"], "turn on the light", "--json").stdout

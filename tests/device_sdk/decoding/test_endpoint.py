@@ -5,64 +5,72 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.decoding import Endpointing, EndpointRule
-from device_sdk.decoding.endpoint import endpoint
+from device_sdk.decoding.endpoint import endpoint, trailing_silence
 from device_sdk.errors import ConfigurationError
 
-FRAME = 0.03
 NONE = Endpointing(None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("frames", "last", "expected"),
-    [
-        (0, None, None),
-        (39, None, None),
-        (79, None, None),
-        (80, None, "silence"),  # 2.4 s in which nothing was said
-        (41, 1, None),  # 39 frames of blank after the last token
-        (42, 1, "after_speech"),
-        (40, 39, None),
-        (666, 665, None),
-        (667, 666, "length"),  # still speaking
-        (667, 600, "after_speech"),  # rules are tried in their order
-    ],
-)
-def test_the_rules(frames, last, expected):
-    assert endpoint(frames, last, FRAME, frames * FRAME, Endpointing()) == expected
+def name(has_text, silence, seconds, rules):
+    found = endpoint(has_text, silence, seconds, rules)
+    return None if found is None else found[0]
 
 
 @pytest.mark.parametrize(
-    ("rules", "frames", "last", "expected"),
+    ("since_token", "quiet", "expected"),
     [
-        (NONE, 10_000, 5, None),
-        (NONE, 10_000, None, None),
-        (Endpointing(silence=None), 500, None, None),
-        (Endpointing(silence=EndpointRule(False, 2.4, 5.0)), 100, None, None),  # all conditions must hold
-        (Endpointing(silence=EndpointRule(False, 2.4, 5.0)), 167, None, "silence"),
-        (Endpointing(None, EndpointRule(min_trailing_silence=0.3)), 20, 9, "silence"),  # of any kind, after text too
-        (Endpointing(None, None, EndpointRule(True, 0.0, 0.3)), 10, None, None),
-        (Endpointing(None, None, EndpointRule(True, 0.0, 0.3)), 10, 9, "length"),
+        (0.9, 0.9, 0.9),
+        (0.9, 1.5, 0.9),  # a word that was said softly
+        (1.4, 0.1, 0.7),  # a sound without a token counts half: a long word, or one that is not recognised
+        (1.4, 0.8, 0.8),
+        (5.0, 0.0, 2.5),  # noise that nobody can tell from a speaker
+        (0.0, 3.0, 0.0),
     ],
 )
-def test_other_rules(rules, frames, last, expected):
-    assert endpoint(frames, last, FRAME, frames * FRAME, rules) == expected
+def test_silence_is_told_by_level_and_tokens_together(since_token, quiet, expected):
+    assert trailing_silence(since_token, quiet) == pytest.approx(expected)
 
 
-def test_length_counts_audio_and_silence_counts_frames():
-    assert endpoint(660, 655, FRAME, 20.0, Endpointing()) == "length"
-    assert endpoint(40, 0, FRAME, 1.5, Endpointing()) is None
-    assert endpoint(41, 0, FRAME, 1.5, Endpointing()) == "after_speech"
-
-
-@given(
-    frames=st.integers(1, 2_000),
-    last=st.none() | st.integers(0, 1_999),
-    more=st.integers(0, 500),
+@pytest.mark.parametrize(
+    ("has_text", "silence", "seconds", "expected"),
+    [
+        (False, 0.0, 0.0, None),
+        (False, 2.37, 2.37, None),
+        (False, 2.4, 2.4, "silence"),  # nothing was said
+        (True, 0.77, 3.0, None),
+        (True, 0.8, 3.0, "after_speech"),
+        (True, 0.0, 3.0, None),
+        (True, 0.47, 30.0, None),  # still speaking: a word is not cut
+        (True, 0.48, 5.9, None),
+        (True, 0.48, 6.0, "length"),
+        (True, 2.0, 20.1, "after_speech"),  # rules are tried in their order
+    ],
 )
-def test_silence_that_goes_on_ends_what_it_ended_before(frames, last, more):
-    last = None if last is None else min(last, frames - 1)
-    if endpoint(frames, last, FRAME, frames * FRAME, Endpointing()) is not None:
-        assert endpoint(frames + more, last, FRAME, (frames + more) * FRAME, Endpointing()) is not None
+def test_the_rules(has_text, silence, seconds, expected):
+    assert name(has_text, silence, seconds, Endpointing()) == expected
+
+
+@pytest.mark.parametrize(
+    ("rules", "has_text", "silence", "seconds", "expected"),
+    [
+        (NONE, True, 300.0, 300.0, None),
+        (NONE, False, 300.0, 300.0, None),
+        (Endpointing(silence=None, length=None), False, 15.0, 15.0, None),
+        (Endpointing(silence=EndpointRule(False, 2.4, 5.0)), False, 3.0, 3.0, None),  # all conditions must hold
+        (Endpointing(silence=EndpointRule(False, 2.4, 5.0)), False, 5.0, 5.0, "silence"),
+        (Endpointing(None, EndpointRule(min_trailing_silence=0.3)), True, 0.3, 0.6, "silence"),  # after text too
+        (Endpointing(None, None, EndpointRule(True, 0.0, 0.3)), False, 0.3, 0.3, None),
+        (Endpointing(None, None, EndpointRule(True, 0.0, 0.3)), True, 0.0, 0.3, "length"),
+    ],
+)
+def test_other_rules(rules, has_text, silence, seconds, expected):
+    assert name(has_text, silence, seconds, rules) == expected
+
+
+@given(has_text=st.booleans(), silence=st.floats(0.0, 60.0), before=st.floats(0.0, 60.0), more=st.floats(0.0, 15.0))
+def test_silence_that_goes_on_ends_what_it_ended_before(has_text, silence, before, more):
+    if endpoint(has_text, silence, before + silence, Endpointing()) is not None:
+        assert endpoint(has_text, silence + more, before + silence + more, Endpointing()) is not None
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,8 @@ def test_utterances_are_those_that_were_said(recognizer, sound, expected):
     for result in expected:
         start, length = round(16_000 * result.offset), round(16_000 * result.seconds)
         alone = recognizer.recognise(sound[start : start + length], 16_000)
-        assert replace(alone, utterance_id="", offset=result.offset) == result
+        assert alone.text == result.text and alone.seconds == result.seconds
+        assert [word.start for word in alone.nbest[0].words] == [word.start for word in result.nbest[0].words]
 
 
 @settings(max_examples=8, deadline=None)
