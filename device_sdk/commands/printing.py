@@ -19,9 +19,10 @@ __all__ = ["Partials", "print_result", "result_as_json", "subtitles"]
 
 
 def result_as_json(result: Result) -> dict[str, Any]:
-    """A result as JSON values: seconds, text, and the n-best list with scores in nats, confidence in [0, 1] and word
-    times in seconds."""
+    """A result as JSON values: when it began in the stream and how long it is, seconds, its text, and the n-best list
+    with scores in nats, confidence in [0, 1] and word times in seconds from where it began."""
     return {
+        "offset": round(result.offset, 4),
         "seconds": round(result.seconds, 4),
         "text": result.text,
         "nbest": [

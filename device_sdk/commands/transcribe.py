@@ -18,6 +18,7 @@ from device_sdk.commands.state import KEY_HELP, open_device
 from device_sdk.commands.workers import (
     DAY,
     FILE_BLOCK,
+    Heard,
     Options,
     decoded,
     open_recognizer,
@@ -125,7 +126,8 @@ def command(
 ) -> None:
     """Transcribe FILES, folders of them, standard input (-) or the microphone.
 
-    One file: partials on standard error, then the n-best list with the parts of each score.
+    One file: partials on standard error, then the n-best list with the parts of each score; where it holds several
+    utterances, a line of text each, or with --nbest the lists.
 
     Several: a line of text each, or with --nbest the lists. A bad one is named, the others go on; exit code 1.
 
@@ -241,20 +243,32 @@ class _Showing:
         self.output = output
         self.named = named  # by the id that a device knows an utterance by
 
-    def entry(self, name: str, result: Result) -> dict[str, Any]:
-        """A result as JSON values, by the name of its file."""
+    def utterance(self, result: Result) -> dict[str, Any]:
+        """A result as JSON values."""
         from device_sdk.commands.printing import result_as_json
 
-        entry = {
-            "file": name,
-            **({"utterance_id": result.utterance_id} if self.named else {}),
-            **result_as_json(result),
-        }
+        entry = {"utterance_id": result.utterance_id} if self.named else {}
+        entry.update(result_as_json(result))
         if self.format_text:
-            from device_sdk.formatting import formatted
-
-            entry["formatted"] = formatted(result.text)
+            entry["formatted"] = self.text(result)
         return entry
+
+    def entry(self, path: Path, heard: Heard) -> dict[str, Any]:
+        """A file as JSON values."""
+        entry = {"file": str(path), "seconds": round(heard.seconds, 4), "text": heard.text}
+        if self.format_text:
+            entry["formatted"] = " ".join(map(self.text, heard.results))
+        return {**entry, "utterances": [self.utterance(result) for result in heard.results]}
+
+    def tell(self, console: Console, name: str, result: Result) -> None:
+        """One utterance of a stream, on standard output: a line, or with --nbest the list."""
+        from device_sdk.commands.printing import print_result
+
+        if self.tables:
+            heading = self.heading(f"{name} at {result.offset:.2f} s", result)
+            print_result(console, heading, result, self.format_text)
+        else:
+            print(self.line("", result), flush=True)
 
     def text(self, result: Result) -> str:
         from device_sdk.formatting import formatted
@@ -302,42 +316,33 @@ def _one_file(options: Options, showing: _Showing, path: Path, chunk: float) -> 
     """One file, with partials; its JSON is one document."""
     from rich.console import Console
 
-    from device_sdk.commands.printing import print_result
+    from device_sdk.commands.printing import Partials, print_result
 
-    recognizer = open_recognizer(options)
-    result: Result | None = None
+    recognizer, console = open_recognizer(options), Console()
+    heard: Heard | None = None
     try:
-        result = _with_partials(recognizer, options, path, chunk, Console(stderr=True))
-        entry = showing.entry(str(path), result)
+        with Partials(Console(stderr=True)) as shown:
+            heard = read_and_decode(recognizer, options, path, chunk, shown.show)
+        entry = showing.entry(path, heard)
     except AudioError as error:
         entry = _failure(path, error)
     text = json.dumps({"bundle": recognizer.model_version, "files": [entry]}, indent=2, ensure_ascii=False) + "\n"
     if showing.subtitles:
-        text = showing.as_subtitles([result] if result is not None else [])
-    if result is not None or not showing.subtitles:
+        text = showing.as_subtitles([] if heard is None else heard.results)
+    if heard is not None or not showing.subtitles:
         with showing.file() as out:
             if out is not None:
                 out.write(text)
         if showing.as_json or (showing.subtitles and showing.output is None):
             print(text, end="")
-    if result is not None and not showing.as_json and not showing.subtitles:
-        print_result(Console(), showing.heading(str(path), result), result, showing.format_text)
-    return result is not None
-
-
-def _with_partials(
-    recognizer: Recognizer | Device, options: Options, path: Path, chunk: float, console: Console
-) -> Result:
-    from device_sdk.audio import SAMPLE_RATE, read_audio
-    from device_sdk.commands.printing import Partials
-
-    waveform = read_audio(path, mono=options.mono, strict=options.strict)
-    listening = session(recognizer, options, SAMPLE_RATE, endpoints=False)
-    size = max(1, round(chunk * SAMPLE_RATE))
-    with Partials(console) as shown:
-        for at in range(0, len(waveform), size):
-            shown.show(listening.feed(waveform[at : at + size]))
-    return listening.finish()
+    if heard is not None and not showing.as_json and not showing.subtitles:
+        if len(heard.results) == 1:
+            print_result(console, showing.heading(str(path), heard.results[0]), heard.results[0], showing.format_text)
+        elif not heard.results:
+            print(f"{path}: nothing was said in {heard.seconds:.2f} s", file=sys.stderr)
+        for result in heard.results if len(heard.results) > 1 else ():
+            showing.tell(console, str(path), result)
+    return heard is not None
 
 
 def _several_files(
@@ -353,8 +358,6 @@ def _several_files(
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
-
-    from device_sdk.commands.printing import print_result
 
     if showing.subtitles:
         raise ConfigurationError(f"--{showing.subtitles}: found {len(paths)} files, expected one")
@@ -372,27 +375,31 @@ def _several_files(
     )
     with showing.file() as out, bar:
         task = bar.add_task("files", total=len(paths))
-        for path, result in _in_order(recognizer, options, paths, failed, jobs):
-            if isinstance(result, AudioError):
-                entry, good = _failure(path, result), False
+        for path, heard in _in_order(recognizer, options, paths, failed, jobs):
+            if isinstance(heard, AudioError):
+                entry, good = _failure(path, heard), False
             else:
-                entry = showing.entry(str(path), result)
+                entry = showing.entry(path, heard)
             line = json.dumps({"bundle": version, **entry}, ensure_ascii=False)
             if out is not None:
                 out.write(line + "\n")
             if showing.as_json:
                 print(line, flush=True)
-            elif not isinstance(result, AudioError) and showing.tables:
-                print_result(console, showing.heading(str(path), result), result, showing.format_text)
-            elif not isinstance(result, AudioError):
-                print(showing.line(str(path), result), flush=True)
+            elif not isinstance(heard, AudioError) and showing.tables:
+                for result in heard.results:
+                    showing.tell(console, str(path), result)
+            elif not isinstance(heard, AudioError) and showing.named:
+                for result in heard.results:
+                    print(showing.line(str(path), result), flush=True)
+            elif not isinstance(heard, AudioError):
+                print(f"{path}: {' '.join(map(showing.text, heard.results))}", flush=True)
             bar.advance(task)
     return good
 
 
 def _in_order(
     recognizer: Recognizer | Device, options: Options, paths: Sequence[Path], failed: dict[Path, AudioError], jobs: int
-) -> Iterator[tuple[Path, Result | AudioError]]:
+) -> Iterator[tuple[Path, Heard | AudioError]]:
     found = iter(_alone(recognizer, options, [path for path in paths if path not in failed]))
     if jobs > 1:
         found = decoded([path for path in paths if path not in failed], options, jobs)
@@ -402,7 +409,7 @@ def _in_order(
 
 def _alone(
     recognizer: Recognizer | Device, options: Options, paths: Sequence[Path]
-) -> Iterator[tuple[Path, Result | AudioError]]:
+) -> Iterator[tuple[Path, Heard | AudioError]]:
     for path in paths:
         try:
             yield path, read_and_decode(recognizer, options, path)
@@ -425,7 +432,7 @@ def _stream(
 
     from device_sdk.audio import SAMPLE_RATE
     from device_sdk.commands import sources
-    from device_sdk.commands.printing import Partials, print_result
+    from device_sdk.commands.printing import Partials
     from device_sdk.hypothesis import Partial
 
     chunks: Iterator[NDArray[np.generic]]
@@ -436,7 +443,7 @@ def _stream(
         name = STDIN
         rate, chunks = sources.standard_input(sys.stdin.buffer, form, chunk, mono=options.mono, strict=options.strict)
     recognizer = open_recognizer(options)
-    listening = session(recognizer, options, rate, endpoints=True)
+    listening = session(recognizer, options, rate)
     console, errors = Console(), Console(stderr=True)
     heard: list[Result] = []
     if mic and errors.is_terminal:
@@ -447,7 +454,7 @@ def _stream(
                 shown.show(event, listening.offset)
                 continue
             shown.clear()
-            entry = {"bundle": recognizer.model_version, **showing.entry(name, event), "offset": event.offset}
+            entry = {"bundle": recognizer.model_version, "file": name, **showing.utterance(event)}
             line = json.dumps(entry, ensure_ascii=False)
             if showing.subtitles:
                 heard.append(event)
@@ -455,11 +462,8 @@ def _stream(
                 out.write(line + "\n")
             if showing.as_json:
                 print(line, flush=True)
-            elif showing.tables:
-                heading = showing.heading(f"{name} at {event.offset:.2f} s", event)
-                print_result(console, heading, event, showing.format_text)
             elif not showing.subtitles:
-                print(showing.line("", event), flush=True)
+                showing.tell(console, name, event)
         if showing.subtitles:
             print(showing.as_subtitles(heard), end="", file=sys.stdout if out is None else out)
 

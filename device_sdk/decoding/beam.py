@@ -23,7 +23,7 @@ from device_sdk.decoding.joint import Joint
 from device_sdk.decoding.prefixes import Prefix, PrefixTree
 from device_sdk.decoding.settings import DecodingSettings
 
-__all__ = ["Beam", "Path", "advance", "greedy", "paths", "start"]
+__all__ = ["Beam", "Path", "advance", "greedy", "paths", "restart", "start"]
 
 Float = NDArray[np.float32]
 
@@ -105,6 +105,18 @@ def advance(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings
             tree, tuple(block.prefixes), tuple(block.alignments), beam.frame + len(frames), block.aside, block.heard
         )
     return beam
+
+
+def restart(beam: Beam) -> Beam:
+    """The same hypotheses, to which the prediction network listens as to an empty one: what was said before a pause
+    tells little of what follows, and networks that learned from single utterances are led astray by it."""
+    aside = settled(beam.tree, beam.aside, beam.heard, beam.frame) if beam.aside else {}
+    alignments = [aside.get(prefix, each) for prefix, each in zip(beam.prefixes, beam.alignments, strict=True)]
+    ranks = [each.score + prefix.bonus for prefix, each in zip(beam.prefixes, alignments, strict=True)]
+    order = sorted(range(len(ranks)), key=ranks.__getitem__, reverse=True)
+    prefixes = tuple(beam.prefixes[at] for at in order)
+    beam.tree.restart(prefixes)
+    return Beam(beam.tree, prefixes, tuple(alignments[at] for at in order), beam.frame)
 
 
 def greedy(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings) -> Beam:

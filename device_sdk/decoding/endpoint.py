@@ -1,4 +1,4 @@
-"""When an utterance is over, by how long nothing was emitted: a pure function of what was decoded."""
+"""When an utterance is over, by how long nobody has spoken: pure functions of what was heard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import isfinite
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["Endpointing", "EndpointRule", "endpoint"]
+__all__ = ["Endpointing", "EndpointRule", "endpoint", "trailing_silence"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,8 @@ class EndpointRule:
     """One reason to end an utterance. All of its conditions must hold, as for a rule of Kaldi or sherpa-onnx.
 
     must_contain_text: only where something was recognised.
-    min_trailing_silence: seconds since the last token of the best hypothesis; since the start, where it has none.
+    min_trailing_silence: seconds in which nobody spoke (:func:`trailing_silence`); since the start, where nothing was
+        recognised.
     min_utterance_length: seconds of audio.
     """
 
@@ -43,13 +44,13 @@ class EndpointRule:
 class Endpointing:
     """The rules of a session; the first that holds ends the utterance. None switches a rule off.
 
-    after_speech: the speaker has stopped. silence: nobody speaks. length: the utterance is long enough, whatever is
-    being said.
+    after_speech: the speaker has stopped. silence: nobody speaks. length: the utterance is long, and a shorter pause,
+    after which the networks begin anew, is enough.
     """
 
-    after_speech: EndpointRule | None = EndpointRule(must_contain_text=True, min_trailing_silence=1.2)
+    after_speech: EndpointRule | None = EndpointRule(must_contain_text=True, min_trailing_silence=0.8)
     silence: EndpointRule | None = EndpointRule(min_trailing_silence=2.4)
-    length: EndpointRule | None = EndpointRule(min_utterance_length=20.0)
+    length: EndpointRule | None = EndpointRule(min_trailing_silence=0.48, min_utterance_length=6.0)
 
     def __post_init__(self) -> None:
         for name, rule in self.rules():
@@ -61,21 +62,30 @@ class Endpointing:
         return (("after_speech", self.after_speech), ("silence", self.silence), ("length", self.length))
 
 
-def endpoint(frames: int, last: int | None, frame_seconds: float, seconds: float, settings: Endpointing) -> str | None:
-    """The name of the first rule that holds, None where none does.
+def trailing_silence(since_token: float, quiet: float) -> float:
+    """How long nobody has spoken, seconds. since_token: since the last token of the best hypothesis; quiet: since the
+    last sound of a speaker.
 
-    frames: decoded so far; last: the one that emitted the last token of the best hypothesis, None where it has no text;
-    frame_seconds: length of one; seconds: of audio so far, of which the last moment is not decoded yet.
+    A sound without tokens counts half: a word that is long or not recognised ends no utterance, and noise cannot keep
+    one open for long.
     """
-    silence = seconds if last is None else (frames - 1 - last) * frame_seconds
+    return max(min(since_token, quiet), since_token / 2)
+
+
+def endpoint(has_text: bool, silence: float, seconds: float, settings: Endpointing) -> tuple[str, EndpointRule] | None:
+    """The first rule that holds, by its name; None where none does.
+
+    has_text: whether something was recognised; silence: see :func:`trailing_silence`, all of the utterance where
+    nothing was; seconds: of audio so far.
+    """
     for name, rule in settings.rules():
         if (
             rule is not None
-            and (last is not None or not rule.must_contain_text)
+            and (has_text or not rule.must_contain_text)
             and silence >= rule.min_trailing_silence - _ROUNDING
             and seconds >= rule.min_utterance_length - _ROUNDING
         ):
-            return name
+            return name, rule
     return None
 
 

@@ -131,6 +131,13 @@ class PrefixTree:
         for row in range(len(live)):
             live[row].row = row
 
+    def restart(self, live: Sequence[Prefix]) -> None:
+        """From here on, predict what follows the live prefixes as at the start of an utterance; forget all others."""
+        self.compact(live)
+        predicted, (h, c) = self.predictor.predict(np.array([self.root.token], np.int64), None)
+        self._predicted = np.repeat(predicted, len(live), axis=0)
+        self._h, self._c = np.repeat(h, len(live), axis=1), np.repeat(c, len(live), axis=1)
+
     def _states(self, rows: list[int]) -> RecurrentState:
         """h and c of cached prefixes, each [layers, B, P]."""
         h: Any = self._h

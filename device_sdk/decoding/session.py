@@ -19,13 +19,13 @@ from device_sdk.decoding import listening
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import Beam, paths
 from device_sdk.decoding.confidence import with_confidence
-from device_sdk.decoding.endpoint import Endpointing, endpoint
+from device_sdk.decoding.endpoint import Endpointing, endpoint, trailing_silence
 from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.decoding.nbest import distinct
 from device_sdk.decoding.prefixes import Prefix
 from device_sdk.decoding.spellings import settled, written
 from device_sdk.decoding.stability import descends, shared_prefix
-from device_sdk.decoding.stream import Stream
+from device_sdk.decoding.stream import LEAD, Stream
 from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result
 
@@ -174,13 +174,18 @@ class RecognitionSession:
     def end(self) -> Result | None:
         """:meth:`finish` and :meth:`reset` in one; None where nothing was said, which then leaves no trace.
 
+        At an endpoint, the next utterance begins with the last moment of the silence, where a word may have begun.
         Raises :class:`AudioError` where it was finished before.
         """
         with self._alone:
+            quiet = 0 if self._waiting else round(self._quiet * self._resampler.source)
+            kept = np.concatenate(self._recent)[-quiet:] if quiet else self._held[:0]
+            self._consumed -= kept.size
             result = self._result()
             if result.text:
                 self._ended(result)
             self._begin()
+            self._consume(kept, to_endpoint=False)
             return result if result.text else None
 
     def segments(self, chunks: Iterable[NDArray[np.generic]]) -> Iterator[Partial | Result]:
@@ -219,6 +224,7 @@ class RecognitionSession:
         self.utterance_id = secrets.token_hex(16)
         self._start += self._consumed
         self._consumed = self._waiting = 0
+        self._quiet = 0.0
         self._held = np.empty(self._block, np.float32)
         self._recent: tuple[Float, ...] = ()
         self._resampler = Resampler(self._resampler.source, recognizer.features.sample_rate)
@@ -291,7 +297,7 @@ class RecognitionSession:
 
     def _decode(self) -> None:
         """Decodes the block that is full."""
-        recognizer, block = self._recognizer, self._held
+        recognizer, block, self._quiet = self._recognizer, self._held, 0.0
         self._closed = _INTERRUPTED  # until all of it is done
         self._held, self._waiting = np.empty(self._block, np.float32), 0
         self._stream = streams.push(
@@ -303,7 +309,13 @@ class RecognitionSession:
             beam = self._stream.beam
             emissions = beam.alignments[0].emissions
             last = emissions.frame if emissions is not None and self._text else None
-            self._rule = endpoint(beam.frame, last, recognizer.frame_seconds, self.seconds, self._endpointing)
+            silence = self.seconds
+            if last is not None:
+                since_token = self.seconds - (last + 1) * recognizer.frame_seconds
+                silence = trailing_silence(since_token, self._stream.loudness.quiet)
+            rule = endpoint(last is not None, silence, self.seconds, self._endpointing)
+            if rule is not None:
+                self._rule, self._quiet = rule[0], min(rule[1].min_trailing_silence, LEAD)
         self._closed = ""
 
     def _read(self) -> None:

@@ -22,6 +22,8 @@ class DecodingSettings:
         leaves it out. A second pass has weights of its own for that.
     ngram_weight: of the bundle's n-gram in the first pass, which adds the n-gram's log-probability of every word that
         ended, times this, to a hypothesis' rank; 0 leaves it out. A second pass weighs the same n-gram anew.
+    pause_seconds: after so long a silence between words the networks begin anew, as for another utterance, and hear
+        nothing until somebody speaks again; infinity never does that.
     block_seconds: audio is decoded in blocks of this length, whatever the sizes it arrives in. That makes a result
         independent of the chunking, to the last bit, and is how often a partial changes.
     max_seconds: the longest utterance one session accepts; bounds the memory of features kept for learning.
@@ -33,6 +35,7 @@ class DecodingSettings:
     threshold: float = 5.0
     length_normalisation: float = 0.0
     ngram_weight: float = 0.0
+    pause_seconds: float = 0.48
     block_seconds: float = 0.3
     max_seconds: float = 120.0
 
@@ -45,9 +48,9 @@ class DecodingSettings:
             raise ConfigurationError(
                 f"decoding.nbest: found {self.nbest}, expected at most the beam ({self.beam}); widen the beam"
             )
-        for name in ("threshold", "block_seconds", "max_seconds"):
+        for name in ("threshold", "pause_seconds", "block_seconds", "max_seconds"):
             value = getattr(self, name)
-            if not value > 0.0 or (name != "threshold" and not isfinite(value)):
+            if not value > 0.0 or (name in ("block_seconds", "max_seconds") and not isfinite(value)):
                 raise ConfigurationError(f"decoding.{name}: found {value!r}, expected a positive number")
         for name in ("length_normalisation", "ngram_weight"):
             value = getattr(self, name)

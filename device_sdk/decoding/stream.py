@@ -12,12 +12,15 @@ from device_sdk.decoding.beam import Beam
 from device_sdk.decoding.guides import Guide
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.features import FeatureSettings, Remainder, flush, frames
+from device_sdk.features.loudness import NOTHING, Loudness, heard, levels
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 
-__all__ = ["Chunks", "Stream", "begin", "collected", "end", "push", "searched_again"]
+__all__ = ["LEAD", "Chunks", "Stream", "begin", "collected", "decoded", "end", "push", "searched_again"]
 
 Float = NDArray[np.float32]
 
+LEAD = 0.45  # s; of the room before somebody speaks, as before most utterances that networks learn from
+_ROUNDING = 1e-6  # s; 16 steps of 0.03 s are 0.48 s
 _PIECE = 60  # encoder frames, a multiple of the search's own blocks
 Chunks = tuple["Chunks", Float] | None
 """Arrays, last first, as a linked list: adding one costs the same however many there are."""
@@ -28,14 +31,19 @@ class Stream:
     """One utterance so far.
 
     remainder: of the features. features: [F, M] of all frames so far, see :func:`collected`; ``waiting`` [F, M], fewer
-    than the encoder stacks into one, are the last of them. offset: taken from every frame, [M]; None for nothing.
+    than the encoder stacks into one, are the last of them, and ``lead`` [F, M] those before: what the networks hear of
+    a pause, once somebody speaks again. step: seconds of an encoder frame. offset: taken from every frame, [M]; None
+    for nothing.
     """
 
     beam: Beam
     remainder: Remainder
     waiting: Float
+    lead: Float
+    step: float
     features: Chunks = None
     encoder: RecurrentState | None = None
+    loudness: Loudness = NOTHING
     offset: Float | None = None
 
 
@@ -44,7 +52,8 @@ def begin(
 ) -> Stream:
     """Nothing heard yet."""
     none = np.zeros((0, settings.mel_bins), np.float32)
-    return Stream(search.start(transducer, guide), Remainder(np.zeros(0, np.float32)), none, offset=offset)
+    step = transducer.architecture.subsampling_factor * settings.shift / settings.sample_rate
+    return Stream(search.start(transducer, guide), Remainder(np.zeros(0, np.float32)), none, none, step, offset=offset)
 
 
 def push(
@@ -80,27 +89,58 @@ def collected(stream: Stream, mel_bins: int) -> Float:
 def _decode(
     stream: Stream, remainder: Remainder, found: Float, transducer: Transducer, decoding: DecodingSettings
 ) -> Stream:
+    """Decode the next frames, [F, M]. In a pause the networks hear nothing; what follows it begins anew for them."""
     if len(found) == 0:
         return replace(stream, remainder=remainder)
     if stream.offset is not None:
         found = found - stream.offset
     ready = np.concatenate([stream.waiting, found]) if len(stream.waiting) else found
-    usable = len(ready) - len(ready) % transducer.architecture.subsampling_factor
-    beam, encoder = stream.beam, stream.encoder
-    if usable:
-        encoded, encoder = transducer.encode(ready[:usable], encoder)
-        step = search.greedy if decoding.beam == 1 and beam.tree.guide is None else search.advance
-        beam = step(beam, encoded, transducer, decoding)
-    return Stream(beam, remainder, ready[usable:], (stream.features, found), encoder, stream.offset)
+    factor = transducer.architecture.subsampling_factor
+    usable = len(ready) - len(ready) % factor
+    beam, encoder, loudness = stream.beam, stream.encoder, stream.loudness
+    advance = search.greedy if decoding.beam == 1 and beam.tree.guide is None else search.advance
+    pause, most = decoding.pause_seconds - _ROUNDING, round(LEAD / stream.step) * factor
+    pauses, first = loudness.quiet >= pause, len(stream.lead)
+    heard_to = 0 if pauses else first  # by the networks; they hear of a pause only its end, once it is over
+    recent = np.concatenate([stream.lead, ready[:usable]])
+    for at, level in enumerate(levels(ready[:usable], factor), 1):
+        now, paused, loudness = first + at * factor, pauses, heard(loudness, level, stream.step)
+        pauses = loudness.quiet >= pause
+        if pauses and not paused:
+            encoded, _ = transducer.encode(recent[heard_to:now], encoder)
+            beam, encoder = search.restart(advance(beam, encoded, transducer, decoding)), None
+            heard_to = now
+        if pauses:
+            skipped = max(now - most, 0) - heard_to
+            heard_to, beam = heard_to + skipped, replace(beam, frame=beam.frame + skipped // factor)
+    if usable and not pauses:
+        encoded, encoder = transducer.encode(recent[heard_to:], encoder)
+        beam = advance(beam, encoded, transducer, decoding)
+    return replace(
+        stream,
+        beam=beam,
+        remainder=remainder,
+        waiting=ready[usable:],
+        features=(stream.features, found),
+        encoder=encoder,
+        loudness=loudness,
+        lead=recent[max(0, len(recent) - most) :],
+    )
+
+
+def decoded(
+    features: Float, transducer: Transducer, step: float, decoding: DecodingSettings, guide: Guide | None = None
+) -> Beam:
+    """The beam of a whole utterance. features: [F, M] as the network hears them; step: seconds of an encoder frame."""
+    empty = Remainder(np.zeros(0, np.float32))
+    stream = Stream(search.start(transducer, guide), empty, features[:0], features[:0], step)
+    piece = _PIECE * transducer.architecture.subsampling_factor
+    for start in range(0, len(features), piece):  # a long one at once would need memory that is not given back
+        stream = _decode(stream, empty, features[start : start + piece], transducer, decoding)
+    return stream.beam
 
 
 def searched_again(stream: Stream, transducer: Transducer, decoding: DecodingSettings) -> Beam:
     """The beam of an ended stream under other settings, from the features it kept."""
     features = collected(stream, transducer.architecture.mel_bins)
-    factor = transducer.architecture.subsampling_factor
-    usable = len(features) - len(features) % factor
-    beam, state = search.start(transducer, stream.beam.tree.guide), None
-    for start in range(0, usable, _PIECE * factor):  # a long utterance at once would need memory that is not given back
-        encoded, state = transducer.encode(features[start : min(start + _PIECE * factor, usable)], state)
-        beam = search.advance(beam, encoded, transducer, decoding)
-    return beam
+    return decoded(features, transducer, stream.step, decoding, stream.beam.tree.guide)

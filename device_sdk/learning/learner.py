@@ -13,6 +13,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle.subsets import trainable
 from device_sdk.decoding import DecodingSettings, beam
 from device_sdk.decoding.nbest import distinct
+from device_sdk.decoding.stream import decoded
 from device_sdk.errors import AudioError, LearningError
 from device_sdk.feedback.signals import CostFunction
 from device_sdk.hypothesis import Hypothesis
@@ -117,12 +118,15 @@ class Teacher:
             self._weights = weights
         transducer, settings, features = self._transducer, self._decoding, example.features
         usable = len(features) - len(features) % self._bundle.architecture.subsampling_factor
-        encoded, _ = transducer.encode(np.ascontiguousarray(features[:usable]))
-        search = beam.greedy if settings.beam == 1 else beam.advance
-        paths = beam.paths(search(beam.start(transducer), encoded, transducer, settings))
-        seconds, spellings = 0.03 * len(encoded), example.spellings
+        features = np.ascontiguousarray(features[:usable])
+        paths = beam.paths(decoded(features, transducer, 0.03, settings))
+        seconds, spellings = 0.01 * usable, example.spellings
         found = distinct(paths, self._bundle.tokenizer, 0.03, seconds, spellings=spellings)[: settings.nbest]
-        return heard_of(found), lambda hypotheses: log_likelihoods(transducer, encoded, hypotheses)
+
+        def score(hypotheses: Sequence[Tokens]) -> npt.NDArray[np.float64]:
+            return log_likelihoods(transducer, transducer.encode(features)[0], hypotheses)
+
+        return heard_of(found), score
 
 
 def heard_of(nbest: Sequence[Hypothesis]) -> Heard:
