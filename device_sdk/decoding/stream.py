@@ -97,35 +97,29 @@ def _decode(
     ready = np.concatenate([stream.waiting, found]) if len(stream.waiting) else found
     factor = transducer.architecture.subsampling_factor
     usable = len(ready) - len(ready) % factor
-    beam, encoder, loudness = stream.beam, stream.encoder, stream.loudness
+    beam, encoder = stream.beam, stream.encoder
     advance = search.greedy if decoding.beam == 1 and beam.tree.guide is None else search.advance
     pause, most = decoding.pause_seconds - _ROUNDING, round(LEAD / stream.step) * factor
-    pauses, first = loudness.quiet >= pause, len(stream.lead)
+    pauses, first = stream.loudness.quiet >= pause, len(stream.lead)
     heard_to = 0 if pauses else first  # by the networks; they hear of a pause only its end, once it is over
     recent = np.concatenate([stream.lead, ready[:usable]])
-    for at, level in enumerate(levels(ready[:usable], factor), 1):
-        now, paused, loudness = first + at * factor, pauses, heard(loudness, level, stream.step)
-        pauses = loudness.quiet >= pause
-        if pauses and not paused:
-            encoded, _ = transducer.encode(recent[heard_to:now], encoder)
-            beam, encoder = search.restart(advance(beam, encoded, transducer, decoding)), None
-            heard_to = now
+    loudness, quiets = heard(stream.loudness, levels(ready[:usable], factor), stream.step)
+    for at, quiet in enumerate(quiets, 1):
+        paused, pauses = pauses, quiet >= pause
         if pauses:
+            now = first + at * factor
+            if not paused:
+                encoded, _ = transducer.encode(recent[heard_to:now], encoder)
+                beam, encoder = search.restart(advance(beam, encoded, transducer, decoding)), None
+                heard_to = now
             skipped = max(now - most, 0) - heard_to
             heard_to, beam = heard_to + skipped, replace(beam, frame=beam.frame + skipped // factor)
     if usable and not pauses:
         encoded, encoder = transducer.encode(recent[heard_to:], encoder)
         beam = advance(beam, encoded, transducer, decoding)
-    return replace(
-        stream,
-        beam=beam,
-        remainder=remainder,
-        waiting=ready[usable:],
-        features=(stream.features, found),
-        encoder=encoder,
-        loudness=loudness,
-        lead=recent[max(0, len(recent) - most) :],
-    )
+    lead = recent[max(0, len(recent) - most) :]
+    features = stream.features, found
+    return Stream(beam, remainder, ready[usable:], lead, stream.step, features, encoder, loudness, stream.offset)
 
 
 def decoded(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -33,19 +34,26 @@ NOTHING = Loudness()
 
 
 def levels(frames: NDArray[np.float32], step: int) -> list[float]:
-    """The level of every ``step`` frames, nats: the log of their mean energy in the lower half of the mel bins, where
-    voices are loud and most noise is not. frames: [F, M] log-mel, F a multiple of ``step``."""
-    lower = frames[:, : max(1, frames.shape[1] // 2)]
-    energies = np.exp(lower).reshape(len(frames) // step, step * lower.shape[1]).mean(axis=1)
-    found: list[float] = np.log(energies).tolist()
+    """The level of every ``step`` frames, nats: the log of their energy in the lower half of the mel bins, where voices
+    are loud and most noise is not. frames: [F, M] log-mel, F a multiple of ``step``."""
+    energies = np.exp(frames[:, : max(1, frames.shape[1] // 2)])
+    steps = energies.reshape(len(frames) // step, step * energies.shape[1])
+    found: list[float] = np.log(np.add.reduce(steps, axis=1)).tolist()
     return found
 
 
-def heard(before: Loudness, level: float, seconds: float) -> Loudness:
-    """After ``seconds`` more of this level, nats."""
-    room = min(level, before.room + _RISE * seconds)
-    spoke = before.speaker - before.room >= _LEAST_CONTRAST
-    speaker = max(level, before.speaker - _FALL * seconds, room + _LEAST_CONTRAST if spoke else -inf)
-    contrast = min(speaker - room, _MOST_CONTRAST)
-    quiet = (spoke or contrast >= _LEAST_CONTRAST) and level < speaker - _QUIET * contrast
-    return Loudness(room, speaker, before.quiet + seconds if quiet else 0.0)
+def heard(before: Loudness, found: Sequence[float], seconds: float) -> tuple[Loudness, list[float]]:
+    """After steps of ``seconds`` of these levels, nats; and how long it was quiet after each of them."""
+    room, speaker, quiet, quiets = before.room, before.speaker, before.quiet, []
+    rise, fall = _RISE * seconds, _FALL * seconds
+    for level in found:  # comparisons, since calls of min and max would take as long as all else
+        spoke = speaker - room >= _LEAST_CONTRAST
+        room = level if level < room + rise else room + rise
+        speaker = level if level > speaker - fall else speaker - fall
+        if spoke and speaker < room + _LEAST_CONTRAST:
+            speaker = room + _LEAST_CONTRAST
+        contrast = speaker - room
+        depth = _QUIET * (contrast if contrast < _MOST_CONTRAST else _MOST_CONTRAST)
+        quiet = quiet + seconds if (spoke or contrast >= _LEAST_CONTRAST) and level < speaker - depth else 0.0
+        quiets.append(quiet)
+    return Loudness(room, speaker, quiet), quiets

@@ -14,8 +14,7 @@ def after(*stretches):
     """The loudness after stretches of (nats, seconds)."""
     found = NOTHING
     for level, seconds in stretches:
-        for _ in range(round(seconds / STEP)):
-            found = heard(found, level, STEP)
+        found, _ = heard(found, [level] * round(seconds / STEP), STEP)
     return found
 
 
@@ -39,14 +38,21 @@ def test_quiet_is_relative_to_speaker_and_room(stretches, quiet):
 
 @given(st.lists(st.floats(-16.0, 10.0), min_size=1, max_size=200), st.floats(-5.0, 5.0))
 def test_a_louder_recording_is_quiet_at_the_same_times(found, gain):
-    first = second = NOTHING
-    for level in found:
-        first, second = heard(first, level, STEP), heard(second, level + gain, STEP)
-        assert second.room == pytest.approx(first.room + gain) and second.speaker == pytest.approx(first.speaker + gain)
+    first, _ = heard(NOTHING, found, STEP)
+    second, _ = heard(NOTHING, [level + gain for level in found], STEP)
+    assert second.room == pytest.approx(first.room + gain) and second.speaker == pytest.approx(first.speaker + gain)
 
 
-def test_levels_are_mean_energies_of_the_lower_half(rng=np.random.default_rng(3)):
+@given(st.lists(st.floats(-16.0, 10.0), max_size=100), st.integers(0, 100))
+def test_steps_are_heard_alike_in_any_portions(found, at):
+    whole, quiets = heard(NOTHING, found, STEP)
+    before, first = heard(NOTHING, found[:at], STEP)
+    after, second = heard(before, found[at:], STEP)
+    assert after == whole and first + second == quiets
+
+
+def test_levels_are_energies_of_the_lower_half(rng=np.random.default_rng(3)):
     frames = rng.normal(size=(12, 8)).astype(np.float32)
-    expected = [np.log(np.mean(np.exp(frames[at : at + 3, :4]))) for at in range(0, 12, 3)]
+    expected = [np.log(np.sum(np.exp(frames[at : at + 3, :4]))) for at in range(0, 12, 3)]
     assert levels(frames, 3) == pytest.approx(expected, rel=1e-5)
     assert levels(frames[:0], 3) == []
