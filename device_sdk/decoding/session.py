@@ -129,7 +129,7 @@ class RecognitionSession:
                 raise AudioError(
                     f"audio: found an utterance of {seconds:.2f} s, expected at most "
                     f"{self._recognizer.settings.max_seconds:g} s (decoding.max_seconds); "
-                    "call finish() before feeding more"
+                    "listen with segments(), which ends utterances, or call finish() before feeding more"
                 )
             self._consume(waveform, to_endpoint=False)
             return self._partial
