@@ -15,7 +15,7 @@ from device_sdk.decoding import DecodingSettings, beam
 from device_sdk.decoding.nbest import distinct
 from device_sdk.decoding.stream import decoded
 from device_sdk.errors import AudioError, LearningError
-from device_sdk.feedback.signals import CostFunction
+from device_sdk.feedback.signals import Corrected, CostFunction, Signal, parts
 from device_sdk.hypothesis import Hypothesis
 from device_sdk.learning import adapters
 from device_sdk.learning import teacher as teachers
@@ -36,7 +36,7 @@ from device_sdk.runtimes.protocol import Training, Transducer
 
 __all__ = ["Hearing", "Outcome", "Student", "Teacher", "heard_of", "learn_one", "rebased", "rehearse_one"]
 
-
+_PASSES, _CORRECTED_PASSES = 2, 4
 Hearing = tuple[Heard, Callable[[Sequence[Tokens]], npt.NDArray[np.float64]]]
 """(n-best of an utterance, scorer of other hypotheses of it, nats [N])."""
 
@@ -179,7 +179,10 @@ def learn_one(
         student, value, norm = _collected(student, example.features, loss, session, bundle, settings, generator)
         return Outcome(_measured(student, (value,), example), (value,), (norm,), cost)
     share = settings.confirmation if cost == 0.0 else 1.0
-    student, losses, norms = _descended(student, example.features, loss, session, bundle, settings, generator, share)
+    passes = settings.passes or (_CORRECTED_PASSES if cost and _corrected(example.signal) else _PASSES)
+    student, losses, norms = _descended(
+        student, example.features, loss, session, bundle, settings, generator, passes, share
+    )
     student = _measured(replace(student, utterances=student.utterances + 1), losses, example)
     return Outcome(student, losses, norms, cost, shortened=shortened)
 
@@ -205,8 +208,13 @@ def rehearse_one(
         return Outcome(student, skipped=f"rehearsal: {reason}")
     usual = student.momentum.loss  # of the user's utterances: a rehearsed one's loss is of another size
     student = replace(student, momentum=replace(student.momentum, loss=math.nan))
-    student, losses, norms = _descended(student, features, loss, session, bundle, settings, generator)
+    passes = settings.passes or _PASSES
+    student, losses, norms = _descended(student, features, loss, session, bundle, settings, generator, passes)
     return Outcome(replace(student, momentum=replace(student.momentum, loss=usual)), losses, norms)
+
+
+def _corrected(signal: Signal | None) -> bool:
+    return signal is not None and any(isinstance(each, Corrected) for each in parts(signal))
 
 
 def _measured(student: Student, losses: Sequence[float], example: Example) -> Student:
@@ -255,6 +263,7 @@ def _descended(
     bundle: Bundle,
     settings: LearningSettings,
     generator: np.random.Generator,
+    passes: int,
     share: float = 1.0,
 ) -> tuple[Student, tuple[float, ...], tuple[float, ...]]:
     """(student, losses, norms) after ``passes`` steps on one utterance's features [F, M], masked anew for each. share:
@@ -277,7 +286,7 @@ def _descended(
     )
     losses: list[float] = []
     norms: list[float] = []
-    for _ in range(settings.passes):
+    for _ in range(passes):
         features = masked(heard, constants["features.mean"], settings.masks, generator)
         value, gradients = _evaluated(session, {**constants, **student.weights, **student.factors}, features, loss)
         if sizes is not None:

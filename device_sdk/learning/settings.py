@@ -36,10 +36,10 @@ class LearningSettings:
     hypotheses: how many an utterance's losses run over at most. repair: propose candidates that the beam missed, where
     slots are known. subset: which parameters steps move, see :data:`SUBSETS`. rank: of the factors of ``adapters``.
     keep: share of what steps here have changed that is kept on a newly published base; 0 drops it. passes: gradient
-    steps that one utterance is used for, one after the other; its features are gone afterwards. confirmation: share of
-    its gradients that an utterance steps by which feedback says was served right: there is nothing to mend, and whole
-    steps would cost what else is known. wait_seconds: an utterance without feedback is learned from only when it is
-    this old.
+    steps that one utterance is used for, one after the other; its features are gone afterwards; None is 2, and 4 where
+    the user had to correct it, so that it need not be corrected again and again. confirmation: share of its gradients
+    that an utterance steps by which feedback says was served right: there is nothing to mend, and whole steps would
+    cost what else is known. wait_seconds: an utterance without feedback is learned from only when it is this old.
     """
 
     label_weight: float = 1.0
@@ -55,7 +55,7 @@ class LearningSettings:
     subset: Subset = "whole"
     rank: int = 8
     keep: float = 0.8
-    passes: int = 2
+    passes: int | None = None
     confirmation: float = 0.1
     wait_seconds: float = 60.0
     step: StepSettings = field(default_factory=StepSettings)
@@ -82,5 +82,5 @@ class LearningSettings:
                     f"learning.{name}: found {getattr(self, name)!r}, expected one of {sorted(known)}"
                 )
         for name in ("hypotheses", "passes", "rank"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"learning.{name}: found {getattr(self, name)}, expected 1 or more")
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigurationError(f"learning.{name}: found {value}, expected 1 or more")

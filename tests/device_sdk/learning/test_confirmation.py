@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk import Accepted, Bundle, Corrected, Device, DeviceSettings, LearningSettings, Rating
+from device_sdk import Accepted, Bundle, Cancelled, Corrected, Device, DeviceSettings, LearningSettings, Rating
 from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.signals import Signal
 from device_sdk.learning import MaskSettings, StepSettings
@@ -43,6 +43,27 @@ def test_what_was_served_right_moves_little(
     whole = moved(tmp_path / "whole", tiny_bundle, signal, 1.0)
     assert whole > 0.0
     assert moved(tmp_path / "share", tiny_bundle, signal, 0.1) == pytest.approx(share * whole, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("passes", "signal", "steps"),
+    [
+        (None, Corrected("turn on the light"), 4),
+        (None, Accepted(), 2),
+        (None, None, 2),  # corrected to what it was heard as
+        (None, Cancelled(), 2),
+        (1, Corrected("turn on the light"), 1),
+        (3, Accepted(), 3),
+    ],
+)
+def test_what_had_to_be_corrected_is_gone_over_more_often(
+    tmp_path: Path, tiny_bundle: Bundle, passes: int | None, signal: Signal | None, steps: int
+) -> None:
+    settings = DeviceSettings(learning=LearningSettings(passes=passes))
+    with Device.open(tmp_path, bytes(32), tiny_bundle, settings) as device:
+        result = device.recognise(noise(9600, 3), 16_000)
+        device.feedback(result, Corrected(result.text) if signal is None else signal)
+        assert device.learn().steps == steps
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5])
