@@ -18,6 +18,7 @@ from device_sdk.decoding.guides import Guide
 from device_sdk.decoding.hotwords import Hotword, Hotwords, hotwords_of
 from device_sdk.decoding.session import RecognitionSession
 from device_sdk.decoding.settings import DecodingSettings
+from device_sdk.decoding.stream import frame_seconds
 from device_sdk.errors import ConfigurationError
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
@@ -61,9 +62,7 @@ class Recognizer:
         self.tokenizer = bundle.tokenizer
         self.transducer: Transducer = OnnxTransducer(bundle, threads, precision) if transducer is None else transducer
         self.ngram: NgramModel | None = _first_pass_ngram(bundle) if settings.ngram_weight else None
-        self.frame_seconds = (
-            bundle.architecture.subsampling_factor * bundle.features.shift / bundle.features.sample_rate
-        )
+        self.frame_seconds = frame_seconds(self.transducer, self.features)
 
     def with_offset(self, offset: NDArray[np.float32] | None) -> Recognizer:
         """The same model behind another channel. offset: taken from every frame, [M]; None for nothing; see

@@ -15,7 +15,18 @@ from device_sdk.features import FeatureSettings, Remainder, flush, frames
 from device_sdk.features.loudness import NOTHING, Loudness, heard, levels
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 
-__all__ = ["LEAD", "Chunks", "Stream", "begin", "collected", "decoded", "end", "push", "searched_again"]
+__all__ = [
+    "LEAD",
+    "Chunks",
+    "Stream",
+    "begin",
+    "collected",
+    "decoded",
+    "end",
+    "frame_seconds",
+    "push",
+    "searched_again",
+]
 
 Float = NDArray[np.float32]
 
@@ -47,12 +58,17 @@ class Stream:
     offset: Float | None = None
 
 
+def frame_seconds(transducer: Transducer, settings: FeatureSettings) -> float:
+    """Of one encoder frame."""
+    return transducer.architecture.subsampling_factor * settings.shift / settings.sample_rate
+
+
 def begin(
     transducer: Transducer, settings: FeatureSettings, guide: Guide | None = None, offset: Float | None = None
 ) -> Stream:
     """Nothing heard yet."""
     none = np.zeros((0, settings.mel_bins), np.float32)
-    step = transducer.architecture.subsampling_factor * settings.shift / settings.sample_rate
+    step = frame_seconds(transducer, settings)
     return Stream(search.start(transducer, guide), Remainder(np.zeros(0, np.float32)), none, none, step, offset=offset)
 
 

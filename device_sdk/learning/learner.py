@@ -13,7 +13,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle.subsets import trainable
 from device_sdk.decoding import DecodingSettings, beam
 from device_sdk.decoding.nbest import distinct
-from device_sdk.decoding.stream import decoded
+from device_sdk.decoding.stream import decoded, frame_seconds
 from device_sdk.errors import AudioError, LearningError
 from device_sdk.feedback.signals import Corrected, CostFunction, Signal, parts
 from device_sdk.hypothesis import Hypothesis
@@ -117,11 +117,12 @@ class Teacher:
             self._transducer = self._open(self._bundle.with_weights(weights, "teacher"))
             self._weights = weights
         transducer, settings, features = self._transducer, self._decoding, example.features
-        usable = len(features) - len(features) % self._bundle.architecture.subsampling_factor
-        features = np.ascontiguousarray(features[:usable])
-        paths = beam.paths(decoded(features, transducer, 0.03, settings))
-        seconds, spellings = 0.01 * usable, example.spellings
-        found = distinct(paths, self._bundle.tokenizer, 0.03, seconds, spellings=spellings)[: settings.nbest]
+        factor, frame = self._bundle.architecture.subsampling_factor, frame_seconds(transducer, self._bundle.features)
+        usable = len(features) // factor
+        features = np.ascontiguousarray(features[: usable * factor])
+        paths = beam.paths(decoded(features, transducer, frame, settings))
+        seconds, spellings = frame * usable, example.spellings
+        found = distinct(paths, self._bundle.tokenizer, frame, seconds, spellings=spellings)[: settings.nbest]
 
         def score(hypotheses: Sequence[Tokens]) -> npt.NDArray[np.float64]:
             return log_likelihoods(transducer, transducer.encode(features)[0], hypotheses)
