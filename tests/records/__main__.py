@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-FIXED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1") | {
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("IDIOLECT", "PYTHON"))}
+ENVIRONMENT |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1") | {
     "COLUMNS": "100",
     "TERM": "dumb",
     "NO_COLOR": "1",
@@ -25,7 +26,7 @@ FIXED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREA
     "TZ": "UTC",
     "PYTHONHASHSEED": "0",
 }
-"""Variables that would change sums or pages."""
+"""This process's, without what would change sums or pages."""
 Records = dict[str, Any]
 _ABSENT = "(absent)"
 
@@ -52,32 +53,25 @@ def first_difference(before: Any, after: Any, place: str = "") -> str | None:
     return f"{place}: {rest}" if rest else None
 
 
-def digest(value: Any) -> str:
-    """SHA-256 of a record."""
-    return sha256(json.dumps(value).encode()).hexdigest()
-
-
 def describe(tree: Path, folder: Path) -> None:
     """Put the checkout's commands into ``folder``, as an install of it would: the environment's are another's."""
     for path in (tree / "pyproject.toml", *tree.glob("*/pyproject.toml")):
         project = tomllib.loads(path.read_text())["project"]
         groups = {"console_scripts": project.get("scripts", {}), **project.get("entry-points", {})}
         lines = [
-            f"[{group}]\n" + "".join(f"{name} = {points[name]}\n" for name in points)
-            for group, points in groups.items()
+            line for name in groups for line in (f"[{name}]", *(f"{key} = {groups[name][key]}" for key in groups[name]))
         ]
         own = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
         own.mkdir()
-        (own / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-        )
+        metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        (own / "METADATA").write_text(metadata)
         (own / "entry_points.txt").write_text("\n".join(lines))
 
 
 def build(tree: Path) -> None:
     """Compile the checkout's native modules where it stands."""
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
-    subprocess.run(command, cwd=tree, env=environment(), check=True, stdout=sys.stderr)
+    subprocess.run(command, cwd=tree, env=ENVIRONMENT, check=True, stdout=sys.stderr)
 
 
 def record(tree: Path) -> Records:
@@ -88,15 +82,9 @@ def record(tree: Path) -> Records:
         output = folder / "records.json"
         places = {"PYTHONPATH": os.pathsep.join(map(str, (HERE / "fixed", folder, tree))), "HOME": name}
         command = [sys.executable, "-P", str(HERE / "probe.py"), str(output)]
-        subprocess.run(command, cwd=tree, env=environment() | places, check=True, stdout=sys.stderr)
+        subprocess.run(command, cwd=tree, env=ENVIRONMENT | places, check=True, stdout=sys.stderr)
         found: Records = json.loads(output.read_text())
         return found
-
-
-def environment() -> dict[str, str]:
-    """This process's, without what changes what a checkout does."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("IDIOLECT", "PYTHON"))}
-    return kept | FIXED
 
 
 def compare(before: Records, after: Records) -> list[dict[str, Any]]:
@@ -104,8 +92,9 @@ def compare(before: Records, after: Records) -> list[dict[str, Any]]:
     rows = []
     for name in [*before, *(name for name in after if name not in before)]:
         one, other = before.get(name), after.get(name)
+        digests = [sha256(json.dumps(each).encode()).hexdigest() for each in (one, other)]
         difference = first_difference(one, other)
-        rows.append({"record": name, "before": digest(one), "after": digest(other), "difference": difference})
+        rows.append({"record": name, "before": digests[0], "after": digests[1], "difference": difference})
     return rows
 
 
@@ -114,9 +103,7 @@ def main() -> int:
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--build", action="store_true", help="compile native modules anew, not only where there are none"
-    )
+    parser.add_argument("--build", action="store_true", help="compile native modules anew, even where there are some")
     given = parser.parse_args()
     trees = given.before.resolve(), given.after.resolve()
     with ThreadPoolExecutor(2) as pool:
@@ -136,9 +123,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
     table = Table("record", "SHA-256 before", "equal, or the first difference")
     for row in rows:
-        table.add_row(
-            row["record"], row["before"][:16], "equal" if row["difference"] is None else escape(row["difference"])
-        )
+        table.add_row(row["record"], row["before"][:16], escape(row["difference"] or "equal"))
     Console().print(table)
 
 

@@ -9,36 +9,28 @@ from __future__ import annotations
 import os
 import random
 import sys
-import threading
 import time
 from hashlib import shake_256
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import safetensors
 
-NOW = 1_700_000_000.0
-"""Seconds since the epoch, always."""
-
-_lock = threading.Lock()
-_stream, _drawn = "", 0
+_stream, _draws = "", count()
 _deserialize = safetensors.deserialize
 
 
 def restart(stream: str) -> None:
     """Begin a stream of random bytes: what one part of a run draws does not move the next."""
-    global _stream, _drawn
-    with _lock:
-        _stream, _drawn = stream, 0
+    global _stream, _draws
+    _stream, _draws = stream, count()
     random.seed(stream)
 
 
 def urandom(size: int) -> bytes:
     """The next bytes of the stream."""
-    global _drawn
-    with _lock:
-        _drawn += 1
-        return shake_256(f"{_stream} {_drawn}".encode()).digest(size)
+    return shake_256(f"{_stream} {next(_draws)}".encode()).digest(size)
 
 
 def deserialize(content: bytes) -> list[tuple[str, Any]]:
@@ -54,8 +46,8 @@ def _installed(path: str) -> bool:
 
 os.urandom = urandom
 random._urandom = urandom  # type: ignore[attr-defined]
-time.time = lambda: NOW
-time.time_ns = lambda: int(NOW) * 10**9
+time.time = lambda: 1_700_000_000.0
+time.time_ns = lambda: 1_700_000_000 * 10**9
 safetensors.deserialize = deserialize
 restart(os.environ.get("RECORDS_STREAM", ""))
 sys.path[:] = [path for path in sys.path if not _installed(path)]
