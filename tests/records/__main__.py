@@ -121,7 +121,8 @@ def show(rows: list[dict[str, Any]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table("record", "SHA-256 before", "equal, or the first difference")
+    table = Table("record", "SHA-256 before")
+    table.add_column("equal, or the first difference", overflow="fold")
     for row in rows:
         table.add_row(row["record"], row["before"][:16], escape(row["difference"] or "equal"))
     Console().print(table)
