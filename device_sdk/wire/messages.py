@@ -198,7 +198,7 @@ class DeltaPlan(Message):
     definition 3). Nothing is ever scaled up.
     noise_stddev: standard deviation of the Gaussian noise this device adds to every value (its share of the cohort's
     noise), 0 for none (then epsilon is infinite).
-    encoding: of the values on the wire, see :mod:`device_sdk.learning.encoding`; one scale for each ``scale_per``.
+    encoding: of the values on the wire; one scale for each ``scale_per``.
     measure: what the device tells of its learning besides, for rounds that weigh devices by it (paper 003, eq. 9 and
     10): the mean training loss, or the word error where its user gave the words. It is not noised.
     """
@@ -235,7 +235,7 @@ class WordPlan(Message):
 
     max_words: k, distinct words a device names, each of which counts once. epsilon, delta: of one release, for all that
     one device names; the server sees the words, noises how many devices named each, and releases those that pass a
-    threshold (:mod:`server.privacy.new_words`).
+    threshold.
     """
 
     max_words: Annotated[int, Field(ge=1, le=1000)] = 5

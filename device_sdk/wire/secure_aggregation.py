@@ -164,7 +164,7 @@ class MaskedInput(Message):
 
 
 class SurvivorSignature(Message):
-    """A device's word that it was shown exactly these survivors; see :mod:`device_sdk.secure_aggregation.keys`."""
+    """A device's word that it was shown exactly these survivors."""
 
     device_id: Identifier
     round_id: Identifier

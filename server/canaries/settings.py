@@ -12,12 +12,12 @@ YEAR = 366 * 86_400.0
 
 
 class CanarySettings(BaseModel):
-    """share: of the devices that get the model first; as many others are the control, see
-    :mod:`device_sdk.wire.canary`. seconds: how long it runs before it may be promoted. patience: seconds within which a
-    device that was offered something must have come back, with it installed; more than the fleet takes between two
-    check-ins. minimum: devices of either arm that must have been watched that long before anything is decided.
-    doubt: the probability, at most, that a model is taken back which is no worse than the other.
-    automatic: False leaves promotion to the operator; what is worse is taken back either way."""
+    """share: of the devices that get the model first; as many others are the control. seconds: how long it runs before
+    it may be promoted. patience: seconds within which a device that was offered something must have come back, with it
+    installed; more than the fleet takes between two check-ins. minimum: devices of either arm that must have been
+    watched that long before anything is decided. doubt: the probability, at most, that a model is taken back which is
+    no worse than the other. automatic: False leaves promotion to the operator; what is worse is taken back either
+    way."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     share: Annotated[float, Field(ge=1e-6, le=0.5)] = 0.1

@@ -86,8 +86,8 @@ class RoundSettings(BaseModel):
     loss or by word error (paper 003, eq. 8 to 10), or alike; weight_limit: the largest number of utterances that
     counts. averaging: ``median`` of every value, its mean without the ``trimmed`` share of the largest and of the
     smallest, or the mean without up to the ``trimmed`` share of the devices, by ``krum`` those farthest from the
-    others, by ``cosine`` those that point away from them: see :func:`server.aggregation.robust.robust_mean`. A minority
-    cannot pull these far; devices count alike there.
+    others, by ``cosine`` those that point away from them. A minority cannot pull these far; devices count
+    alike there.
     suppression: released counts below this many standard deviations are dropped, and below as many as noise alone may
     reach on a list of so many words; 0 keeps every positive count. teacher, rehearsal: what the server adds to rounds
     that collect deltas; None leaves it out. rounds: how many rounds like this one there are, with it; the next opens

@@ -190,8 +190,8 @@ def get_model(request: Request, version: str) -> Response:
 
 @router.get("/models/{version}/from/{base}")
 def get_difference(request: Request, version: str, base: str) -> Response:
-    """What makes the weights of ``version`` of those of ``base`` (:mod:`device_sdk.updates.difference`), where there is
-    a short way: from what was published lately to what is current. Else 404: take all of it. Ranges are served."""
+    """What makes the weights of ``version`` of those of ``base``, where there is a short way: from what was published
+    lately to what is current. Else 404: take all of it. Ranges are served."""
     own = service(request)
     with own.database.read() as connection:
         way = find_way(connection, version, base)
