@@ -16,12 +16,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from server.simulation.attackers.attacks import ATTACKS
-from server.simulation.attackers.experiment import AVERAGES, Cell, Scale, run_cells
-from server.simulation.attackers.tables import summary, table, verdict_lines
-from server.simulation.outcomes import rate
-from server.simulation.population import Shape
-from server.simulation.progress import progress
+from server.lab.simulation.attackers.attacks import ATTACKS
+from server.lab.simulation.attackers.experiment import AVERAGES, Cell, Scale, run_cells
+from server.lab.simulation.attackers.tables import summary, table, verdict_lines
+from server.lab.simulation.outcomes import rate
+from server.lab.simulation.population import Shape
+from server.lab.simulation.progress import progress
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
     python examples/marginal_yardsticks.py --data barista:PATH --seeds 3
 
 Every utterance is recognised once; its list is then put in order again with the frequencies of words that only the
-truth knows, by the lambda that suits each row best. See server/simulation/yardsticks.py.
+truth knows, by the lambda that suits each row best. See server/lab/simulation/yardsticks.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rich.table import Table
 
 from device_sdk.bundle import Bundle
 from device_sdk.commands.output import deliver
-from server.simulation.population import Shape, gather_all
-from server.simulation.progress import progress
-from server.simulation.yardsticks import heard_lists, yardsticks
-from server.statistics import in_percent
+from server.lab.simulation.population import Shape, gather_all
+from server.lab.simulation.progress import progress
+from server.lab.simulation.yardsticks import heard_lists, yardsticks
+from server.lab.statistics import in_percent
 
 
 def main(

@@ -19,12 +19,12 @@ import typer
 from rich.console import Console
 
 from device_sdk.commands.output import deliver, write_file
-from server.simulation.pretraining.experiment import Plan, run
-from server.simulation.pretraining.rows import read_row, read_rows
-from server.simulation.pretraining.settings import FULL, SMALL
-from server.simulation.pretraining.speech import corpora_speech, made_speech
-from server.simulation.pretraining.tables import bar_chart, remarks, summary, tables
-from server.simulation.progress import progress
+from server.lab.simulation.pretraining.experiment import Plan, run
+from server.lab.simulation.pretraining.rows import read_row, read_rows
+from server.lab.simulation.pretraining.settings import FULL, SMALL
+from server.lab.simulation.pretraining.speech import corpora_speech, made_speech
+from server.lab.simulation.pretraining.tables import bar_chart, remarks, summary, tables
+from server.lab.simulation.progress import progress
 
 
 def main(

@@ -20,8 +20,8 @@ import typer
 from rich.console import Console
 
 from device_sdk.commands.output import deliver, write_file
-from server.simulation.cohorts.experiment import Experiment, Scale, run_rows
-from server.simulation.cohorts.tables import bar_chart, judged, remarks, summary, table
+from server.lab.simulation.cohorts.experiment import Experiment, Scale, run_rows
+from server.lab.simulation.cohorts.tables import bar_chart, judged, remarks, summary, table
 
 CONSOLE = Console(stderr=True)
 
@@ -67,7 +67,7 @@ def main(
 
 def real_voices(path: Path, seeds: int) -> dict[str, Any]:
     """``idiolect simulate`` on real recordings: what devices learn from slots alone, against frozen and supervised."""
-    from server.simulation import Shape, SimulationSettings, simulate
+    from server.lab.simulation import Shape, SimulationSettings, simulate
 
     settings = SimulationSettings(source=f"barista:{path}", seeds=tuple(range(1, seeds + 1)), shape=Shape(rounds=3))
     document, _ = simulate(settings)

@@ -22,10 +22,10 @@ import typer
 from rich.console import Console
 
 from device_sdk.commands.output import deliver, write_file
-from server.simulation.meetings.cache import open_cache
-from server.simulation.meetings.measures import measure
-from server.simulation.meetings.tables import bar_chart, remarks, tables
-from server.simulation.progress import progress
+from server.lab.simulation.meetings.cache import open_cache
+from server.lab.simulation.meetings.measures import measure
+from server.lab.simulation.meetings.tables import bar_chart, remarks, tables
+from server.lab.simulation.progress import progress
 
 
 def main(
@@ -44,7 +44,7 @@ def main(
     """Run the rows of tables 2 to 4 of paper 002 and what goes beyond them, and say which of its findings hold here."""
     with progress() as tell:
         if lists is None:
-            from server.simulation.meetings.experiment import Scale, make_lists
+            from server.lab.simulation.meetings.experiment import Scale, make_lists
 
             scale = Scale(test=meetings, processes=processes)
             scale = replace(scale, first=replace(scale.first, most=utterances))

@@ -20,10 +20,10 @@ import typer
 from rich.console import Console
 
 from device_sdk.commands.output import deliver, write_file
-from server.simulation.crowd.experiment import Experiment, Scale
-from server.simulation.crowd.recipes import LANGUAGES, by_cohort, table_1
-from server.simulation.crowd.tables import charts, remarks, summary, table
-from server.simulation.progress import progress
+from server.lab.simulation.crowd.experiment import Experiment, Scale
+from server.lab.simulation.crowd.recipes import LANGUAGES, by_cohort, table_1
+from server.lab.simulation.crowd.tables import charts, remarks, summary, table
+from server.lab.simulation.progress import progress
 
 
 def main(

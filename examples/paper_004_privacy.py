@@ -19,10 +19,10 @@ import typer
 from rich.console import Console
 
 from device_sdk.commands.output import deliver, write_file
-from server.simulation.dictation.experiment import Experiment, Scale
-from server.simulation.dictation.recipes import read_recipes
-from server.simulation.dictation.tables import chart, remarks, summary, table
-from server.simulation.progress import progress
+from server.lab.simulation.dictation.experiment import Experiment, Scale
+from server.lab.simulation.dictation.recipes import read_recipes
+from server.lab.simulation.dictation.tables import chart, remarks, summary, table
+from server.lab.simulation.progress import progress
 
 RECIPES = Path(__file__).parent / "recipes" / "paper_004"
 CONSOLE = Console(stderr=True)

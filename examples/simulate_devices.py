@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from server.simulation import FleetSettings, Shape, SimulationSettings, render, simulate
+from server.lab.simulation import FleetSettings, Shape, SimulationSettings, render, simulate
 
 
 def main(seed: int) -> None:

@@ -19,9 +19,9 @@ import numpy as np
 import typer
 
 from device_sdk import Accepted, Bundle, Corrected, Device
-from server.corpora import SAMPLE_RATE, Waveform
-from server.corpora.grammar import sample
-from server.corpora.voices import MAINSTREAM_ACCENTS, VARIANTS, Voice, speak
+from server.lab.corpora import SAMPLE_RATE, Waveform
+from server.lab.corpora.grammar import sample
+from server.lab.corpora.voices import MAINSTREAM_ACCENTS, VARIANTS, Voice, speak
 
 __all__ = ["VOICES", "Lived", "live", "voices"]
 

@@ -14,7 +14,7 @@ from export.graphs.language_model import language_model_graph
 from export.networks.language_model_shape import LanguageModelShape
 from rescoring.combination import CombinationWeights
 from rescoring.words import UNKNOWN, WordList
-from server.training.ngram import arpa, estimate
+from server.lab.training.ngram import arpa, estimate
 
 SENTENCES = (
     "turn on the light in the kitchen",

@@ -21,7 +21,7 @@ _UNREADABLE = (".m4a", ".aac")  # a folder's are listed all the same: reading on
 
 SAMPLE_AUDIO = Path(__file__).with_name("sample.ogg")
 """A clip to try things with: "can i have a large mocha please", 2.5 s at 16 kHz. It was made with espeak-ng (``say`` of
-:mod:`server.corpora.made`), in a voice that no model was trained on, and is under this package's licence."""
+:mod:`server.lab.corpora.made`), in a voice that no model was trained on, and is under this package's licence."""
 
 
 Audio = NDArray[np.generic] | str | Path | bytes | bytearray

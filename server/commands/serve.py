@@ -26,9 +26,9 @@ from server.processes import end_with_parent, own_command, watch
 from server.storage.forgetting import keep_private
 
 if TYPE_CHECKING:
-    from server.evaluation.gate import WordErrorGate
+    from server.lab.evaluation.gate import WordErrorGate
+    from server.lab.rehearsal import PseudoDevices
     from server.registry.initial import InitialModel
-    from server.rehearsal import PseudoDevices
     from server.rounds.advance import Evaluate
     from server.rounds.releases import Rehearse
     from server.settings import ServerSettings
@@ -354,8 +354,8 @@ def _rate(option: str, given: str) -> Rate:
 
 def _pseudo_devices(bundle: Path | None, sources: Sequence[str]) -> PseudoDevices:
     from device_sdk.bundle import Bundle
-    from server.corpora import open_corpus
-    from server.rehearsal import PseudoDevices
+    from server.lab.corpora import open_corpus
+    from server.lab.rehearsal import PseudoDevices
 
     utterances = [utterance for source in sources for utterance in open_corpus(source).utterances]
     return PseudoDevices(Bundle.open(bundle), utterances)
@@ -363,8 +363,8 @@ def _pseudo_devices(bundle: Path | None, sources: Sequence[str]) -> PseudoDevice
 
 def _gate(bundle: Path | None, sources: Sequence[str], tolerance: float) -> WordErrorGate:
     from device_sdk.bundle import Bundle
-    from server.corpora import open_corpus
-    from server.evaluation.gate import WordErrorGate
+    from server.lab.corpora import open_corpus
+    from server.lab.evaluation.gate import WordErrorGate
 
     return WordErrorGate(Bundle.open(bundle), [open_corpus(source) for source in sources], tolerance)
 

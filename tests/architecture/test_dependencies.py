@@ -29,17 +29,17 @@ EXECUTORCH = "device_sdk/runtimes/executorch/bindings.py"
 HEAVY = {"torch", "fastapi", "onnx", "sqlalchemy", "uvicorn", "kenlm", "sounddevice"}
 TORCH = (
     "export/",
-    "server/benchmarks/cohort",
-    "server/benchmarks/rescore",
-    "server/benchmarks/rnnt_loss",
-    "server/benchmarks/train",
-    "server/training/",
-    "server/commands/train",
-    "server/simulation/cohorts/",
-    "server/simulation/crowd/",
-    "server/simulation/dictation/",
-    "server/simulation/engine/",
-    "server/simulation/pretraining/",
+    "server/lab/benchmarks/cohort",
+    "server/lab/benchmarks/rescore",
+    "server/lab/benchmarks/rnnt_loss",
+    "server/lab/benchmarks/train",
+    "server/lab/training/",
+    "server/lab/commands/train",
+    "server/lab/simulation/cohorts/",
+    "server/lab/simulation/crowd/",
+    "server/lab/simulation/dictation/",
+    "server/lab/simulation/engine/",
+    "server/lab/simulation/pretraining/",
 )
 
 

@@ -19,10 +19,10 @@ CASES = [
     ("device_sdk.wire.messages", HEAVY | {"numpy", "onnxruntime", "httpx", "cryptography", "soundfile"}),
     ("device_sdk.cli", HEAVY | {"onnxruntime", "numpy", "httpx"}),
     ("server.app", {"torch", "onnx", "espeakng_loader", "sherpa_onnx"}),
-    ("server.simulation", {"torch", "onnx", "fastapi"}),
-    ("server.commands.simulate", {"torch", "onnx", "fastapi"}),
-    ("server.corpora", {"torch", "onnx", "fastapi"}),
-    ("server.simulation.meetings.measures", {"torch", "onnx", "onnxruntime", "fastapi", "espeakng_loader"}),
+    ("server.lab.simulation", {"torch", "onnx", "fastapi"}),
+    ("server.lab.commands.simulate", {"torch", "onnx", "fastapi"}),
+    ("server.lab.corpora", {"torch", "onnx", "fastapi"}),
+    ("server.lab.simulation.meetings.measures", {"torch", "onnx", "onnxruntime", "fastapi", "espeakng_loader"}),
 ]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from device_sdk.bundle import Bundle
-from server.corpora.voices import Voice, speak
+from server.lab.corpora.voices import Voice, speak
 from tests.architecture.sources import ROOT
 
 ASSISTANT = ROOT / "examples" / "assistant.py"

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.simulation.pretraining.rows import read_rows
-from server.simulation.pretraining.settings import SMALL
+from server.lab.simulation.pretraining.rows import read_rows
+from server.lab.simulation.pretraining.settings import SMALL
 from tests.architecture.sources import ROOT
 
 SCRIPT = ROOT / "examples" / "paper_000_pretraining.py"

@@ -16,11 +16,11 @@ pytest.importorskip("torch")
 pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
 from device_sdk.bundle import Bundle
 from device_sdk.errors import DataError
-from server.simulation.cohorts.experiment import INITIAL, Experiment, Scale, run_rows
-from server.simulation.cohorts.methods import CohortSettings
-from server.simulation.cohorts.tables import judged, summary
+from server.lab.simulation.cohorts.experiment import INITIAL, Experiment, Scale, run_rows
+from server.lab.simulation.cohorts.methods import CohortSettings
+from server.lab.simulation.cohorts.tables import judged, summary
 from tests.architecture.sources import ROOT
-from tests.server.simulation.cohorts.data import write_data
+from tests.server.lab.simulation.cohorts.data import write_data
 
 SMALL = Scale(persons=3, tested=2, test=4, development=2, cohort=CohortSettings(rounds=2, devices=2, evaluate_every=2))
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from server.simulation.meetings.cache import open_cache
-from server.simulation.meetings.rows import BASELINE, EXACT
+from server.lab.simulation.meetings.cache import open_cache
+from server.lab.simulation.meetings.rows import BASELINE, EXACT
 from tests.architecture.sources import ROOT
 
-LISTS = ROOT / "tests" / "server" / "simulation" / "meetings" / "lists"
+LISTS = ROOT / "tests" / "server" / "lab" / "simulation" / "meetings" / "lists"
 SCRIPT = ROOT / "examples" / "paper_002_marginals.py"
 
 

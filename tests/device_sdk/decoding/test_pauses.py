@@ -13,7 +13,7 @@ from device_sdk.cli import main
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import ConfigurationError
 from device_sdk.hypothesis import Result
-from server.corpora.made import made_corpus
+from server.lab.corpora.made import made_corpus
 from tests.speech import packaged
 
 ROOM = 1e-3

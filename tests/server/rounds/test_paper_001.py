@@ -17,9 +17,9 @@ from device_sdk.device import Device
 from device_sdk.feedback import Corrected
 from device_sdk.learning import LearningSettings, TeacherSettings
 from device_sdk.settings import DeviceSettings
-from server.corpora.utterance import Utterance
+from server.lab.corpora.utterance import Utterance
+from server.lab.rehearsal import PseudoDevices
 from server.registry.initial import initial_from_bundle
-from server.rehearsal import PseudoDevices
 from server.rounds.settings import PRESETS
 from tests.bounds import ANYTHING
 from tests.server.parties import ENROLMENT, Operator, settings

@@ -1,0 +1,131 @@
+"""Folding a round's deltas: speed beside memory copies and beside flwr's and pfl's own averages, memory and error.
+
+One thread, by the processor's time. A speed counts the bytes of the updates; a copy counts the bytes that it copies.
+The peers run in an environment of their own (``make peers``), whose interpreter ``IDIOLECT_PEERS`` names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from time import process_time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.benchmarks import Figure
+from device_sdk.benchmarks.memory import peak_megabytes
+from device_sdk.errors import IdiolectError
+from server.aggregation import deltas
+from server.lab.benchmarks.children import ONE_THREAD, measured
+
+__all__ = ["benchmark", "peer_interpreter"]
+
+VALUES, LAYERS, UPDATES, DISTINCT = 10_000_000, 20, 100, 12
+COPY, FLWR = 0.8, 3.0
+MODELS = 2 + deltas.UPDATES
+ERROR = 1e-6
+SPEED = "GB of updates/s of CPU"
+
+Arrays = dict[str, NDArray[np.float32]]
+
+
+def benchmark() -> list[Figure]:
+    """Figures of 100 updates of 10 million values."""
+    found = measured("server.lab.benchmarks.aggregate", "measure")
+    size = 4 * VALUES / 1e9
+    ours = size / found["add"]
+    copy = Figure("weighted sum of 100 updates of 10 M values", SPEED, ours, "memory copy", size / found["copy"], COPY)
+    figures = [copy]
+    peers = _peers()
+    for name, target in {"flwr": FLWR, "pfl": None}.items():
+        if name in peers:
+            figures.append(Figure("the same", SPEED, ours, f"{name}'s own", size / peers[name], target))
+    models = (found["peak"] - found["before"]) / (4 * VALUES / (1 << 20))
+    figures.append(
+        Figure(f"memory at most, {deltas.UPDATES} updates in it", "models", models, target=MODELS, lower_is_better=True)
+    )
+    figures.append(Figure("error against float64", "relative", found["error"], target=ERROR, lower_is_better=True))
+    return figures
+
+
+def peer_interpreter() -> Path | None:
+    """The Python that has the peers: ``IDIOLECT_PEERS``, or the one that ``make peers`` makes; None without them."""
+    given = os.environ.get("IDIOLECT_PEERS")
+    path = Path(given) if given else Path(".venv-peers") / "bin" / "python"
+    return path if path.is_file() else None
+
+
+def measure() -> dict[str, float]:
+    """Seconds of CPU for one update (``add``) and for one copy of a model (``copy``), MB of memory before and at most,
+    and the error. Run in a process of its own, for its memory."""
+    names = [f"layer.{number}" for number in range(LAYERS)]
+    shapes = dict.fromkeys(names, (VALUES // LAYERS,))
+    weights = [1.0 + number % 7 for number in range(UPDATES)]
+
+    def updates() -> Iterator[Arrays]:
+        for number in range(UPDATES):
+            yield _update(number % DISTINCT, names)
+
+    target, copies = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}, []
+    before = peak_megabytes()
+    spent, state = 0.0, deltas.init(shapes)
+    for update, weight in zip(updates(), weights, strict=True):
+        begin = process_time()
+        state = deltas.add(state, update, weight)
+        spent += process_time() - begin
+        begin = process_time()
+        for name, values in update.items():
+            np.copyto(target[name], values)
+        copies.append(process_time() - begin)
+    del update
+    begin = process_time()
+    mean = deltas.finish(state)
+    spent += process_time() - begin
+    peak = peak_megabytes()
+    return {
+        "add": spent / UPDATES,
+        "copy": median(copies),
+        "before": before,
+        "peak": peak,
+        "error": _error(mean, names, weights),
+    }
+
+
+def _update(seed: int, names: list[str]) -> Arrays:
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(VALUES // LAYERS, dtype=np.float32) for name in names}
+
+
+def _error(mean: Arrays, names: list[str], weights: list[float]) -> float:
+    shares = np.bincount(np.arange(UPDATES) % DISTINCT, weights) / sum(weights)
+    exact = {name: np.zeros(VALUES // LAYERS) for name in names}
+    for seed, share in enumerate(shares):
+        for name, values in _update(seed, names).items():
+            exact[name] += share * values
+    difference = sum(float(np.square(mean[name] - exact[name]).sum()) for name in names)
+    return float(np.sqrt(difference / sum(float(np.square(values).sum()) for values in exact.values())))
+
+
+def _peers() -> dict[str, float]:
+    python = peer_interpreter()
+    if python is None:
+        print("bench aggregate: no peers; run: make peers (or set IDIOLECT_PEERS)", file=sys.stderr)
+        return {}
+    script = Path(__file__).with_name("aggregation_peers.py")
+    sizes = [str(size) for size in (VALUES, LAYERS, UPDATES, DISTINCT)]
+    done = subprocess.run(
+        [str(python), str(script), *sizes],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=os.environ | ONE_THREAD,
+    )
+    if done.returncode:
+        raise IdiolectError(f"{python} {script.name}: ended with {done.returncode}; make the peers again: make peers")
+    return dict(json.loads(done.stdout))

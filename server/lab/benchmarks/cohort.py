@@ -1,0 +1,143 @@
+"""Client updates a second of simulated cohorts, with clipping and noise, beside pfl on the same clients and networks.
+
+One thread, by the processor's time, ours and pfl's in turn, the better of each, both with an allocator that keeps what
+is freed, as :func:`server.lab.simulation.engine.run.run` has it. pfl runs in an environment of its own
+(``make peers``), whose interpreter ``IDIOLECT_PEERS`` names. Then rounds of up to 10,000 clients: time a client, and
+memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+from device_sdk.benchmarks import Figure
+from device_sdk.benchmarks.memory import peak_megabytes
+from device_sdk.errors import IdiolectError
+from server.lab.benchmarks.aggregate import peer_interpreter
+from server.lab.benchmarks.children import KEEPING, ONE_THREAD, measured
+
+__all__ = ["benchmark", "measure", "scaling"]
+
+COHORT, EXAMPLES, SECONDS, TURNS = 50, 10, 2.0, 2
+FEW, MANY = 1_000, 10_000
+TARGETS = {1: 5.0, 5: 1.5}
+NETWORKS = {"mlp": "an MLP of 97,081 parameters", "lstm": "an LSTM of 27,038 parameters over 10 frames"}
+GROWTH, TIME = 1.1, 1.25
+UNIT = "client updates/s of CPU"
+
+
+def benchmark() -> list[Figure]:
+    """Figures of cohorts of 50 clients with 10 examples each, and of large ones."""
+    python = peer_interpreter()
+    if python is None:
+        print("bench cohort: no peer; run: make peers (or set IDIOLECT_PEERS)", file=sys.stderr)
+    peers = [str(python), str(Path(__file__).with_name("cohort_peers.py")), str(COHORT), str(EXAMPLES), str(SECONDS)]
+    ours: dict[str, float] = {}
+    theirs: dict[str, float] = {}
+    for _ in range(TURNS):
+        ours = _better(ours, measured("server.lab.benchmarks.cohort", "measure", KEEPING))
+        theirs = _better(theirs, _run(peers)) if python is not None else {}
+    figures = []
+    for name, title in NETWORKS.items():
+        for steps, target in TARGETS.items():
+            key = f"{name}-{steps}"
+            metric = f"{title}, {steps} local step{'s' if steps > 1 else ''}, clipping and noise"
+            peer = 1 / theirs[key] if key in theirs else None
+            held = target if peer is not None else None
+            figures.append(Figure(metric, UNIT, 1 / ours[key], "pfl" if peer else None, peer, held))
+    found = measured("server.lab.benchmarks.cohort", "scaling")
+    figures += [
+        Figure(
+            f"CPU of a client in a round of {MANY:,}, over one in a round of {FEW:,}",
+            "times",
+            found["many"] / found["few"],
+            target=TIME,
+            lower_is_better=True,
+        ),
+        Figure(
+            f"memory at most in a round of {MANY:,}, over one of {FEW:,}",
+            "times",
+            found["peak_many"] / found["peak_few"],
+            target=GROWTH,
+            lower_is_better=True,
+        ),
+    ]
+    return figures
+
+
+def measure() -> dict[str, float]:
+    """``NETWORK-STEPS`` -> seconds of CPU for one update. Run in a process of its own, for its threads."""
+    from server.lab.simulation.engine.rounds import apply, init
+
+    found = {}
+    for name in NETWORKS:
+        for steps in TARGETS:
+            run = _engine(name, steps, COHORT, 200)
+            state = apply(run, init(run))
+            begun, rounds = process_time(), 0
+            while not rounds or process_time() - begun < SECONDS:
+                state = apply(run, state)
+                rounds += 1
+            found[f"{name}-{steps}"] = (process_time() - begun) / (rounds * COHORT)
+    return found
+
+
+def scaling() -> dict[str, float]:
+    """Seconds of CPU for one client in small rounds and in a large one, and MB at most after each."""
+    from server.lab.simulation.engine.rounds import apply, init
+
+    found = {}
+    for name, cohort in (("few", FEW), ("many", MANY)):
+        run = _engine("mlp", 1, cohort, MANY)
+        state = apply(run, init(run)) if name == "few" else init(run)
+        begun = process_time()
+        apply(run, state)
+        found[name] = (process_time() - begun) / cohort
+        found[f"peak_{name}"] = peak_megabytes()
+    return found
+
+
+def _engine(name: str, steps: int, cohort: int, clients: int) -> Any:
+    import torch
+    from torch import nn
+
+    from server.lab.simulation.engine.population import Held
+    from server.lab.simulation.engine.rounds import engine
+    from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
+    from server.lab.simulation.engine.tasks import Classification, RecurrentClassifier, perceptron
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    network: nn.Module
+    shape: tuple[int, ...]
+    if name == "mlp":
+        network, shape, labels = perceptron([64, 256, 256, 57]), (64,), 57
+    else:
+        network, shape, labels = RecurrentClassifier(32, 64, 30), (10, 32), 30
+    distinct = [(torch.randn(EXAMPLES, *shape), torch.randint(labels, (EXAMPLES,))) for _ in range(200)]
+    settings = EngineSettings(
+        cohort=cohort,
+        local=LocalWork(kind="steps", count=steps, batch=EXAMPLES, learning_rate=0.1),
+        privacy=Privacy(clip_norm=0.5, noise_multiplier=1.0),
+        group=50,
+    )
+    return engine(settings, Classification(network), Held([distinct[client % 200] for client in range(clients)]))
+
+
+def _better(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    return {key: min(value, one.get(key, value)) for key, value in other.items()}
+
+
+def _run(command: list[str]) -> dict[str, float]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | ONE_THREAD | KEEPING)
+    if done.returncode:
+        raise IdiolectError(
+            f"{command[1][:60]}: ended with {done.returncode}; make the peers again: make peers: {done.stderr[-800:]}"
+        )
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))

@@ -1,0 +1,268 @@
+"""Measures a bundle on data: word error, slot error, oracle word error of its n-best lists, calibration, speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from device_sdk.commands.output import deliver
+from device_sdk.commands.tables import print_table
+from device_sdk.errors import ConfigurationError, MissingExtraError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from device_sdk.bundle import Bundle
+    from device_sdk.runtimes.onnxruntime import Precision
+    from server.lab.corpora import Corpus
+    from server.lab.evaluation import Evaluation
+
+__all__ = ["command"]
+
+ROLES = ("base", "development", "devices", "heldout")
+WIDE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One way of decoding. nbest: length of its lists, and the deepest oracle error of it."""
+
+    name: str
+    beam: int
+    nbest: int
+    rescore: bool
+
+
+def command(
+    bundle: Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")],
+    data: Annotated[
+        list[str],
+        typer.Option(help="KIND:PATH with KIND barista, fsdd or folder, or made:heldout; may be given several times."),
+    ],
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")] = None,
+    beam: Annotated[int, typer.Option(min=1, help="Width of the beam.")] = 8,
+    nbest: Annotated[int | None, typer.Option(min=1, help="Length of the n-best lists. Default: the beam.")] = None,
+    rescore: Annotated[bool, typer.Option(help="Rescore with the bundle's language models.")] = True,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Greedy decoding: a beam of 1, without rescoring.")] = False,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help=f"Greedy, beam, beam and rescoring, beam {WIDE} and rescoring in one table."),
+    ] = False,
+    precision: Annotated[str, typer.Option(help="Of the recogniser's products: float32, int8 or auto.")] = "float32",
+    speakers: Annotated[bool, typer.Option("--speakers", help="Figures of each speaker, too.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this speaker's utterances; may be given several times.")
+    ] = None,
+    voices: Annotated[
+        list[str] | None,
+        typer.Option(help="Only voices of this part of the split: base, development, devices, heldout; several times."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides fsdd's strings and made speech.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Draw the reliability of word confidences to this .svg.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the JSON to this file.")] = None,
+) -> None:
+    """Measures a bundle on data: word error, slot error, oracle word error of its n-best lists, calibration, speed.
+
+    Calibration is of the best hypothesis' words: expected calibration error (ECE, 10 bins of equal width; the JSON has
+    10 of equal mass, too) and normalised cross entropy (NCE; above 0 is better than knowing only the accuracy).
+    """
+    from rich.console import Console
+
+    from device_sdk.bundle import Bundle
+    from device_sdk.runtimes.onnxruntime import check_precision
+    from server.lab.corpora import open_corpus
+
+    for option, file in (("--output", output), ("--plot", plot)):
+        if file is not None and not file.parent.is_dir():
+            raise ConfigurationError(f"{option} {file}: the folder {file.parent} does not exist; make it first")
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise ConfigurationError(f"--plot {plot}: found {plot.suffix or 'no suffix'!r}, expected a name ending in .svg")
+    if compare and (greedy or not rescore or speakers):
+        raise ConfigurationError("--compare: goes with neither --greedy, --no-rescore nor --speakers; leave them out")
+    unknown = sorted(set(voices or ()) - set(ROLES))
+    if unknown:
+        raise ConfigurationError(f"--voices {unknown[0]}: expected one of {', '.join(ROLES)}")
+    check_precision(precision, "--precision")
+    corpora = [_selected(open_corpus(source, seed=seed), source, only, voices, limit) for source in data]
+    loaded = Bundle.open(None if bundle == "default" else bundle)
+    if greedy:
+        beam, nbest, rescore = 1, 1, False
+    chosen = System("chosen", beam, beam if nbest is None else nbest, rescore)
+    console = Console()
+    if compare:
+        wide = max(WIDE, beam)
+        systems = (
+            System("greedy", 1, 1, False),
+            System(f"beam {beam}", beam, chosen.nbest, False),
+            chosen := System(f"beam {beam} rescored", beam, chosen.nbest, True),
+            System(f"beam {wide} rescored", wide, wide, True),
+        )
+        found = {
+            corpus.name: {each.name: _measure(loaded, each, corpus, precision) for each in systems}
+            for corpus in corpora
+        }
+        evaluations = {name: by_system[chosen.name] for name, by_system in found.items()}
+        rows: dict[str, Any] = {name: {"systems": _compared(by_system)} for name, by_system in found.items()}
+        tables = _comparison(f"{loaded.manifest.name} {loaded.version}", found)
+    else:
+        evaluations = {corpus.name: _measure(loaded, chosen, corpus, precision) for corpus in corpora}
+        rows = {name: _figures(evaluation, speakers) for name, evaluation in evaluations.items()}
+        tables = [_table(f"{loaded.manifest.name} {loaded.version}", evaluations, speakers)]
+    figures: dict[str, Any] = next(iter(rows.values())) if len(rows) == 1 else {"data": rows}
+    if plot is not None:
+        _draw(plot, f"{loaded.manifest.name} {loaded.version}: words", evaluations)
+    if not deliver(figures, as_json, output):
+        for table in tables:
+            print_table(console, table)
+
+
+def _selected(
+    corpus: Corpus, source: str, only: list[str] | None, voices: list[str] | None, limit: int | None
+) -> Corpus:
+    from server.lab.corpora import Corpus
+
+    if only:
+        corpus = corpus.of_speakers(*only)
+    if voices:
+        try:
+            from server.lab.training.recordings import role_of
+        except ImportError as error:
+            raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
+        kind = source.partition(":")[0]
+        if kind == "made":
+            raise ConfigurationError(
+                f"--voices: --data {source} names its part of the voices itself; leave --voices out"
+            )
+        corpus = corpus.only(lambda utterance: role_of(kind, utterance.speaker) in voices)
+    return corpus if limit is None else Corpus(corpus.name, corpus.utterances[:limit], corpus.lexicon)
+
+
+def _measure(bundle: Bundle, system: System, corpus: Corpus, precision: str) -> Evaluation:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from device_sdk.decoding.recognizer import Recognizer
+    from device_sdk.decoding.settings import DecodingSettings
+    from server.lab.evaluation import ORACLE_DEPTHS, evaluate
+
+    second_pass = None
+    if system.rescore:
+        from device_sdk.personalization.rescorer import Rescorer
+
+        second_pass = Rescorer(bundle).rescore
+    settings = DecodingSettings(beam=system.beam, nbest=system.nbest)
+    recognizer = Recognizer(bundle, settings, second_pass, precision=cast("Precision", precision))
+    depths = tuple(sorted({*ORACLE_DEPTHS, max(system.nbest, *ORACLE_DEPTHS)}))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{corpus.name} {system.name}", total=len(corpus))
+        return evaluate(
+            partial(recognizer.recognise, sample_rate=16_000), corpus, lambda _: bar.advance(task), depths=depths
+        )
+
+
+def _figures(evaluation: Evaluation, speakers: bool) -> dict[str, Any]:
+    figures = evaluation.as_json()
+    if speakers:
+        figures["speakers"] = {name: part.as_json() for name, part in evaluation.of_speakers().items()}
+    return figures
+
+
+def _compared(by_system: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """Figures of each system, with its differences to the first one."""
+    from server.lab.evaluation import differences
+
+    first = next(iter(by_system.values()))
+    rows = {}
+    for name, evaluation in by_system.items():
+        rows[name] = evaluation.as_json()
+        if evaluation is not first:
+            words, slots = differences(first, evaluation), differences(first, evaluation, "slots")
+            rows[name]["against_greedy"] = {
+                "wer": None if words is None else words.as_json(),
+                "slot_error": None if slots is None else slots.as_json(),
+            }
+    return rows
+
+
+def _draw(plot: Path, title: str, evaluations: Mapping[str, Evaluation]) -> None:
+    from server.lab.evaluation.chart import reliability_chart
+
+    curves = {name: words for name, evaluation in evaluations.items() if (words := evaluation.words()) is not None}
+    if not curves:
+        raise ConfigurationError(f"--plot {plot}: no recognised word can be checked; give --data whose words are known")
+    plot.write_text(reliability_chart(curves, title), encoding="utf-8")
+
+
+def _table(title: str, evaluations: dict[str, Evaluation], speakers: bool) -> Table:
+    from rich.table import Table
+
+    depths = next(iter(evaluations.values())).depths[1:]
+    table = Table(title=f"{title}: errors in %")
+    table.add_column("data", min_width=14)
+    headings = ("WER", "slots", *_oracles(depths), "ECE", "NCE", "RTF", "count")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for name, evaluation in evaluations.items():
+        table.add_row(*_cells(name, evaluation, depths))
+        for speaker, part in evaluation.of_speakers().items() if speakers else ():
+            table.add_row(*_cells(f"  {speaker}", part, depths))
+    return table
+
+
+def _cells(name: str, evaluation: Evaluation, depths: tuple[int, ...]) -> tuple[str, ...]:
+    rates = (evaluation.wer, evaluation.slot_error, *map(evaluation.oracle_wer, depths))
+    words, speed = evaluation.words(), evaluation.real_time_factor
+    return (
+        name,
+        *map(_percent, rates),
+        _percent(None if words is None else words.ece),
+        "-" if words is None or words.nce is None else f"{words.nce:.2f}",
+        "-" if speed is None else f"{speed:.3f}",
+        str(len(evaluation.scores)),
+    )
+
+
+def _comparison(title: str, found: Mapping[str, Mapping[str, Evaluation]]) -> list[Table]:
+    """For each corpus a table with one row a system: its word error, how far it is from greedy with the 95 % interval
+    of that, and its oracle errors."""
+    from rich.table import Table
+
+    from server.lab.evaluation import differences
+
+    tables = []
+    for corpus, systems in found.items():
+        first = next(iter(systems.values()))
+        depths = sorted({depth for each in systems.values() for depth in each.depths})[1:]
+        table = Table(
+            title=f"{title}, {corpus}, {len(first.scores)} utterances: errors in %",
+            caption="against greedy: points of word error, 95 % of the paired bootstrap",
+        )
+        table.add_column("decoding")
+        for heading in ("WER", "against greedy", "slots", *_oracles(depths)):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for name, evaluation in systems.items():
+            change = None if evaluation is first else differences(first, evaluation)
+            points = "-"
+            if change is not None:
+                interval = change.absolute
+                points = f"{100 * interval.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+            known = [evaluation.oracle_wer(depth) if depth in evaluation.depths else None for depth in depths]
+            slots = _percent(evaluation.slot_error)
+            table.add_row(name, _percent(evaluation.wer), points.replace("[", r"\["), slots, *map(_percent, known))
+        tables.append(table)
+    return tables
+
+
+def _oracles(depths: Sequence[int]) -> list[str]:
+    return [f"{'oracle ' if place == 0 else ''}{depth}" for place, depth in enumerate(depths)]
+
+
+def _percent(rate: float | None) -> str:
+    return "-" if rate is None else f"{100 * rate:.1f}"

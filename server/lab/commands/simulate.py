@@ -1,0 +1,205 @@
+"""Simulates devices that learn against a live server: a table and report.html."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from device_sdk.commands.output import deliver, write_file
+from device_sdk.commands.tables import print_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from server.lab.simulation import Watch
+    from server.lab.simulation.process import Address
+    from server.lab.simulation.shown import Shown
+
+__all__ = ["command"]
+
+
+def command(
+    data: Annotated[
+        str, typer.Option(help="Speech: 'made' by espeak-ng, or barista:PATH, fsdd:PATH, folder:PATH.")
+    ] = "made",
+    bundle: Annotated[str | None, typer.Option(help="Bundle to start from; the packaged one by default.")] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="Rounds: devices talk, learn, check in; the server aggregates. 3, or the recipe's."),
+    ] = None,
+    devices: Annotated[int | None, typer.Option(help="Number of devices; recordings: all their voices.")] = None,
+    each: Annotated[int | None, typer.Option(help="Utterances of a device in a round; recordings: all.")] = None,
+    heldout: Annotated[int | None, typer.Option(help="Number of held-out voices; recordings: all of them.")] = None,
+    heldout_each: Annotated[int | None, typer.Option(help="Utterances of a held-out voice; recordings: all.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides voices, sentences and their order.")] = 1,
+    seeds: Annotated[int, typer.Option(help="How many seeds to run, from --seed upwards.")] = 1,
+    workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
+    engine: Annotated[
+        str, typer.Option(help="fleet: real devices and a server; cohort: clients in bulk, without HTTP (needs torch).")
+    ] = "fleet",
+    recipe: Annotated[
+        Path | None, typer.Option(help="With --engine cohort: a TOML file; a small one by default.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="With --engine cohort: a Ray cluster that computes the clients, ray://host:10001 or local."),
+    ] = None,
+    work: Annotated[Path, typer.Option(help="With --engine cohort: speech, models and states.")] = Path("runs/cohort"),
+    channel: Annotated[
+        bool, typer.Option(help="Devices that learn take away what their microphone, room and line add to all speech.")
+    ] = False,
+    keep: Annotated[
+        Path | None, typer.Option(help="A new folder for the state of one server, to look at in its dashboard.")
+    ] = None,
+    report: Annotated[Path, typer.Option(help="Where the page with plots goes.")] = Path("report.html"),
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output instead of the table.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+) -> None:
+    """Simulate devices that learn against a live server, under five conditions on the same utterances.
+
+    With --engine cohort: a federation of made voices without devices or HTTP, by the same aggregation and ledger.
+    """
+    if engine != "fleet":
+        from server.lab.commands.simulate_cohort import simulate_cohort
+
+        simulate_cohort(engine, recipe, work, range(seed, seed + seeds), rounds, json_, output, ray, workers)
+        return
+    from rich.console import Console
+
+    from device_sdk.features import ChannelSettings
+    from server.lab.simulation import Shape, SimulationSettings, render, simulate
+    from server.lab.simulation.settings import FleetSettings
+
+    settings = SimulationSettings(
+        source=data,
+        bundle=bundle,
+        seeds=tuple(range(seed, seed + seeds)),
+        shape=Shape(rounds or 3, devices, each, heldout, heldout_each),
+        fleet=FleetSettings(channel=ChannelSettings() if channel else None),
+        workers=workers,
+        keep=str(keep) if keep is not None else None,
+    )
+    started = time.monotonic()
+    with _progress() as watch:
+        document, runs = simulate(settings, watch, _announce)
+    document["settings"]["seconds"] = round(time.monotonic() - started)
+    write_file(report, render(document, runs), folders=True)
+    if deliver(document, json_, output, folders=True):
+        return
+    console = Console()
+    print_table(console, table(document))
+    if any(part for found in document["against_frozen"].values() for kind in found.values() for part in kind.values()):
+        print_table(console, differences(document))
+    for line in _remarks(document):
+        console.print(line, soft_wrap=True)
+    console.print(f"Report: {report.resolve()}", soft_wrap=True)
+    if keep is not None:
+        again = f"idiolect serve --database {keep / 'server.db'}"
+        console.print(f"Dashboard of these rounds: {again}, then http://127.0.0.1:8470/dashboard", soft_wrap=True)
+
+
+def _announce(address: Address) -> None:
+    typer.echo(f"dashboard, while the devices learn: {address.url} (operator token {address.operator_token})", err=True)
+
+
+PARTS = {"all": "all", "last": "last round", "heldout": "held out"}
+
+
+def table(document: dict[str, Any]) -> Table:
+    """Errors of every condition, in percent."""
+    from rich.table import Table
+
+    kinds = _kinds(document)
+    result = Table(
+        title=f"{len(document['voices']['devices'])} devices, {document['rounds']} rounds, "
+        f"seed {', '.join(map(str, document['seed_values']))}, {document['data']}: errors in %",
+        caption="every utterance is decoded and scored first, then learned from once",
+    )
+    result.add_column("condition", no_wrap=True)
+    for title in kinds.values():
+        for part in PARTS.values():
+            result.add_column(f"{title}\n{part}", justify="right")
+    for name, condition in document["conditions"].items():
+        cells = [_cell(condition[kind][part], document["seeds"]) for kind in kinds for part in PARTS]
+        result.add_row(name, *cells, style=_style(name))
+    return result
+
+
+def differences(document: dict[str, Any]) -> Table:
+    """Every condition's differences from frozen, in points, with their intervals."""
+    from rich.table import Table
+
+    devices, heldout = (len(document["voices"][part]) for part in ("devices", "heldout"))
+    result = Table(
+        title="difference from frozen in points, with 95 % intervals",
+        caption=f"bootstrap over {devices} voices, and {heldout} held-out ones; *: excludes zero",
+    )
+    result.add_column("errors", no_wrap=True)
+    result.add_column("condition", no_wrap=True)
+    for part in PARTS.values():
+        result.add_column(part, justify="right")
+    for kind, title in _kinds(document).items():
+        for name, found in document["against_frozen"].items():
+            result.add_row(title, name, *(_interval(found[kind][part]) for part in PARTS), style=_style(name))
+        result.add_section()
+    return result
+
+
+def _kinds(document: dict[str, Any]) -> dict[str, str]:
+    """The kinds of errors that the data labels, and what a table calls them."""
+    frozen = document["conditions"]["frozen"]
+    kinds = {"slot_error": "slots", "wer": "words"}
+    return {kind: title for kind, title in kinds.items() if frozen[kind]["all"]["mean"] is not None}
+
+
+def _style(condition: str) -> str | None:
+    return {"both": "bold", "supervised": "dim"}.get(condition)
+
+
+def _cell(figure: dict[str, Any], seeds: int) -> str:
+    if figure["mean"] is None:
+        return "-"
+    return f"{100 * figure['mean']:.1f}" + (f" ± {100 * figure['std']:.1f}" if seeds > 1 else "")
+
+
+def _interval(found: dict[str, Any] | None) -> Shown:
+    from server.lab.simulation.shown import Shown
+    from server.lab.statistics import in_percent
+
+    if found is None:
+        return Shown("-")
+    mean, low, high = in_percent(found["absolute"])
+    return Shown(f"{mean}{'*' if found['absolute']['excludes_zero'] else ''}", f"[{low}, {high}]")
+
+
+def _remarks(document: dict[str, Any]) -> Iterator[str]:
+    for stream, entry in document["epsilon"].items():
+        value = entry["epsilon"]
+        shown = value if isinstance(value, str) else f"{value:.4g}"
+        if entry.get("delta"):
+            shown += f" at delta {entry['delta']:g}"
+        adjacency, trust = (entry[key].partition(":")[0] for key in ("adjacency", "trust_model"))
+        yield f"epsilon, {stream}: {shown} (adjacency: {adjacency}; trust: {trust})"
+
+
+@contextmanager
+def _progress() -> Iterator[Watch]:
+    """Progress bars on standard error, one for each thing that is being done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def watch(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done)
+
+        yield watch

@@ -1,0 +1,74 @@
+"""Speech to train, simulate and measure on: readers of real recordings, made voices, rooms, and a command grammar.
+
+Nothing here loads torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from device_sdk.errors import DataError, MissingExtraError
+from server.lab.corpora.barista import read_barista
+from server.lab.corpora.folder import read_folder
+from server.lab.corpora.fsdd import read_fsdd
+from server.lab.corpora.made import made_corpus
+from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
+from server.lab.corpora.voices import VARIANTS
+
+__all__ = ["KINDS", "PUBLIC", "SAMPLE_RATE", "Corpus", "Utterance", "Waveform", "open_corpus"]
+
+PUBLIC = ("librispeech", "librilight", "mls", "commonvoice", "ami", "slurp")
+"""Public corpora, which lhotse reads (the server's ``train`` extra)."""
+
+KINDS = (
+    *("barista:PATH", "fsdd:PATH", "folder:PATH"),
+    *(f"made:{voice_set}" for voice_set in VARIANTS),
+    *(f"{kind}:PATH@PART[/LANGUAGE]" for kind in PUBLIC),
+)
+
+
+def open_corpus(source: str | Path, seed: int = 0) -> Corpus:
+    """The corpus that KIND:PATH names; audio is read later, utterance by utterance.
+
+    source: ``barista:PATH``, ``fsdd:PATH``, ``folder:PATH``, or ``made:base``, ``made:devices``, ``made:heldout``: 200
+        commands by 10 made voices of that set. Public corpora as ``librispeech:PATH@train-clean-100`` or
+        ``commonvoice:PATH@train/fr``.
+    seed: decides fsdd's strings and made speech.
+    Raises DataError naming the kind, file or field that is wrong.
+    """
+    kind, separator, rest = str(source).partition(":")
+    readers: dict[str, Any] = {
+        "barista": lambda: read_barista(Path(rest).expanduser()),
+        "fsdd": lambda: read_fsdd(Path(rest).expanduser(), seed),
+        "folder": lambda: read_folder(Path(rest).expanduser()),
+        "made": lambda: _made(rest, seed),
+    }
+    if kind in PUBLIC and rest:
+        return _public(kind, rest)
+    if not separator or kind not in readers or not rest:
+        raise DataError(f"data source {str(source)!r}: expected one of {', '.join(KINDS)}")
+    corpus: Corpus = readers[kind]()
+    return corpus
+
+
+def _public(kind: str, rest: str) -> Corpus:
+    folder, separator, part = rest.rpartition("@")
+    if not separator or not folder:
+        raise DataError(f"data source '{kind}:{rest}': expected {kind}:PATH@PART, such as {kind}:PATH@train")
+    try:
+        from server.lab.training.data import recipes
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{kind} is read by lhotse, which is not installed; run: pip install 'idiolect-server[train]'"
+        ) from error
+    name, _, language = part.partition("/")
+    cuts = recipes.manifest(cast(recipes.Kind, kind), Path(folder).expanduser(), name, language or "en")
+    return recipes.as_corpus(f"{kind}:{rest}", cuts)
+
+
+def _made(name: str, seed: int) -> Corpus:
+    for voice_set in VARIANTS:
+        if voice_set == name:
+            return made_corpus(voice_set, people=10, each=20, seed=seed)
+    raise DataError(f"data source 'made:{name}': expected one of {', '.join(f'made:{known}' for known in VARIANTS)}")

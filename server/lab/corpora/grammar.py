@@ -1,0 +1,199 @@
+"""Spoken commands with their intents and slots: what base models are trained on and simulated devices hear.
+
+A pattern is written in a small language: ``(a|b)`` chooses, ``[a]`` may be left out, ``{type}`` is a slot whose value
+is drawn from :data:`server.lab.corpora.values.VALUES`, ``<name>`` is another rule. A stable hash of the sentence
+decides whether it belongs to base training (80 %), to the devices (10 %) or is held out (10 %), so no sentence is in
+two of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+from device_sdk.errors import ConfigurationError
+from device_sdk.feedback.slots import SlotLexicon
+from server.lab.corpora.patterns import INTENTS, RULES
+from server.lab.corpora.splits import assigned
+from server.lab.corpora.values import VALUES
+
+__all__ = ["Command", "Profile", "Split", "lexicon", "profile", "sample", "split_of", "vocabulary"]
+
+Split = Literal["base", "devices", "heldout"]
+
+_SHARES: Mapping[Split, float] = {"base": 0.8, "devices": 0.1, "heldout": 0.1}
+_PERSONAL = 0.85  # how often a profile's owner says one of the favourite values
+_ATTEMPTS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """text: lower-case words; slots: type -> value, exactly what the longest matches of the text yield."""
+
+    text: str
+    intent: str
+    slots: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What one person tends to say.
+
+    favourites: slot type -> the few values that this person mostly uses, most used first.
+    intents: intent -> probability.
+    """
+
+    favourites: Mapping[str, tuple[str, ...]]
+    intents: Mapping[str, float]
+    _weights: Mapping[str, tuple[float, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        weights = {
+            name: tuple(1.0 / rank for rank in range(1, len(values) + 1)) for name, values in self.favourites.items()
+        }
+        object.__setattr__(self, "_weights", {name: tuple(w / sum(row) for w in row) for name, row in weights.items()})
+
+    def draw(self, slot_type: str, generator: np.random.Generator) -> str | None:
+        """A favourite value (the first twice as often as the second, and so on), or None for any value."""
+        values = self.favourites.get(slot_type)
+        if not values or generator.random() >= _PERSONAL:
+            return None
+        return values[generator.choice(len(values), p=self._weights[slot_type])]
+
+
+def split_of(text: str) -> Split:
+    """The only split that may use a sentence: a hash of its text, the same on every machine and in every version."""
+    return assigned(text, _SHARES, b"idiolect split")
+
+
+@cache
+def lexicon() -> SlotLexicon:
+    """Every slot value of the grammar."""
+    return SlotLexicon(VALUES)
+
+
+@cache
+def vocabulary() -> tuple[str, ...]:
+    """Every word that the grammar can say, sorted."""
+    words = {word for values in VALUES.values() for value in values for word in value.split()}
+    patterns = [*RULES.values(), *(pattern for intent in INTENTS.values() for pattern in intent.patterns)]
+    for pattern in patterns:
+        words.update(re.sub(r"<\w+>|\{\w+\}|[()\[\]|]", " ", pattern).split())
+    return tuple(sorted(words))
+
+
+def profile(generator: np.random.Generator) -> Profile:
+    """A person's own few contacts, songs, drinks, rooms and so on, and the two to four things mostly asked for."""
+    favourites = {}
+    for slot_type, values in VALUES.items():
+        if slot_type.startswith("digit"):
+            continue
+        count = min(len(values), int(generator.integers(2, 5)))
+        favourites[slot_type] = tuple(values[index] for index in generator.permutation(len(values))[:count])
+    names = list(INTENTS)
+    chosen = set(generator.permutation(len(names))[: generator.integers(2, 5)].tolist())
+    weights = np.array([INTENTS[name].weight * (12.0 if index in chosen else 1.0) for index, name in enumerate(names)])
+    shares = weights / weights.sum()
+    return Profile(favourites, {name: float(share) for name, share in zip(names, shares, strict=True)})
+
+
+def sample(generator: np.random.Generator, split: Split | None = None, profile: Profile | None = None) -> Command:
+    """A command of a split (None: of any), said by anyone or by the owner of a profile.
+
+    Raises ConfigurationError for an unknown split, or for a profile so narrow that the split has none of its sentences.
+    """
+    if split is not None and split not in _SHARES:
+        raise ConfigurationError(f"split {split!r} is unknown; expected one of {', '.join(_SHARES)}")
+    names, shares = _intent_shares() if profile is None else (tuple(profile.intents), tuple(profile.intents.values()))
+    for _ in range(_ATTEMPTS):
+        intent = names[generator.choice(len(names), p=shares)]
+        patterns = INTENTS[intent].patterns
+        slots: dict[str, str] = {}
+        words = _expand(patterns[generator.integers(len(patterns))])(generator, profile, slots)
+        text = " ".join(words)
+        if text and (split is None or split_of(text) == split):
+            return Command(text, intent, slots)
+    raise ConfigurationError(f"no sentence of split {split!r} in {_ATTEMPTS} attempts; widen the profile's favourites")
+
+
+@cache
+def _intent_shares() -> tuple[tuple[str, ...], tuple[float, ...]]:
+    total = sum(intent.weight for intent in INTENTS.values())
+    return tuple(INTENTS), tuple(intent.weight / total for intent in INTENTS.values())
+
+
+_Expansion = Callable[[np.random.Generator, Profile | None, dict[str, str]], list[str]]
+
+
+@cache
+def _expand(pattern: str) -> _Expansion:
+    """A pattern, parsed once, as a function that draws its words and fills the slots."""
+    tokens = re.findall(r"<\w+>|\{\w+\}|[()\[\]|]|[a-z']+", pattern)
+    expansion, rest = _alternatives(tokens, 0)
+    if rest != len(tokens):
+        raise ConfigurationError(f"grammar pattern {pattern!r}: unexpected {tokens[rest]!r} at token {rest}")
+    return expansion
+
+
+def _alternatives(tokens: list[str], position: int) -> tuple[_Expansion, int]:
+    options: list[list[_Expansion]] = [[]]
+    while position < len(tokens) and tokens[position] not in ")]":
+        token = tokens[position]
+        position += 1
+        if token == "|":
+            options.append([])
+        elif token in "([":
+            inner, position = _alternatives(tokens, position)
+            if position >= len(tokens) or tokens[position] != {"(": ")", "[": "]"}[token]:
+                raise ConfigurationError(f"grammar pattern: {token!r} is not closed")
+            position += 1
+            options[-1].append(inner if token == "(" else _optional(inner))
+        elif token[0] == "{":
+            options[-1].append(_slot(token[1:-1]))
+        elif token[0] == "<":
+            options[-1].append(_rule(token[1:-1]))
+        else:
+            options[-1].append(_word(token))
+    return _choice([_sequence(parts) for parts in options]), position
+
+
+def _word(word: str) -> _Expansion:
+    return lambda generator, profile, slots: [word]
+
+
+def _rule(name: str) -> _Expansion:
+    if name not in RULES:
+        raise ConfigurationError(f"grammar rule <{name}> is not defined")
+    return lambda generator, profile, slots: _expand(RULES[name])(generator, profile, slots)
+
+
+def _slot(slot_type: str) -> _Expansion:
+    if slot_type not in VALUES:
+        raise ConfigurationError(f"grammar slot {{{slot_type}}} has no values")
+
+    def draw(generator: np.random.Generator, profile: Profile | None, slots: dict[str, str]) -> list[str]:
+        favourite = None if profile is None else profile.draw(slot_type, generator)
+        values = VALUES[slot_type]
+        slots[slot_type] = value = favourite or values[generator.integers(len(values))]
+        return value.split()
+
+    return draw
+
+
+def _sequence(parts: list[_Expansion]) -> _Expansion:
+    return lambda generator, profile, slots: [word for part in parts for word in part(generator, profile, slots)]
+
+
+def _choice(options: list[_Expansion]) -> _Expansion:
+    if len(options) == 1:
+        return options[0]
+    return lambda generator, profile, slots: options[generator.integers(len(options))](generator, profile, slots)
+
+
+def _optional(inner: _Expansion) -> _Expansion:
+    return lambda generator, profile, slots: inner(generator, profile, slots) if generator.random() < 0.5 else []

@@ -1,0 +1,76 @@
+"""Commands spoken by made voices in made rooms: speech without limit, with every label known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from device_sdk.errors import ConfigurationError
+from server.lab.corpora.acoustics import GENTLE, Ranges, Scene, apply_scene, draw_scene
+from server.lab.corpora.grammar import Command, Profile, lexicon, profile, sample
+from server.lab.corpora.utterance import Corpus, Utterance, Waveform
+from server.lab.corpora.voices import Voice, VoiceSet, draw_voices, speak
+
+__all__ = ["Person", "draw_people", "made_corpus", "made_utterance", "say"]
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A made speaker: a voice, one room and microphone, and what this person tends to say (None: anything)."""
+
+    name: str
+    voice: Voice
+    scene: Scene
+    profile: Profile | None
+
+
+def draw_people(
+    voice_set: VoiceSet, count: int, seed: int, ranges: Ranges = GENTLE, with_profiles: bool = True
+) -> tuple[Person, ...]:
+    """People of a voice set, no two with the same variant while variants last. The same for the same arguments."""
+    if count < 1:
+        raise ConfigurationError(f"number of people {count}: expected at least 1")
+    generator = np.random.default_rng([seed, *voice_set.encode()])
+    voices = draw_voices(voice_set, count, generator)
+    return tuple(
+        Person(
+            name=f"{voice_set}-{number:02d}",
+            voice=voice,
+            scene=draw_scene(generator, ranges),
+            profile=profile(generator) if with_profiles else None,
+        )
+        for number, voice in enumerate(voices)
+    )
+
+
+def say(text: str, person: Person, seed: Sequence[int]) -> Waveform:
+    """A sentence as a person's microphone hears it, float32 [S] at 16 kHz. The same for the same arguments."""
+    return apply_scene(speak(text, person.voice), person.scene, np.random.default_rng(list(seed)))
+
+
+def made_utterance(command: Command, person: Person, seed: Sequence[int]) -> Utterance:
+    """A command, said."""
+    return Utterance(
+        id="-".join([person.name, *map(str, seed)]),
+        speaker=person.name,
+        text=command.text,
+        slots=command.slots,
+        score_words=True,
+        audio=partial(say, command.text, person, tuple(seed)),
+    )
+
+
+def made_corpus(
+    voice_set: VoiceSet, people: int, each: int, seed: int, ranges: Ranges = GENTLE, with_profiles: bool = True
+) -> Corpus:
+    """``each`` commands by each of some people, with sentences and voices of one split only, person after person."""
+    utterances = []
+    for number, person in enumerate(draw_people(voice_set, people, seed, ranges, with_profiles)):
+        generator = np.random.default_rng([seed, number, *voice_set.encode()])
+        for position in range(each):
+            command = sample(generator, voice_set, person.profile)
+            utterances.append(made_utterance(command, person, (seed, number, position)))
+    return Corpus(f"made:{voice_set}", tuple(utterances), lexicon())

@@ -1,0 +1,241 @@
+"""Speech made in process by espeak-ng, and the voices it speaks with.
+
+espeak-ng comes with the wheel ``espeakng-loader`` (GPL: only the ``simulate`` extra of the server needs it, never a
+device) and is driven through its C interface by ctypes, a few hundred times faster than real time.
+
+A voice is an accent (phonemes, from espeak's language files), a variant (the speaker: formants, breath, roughness, from
+its ``!v`` files), and a pitch, a rate and a vocal tract length. Variants are split in three fixed, disjoint sets:
+
+===========  =====================================================  =======================================
+set          what for                                               accents
+===========  =====================================================  =======================================
+base         training the base models                               mainstream (US, GB, received)
+devices      the users of simulated devices                         mainstream and regional
+heldout      listeners' check: never trained on, by base or device  mainstream and regional
+===========  =====================================================  =======================================
+
+So base training never hears a regional accent nor a device's variant, devices have something to learn, and held-out
+voices show whether what the devices learned carries over to other speakers of the same accents. Variants of one
+family (``edward``, ``edward2``) and variants whose settings hardly differ (``john``, ``norbert``) are in one set.
+Left out: whispers and creaks (``whisper``, ``whisperf``, ``croak``), effects and robots with echo or distortion
+(``Demonic``, ``UniRobot``, ``anikaRobot``, ``robosoft*``, ``Tweaky``, ``kaukovalta``, ``announcer``), and ``fast``,
+which changes only the limit of the speaking rate.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import soxr
+
+from device_sdk.errors import ConfigurationError, DataError, MissingExtraError
+from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
+
+__all__ = [
+    "MAINSTREAM_ACCENTS",
+    "REGIONAL_ACCENTS",
+    "SKIPPED_VARIANTS",
+    "VARIANTS",
+    "Voice",
+    "VoiceSet",
+    "accents_of",
+    "draw_voice",
+    "draw_voices",
+    "installed_variants",
+    "speak",
+]
+
+VoiceSet = Literal["base", "devices", "heldout"]
+
+MAINSTREAM_ACCENTS = ("en-us", "en-gb", "en-gb-x-rp")
+REGIONAL_ACCENTS = ("en-029", "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-us-nyc")
+
+VARIANTS: Mapping[VoiceSet, tuple[str, ...]] = {
+    "base": (
+        *("Alex", "Alicia", "Andy", "AnxiousAndy", "Denis", "Diogo", "Gene", "Gene2", "Henrique", "Hugo", "Jacky"),
+        *("Lee", "Mario", "Michael", "Mr serious", "Reed", "RicishayMax", "RicishayMax2", "RicishayMax3", "adam"),
+        *("antonio", "aunty", "benjamin", "boris", "caleb", "david", "edward", "edward2", "f1", "f2", "f4"),
+        *("grandma", "gustave", "iven", "iven2", "iven3", "iven4", "john", "klatt", "klatt2", "klatt3", "klatt4"),
+        *("klatt5", "klatt6", "m1", "m2", "m4", "m6", "m7", "marcelo", "max", "michel", "miguel", "norbert", "paul"),
+        *("quincy", "rob", "sandro", "steph", "steph2", "steph3", "victor", "zac"),
+    ),
+    "devices": (
+        *("Andrea", "Marco", "Nguyen", "Storm", "anika", "ed", "f3", "grandpa", "ian", "m3", "m8", "pablo", "robert"),
+        *("shelby", "travis"),
+    ),
+    "heldout": ("Annie", "Mike", "belinda", "f5", "linda", "m5", "mike2", "pedro"),
+}
+
+SKIPPED_VARIANTS = (
+    *("Demonic", "Tweaky", "UniRobot", "anikaRobot", "announcer", "croak", "fast", "kaukovalta", "robosoft"),
+    *(f"robosoft{number}" for number in range(2, 9)),
+    *("whisper", "whisperf"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How someone sounds.
+
+    accent, variant: names of espeak's language and variant files.
+    pitch: 0 to 99, 50 is the variant's own; pitch_range: 0 to 99, 50 is usual, 0 monotone.
+    rate: words a minute, as espeak counts them.
+    tract: scale of all frequencies (formants and pitch); above 1 is a shorter vocal tract. The rate is unaffected.
+    word_gap: extra pause between words, in tenths of a second at the usual rate.
+    """
+
+    accent: str
+    variant: str
+    pitch: int = 50
+    rate: int = 170
+    pitch_range: int = 50
+    tract: float = 1.0
+    word_gap: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.pitch <= 99 and 0 <= self.pitch_range <= 99):
+            raise ConfigurationError(f"voice pitch {self.pitch}, range {self.pitch_range}: expected 0 to 99")
+        if not 80 <= self.rate <= 450:
+            raise ConfigurationError(f"voice rate {self.rate}: expected 80 to 450 words a minute")
+        if not 0.7 <= self.tract <= 1.4:
+            raise ConfigurationError(f"voice tract {self.tract}: expected 0.7 to 1.4")
+
+    @property
+    def name(self) -> str:
+        """accent+variant."""
+        return f"{self.accent}+{self.variant}"
+
+
+def accents_of(voice_set: VoiceSet) -> tuple[str, ...]:
+    """The accents that the voices of a set may have."""
+    return MAINSTREAM_ACCENTS if voice_set == "base" else MAINSTREAM_ACCENTS + REGIONAL_ACCENTS
+
+
+def draw_voice(voice_set: VoiceSet, generator: np.random.Generator, variant: str | None = None) -> Voice:
+    """A random voice of a set. Device and held-out voices have a regional accent three times in four."""
+    if voice_set not in VARIANTS:
+        raise ConfigurationError(f"voice set {voice_set!r} is unknown; expected one of {', '.join(VARIANTS)}")
+    regional = voice_set != "base" and generator.random() < 0.75
+    accents = REGIONAL_ACCENTS if regional else MAINSTREAM_ACCENTS
+    return Voice(
+        accent=accents[generator.integers(len(accents))],
+        variant=variant or VARIANTS[voice_set][generator.integers(len(VARIANTS[voice_set]))],
+        pitch=int(generator.integers(25, 76)),
+        rate=int(generator.integers(112, 216)),
+        pitch_range=int(generator.integers(20, 81)),
+        tract=float(np.round(generator.uniform(0.88, 1.14), 3)),
+        word_gap=int(generator.integers(0, 3)) if generator.random() < 0.25 else 0,
+    )
+
+
+def draw_voices(voice_set: VoiceSet, count: int, generator: np.random.Generator) -> tuple[Voice, ...]:
+    """``count`` voices of a set, each with its own variant as long as the set has variants left."""
+    variants = VARIANTS[voice_set]
+    order = [
+        variants[index] for _ in range(-(-count // len(variants))) for index in generator.permutation(len(variants))
+    ]
+    return tuple(draw_voice(voice_set, generator, variant) for variant in order[:count])
+
+
+def installed_variants() -> tuple[str, ...]:
+    """Every variant that the installed espeak-ng data holds, sorted. Raises MissingExtraError without the wheel."""
+    return tuple(sorted(path.name for path in (_data_path() / "voices" / "!v").iterdir()))
+
+
+def speak(text: str, voice: Voice) -> Waveform:
+    """Speech, float32 [S] at 16 kHz, peak at most 1: the same samples for the same input in every process.
+
+    Safe to call from several threads and forked processes.
+    Raises MissingExtraError where espeak-ng is not installed, DataError where it has no such voice or says nothing.
+    """
+    pieces: list[bytes] = []
+
+    def collect(samples: Any, count: int, _events: Any) -> int:
+        if samples and count > 0:
+            pieces.append(ctypes.string_at(samples, count * 2))
+        return 0
+
+    if not (_data_path() / "voices" / "!v" / voice.variant).is_file():  # which the library would ignore
+        raise DataError(f"espeak-ng has no voice {voice.name!r}; see installed_variants()")
+    data, callback = text.encode(), _CALLBACK(collect)
+    with _LOCK, _library() as (library, native_rate):
+        library.espeak_SetSynthCallback(callback)
+        accent = _ACCENT_FILES.get(voice.accent, voice.accent)
+        if library.espeak_SetVoiceByName(f"{accent}+{voice.variant}".encode()) != 0:
+            raise DataError(f"espeak-ng has no voice {voice.name!r}; accents are {', '.join(accents_of('devices'))}")
+        for parameter, value in (
+            (_RATE, round(voice.rate / voice.tract)),
+            (_PITCH, voice.pitch),
+            (_RANGE, voice.pitch_range),
+            (_WORD_GAP, voice.word_gap),
+        ):
+            library.espeak_SetParameter(parameter, value, 0)
+        library.espeak_Synth(data, ctypes.c_size_t(len(data) + 1), 0, 0, 0, _UTF8, None, None)
+    samples = np.frombuffer(b"".join(pieces), np.int16).astype(np.float32) / 32768.0
+    if not samples.any():
+        raise DataError(f"espeak-ng said nothing for {text!r} with voice {voice.name!r}")
+    # Played back `tract` times faster, then taken to 16 kHz: scales every frequency, undoes the slower rate.
+    waveform = soxr.resample(samples, native_rate * voice.tract, SAMPLE_RATE, quality="MQ")
+    return np.clip(waveform, -1.0, 1.0).astype(np.float32)
+
+
+# espeak-ng's C interface (speak_lib.h)
+_SYNCHRONOUS, _UTF8 = 2, 1
+_RATE, _PITCH, _RANGE, _WORD_GAP = 1, 3, 4, 7
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+_ACCENT_FILES = {"en-gb": "en"}  # the library looks voices up by file name
+
+_LOCK = threading.Lock()  # the library holds global state and is not reentrant
+
+
+def _renew_lock() -> None:
+    """A forked child must not inherit a lock that a thread of its parent holds."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _loader() -> Any:
+    try:
+        import espeakng_loader
+    except ImportError as error:
+        raise MissingExtraError(
+            "speech is made by espeak-ng, which is not installed; run: pip install 'idiolect-server[simulate]'"
+        ) from error
+    return espeakng_loader
+
+
+def _data_path() -> Path:
+    return Path(_loader().get_data_path())
+
+
+@contextmanager
+def _library() -> Iterator[tuple[Any, int]]:
+    """The library, freshly loaded, with its sample rate (Hz).
+
+    Its flutter and noise go on from one utterance to the next in static variables that no call resets, so that the
+    same words would sound different each time. Loading it anew takes 0.4 ms and makes speech a function of its input.
+    """
+    library = ctypes.CDLL(_loader().get_library_path())
+    try:
+        rate = int(library.espeak_Initialize(_SYNCHRONOUS, 0, str(_data_path().parent).encode(), 0))
+        if rate <= 0:
+            raise DataError(f"espeak-ng could not read its data at {_data_path()}; reinstall espeakng-loader")
+        library.espeak_ng_SetRandSeed(ctypes.c_long(1))
+        yield library, rate
+    finally:
+        library.espeak_Terminate()
+        if hasattr(_ctypes, "dlclose"):
+            _ctypes.dlclose(library._handle)

@@ -1,0 +1,67 @@
+"""A model is published only if it hears held-out speech about as well as the one it grew out of."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle import Bundle
+from device_sdk.decoding import DecodingSettings, Recognizer
+from device_sdk.errors import DataError
+from device_sdk.personalization.rescorer import Rescorer
+from server.lab.corpora import Corpus
+from server.lab.corpora.utterance import Utterance
+from server.lab.evaluation.scores import evaluate
+from server.rounds.advance import Evaluation
+
+__all__ = ["WordErrorGate"]
+
+Weights = Mapping[str, NDArray[np.float32]]
+
+
+class WordErrorGate:
+    """Owns held-out speech and what was measured on it last. One thread at a time.
+
+    Both models decode the same utterances in the way that devices do: beam, n-best list, the bundle's second pass.
+    """
+
+    def __init__(self, bundle: Bundle, corpora: Sequence[Corpus], tolerance: float = 0.02) -> None:
+        """tolerance: how much higher a model's word error may be than its base's, as a share of that.
+
+        Raises DataError where no utterance has words to compare with.
+        """
+        utterances: list[Utterance] = [each for corpus in corpora for each in corpus.utterances if each.score_words]
+        if not utterances:
+            raise DataError("held-out speech: no utterance has a sure transcript; give others")
+        self._bundle = bundle
+        self._corpus = Corpus("held-out", tuple(utterances), None)
+        self._tolerance = tolerance
+        self._measured: dict[str, float] = {}
+
+    def __call__(self, candidate: Weights, base: Weights) -> Evaluation:
+        """The verdict on ``candidate``: ``word_error`` and ``base_word_error`` as fractions, and whether it passes."""
+        found, before = self._word_error(candidate), self._word_error(base)
+        limit = before * (1 + self._tolerance)
+        passed = found <= limit
+        count = len(self._corpus.utterances)
+        note = f"word error {100 * before:.1f} -> {100 * found:.1f} % on {count} held-out utterances"
+        if not passed:
+            note += f": above {100 * limit:.1f} %"
+        return Evaluation(passed, {"word_error": found, "base_word_error": before}, note)
+
+    def _word_error(self, weights: Weights) -> float:
+        digest = hashlib.sha256()
+        for name in sorted(weights):
+            digest.update(np.ascontiguousarray(weights[name]).data)
+        key = digest.hexdigest()
+        if key not in self._measured:
+            bundle = self._bundle.with_weights(dict(weights), "held-out")
+            recognizer = Recognizer(bundle, DecodingSettings(), Rescorer(bundle).rescore)
+            wer = evaluate(partial(recognizer.recognise, sample_rate=16_000), self._corpus).wer
+            assert wer is not None  # every utterance has words
+            self._measured = {**dict(list(self._measured.items())[-1:]), key: wer}  # the next base is this candidate
+        return self._measured[key]

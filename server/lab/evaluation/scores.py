@@ -1,0 +1,214 @@
+"""Errors of a recogniser on a corpus: words, slots, the best of its n-best lists, and its speed.
+
+All rates are micro-averaged: errors over all utterances divided by words (or true slots) over all utterances.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import jiwer
+
+from device_sdk.errors import DataError
+from device_sdk.feedback.slots import CostMode, SlotLexicon, slot_cost
+from device_sdk.hypothesis import Hypothesis, Result
+from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
+from server.lab.evaluation.reliability import Reliability
+
+__all__ = ["ORACLE_DEPTHS", "Evaluation", "Score", "evaluate", "right_words", "score", "word_errors"]
+
+ORACLE_DEPTHS = (1, 4, 8)
+"""Lengths of the n-best lists for which the best entry's word error is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Errors in one utterance.
+
+    hypothesis: the first text of the list. words, word_errors, oracle_errors (depth -> errors of the best entry): None
+    where the corpus's words do not count. slots, slot_errors: None where it has no slot labels. audio_seconds, seconds:
+    length of the audio, and time that recognising it took. word_confidences: of the first hypothesis, each with whether
+    the word was right; text_confidence: the same of the whole; None where words do not count.
+    """
+
+    id: str
+    speaker: str
+    hypothesis: str
+    words: int | None
+    word_errors: int | None
+    oracle_errors: Mapping[int, int] | None
+    slots: int | None
+    slot_errors: int | None
+    audio_seconds: float
+    seconds: float
+    word_confidences: tuple[tuple[float, bool], ...] | None = None
+    text_confidence: tuple[float, bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The scores of a corpus, in its order."""
+
+    scores: tuple[Score, ...]
+
+    @property
+    def wer(self) -> float | None:
+        """Word errors over words of the reference."""
+        return _rate((score.word_errors, score.words) for score in self.scores)
+
+    @property
+    def slot_error(self) -> float | None:
+        """Wrong, missing and extra slots over true slots."""
+        return _rate((score.slot_errors, score.slots) for score in self.scores)
+
+    def oracle_wer(self, depth: int) -> float | None:
+        """Word error if the best of the first ``depth`` hypotheses were always chosen."""
+        pairs = ((score.oracle_errors and score.oracle_errors[depth], score.words) for score in self.scores)
+        return _rate(pairs)
+
+    @property
+    def real_time_factor(self) -> float | None:
+        """Time taken over length of the audio; below 1 is faster than speech."""
+        audio = sum(score.audio_seconds for score in self.scores)
+        return sum(score.seconds for score in self.scores) / audio if audio > 0 else None
+
+    def words(self) -> Reliability | None:
+        """Confidence of recognised words against whether they were said; None without any. Words that were left out
+        have no confidence, so deletions do not count."""
+        return Reliability.of(chain.from_iterable(score.word_confidences or () for score in self.scores))
+
+    def texts(self) -> Reliability | None:
+        """Confidence of the first hypothesis against whether all of it was right."""
+        return Reliability.of(score.text_confidence for score in self.scores if score.text_confidence is not None)
+
+    def of_speakers(self) -> dict[str, Evaluation]:
+        """The same, speaker by speaker, sorted."""
+        speakers = sorted({score.speaker for score in self.scores})
+        return {name: Evaluation(tuple(row for row in self.scores if row.speaker == name)) for name in speakers}
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Depths for which oracle errors are known."""
+        return next((tuple(row.oracle_errors) for row in self.scores if row.oracle_errors is not None), ORACLE_DEPTHS)
+
+    def as_json(self) -> dict[str, Any]:
+        """``wer``, ``slot_error``, ``oracle_wer`` by depth, ``real_time_factor``, ``utterances``, ``confidence``; null
+        without labels."""
+        words, texts = self.words(), self.texts()
+        return {
+            "wer": self.wer,
+            "slot_error": self.slot_error,
+            "oracle_wer": {str(depth): self.oracle_wer(depth) for depth in self.depths},
+            "real_time_factor": self.real_time_factor,
+            "utterances": len(self.scores),
+            "confidence": {
+                "words": None if words is None else words.as_json(),
+                "texts": None if texts is None else texts.as_json(),
+            },
+        }
+
+
+def evaluate(
+    recognise: Callable[[Waveform], Result],
+    corpus: Corpus,
+    progress: Callable[[Score], None] | None = None,
+    mode: CostMode = "strict",
+    depths: Sequence[int] = ORACLE_DEPTHS,
+) -> Evaluation:
+    """Recognises every utterance of a corpus and scores it.
+
+    recognise: float32 waveform [S] at 16 kHz -> its n-best list; only this call is timed. progress: called after each
+    utterance. mode: how slot errors are counted. depths: for oracle errors. Raises DataError for an empty corpus or
+    audio that cannot be read.
+    """
+    if not corpus.utterances:
+        raise DataError(f"{corpus.name}: no utterances to evaluate")
+    scores = []
+    for utterance in corpus.utterances:
+        waveform = utterance.load()
+        start = time.perf_counter()
+        result = recognise(waveform)
+        seconds = time.perf_counter() - start
+        texts = [hypothesis.text for hypothesis in result.nbest]
+        audio_seconds = waveform.size / SAMPLE_RATE
+        scores.append(
+            score(utterance, texts, corpus.lexicon, audio_seconds, seconds, mode, best=result.nbest[0], depths=depths)
+        )
+        if progress is not None:
+            progress(scores[-1])
+    return Evaluation(tuple(scores))
+
+
+def score(
+    utterance: Utterance,
+    texts: Sequence[str],
+    lexicon: SlotLexicon | None,
+    audio_seconds: float = 0.0,
+    seconds: float = 0.0,
+    mode: CostMode = "strict",
+    best: Hypothesis | None = None,
+    depths: Sequence[int] = ORACLE_DEPTHS,
+) -> Score:
+    """The errors of an n-best list [N] of texts, best first, against an utterance's labels.
+
+    lexicon: to read slots with; None leaves slots out. best: the first entry with its confidences; None leaves them
+    out. Raises DataError where the list is empty.
+    """
+    if not texts:
+        raise DataError(f"utterance {utterance.id!r}: an empty n-best list; expected at least one hypothesis")
+    words: int | None = None
+    errors: list[int] | None = None
+    sure: tuple[tuple[float, bool], ...] | None = None
+    if utterance.score_words and utterance.text is not None:
+        words = len(utterance.text.split())
+        errors = [word_errors(utterance.text, text) for text in texts]
+        if best is not None:
+            right = right_words(utterance.text, " ".join(word.text for word in best.words))
+            sure = tuple((word.confidence, hit) for word, hit in zip(best.words, right, strict=True))
+    slots: int | None = None
+    slot_errors: int | None = None
+    if utterance.slots is not None and lexicon is not None:
+        slots = len(utterance.slots)
+        slot_errors = slot_cost(texts[0], utterance.slots, lexicon, mode)
+    return Score(
+        id=utterance.id,
+        speaker=utterance.speaker,
+        hypothesis=texts[0],
+        words=words,
+        word_errors=None if errors is None else errors[0],
+        oracle_errors=None if errors is None else {depth: min(errors[:depth]) for depth in depths},
+        slots=slots,
+        slot_errors=slot_errors,
+        audio_seconds=audio_seconds,
+        seconds=seconds,
+        word_confidences=sure,
+        text_confidence=None if best is None or errors is None else (best.confidence, errors[0] == 0),
+    )
+
+
+def word_errors(reference: str, hypothesis: str) -> int:
+    """Substitutions, deletions and insertions, by jiwer."""
+    if not reference.split():
+        return len(hypothesis.split())
+    measures = jiwer.process_words(reference, hypothesis)
+    return measures.substitutions + measures.deletions + measures.insertions
+
+
+def right_words(reference: str, hypothesis: str) -> list[bool]:
+    """For each word of the hypothesis, whether jiwer's alignment matches it with an equal word of the reference."""
+    right = [False] * len(hypothesis.split())
+    if right and reference.split():
+        for chunk in jiwer.process_words(reference, hypothesis).alignments[0]:
+            if chunk.type == "equal":
+                right[chunk.hyp_start_idx : chunk.hyp_end_idx] = [True] * (chunk.hyp_end_idx - chunk.hyp_start_idx)
+    return right
+
+
+def _rate(pairs: Any) -> float | None:
+    counted = [(errors, total) for errors, total in pairs if errors is not None and total is not None]
+    denominator = sum(total for _, total in counted)
+    return sum(errors for errors, _ in counted) / denominator if denominator > 0 else None

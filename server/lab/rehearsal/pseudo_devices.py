@@ -1,0 +1,105 @@
+"""What a pseudo-device sends: the gradient, or the outcome of local steps, of transcribed utterances.
+
+The bundle's own training graph gives the gradients, so a pseudo-device computes what a device would that knew the
+transcript: SpecAugment on the features, w = 1 on the transcript, the round's clipping. It adds no noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle import Bundle
+from device_sdk.errors import DataError, LearningError
+from device_sdk.learning.delta import difference
+from device_sdk.learning.gradients import GradientSum, add, empty, mean
+from device_sdk.learning.preconditioner import preconditioned, scales
+from device_sdk.learning.rehearsal import Transcribed, lesson
+from device_sdk.learning.specaugment import MaskSettings, masked
+from device_sdk.learning.step import Momentum, StepSettings, sgd
+from device_sdk.privacy.clipping import clip
+from device_sdk.runtimes.training import Gradients, TrainingSession
+from device_sdk.transcripts import check_letters, transcript
+from server.lab.corpora.utterance import Utterance
+from server.lab.rehearsal.draws import draw
+from server.rounds.settings import RoundSettings
+
+__all__ = ["PseudoDevices"]
+
+Weights = Mapping[str, NDArray[np.float32]]
+
+
+class PseudoDevices:
+    """Owns the training session and the list of utterances; audio is read when its turn comes. One thread at a time."""
+
+    def __init__(self, bundle: Bundle, utterances: Iterable[Utterance], threads: int = 1) -> None:
+        """utterances: those with a sure transcript in the bundle's pieces take part. Raises DataError: none has."""
+        self._bundle = bundle
+        self._utterances = tuple(utterance for utterance in utterances if _writable(utterance, bundle))
+        if not self._utterances:
+            raise DataError("rehearsal: no utterance with a transcript that the bundle's pieces can write; give others")
+        self._session = TrainingSession(bundle, threads)
+        self._masks = MaskSettings()
+
+    def __len__(self) -> int:
+        """Utterances that take part."""
+        return len(self._utterances)
+
+    def __call__(self, weights: Weights, settings: RoundSettings, number: int) -> Iterator[Weights]:
+        """What each pseudo-device of a round sends: clipped arrays, float32, of every trainable parameter.
+
+        weights: the round's base, parameters and constants. number: of the round. Equal calls give equal arrays.
+        Raises LearningError where its steps diverge.
+        """
+        plan, rehearsal = settings.deltas, settings.rehearsal
+        assert plan is not None and rehearsal is not None
+        shares = draw(len(self), rehearsal.pseudo_devices, rehearsal.batch_size, number, rehearsal.seed)
+        for index, share in enumerate(shares):
+            generator = np.random.default_rng((rehearsal.seed, number, index))
+            if plan.kind == "gradient":
+                found = self._gradient(weights, share, generator)
+            else:
+                found = self._difference(weights, share, StepSettings(rehearsal.learning_rate), generator)
+            yield clip(found, plan.clip_norm, plan.clipping)[0]
+
+    def _gradient(self, weights: Weights, share: list[int], generator: np.random.Generator) -> Weights:
+        total: GradientSum = empty(self._bundle.architecture.parameter_shapes())
+        for index in share:
+            found = self._run(weights, self._utterances[index], generator)
+            if found is not None:
+                total = add(total, found.gradients)
+        return mean(total)
+
+    def _difference(
+        self, weights: Weights, share: list[int], step: StepSettings, generator: np.random.Generator
+    ) -> Weights:
+        base = {name: weights[name] for name in self._bundle.architecture.parameter_shapes()}
+        curvature = self._bundle.curvature if step.precondition else None
+        factors = None if curvature is None else scales(curvature, step.damping)
+        local, momentum = dict(weights), Momentum()
+        for index in share:
+            found = self._run(local, self._utterances[index], generator)
+            if found is not None:
+                gradients = found.gradients if factors is None else preconditioned(found.gradients, factors)
+                local, momentum, _ = sgd(local, gradients, float(found.negative_log_likelihoods[0]), momentum, step)
+        return difference({name: local[name] for name in base}, base)
+
+    def _run(self, weights: Weights, utterance: Utterance, generator: np.random.Generator) -> Gradients | None:
+        """The gradients of one transcript; None for audio that is too short to hear anything in."""
+        try:
+            features, loss = lesson(Transcribed(utterance.load(), utterance.text or ""), self._bundle)
+        except LearningError:
+            return None
+        heard = masked(features, weights["features.mean"], self._masks, generator)
+        return self._session.run(weights, heard, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
+
+
+def _writable(utterance: Utterance, bundle: Bundle) -> bool:
+    try:
+        text = transcript(utterance.text if utterance.score_words else None, "text", DataError)
+        check_letters(text, bundle.tokenizer.letters, "text", DataError)
+    except DataError:
+        return False
+    return True

@@ -1,0 +1,114 @@
+"""A crowd as Common Voice has one: speakers of many accents, a few of whom say much, and some of whom are hardly heard.
+
+Everyone reads digits in French or Italian, one at a time or strings of them. A quarter of the speakers sit in loud
+places with bad microphones; how much each says has a heavy tail. F: feature frames (10 ms); M: mel bins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from device_sdk.features import logmel
+from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, draw_scene
+from server.lab.corpora.made import Person, say
+from server.lab.corpora.voices import VARIANTS, VoiceSet, draw_voice
+from server.lab.training.data import Example, read_shard, write_shard
+from server.lab.training.data.partitions import Item
+
+__all__ = ["DIGITS", "Crowd", "CrowdScale", "Language", "gathered", "items_of"]
+
+Language = Literal["fr", "it"]
+
+DIGITS: Mapping[Language, tuple[str, ...]] = {
+    "fr": ("zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf"),
+    "it": ("zero", "uno", "due", "tre", "quattro", "cinque", "sei", "sette", "otto", "nove"),
+}
+_ACCENTS: Mapping[Language, tuple[str, ...]] = {"fr": ("fr", "fr-BE", "fr-CH"), "it": ("it",)}
+_LOUD: Ranges = replace(STRONG, noise=1.0, snr_db=(-6.0, 4.0), band=0.8, clip=0.3, gain_db=(-45.0, -25.0))
+_FRAME_SECONDS = 0.01
+_TAIL = 1.1  # of Pareto's distribution: smaller is heavier
+
+
+@dataclass(frozen=True, slots=True)
+class CrowdScale:
+    """speakers, tested: people to learn from, and others to be tested on. least, most: sentences of one of them.
+    digits: of a sentence, at most. loud: share of the speakers who are hardly heard. bins: of the features, means of as
+    many of the 64 mel bins each."""
+
+    speakers: int = 400
+    tested: int = 100
+    least: int = 3
+    most: int = 30
+    digits: int = 1
+    loud: float = 0.25
+    bins: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Sentences by id: of those who are learned from, and of those who are only tested."""
+
+    learned: Mapping[str, Example]
+    tested: Mapping[str, Example]
+
+
+def gathered(
+    language: Language, scale: CrowdScale, seed: int, folder: Path, tell: Callable[[int, int], None] = lambda *_: None
+) -> Crowd:
+    """What the crowd of a seed says. Made once and kept in ``folder``; a function of the other arguments."""
+    digest = sha256(json.dumps([language, asdict(scale), seed]).encode()).hexdigest()[:12]
+    path = folder / f"{language}-{digest}.safetensors"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        examples: list[Example] = []
+        total = scale.speakers + scale.tested
+        for number in range(total):
+            examples += _sentences(language, scale, seed, number)
+            tell(number + 1, total)
+        write_shard(path, examples)
+    learned: dict[str, Example] = {}
+    tested: dict[str, Example] = {}
+    for place, example in enumerate(read_shard(path)):
+        group = learned if example.source.startswith("learned") else tested
+        group[f"{example.source}-{place:06d}"] = example
+    return Crowd(learned, tested)
+
+
+def items_of(examples: Mapping[str, Example]) -> list[Item]:
+    """What a partition is made of."""
+    return [
+        Item(name, example.source, _FRAME_SECONDS * len(example.features), "") for name, example in examples.items()
+    ]
+
+
+def _sentences(language: Language, scale: CrowdScale, seed: int, number: int) -> Sequence[Example]:
+    """Of one speaker. Those who are tested have voices that nobody else has."""
+    tested = number >= scale.speakers
+    generator = np.random.default_rng([seed, number, *language.encode()])
+    person = _person(language, scale, "tested" if tested else "learned", number, generator)
+    many = int(min(scale.most, np.ceil(scale.least * (1.0 + generator.pareto(_TAIL)))))
+    found = []
+    for place in range(scale.least * 2 if tested else many):
+        size = int(generator.integers(1, scale.digits + 1))
+        text = " ".join(DIGITS[language][digit] for digit in generator.integers(10, size=size))
+        features = logmel(say(text, person, (seed, number, place)))
+        pooled = features.reshape(len(features), scale.bins, -1).mean(2).astype(np.float16)
+        found.append(Example(pooled, text, person.name))
+    return found
+
+
+def _person(language: Language, scale: CrowdScale, group: str, number: int, generator: np.random.Generator) -> Person:
+    sets: tuple[VoiceSet, ...] = ("heldout",) if group == "tested" else ("base", "devices")
+    variants = [variant for each in sets for variant in VARIANTS[each]]
+    voice = draw_voice(sets[0], generator, variants[int(generator.integers(len(variants)))])
+    accents = _ACCENTS[language]
+    voice = replace(voice, accent=accents[int(generator.integers(len(accents)))])
+    scene = draw_scene(generator, _LOUD if generator.random() < scale.loud else GENTLE)
+    return Person(f"{group}-{number:04d}", voice, scene, None)

@@ -1,0 +1,405 @@
+"""What each kind of layer gives a cohort: its output, clients' weights stacked or shared, and gradients as factors.
+
+K: clients of a group; N: examples of each; R = K N rows, client after client; M: rows of a client once time is folded
+in; I, O: sizes in and out. Every tensor that a layer reads has R as its leading size.
+
+A weight's gradient of client k is the product of two tall matrices, sum over rows m of b[k, m] a[k, m]^T. So its norm
+needs only the products of rows with rows, and a weighted sum over clients is one product of all rows: gradients of
+single clients are never held (Goodfellow 2015; Li et al. 2021, Bu et al. 2022 for sequences and convolutions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from device_sdk.errors import ConfigurationError
+from server.lab.simulation.engine.native import native
+from server.lab.simulation.engine.recurrence import lstm
+
+__all__ = ["Factors", "Forward", "Tape", "patched", "recorded", "unsupported"]
+
+BLOCK = 1 << 21
+"""Values of single clients' gradients that are held at once where that is quicker than rows with rows."""
+
+Forward = Callable[..., Any]
+
+
+class Factors(Protocol):
+    """The gradient of one parameter for K clients, not multiplied out."""
+
+    def squares(self) -> Tensor:
+        """Squared L2 norm of every client's gradient, [K]."""
+
+    def total(self, scales: Tensor) -> Tensor:
+        """Sum over clients of scale times gradient, in the parameter's shape. scales: [K]."""
+
+    def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
+        """Every client's weights [K, ...] plus scale times its gradient. weights: [K, ...], which are overwritten, or
+        those that all share, in the parameter's shape. scales: [K]."""
+
+
+class Rows:
+    """Owns what the gradients of weights with the same outputs are made of: what each took in, side by side, and the
+    gradients of the outputs; and their norms once computed, with the gradients themselves where they are few."""
+
+    def __init__(self, inputs: Tensor, outputs: Tensor, widths: Sequence[int]) -> None:
+        """inputs: [K, M, sum of widths]; outputs: [K, M, O], gradients with respect to the output."""
+        self.inputs, self.outputs, self.widths = inputs, outputs, list(widths)
+        self.parts = torch.split(inputs, self.widths, 2)
+        self.whole: Sequence[Tensor] | None = None
+
+    @cached_property
+    def squares(self) -> list[Tensor]:
+        """Of every weight, [K]."""
+        clients, rows, width = self.inputs.shape
+        values = width * self.outputs.shape[2]
+        if rows * (width + self.outputs.shape[2]) < values:
+            same = torch.bmm(self.outputs, self.outputs.transpose(1, 2))
+            return [(torch.bmm(part, part.transpose(1, 2)) * same).flatten(1).sum(1) for part in self.parts]
+        found: list[list[Tensor]] = [[] for _ in self.widths]
+        at_once = max(1, BLOCK // values)
+        for start in range(0, clients, at_once):
+            gradients, lines = _gradients(self.inputs[start : start + at_once], self.outputs[start : start + at_once])
+            for squares, own in zip(found, torch.split(lines, self.widths, 1), strict=True):
+                squares.append(own.sum(1))
+            if at_once >= clients:
+                self.whole = torch.split(gradients, self.widths, 1)
+        return [torch.cat(squares) for squares in found]
+
+
+def _gradients(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """(every client's gradient [K, I, O], squared norms of its lines [K, I]). inputs: [K, M, I]; outputs: [K, M, O]."""
+    module = native(inputs, outputs) if outputs.shape[2] % 64 == 0 else None
+    if module is None:
+        gradients = torch.bmm(inputs.transpose(1, 2), outputs)
+        return gradients, torch.linalg.vector_norm(gradients, dim=2).square()
+    gradients = inputs.new_empty(len(inputs), inputs.shape[2], outputs.shape[2])
+    lines = gradients.new_empty(gradients.shape[:2])
+    sizes = *inputs.shape, outputs.shape[2]
+    module.gradients(*sizes, *(values.numpy() for values in (inputs, outputs, gradients, lines)))
+    return gradients, lines
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """rows: what it is made of; place: of the weight among those of the rows; shape: the parameter's, O I values."""
+
+    rows: Rows
+    place: int
+    shape: torch.Size
+
+    def squares(self) -> Tensor:
+        return self.rows.squares[self.place]
+
+    def total(self, scales: Tensor) -> Tensor:
+        if self.rows.whole is not None:
+            return torch.tensordot(scales, self.rows.whole[self.place], 1).t().reshape(self.shape)
+        scaled = self.rows.outputs * scales[:, None, None]
+        return (scaled.flatten(0, 1).t() @ self.rows.parts[self.place].flatten(0, 1)).reshape(self.shape)
+
+    def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
+        scaled, inputs = (self.rows.outputs * scales[:, None, None]).transpose(1, 2), self.rows.parts[self.place]
+        if weights.dim() == len(self.shape):
+            whole = torch.baddbmm(weights.flatten(1).unsqueeze(0), scaled, inputs)
+            return whole.reshape(-1, *self.shape)
+        weights.flatten(2).baddbmm_(scaled, inputs)
+        return weights
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """gradients: [K, ...] as they are, of parameters that are as small as a layer's output: biases, norms' weights."""
+
+    gradients: Tensor
+
+    def squares(self) -> Tensor:
+        return self.gradients.flatten(1).square().sum(1)
+
+    def total(self, scales: Tensor) -> Tensor:
+        return torch.tensordot(scales, self.gradients, 1)
+
+    def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
+        own = scales.view(-1, *[1] * (self.gradients.dim() - 1))
+        if weights.dim() < self.gradients.dim():
+            return torch.addcmul(weights.unsqueeze(0), self.gradients, own)
+        return weights.addcmul_(self.gradients, own)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Rows of an embedding. tokens: [K, M]; outputs: [K, M, O]; rows: of the table; padding: a row that stays."""
+
+    tokens: Tensor
+    outputs: Tensor
+    rows: int
+    padding: int | None
+
+    def _learning(self) -> Tensor:
+        if self.padding is None:
+            return self.outputs
+        return self.outputs * (self.tokens != self.padding).unsqueeze(2)
+
+    def squares(self) -> Tensor:
+        outputs = self._learning()
+        same = (self.tokens.unsqueeze(2) == self.tokens.unsqueeze(1)).to(outputs.dtype)
+        return (same * torch.bmm(outputs, outputs.transpose(1, 2))).flatten(1).sum(1)
+
+    def total(self, scales: Tensor) -> Tensor:
+        scaled = (self._learning() * scales[:, None, None]).flatten(0, 1)
+        table = scaled.new_zeros(self.rows, scaled.shape[1])
+        return table.index_add_(0, self.tokens.flatten(), scaled)
+
+    def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
+        clients = len(self.tokens)
+        if weights.dim() == 2:
+            weights = weights.repeat(clients, 1, 1)
+        scaled = (self._learning() * scales[:, None, None]).flatten(0, 1)
+        places = self.tokens + torch.arange(clients).mul_(self.rows).unsqueeze(1)
+        weights.view(clients * self.rows, -1).index_add_(0, places.flatten(), scaled)
+        return weights
+
+
+class Tape:
+    """Owns what a shared forward pass leaves for the norms: outputs to differentiate by, and how to read them.
+
+    Readers hold what a layer took in, never the tape: with the tape, the whole pass is freed, not when cycles are.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self.outputs: list[Tensor] = []
+        self._readers: list[Callable[[Tensor], dict[str, Factors]]] = []
+
+    def watch(self, output: Tensor, reader: Callable[[Tensor], dict[str, Factors]]) -> Tensor:
+        """``output``, which takes part in the backward pass; ``reader`` turns its gradient into factors by name."""
+        if not output.requires_grad:
+            output.requires_grad_()
+        self.outputs.append(output)
+        self._readers.append(reader)
+        return output
+
+    def factors(self, gradients: Sequence[Tensor]) -> dict[str, Factors]:
+        """By parameter name, from the gradients of ``outputs``."""
+        found: dict[str, Factors] = {}
+        for reader, gradient in zip(self._readers, gradients, strict=True):
+            more = reader(gradient)
+            if found.keys() & more.keys():
+                raise ConfigurationError(f"{min(more)}: used twice in one pass, which has no rule; use way 'loop'")
+            found |= more
+        return found
+
+    def rows(self, values: Tensor) -> Tensor:
+        """[R, ..., D] -> [K, M, D]."""
+        return values.reshape(self.clients, -1, values.shape[-1])
+
+
+@contextmanager
+def patched(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
+    """Modules compute with other functions for a while."""
+    for module, forward in forwards.items():
+        module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        for module in forwards:
+            del module.__dict__["forward"]
+
+
+def unsupported(network: nn.Module) -> str | None:
+    """Why a network cannot go through in bulk, None where it can: a layer that holds parameters and has no rule."""
+    for name, module in network.named_modules():
+        if not any(True for _ in module.parameters(recurse=False)):
+            continue
+        where = f"{name or 'network'} ({type(module).__name__})"
+        if type(module) not in _RULES:
+            return f"{where} has no rule"
+        if isinstance(module, nn.LSTM) and (not module.batch_first or module.bidirectional or module.proj_size):
+            return f"{where}: expected batch_first, one direction, no projection"
+        if isinstance(module, nn.LSTM) and (module.dropout or not module.bias):
+            return f"{where}: expected no dropout and both biases"
+        if isinstance(module, nn.Conv1d | nn.Conv2d) and (module.groups != 1 or module.padding_mode != "zeros"):
+            return f"{where}: expected one group, padded with zeros"
+        if isinstance(module, nn.Conv1d | nn.Conv2d) and isinstance(module.padding, str):
+            return f"{where}: expected padding in numbers"
+        if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.scale_grad_by_freq):
+            return f"{where}: expected no max_norm and no scaling by frequency"
+    names = [name for name, _ in network.named_parameters(remove_duplicate=False)]
+    return None if len(names) == len({id(p) for p in network.parameters()}) else "parameters are shared between layers"
+
+
+def recorded(network: nn.Module, tape: Tape, weights: Mapping[str, Tensor] | None = None) -> dict[nn.Module, Forward]:
+    """Forwards that tell the tape of every layer. weights: by name, each client's own [K, ...]; None: all share the
+    network's."""
+    return {
+        module: _RULES[type(module)](module, f"{name}." if name else "", tape, weights).forward
+        for name, module in network.named_modules()
+        if type(module) in _RULES
+    }
+
+
+class _Rule:
+    """A layer while it is recorded."""
+
+    def __init__(self, module: Any, prefix: str, tape: Tape, weights: Mapping[str, Tensor] | None) -> None:
+        self.module, self.prefix, self.tape, self.weights = module, prefix, tape, weights
+
+    def forward(self, inputs: Tensor) -> Any:
+        raise NotImplementedError
+
+    def parameter(self, name: str) -> Tensor | None:
+        """[K, ...], or [1, ...] where all clients share it."""
+        if self.weights is None:
+            own: Tensor | None = getattr(self.module, name)
+            return None if own is None else own.unsqueeze(0)
+        return self.weights.get(f"{self.prefix}{name}")
+
+    def affine(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """[K, M, I] times weight [K, O, I]^T plus bias [K, O] -> [K, M, O]."""
+        if len(weight) == 1:
+            return functional.linear(rows, weight[0], None if bias is None else bias[0])
+        if bias is None:
+            return torch.bmm(rows, weight.transpose(1, 2))
+        return torch.baddbmm(bias.unsqueeze(1), rows, weight.transpose(1, 2))
+
+    def watched(self, output: Tensor, inputs: Tensor, shape: torch.Size, biased: bool) -> Tensor:
+        """An affine layer's output. inputs: [K, M, I]; shape: of one client's weight."""
+        held, prefix, clients = inputs.detach(), self.prefix, self.tape.clients
+
+        def read(gradient: Tensor) -> dict[str, Factors]:
+            rows = gradient.reshape(clients, -1, gradient.shape[-1])
+            found: dict[str, Factors] = {f"{prefix}weight": Product(Rows(held, rows, held.shape[2:]), 0, shape)}
+            if biased:
+                found[f"{prefix}bias"] = Plain(rows.sum(1))
+            return found
+
+        return self.tape.watch(output, read)
+
+
+class _Linear(_Rule):
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight, bias = self.parameter("weight"), self.parameter("bias")
+        assert weight is not None
+        rows = self.tape.rows(inputs)
+        output = self.watched(self.affine(rows, weight, bias), rows, weight.shape[1:], bias is not None)
+        return output.view(*inputs.shape[:-1], weight.shape[1])
+
+
+class _Embedding(_Rule):
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight = self.parameter("weight")
+        assert weight is not None
+        prefix, padding = self.prefix, self.module.padding_idx
+        stacked, rows, width = weight.shape
+        own = inputs.reshape(self.tape.clients, -1)
+        places = own if stacked == 1 else own + torch.arange(stacked).mul_(rows).unsqueeze(1)
+
+        def read(gradient: Tensor) -> dict[str, Factors]:
+            return {f"{prefix}weight": Lookup(own, gradient, rows, padding)}
+
+        output = self.tape.watch(functional.embedding(places, weight.reshape(stacked * rows, width)), read)
+        return output.view(*inputs.shape, width)
+
+
+class _Norm(_Rule):
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight, bias, shape = self.parameter("weight"), self.parameter("bias"), self.module.normalized_shape
+        assert weight is not None
+        plain = functional.layer_norm(inputs, shape, None, None, self.module.eps)
+        plain = plain.view(self.tape.clients, -1, *shape)
+        prefix, biased, held = self.prefix, bias is not None, plain.detach()
+
+        def read(gradient: Tensor) -> dict[str, Factors]:
+            found: dict[str, Factors] = {f"{prefix}weight": Plain((gradient * held).sum(1))}
+            if biased:
+                found[f"{prefix}bias"] = Plain(gradient.sum(1))
+            return found
+
+        output = plain * weight.unsqueeze(1)
+        if bias is not None:
+            output = output + bias.unsqueeze(1)
+        return self.tape.watch(output, read).view(inputs.shape)
+
+
+class _Conv(_Rule):
+    """As a product over patches: [R, C, *S] becomes [R, P, C * kernel]."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight, bias = self.parameter("weight"), self.parameter("bias")
+        assert weight is not None
+        rows = self.tape.rows(self._patches(inputs))
+        output = self.affine(rows, weight.flatten(2), bias)
+        output = self.watched(output, rows, weight.shape[1:], bias is not None)
+        by_row = output.view(len(inputs), -1, weight.shape[1]).transpose(1, 2)
+        return by_row.reshape(len(inputs), weight.shape[1], *self._sizes(inputs))
+
+    def _patches(self, inputs: Tensor) -> Tensor:
+        module = self.module
+        if isinstance(module, nn.Conv1d):
+            inputs = inputs.unsqueeze(2)
+            kernel, dilation = (1, *module.kernel_size), (1, *module.dilation)
+            padding, stride = (0, *module.padding), (1, *module.stride)
+        else:
+            kernel, dilation, padding, stride = module.kernel_size, module.dilation, module.padding, module.stride
+        return functional.unfold(inputs, kernel, dilation, padding, stride).transpose(1, 2)
+
+    def _sizes(self, inputs: Tensor) -> list[int]:
+        module = self.module
+        return [
+            (size + 2 * pad - gap * (kernel - 1) - 1) // stride + 1
+            for size, pad, gap, kernel, stride in zip(
+                inputs.shape[2:], module.padding, module.dilation, module.kernel_size, module.stride, strict=True
+            )
+        ]
+
+
+class _Lstm(_Rule):
+    """From a zero state."""
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        rows, steps, width = inputs.shape
+        by_client = inputs.reshape(self.tape.clients, -1, steps, width)
+        last: list[Tensor] = []
+        cells: list[Tensor] = []
+        for layer in range(self.module.num_layers):
+            by_client, *state = self._layer(by_client, layer)
+            for values, found in zip((last, cells), state, strict=True):
+                values.append(found.reshape(rows, -1))
+        return by_client.reshape(rows, steps, -1), (torch.stack(last), torch.stack(cells))
+
+    def _layer(self, inputs: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """[K, N, T, I] -> [K, N, T, H], and the last output and cells, [K, N, H]."""
+        prefix = self.prefix
+        names = [f"{kind}_l{layer}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        into, back, bias, other = (self.parameter(name) for name in names)
+        assert into is not None and back is not None and bias is not None and other is not None
+        read: list[Tensor] = []
+
+        def factors(gradient: Tensor) -> dict[str, Factors]:
+            gates = gradient.flatten(1, 2)
+            rows, sums = Rows(read[0].flatten(1, 2), gates, (back.shape[2], into.shape[2])), Plain(gates.sum(1))
+            products = Product(rows, 1, into.shape[1:]), Product(rows, 0, back.shape[1:])
+            return dict(zip((f"{prefix}{name}" for name in names), (*products, sums, sums), strict=True))
+
+        gates = self.tape.watch(inputs.new_zeros(()).expand(*inputs.shape[:3], into.shape[1]), factors)
+        *found, taken = lstm(inputs, gates, into.detach(), back.detach(), (bias + other).detach())
+        read.append(taken)
+        outputs, last, cells = found
+        return outputs, last, cells
+
+
+_RULES: dict[type[nn.Module], Callable[[Any, str, Tape, Mapping[str, Tensor] | None], _Rule]] = {
+    nn.Linear: _Linear,
+    nn.Embedding: _Embedding,
+    nn.LayerNorm: _Norm,
+    nn.Conv1d: _Conv,
+    nn.Conv2d: _Conv,
+    nn.LSTM: _Lstm,
+}

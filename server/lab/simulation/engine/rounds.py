@@ -1,0 +1,310 @@
+"""Rounds as pure functions: cohort, local work, sum, noise, mean, the server's optimizer, the server's own step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from device_sdk.errors import ConfigurationError, LearningError
+from server.aggregation import deltas, optimizers, robust
+from server.aggregation.deltas import DeltaSum
+from server.aggregation.optimizers import update_norm
+from server.lab.rehearsal.draws import draw
+from server.lab.simulation.engine.loop import Loop
+from server.lab.simulation.engine.population import Arrays, Population, Task, Tensors, cohort, joined, steps
+from server.lab.simulation.engine.release import noised
+from server.lab.simulation.engine.settings import EngineSettings
+from server.lab.simulation.engine.state import State, new_key
+from server.lab.simulation.engine.updates import Group, Sent, Worker, worker
+
+__all__ = ["Engine", "Part", "Spread", "apply", "computed", "engine", "init", "parameters"]
+
+Vector = NDArray[np.float64]
+_HELD_OUT, _REHEARSAL, _TORCH = 0x48, 0x52, 0x70
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What stays the same from round to round. remembered: transcribed examples of the server, one client's, for the
+    held-out step and for rehearsal; None without either. spread: who computes a round's parts; None is this process."""
+
+    settings: EngineSettings
+    task: Task
+    population: Population
+    worker: Worker
+    remembered: Population | None = None
+    spread: Spread | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Clients, or pseudo-devices, of one round that are computed at once, by whoever: what they give depends on this
+    and the published weights alone. start: of the first of them among their kind. shares: examples of pseudo-devices.
+    keep: whether every delta is wanted."""
+
+    number: int
+    start: int
+    clients: tuple[int, ...] = ()
+    shares: tuple[tuple[int, ...], ...] = ()
+    keep: bool = False
+
+
+class Spread(Protocol):
+    """Computes parts elsewhere; gives what :func:`computed` gives, in their order."""
+
+    def __call__(self, run: Engine, base: Mapping[str, Tensor], parts: Iterable[Part]) -> Iterator[Sent]: ...
+
+
+class Diverged(LearningError):
+    """A round's mean delta is not a number. state: before that round."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(f"round {state.number + 1}: the mean delta is not a number; lower the learning rates")
+        self.state = state
+
+
+def engine(
+    settings: EngineSettings,
+    task: Task,
+    population: Population,
+    remembered: Population | None = None,
+    spread: Spread | None = None,
+) -> Engine:
+    """Raises ConfigurationError for settings that the network or the data cannot follow."""
+    if remembered is None and (settings.held_out is not None or settings.rehearsal is not None):
+        raise ConfigurationError("held_out, rehearsal: found a plan without examples of the server; give remembered")
+    if settings.cohort > len(population):
+        raise ConfigurationError(
+            f"cohort: found {settings.cohort}, expected at most the {len(population)} clients there are"
+        )
+    return Engine(settings, task, population, worker(task, settings), remembered, spread)
+
+
+def parameters(task: Task) -> Arrays:
+    """The network's parameters as they are."""
+    return {name: p.detach().numpy().astype(np.float32).copy() for name, p in task.network.named_parameters()}
+
+
+def init(run: Engine, weights: Arrays | None = None, key: bytes | None = None) -> State:
+    """The state before the first round. weights: to begin with, the network's own by default. key: of the noise, a new
+    one from the system's generator by default."""
+    given = parameters(run.task) if weights is None else weights
+    shapes = {name: given[name].shape for name in _trained(run.task)}
+    accepted = np.zeros(len(run.population), np.int64)
+    return State(0, given, optimizers.init(run.settings.optimizer, shapes), accepted, key or new_key())
+
+
+def apply(run: Engine, state: State) -> State:
+    """One more round. The same state gives the same result, bit for bit, on one machine with one number of threads.
+
+    Raises Diverged where the mean delta is no longer a number.
+    """
+    settings, number = run.settings, state.number + 1
+    drawn, reporting = cohort(settings, len(run.population), number)
+    base = {name: torch.from_numpy(values) for name, values in state.weights.items()}
+    trained = _trained(run.task)
+    tally = _Tally(trained)
+    mean = _mean(run, base, reporting, number, tally, state.key)
+    if not all(np.isfinite(values).all() for values in mean.values()):
+        raise Diverged(state)
+    weights, optimizer = optimizers.apply(settings.optimizer, state.optimizer, state.weights, mean)
+    if settings.held_out is not None:
+        with _seeded(settings.seed, number, _HELD_OUT):
+            weights = _held_out_step(run, weights, number)
+    accepted = state.accepted.copy()
+    accepted[reporting] += 1
+    figures = {"round": number, "drawn": len(drawn), "reports": len(reporting), **tally.figures()}
+    figures["update_norm"] = update_norm(weights, state.weights)
+    return State(number, weights, optimizer, accepted, state.key, (*state.history, figures))
+
+
+def _mean(
+    run: Engine, base: Mapping[str, Tensor], reporting: Sequence[int], number: int, tally: _Tally, key: bytes
+) -> Arrays:
+    settings = run.settings
+    shapes = {name: tuple(base[name].shape) for name in _trained(run.task)}
+    if settings.averaging != "mean":
+        every = (_numpy(delta) for sent, _ in _sent(run, base, reporting, number, True, tally) for delta in sent.deltas)
+        with robust.spooled(every, shapes) as spool:
+            return robust.robust_mean(spool, settings.averaging, settings.trimmed)
+    total, reference = deltas.init(shapes), math.inf
+    for sent, pseudo in _sent(run, base, reporting, number, False, tally):
+        part = DeltaSum(_numpy(sent.sum), float(sent.weights.sum()), len(sent.weights))
+        if settings.weighting == "loss" and not pseudo:
+            # Weights are relative to the lowest loss of their group, and sums to the lowest so far: no exp underflows.
+            lowest = float(sent.losses.min())
+            total = _times(total, math.exp(min(0.0, lowest - reference)) if math.isfinite(reference) else 1.0)
+            part = _times(part, math.exp(min(0.0, reference - lowest)))
+            reference = min(reference, lowest)
+        total = deltas.merge(total, part)
+    if not settings.noisy:
+        return deltas.finish(total)
+    privacy = settings.privacy
+    assert privacy is not None
+    plan = settings.rehearsal
+    fixed = settings.cohort + (plan.pseudo_devices * plan.weight if plan is not None else 0.0)
+    hidden = noised(dict(total.sum), privacy.noise_multiplier * privacy.clip_norm, key, number)
+    return deltas.finish(replace(total, sum=hidden), fixed)
+
+
+def _sent(
+    run: Engine, base: Mapping[str, Tensor], reporting: Sequence[int], number: int, keep: bool, tally: _Tally
+) -> Iterator[tuple[Sent, bool]]:
+    """Part after part, clients first, then pseudo-devices (True)."""
+    parts = list(_parts(run, reporting, number, keep))
+    found = (computed(run, base, part) for part in parts) if run.spread is None else run.spread(run, base, parts)
+    for part, sent in zip(parts, found, strict=True):
+        if part.clients:
+            tally.add(sent)
+        yield sent, not part.clients
+
+
+def _parts(run: Engine, reporting: Sequence[int], number: int, keep: bool) -> Iterator[Part]:
+    settings = run.settings
+    size = 1 if settings.weighting == "loss" and isinstance(run.worker, Loop) else settings.group
+    for start in range(0, len(reporting), size):
+        yield Part(number, start, tuple(reporting[start : start + size]), keep=keep)
+    plan = settings.rehearsal
+    if plan is None or run.remembered is None:
+        return
+    held, each = run.remembered.examples(0), _examples_each(run)
+    shares = [tuple(share) for share in draw(held, plan.pseudo_devices, each, number, settings.seed)]
+    for start in range(0, len(shares), size):
+        yield Part(number, start, shares=tuple(shares[start : start + size]), keep=keep)
+
+
+def computed(run: Engine, base: Mapping[str, Tensor], part: Part) -> Sent:
+    """What the clients of a part send, added up. base: the published weights by parameter."""
+    settings, number = run.settings, part.number
+    errors = settings.weighting == "word_error"
+    if part.clients:
+        with _seeded(settings.seed, number, _TORCH, part.start):
+            batches = [
+                steps(settings.local, run.population, client, (settings.seed, number)) for client in part.clients
+            ]
+            held = np.array([run.population.examples(client) for client in part.clients], np.float64)
+            return run.worker(base, Group(batches, _weigh(settings, held), errors, part.keep))
+    plan = settings.rehearsal
+    assert plan is not None
+    with _seeded(settings.seed, number, _REHEARSAL, part.start):
+        batches = [
+            _rehearsed(run, share, (settings.seed, number, _REHEARSAL, part.start + place))
+            for place, share in enumerate(part.shares)
+        ]
+        weigh = _weigh(settings, np.full(len(batches), float(_examples_each(run))))
+
+        def weighed(losses: Vector, errors: Vector | None) -> Vector:
+            return plan.weight * weigh(losses, errors)
+
+        return run.worker(base, Group(batches, weighed, errors, part.keep))
+
+
+def _examples_each(run: Engine) -> int:
+    """Of a pseudo-device."""
+    local = run.settings.local
+    assert run.remembered is not None
+    return min(local.batch * (local.count if local.kind == "steps" else 1), run.remembered.examples(0))
+
+
+@contextmanager
+def _seeded(*key: int) -> Iterator[None]:
+    """The processor's generator of torch as this key sets it, inside."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(np.random.default_rng(key).integers(2**62)))
+        yield
+
+
+def _rehearsed(run: Engine, share: Sequence[int], key: Sequence[int]) -> Iterator[Tensors]:
+    local, generator = run.settings.local, np.random.default_rng(key)
+    assert run.remembered is not None
+    for _ in range(local.count if local.kind == "epochs" else 1):
+        for start in range(0, len(share), local.batch):
+            yield run.remembered.batch(0, share[start : start + local.batch], lambda: generator)
+
+
+def _weigh(settings: EngineSettings, held: Vector) -> Callable[[Vector, Vector | None], Vector]:
+    """Equations 8 to 10 of paper 003, but for the sum that they are divided by, which the mean's denominator is."""
+    clients = iter(held)
+
+    def weigh(losses: Vector, errors: Vector | None) -> Vector:
+        if settings.weighting == "examples":
+            return np.array([next(clients) for _ in losses])
+        if settings.weighting == "loss":
+            return np.asarray(np.exp(losses.min() - losses))
+        if settings.weighting == "word_error":
+            assert errors is not None
+            return np.asarray(np.exp(1.0 - errors))
+        return np.ones(len(losses))
+
+    return weigh
+
+
+def _held_out_step(run: Engine, weights: Arrays, number: int) -> Arrays:
+    plan, remembered = run.settings.held_out, run.remembered
+    assert plan is not None and remembered is not None
+    generator = np.random.default_rng([run.settings.seed, number, _HELD_OUT])
+    held = remembered.examples(0)
+    chosen = generator.choice(held, min(plan.batch, held), replace=False).tolist()
+    own = dict(run.task.network.named_parameters())
+    with torch.no_grad():
+        for name, values in weights.items():
+            own[name].copy_(torch.from_numpy(values))
+    trained = _trained(run.task)
+    batch, shares = joined([remembered.batch(0, chosen, lambda: generator)])
+    losses = run.task.losses(run.task.network, batch)
+    loss = (losses * shares.flatten().to(losses.dtype)).sum()
+    gradients = torch.autograd.grad(loss, [own[name] for name in trained])
+    rate = np.float32(plan.learning_rate)
+    moved: Arrays = dict(weights)
+    for name, gradient in zip(trained, gradients, strict=True):
+        moved[name] = np.asarray(weights[name] - rate * gradient.float().numpy(), np.float32)
+    return moved
+
+
+class _Tally:
+    """Sums figures over the groups of a round."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.losses: list[Vector] = []
+        self.norms: list[Vector] = []
+        self.layers = dict.fromkeys(names, 0.0)
+
+    def add(self, sent: Sent) -> None:
+        self.losses.append(sent.losses)
+        self.norms.append(sent.norms)
+        for name, values in sent.layers.items():
+            self.layers[name] += float(values.sum())
+
+    def figures(self) -> dict[str, Any]:
+        """loss, norm: means of clients; layers: mean norms of their deltas by parameter (paper 004, figure 5)."""
+        count = sum(len(values) for values in self.losses)
+        if not count:
+            return {"loss": None, "norm": None, "layers": {}}
+        return {
+            "loss": float(np.concatenate(self.losses).mean()),
+            "norm": float(np.concatenate(self.norms).mean()),
+            "layers": {name: total / count for name, total in self.layers.items()},
+        }
+
+
+def _trained(task: Task) -> list[str]:
+    return [name for name, parameter in task.network.named_parameters() if parameter.requires_grad]
+
+
+def _numpy(values: Mapping[str, Tensor]) -> Arrays:
+    return {name: value.detach().float().numpy() for name, value in values.items()}
+
+
+def _times(total: DeltaSum, factor: float) -> DeltaSum:
+    if factor == 1.0:
+        return total
+    scaled = {name: values * np.float32(factor) for name, values in total.sum.items()}
+    return DeltaSum(scaled, total.weight * factor, total.reports)

@@ -1,0 +1,201 @@
+"""What a simulation measures: one record an utterance, one a check-in, and how they become figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from device_sdk.feedback.distance import edit_distance
+from device_sdk.feedback.slots import SlotLexicon, slot_cost
+from server.lab.simulation.population import Recording
+from server.lab.statistics import paired_bootstrap
+
+__all__ = [
+    "CONDITIONS",
+    "Condition",
+    "Outcome",
+    "Run",
+    "Traffic",
+    "against_frozen",
+    "figures",
+    "rate",
+    "score",
+    "spread",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a device may do between two utterances.
+
+    marginals: it rescores with its own and the global marginals, and reports noised counts.
+    learning: it takes gradient steps and reports a bounded, noised delta.
+    supervised: the steps are told the true transcript; the yardstick, never what a product could do.
+    """
+
+    name: str
+    marginals: bool = False
+    learning: bool = False
+    supervised: bool = False
+
+    @property
+    def reports(self) -> bool:
+        """Whether a device has anything to say to the server."""
+        return self.marginals or self.learning
+
+
+CONDITIONS: tuple[Condition, ...] = (
+    Condition("frozen"),
+    Condition("marginals", marginals=True),
+    Condition("learning", learning=True),
+    Condition("both", marginals=True, learning=True),
+    Condition("supervised", marginals=True, learning=True, supervised=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One utterance, decoded before anything was learned from it.
+
+    round: 0 for the first; -1 for a held-out voice, which is decoded once, at the end.
+    words, slots: how many the truth has; 0 where the data has no such label, and then the errors are 0 too.
+    recognise_seconds, learn_seconds: time on the device; seconds: length of the audio.
+    """
+
+    voice: str
+    round: int
+    word_errors: int
+    words: int
+    slot_errors: int
+    slots: int
+    seconds: float
+    recognise_seconds: float
+    learn_seconds: float = 0.0
+
+    @property
+    def held_out(self) -> bool:
+        return self.round < 0
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of one device's check-ins around one round, bodies and headers that our messages fill."""
+
+    voice: str
+    round: int
+    up: int
+    down: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One condition under one seed. epsilon: the server's ledger, one entry a stream. memory_bytes: peak, resident."""
+
+    condition: str
+    seed: int
+    outcomes: tuple[Outcome, ...]
+    traffic: tuple[Traffic, ...]
+    epsilon: dict[str, dict[str, Any]]
+    memory_bytes: int
+    seconds: float
+
+
+Kind = Literal["wer", "slot_error"]
+KINDS: tuple[Kind, ...] = ("wer", "slot_error")
+
+
+def score(
+    utterance: Recording, text: str, lexicon: SlotLexicon | None, *, voice: str, round_: int, recognise_seconds: float
+) -> Outcome:
+    """Errors of a recognised text against an utterance's labels; words count only where the data is sure of them."""
+    truth = utterance.text.split() if utterance.text and utterance.score_words else []
+    slots = utterance.slots if lexicon is not None and utterance.slots is not None else None
+    return Outcome(
+        voice=voice,
+        round=round_,
+        word_errors=edit_distance(truth, text.split()) if truth else 0,
+        words=len(truth),
+        slot_errors=slot_cost(text, slots, lexicon) if slots is not None and lexicon is not None else 0,
+        slots=len(slots) if slots is not None else 0,
+        seconds=utterance.seconds,
+        recognise_seconds=recognise_seconds,
+    )
+
+
+def counts(outcome: Outcome, kind: Kind) -> tuple[int, int]:
+    """(errors, references) of an outcome."""
+    return (outcome.word_errors, outcome.words) if kind == "wer" else (outcome.slot_errors, outcome.slots)
+
+
+def rate(outcomes: Iterable[Outcome], kind: Kind) -> float | None:
+    """Errors over references, micro-averaged; None where nothing has such a label."""
+    errors = references = 0
+    for outcome in outcomes:
+        wrong, total = counts(outcome, kind)
+        errors, references = errors + wrong, references + total
+    return errors / references if references else None
+
+
+def spread(values: Sequence[float | None]) -> dict[str, Any]:
+    """{"mean", "std", "per_seed"}: std is the sample's, 0 for one seed; None where the data has no such label."""
+    known = [value for value in values if value is not None]
+    return {
+        "mean": statistics.fmean(known) if known else None,
+        "std": (statistics.stdev(known) if len(known) > 1 else 0.0) if known else None,
+        "per_seed": list(values),
+    }
+
+
+def figures(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, Any]]]:
+    """condition -> "wer" | "slot_error" -> "all" | "last" | "heldout" -> mean, std and values per seed."""
+    table: dict[str, dict[str, dict[str, Any]]] = {}
+    for condition in CONDITIONS:
+        own = sorted((run for run in runs if run.condition == condition.name), key=lambda run: run.seed)
+        table[condition.name] = {
+            kind: {
+                part: spread([rate(filter(keep, run.outcomes), kind) for run in own])
+                for part, keep in _parts(rounds).items()
+            }
+            for kind in KINDS
+        }
+    return table
+
+
+def against_frozen(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, Any]]]:
+    """condition -> "wer" | "slot_error" -> "all" | "last" | "heldout" -> its difference from frozen, as JSON of
+    :class:`server.lab.statistics.Difference`, with a 95 % interval.
+
+    Paired by utterance, voices resampled; all seeds' utterances of one voice stay together. None where there is only
+    one voice, or frozen makes no error.
+    """
+    return {
+        condition.name: {
+            kind: {part: _difference(runs, condition, kind, keep) for part, keep in _parts(rounds).items()}
+            for kind in KINDS
+        }
+        for condition in CONDITIONS[1:]
+    }
+
+
+def _parts(rounds: int) -> dict[str, Callable[[Outcome], bool]]:
+    return {
+        "all": lambda outcome: not outcome.held_out,
+        "last": lambda outcome: outcome.round == rounds - 1,
+        "heldout": lambda outcome: outcome.held_out,
+    }
+
+
+def _difference(
+    runs: Sequence[Run], condition: Condition, kind: Kind, keep: Callable[[Outcome], bool]
+) -> dict[str, Any] | None:
+    before, after = (
+        [outcome for run in runs if run.condition == name for outcome in run.outcomes if keep(outcome)]
+        for name in (CONDITIONS[0].name, condition.name)
+    )
+    errors, references = ([counts(outcome, kind)[column] for outcome in before] for column in (0, 1))
+    voices = [outcome.voice for outcome in before]
+    if len(set(voices)) < 2 or not sum(errors):
+        return None
+    return paired_bootstrap(errors, [counts(outcome, kind)[0] for outcome in after], references, voices).as_json()

@@ -1,0 +1,246 @@
+"""Who takes part: devices with what their users say round by round, and held-out voices.
+
+Three sets of voices share nobody: those the bundle was trained on (its card lists them), the devices' and the held-out
+ones. Speech is rendered once into a folder and read from there by every condition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from device_sdk.errors import DataError
+from device_sdk.feedback.slots import SlotLexicon
+from server.lab.corpora import SAMPLE_RATE, Corpus, Utterance, Waveform, open_corpus
+from server.lab.corpora.acoustics import GENTLE, Ranges
+from server.lab.corpora.grammar import lexicon, sample
+from server.lab.corpora.made import Person, draw_people, made_utterance
+from server.lab.corpora.voices import VARIANTS, VoiceSet
+
+__all__ = ["Participant", "Population", "Recording", "Shape", "gather", "gather_all"]
+
+DEVICE_SHARE = 0.7
+"""Of voices that the bundle's card does not know, the share that become devices; the others are held out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One utterance whose speech lies in ``path`` (npy, float32 [S] at 16 kHz). Labels as in Utterance."""
+
+    id: str
+    text: str | None
+    slots: Mapping[str, str] | None
+    score_words: bool
+    path: str
+    seconds: float
+
+    def load(self) -> Waveform:
+        waveform: Waveform = np.load(self.path, allow_pickle=False)
+        return waveform
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """One voice. rounds: what it says in each round; a held-out voice has one."""
+
+    name: str
+    rounds: tuple[tuple[Recording, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Everybody in one seed's simulation. base: voices the bundle was trained or chosen on, as its card says."""
+
+    devices: tuple[Participant, ...]
+    heldout: tuple[Participant, ...]
+    lexicon: SlotLexicon | None
+    base: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large a simulation is. None takes everything a real corpus has.
+
+    each: utterances a device says in a round; heldout_each: utterances of a held-out voice.
+    """
+
+    rounds: int = 3
+    devices: int | None = None
+    each: int | None = None
+    heldout: int | None = None
+    heldout_each: int | None = None
+
+
+HABITS = 8
+HABITUAL = 0.7
+"""A made person says one of HABITS own commands this often (the first most, as 1 / rank), else a new one."""
+
+MADE = Shape(devices=6, each=10, heldout=3, heldout_each=12)
+
+Progress = Callable[[int, int], None]
+
+
+def gather(
+    source: str,
+    seed: int,
+    shape: Shape,
+    voices: Mapping[str, Any],
+    folder: Path,
+    progress: Progress | None = None,
+    ranges: Ranges = GENTLE,
+) -> Population:
+    """The population of one seed, its speech rendered into ``folder``.
+
+    source: ``made``, ``barista:PATH``, ``fsdd:PATH`` or ``folder:PATH``. voices: what the bundle's card lists: kind of
+    source -> ``base``, ``development``, ``devices``, ``heldout`` -> names. progress(done, all): called as speech is
+    rendered. ranges: of the rooms and microphones of made people.
+    Raises DataError where the source leaves no voice for devices or none to hold out.
+    """
+    if source == "made":
+        devices, heldout = _made(seed, shape, ranges)
+        words: SlotLexicon | None = lexicon()
+        base = VARIANTS["base"]
+    else:
+        corpus = open_corpus(source, seed)
+        listed = voices.get(source.partition(":")[0], {})
+        known = {role: tuple(map(str, listed.get(role, ()))) for role in ("base", "development", "devices", "heldout")}
+        base = known["base"] + known["development"]
+        devices, heldout = _recorded(corpus, seed, shape, known)
+        words = corpus.lexicon
+    total = sum(len(round_) for voice in (*devices, *heldout) for round_ in voice[1])
+    render = _Renderer(folder, total, progress)
+    return Population(
+        tuple(Participant(name, tuple(tuple(map(render, round_)) for round_ in rounds)) for name, rounds in devices),
+        tuple(Participant(name, tuple(tuple(map(render, round_)) for round_ in rounds)) for name, rounds in heldout),
+        words,
+        base,
+    )
+
+
+def gather_all(
+    source: str,
+    seeds: Iterable[int],
+    shape: Shape,
+    voices: Mapping[str, Any],
+    folder: Path,
+    tell: Callable[[str, int, int], None],
+) -> dict[int, Population]:
+    """seed -> its population, see :func:`gather`. tell(what, done, all): called as speech is rendered."""
+
+    def of(seed: int) -> Population:
+        def progress(done: int, total: int) -> None:
+            tell(f"speech, seed {seed}", done, total)
+
+        return gather(source, seed, shape, voices, folder / f"speech-{seed}", progress)
+
+    return {seed: of(seed) for seed in seeds}
+
+
+_Voices = list[tuple[str, list[list[Utterance]]]]
+
+
+def _made(seed: int, shape: Shape, ranges: Ranges) -> tuple[_Voices, _Voices]:
+    """Made people, each with an own voice, room and habits; sentences of the devices' and the held-out splits."""
+    devices, each = shape.devices or MADE.devices or 1, shape.each or MADE.each or 1
+    heldout, heldout_each = shape.heldout or MADE.heldout or 1, shape.heldout_each or MADE.heldout_each or 1
+    talk: _Voices = []
+    for number, person in enumerate(draw_people("devices", devices, seed, ranges)):
+        said = _sentences(person, "devices", number, each * shape.rounds, seed)
+        talk.append((_title(person), [said[start : start + each] for start in range(0, len(said), each)]))
+    listeners: _Voices = []
+    for number, person in enumerate(draw_people("heldout", heldout, seed, ranges)):
+        listeners.append((_title(person), [_sentences(person, "heldout", number, heldout_each, seed)]))
+    return talk, listeners
+
+
+def _sentences(person: Person, split: VoiceSet, number: int, count: int, seed: int) -> list[Utterance]:
+    """What one person says: mostly a few phrases of its own, now and then something else, never twice quite alike."""
+    generator = np.random.default_rng([seed, number, *split.encode()])
+    habits = [sample(generator, split, person.profile) for _ in range(HABITS)]
+    shares = 1.0 / np.arange(1, HABITS + 1)
+    shares /= shares.sum()
+    said = []
+    for position in range(count):
+        habitual = generator.random() < HABITUAL
+        command = habits[generator.choice(HABITS, p=shares)] if habitual else sample(generator, split, person.profile)
+        voice = person.voice
+        voice = replace(
+            voice,
+            pitch=int(np.clip(voice.pitch + generator.integers(-4, 5), 0, 99)),
+            rate=int(np.clip(voice.rate + generator.integers(-10, 11), 80, 450)),
+        )
+        said.append(made_utterance(command, replace(person, voice=voice), (seed, number, position)))
+    return said
+
+
+def _title(person: Person) -> str:
+    return f"{person.voice.variant} ({person.voice.accent})"
+
+
+def _recorded(corpus: Corpus, seed: int, shape: Shape, known: Mapping[str, Sequence[str]]) -> tuple[_Voices, _Voices]:
+    """Speakers of real recordings: those that the base has seen left out, the others as the card says or by a hash."""
+    unseen = [speaker for speaker in corpus.speakers if speaker not in (*known["base"], *known["development"])]
+    devices = [
+        name for name in unseen if name in known["devices"] or (name not in known["heldout"] and _is_device(name))
+    ]
+    heldout = [name for name in unseen if name not in devices]
+    if not heldout and len(devices) > 1:
+        heldout = [max(devices, key=_position)]
+        devices.remove(heldout[0])
+    if not devices and len(heldout) > 1:
+        devices = [min(heldout, key=_position)]
+        heldout.remove(devices[0])
+    if not devices or not heldout:
+        raise DataError(
+            f"{corpus.name}: {len(corpus.speakers)} voices, {len(unseen)} of them not in base training; expected at "
+            "least two, one to learn and one to hold out"
+        )
+    talk: _Voices = []
+    for name in devices[: shape.devices]:
+        said = _shuffled(corpus, name, seed)[: shape.each * shape.rounds if shape.each else None]
+        bounds = [round(len(said) * number / shape.rounds) for number in range(shape.rounds + 1)]
+        talk.append((name, [said[start:end] for start, end in pairwise(bounds)]))
+    listeners: _Voices = [
+        (name, [_shuffled(corpus, name, seed)[: shape.heldout_each]]) for name in heldout[: shape.heldout]
+    ]
+    return talk, listeners
+
+
+def _shuffled(corpus: Corpus, speaker: str, seed: int) -> list[Utterance]:
+    own = corpus.of_speakers(speaker).utterances
+    order = np.random.default_rng([seed, *speaker.encode()]).permutation(len(own))
+    return [own[index] for index in order]
+
+
+def _position(speaker: str) -> float:
+    digest = hashlib.blake2b(speaker.encode(), digest_size=8, person=b"idiolect voice").digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def _is_device(speaker: str) -> bool:
+    return _position(speaker) < DEVICE_SHARE
+
+
+class _Renderer:
+    """Writes each utterance's speech to a file of its own, once."""
+
+    def __init__(self, folder: Path, total: int, progress: Progress | None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._total, self._progress, self._done = folder, total, progress, 0
+
+    def __call__(self, utterance: Utterance) -> Recording:
+        path = self._folder / f"{hashlib.sha256(utterance.id.encode()).hexdigest()[:24]}.npy"
+        waveform = np.asarray(utterance.load(), np.float32)
+        np.save(path, waveform, allow_pickle=False)
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+        slots = dict(utterance.slots) if utterance.slots is not None else None
+        seconds = waveform.size / SAMPLE_RATE
+        return Recording(utterance.id, utterance.text, slots, utterance.score_words, str(path), seconds)

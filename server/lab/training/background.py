@@ -1,0 +1,112 @@
+"""Runs that make what the second pass needs: the neural language model, the n-gram and the background unigram."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import save_file
+
+from export.graphs.language_model import language_model_graph
+from export.networks.language_model_shape import LanguageModelShape
+from rescoring.words import WordList
+from server.lab.training import ngram
+from server.lab.training.language_model import LanguageModelSettings, Progress, perplexity, train_language_model
+from server.lab.training.pieces import read_sentences
+from server.lab.training.text import background_text, background_unigram, grammar_text, read_word_list
+
+__all__ = ["TextSources", "run_language_model", "run_ngram"]
+
+HELD_OUT = 1000
+"""Sentences of the grammar's held-out split that a run is measured on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextSources:
+    """words: the word list's file. texts: files of sentences. sentences: how many of the grammar's base split.
+    held_out: files of sentences to report perplexity on, never trained on."""
+
+    words: Path
+    texts: tuple[Path, ...] = ()
+    sentences: int = 20_000
+    held_out: tuple[Path, ...] = ()
+    seed: int = 0
+
+
+def run_language_model(
+    sources: TextSources,
+    out: Path,
+    sizes: dict[str, Any],
+    settings: LanguageModelSettings,
+    command: str,
+    report: Callable[[Progress], None] | None = None,
+) -> dict[str, Any]:
+    """Train, write OUT/language_model.onnx and language_model.json, and return what the latter holds."""
+    words = read_word_list(sources.words)
+    shape = LanguageModelShape(len(words), **sizes)
+    unfinished = out / "language_model.run"
+    model = train_language_model(_training_ids(sources, words), shape, settings, report, unfinished)
+    figures = {name: perplexity(model, ids) for name, ids in _held_out_ids(sources, words).items()}
+    parameters = {name: value.numpy() for name, value in model.state_dict().items()}
+    graph = language_model_graph(parameters, shape, words.digest).SerializeToString()
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "language_model.onnx").write_bytes(graph)
+    summary = {
+        **_origin(sources, words, command),
+        "shape": shape.to_mapping(),
+        "training": asdict(settings),
+        "parameters": sum(value.numel() for value in model.parameters()),
+        "bytes": len(graph),
+        "perplexity": figures,
+    }
+    (out / "language_model.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    shutil.rmtree(unfinished)  # other text may come into this folder
+    return summary
+
+
+def run_ngram(
+    sources: TextSources, out: Path, order: int, cutoffs: Sequence[int], compress: bool, command: str
+) -> dict[str, Any]:
+    """Estimate, write OUT/ngram.arpa(.gz), background.safetensors and ngram.json, and return what the latter holds."""
+    words = read_word_list(sources.words)
+    sentences = background_text(sources.texts, sources.sentences, sources.seed)
+    model = ngram.estimate([words.ids(sentence) for sentence in sentences], words, order, cutoffs)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / ("ngram.arpa.gz" if compress else "ngram.arpa")
+    ngram.write_arpa(model, path)
+    save_file({"unigram": background_unigram(sentences, words)}, out / "background.safetensors")
+    summary = {
+        **_origin(sources, words, command),
+        "order": order,
+        "cutoffs": list(cutoffs),
+        "ngrams": [len(table) for table in model.probabilities],
+        "bytes": path.stat().st_size,
+        "perplexity": {name: ngram.perplexity(model, ids) for name, ids in _held_out_ids(sources, words).items()},
+    }
+    (out / "ngram.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+def _training_ids(sources: TextSources, words: WordList) -> list[list[int]]:
+    return [words.ids(sentence) for sentence in background_text(sources.texts, sources.sentences, sources.seed)]
+
+
+def _held_out_ids(sources: TextSources, words: WordList) -> dict[str, list[list[int]]]:
+    held_out = {"grammar": grammar_text(min(HELD_OUT, sources.sentences), sources.seed, "heldout")}
+    held_out |= {path.name: read_sentences(path) for path in sources.held_out}
+    return {name: [words.ids(sentence) for sentence in text] for name, text in held_out.items() if text}
+
+
+def _origin(sources: TextSources, words: WordList, command: str) -> dict[str, Any]:
+    return {
+        "command": command,
+        "seed": sources.seed,
+        "words": len(words),
+        "words_digest": words.digest,
+        "grammar_sentences": sources.sentences,
+        "texts": [path.name for path in sources.texts],
+    }

@@ -1,0 +1,254 @@
+"""Public speech corpora as lhotse manifests, and as corpora of this project.
+
+Folders are as their publishers hand them out. A *part* is what the publisher calls it: ``train-clean-100`` of
+LibriSpeech, ``small`` of Libri-Light, ``train`` of the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, get_args
+
+import numpy as np
+import soundfile
+import soxr
+from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse.cut import MonoCut
+
+from device_sdk.errors import DataError, IdiolectError
+from device_sdk.feedback.slots import SlotLexicon
+from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
+from server.lab.training.data.partitions import Item
+from server.lab.training.data.slurp import prepare_slurp
+from server.lab.training.pieces import clean
+
+__all__ = [
+    "Kind",
+    "as_corpus",
+    "items_of",
+    "manifest",
+    "read_manifest",
+    "record_corpus",
+    "session_of",
+    "write_manifest",
+]
+
+Kind = Literal["librispeech", "librilight", "mls", "commonvoice", "ami", "slurp"]
+
+
+def manifest(kind: Kind, path: Path, part: str, language: str = "en") -> CutSet:
+    """Cuts of one part, one utterance each, with speaker and (but for Libri-Light) text. Audio is not read.
+
+    language: of Common Voice, as its folder is called (``fr``), and of MLS (``french``).
+    Raises DataError for a kind, folder or part that is not there, and for a folder of another layout.
+    """
+    if kind not in get_args(Kind):
+        raise DataError(f"corpus {kind!r} is unknown; expected one of {', '.join(get_args(Kind))}")
+    if not path.is_dir():
+        raise DataError(f"{path}: no such folder; expected {kind} as its publishers hand it out")
+    readers: Mapping[str, Callable[[], CutSet]] = {
+        "librispeech": lambda: _librispeech(path, part),
+        "librilight": lambda: _librilight(path, part),
+        "mls": lambda: _mls(path, part, language),
+        "commonvoice": lambda: _commonvoice(path, part, language),
+        "ami": lambda: _ami(path, part),
+        "slurp": lambda: _cuts(*prepare_slurp(path, part)),
+    }
+    try:
+        with _quiet():
+            cuts = readers[kind]()
+    except IdiolectError:
+        raise
+    except Exception as error:  # recipes raise whatever a missing or odd file makes them raise
+        raise DataError(f"{path}: cannot be read as {kind}, part {part!r} ({type(error).__name__}: {error})") from error
+    if len(cuts) == 0:
+        raise DataError(f"{path}: holds no utterance of {kind}, part {part!r}")
+    return cuts
+
+
+def session_of(kind: str, cut: MonoCut) -> str:
+    """What stands for time within a speaker: chapter (LibriSpeech), book and chapter (Libri-Light), book (MLS), meeting
+    (AMI); empty where nothing does."""
+    name = cut.supervisions[0].recording_id
+    if kind == "librispeech":
+        return str(name.split("-")[1])
+    if kind == "librilight":
+        return "/".join(name.split("/")[-2:])
+    if kind == "mls":
+        return str(name.split("_")[1])
+    return str(name) if kind == "ami" else ""
+
+
+def items_of(kind: str, cuts: CutSet) -> list[Item]:
+    """What partitioners need to know of each cut."""
+    return [
+        Item(str(cut.id), str(cut.supervisions[0].speaker), float(cut.duration), session_of(kind, cut)) for cut in cuts
+    ]
+
+
+def as_corpus(name: str, cuts: CutSet) -> Corpus:
+    """The same utterances as the rest of the server reads them; slots where the manifest has them."""
+    utterances = tuple(_utterance(cut) for cut in cuts)
+    labels = [utterance.slots for utterance in utterances if utterance.slots is not None]
+    return Corpus(name, utterances, SlotLexicon.from_labels(labels) if labels else None)
+
+
+def record_corpus(corpus: Corpus, folder: Path) -> CutSet:
+    """Manifests of a corpus of this project (own folders, made voices, ...), its audio written as 16-bit FLAC below
+    ``folder``. Raises DataError where two utterances have one id."""
+    folder.mkdir(parents=True, exist_ok=True)
+    recordings, supervisions = [], []
+    for number, utterance in enumerate(corpus.utterances):
+        file = folder / f"{number:07d}.flac"
+        soundfile.write(file, utterance.load(), SAMPLE_RATE, subtype="PCM_16")
+        recording = Recording.from_file(file, recording_id=utterance.id)
+        recordings.append(recording)
+        supervisions.append(
+            SupervisionSegment(
+                id=utterance.id,
+                recording_id=utterance.id,
+                start=0.0,
+                duration=recording.duration,
+                text=utterance.text,
+                speaker=utterance.speaker,
+                custom=None if utterance.slots is None else {"slots": dict(utterance.slots)},
+            )
+        )
+    if len({recording.id for recording in recordings}) < len(recordings):
+        raise DataError(f"{corpus.name}: several utterances have one id; manifests need an id of its own for each")
+    return _cuts(RecordingSet.from_recordings(recordings), SupervisionSet.from_segments(supervisions))
+
+
+def write_manifest(cuts: CutSet, path: Path) -> None:
+    """One cut a line, JSON, compressed where the name ends in ``.gz``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cuts.to_file(path)
+
+
+def read_manifest(path: Path) -> CutSet:
+    """What :func:`write_manifest` wrote. Raises DataError naming the file."""
+    try:
+        return CutSet.from_file(path).to_eager()
+    except Exception as error:
+        raise DataError(f"{path}: not a manifest of cuts ({type(error).__name__}: {error})") from error
+
+
+def _librispeech(path: Path, part: str) -> CutSet:
+    from lhotse.recipes import prepare_librispeech
+
+    _part(path / part)
+    return _both(prepare_librispeech(path, dataset_parts=[part])[part])
+
+
+def _librilight(path: Path, part: str) -> CutSet:
+    from lhotse.recipes.librilight import _prepare_subset  # the public function wants all three parts on disk
+
+    _part(path / part)
+    return _cuts(*_prepare_subset(part, path))
+
+
+def _mls(path: Path, part: str, language: str) -> CutSet:
+    # lhotse's recipe wants all three parts of all languages on disk; the layout is read as it reads it.
+    flac, opus = path / f"mls_{language}", path / f"mls_{language}_opus"
+    chosen = flac if flac.is_dir() else opus
+    _part(chosen / part)
+    recordings = RecordingSet.from_dir(
+        chosen / part, "*.flac" if chosen == flac else "*.opus", force_opus_sampling_rate=SAMPLE_RATE
+    )
+    known = set(recordings.ids)
+    rows = [line.split("\t", 1) for line in (chosen / part / "transcripts.txt").read_text("utf-8").splitlines()]
+    supervisions = [
+        SupervisionSegment(
+            id=name,
+            recording_id=name,
+            start=0.0,
+            duration=recordings.duration(name),
+            text=text,
+            speaker=name.split("_")[0],
+            language=language,
+        )
+        for name, text in rows
+        if name in known
+    ]
+    return _cuts(recordings, SupervisionSet.from_segments(supervisions))
+
+
+def _commonvoice(path: Path, part: str, language: str) -> CutSet:
+    from lhotse.recipes import prepare_commonvoice
+
+    if not (path / language / f"{part}.tsv").is_file():
+        raise DataError(f"{path / language / part}.tsv: no such file; expected Common Voice's list of the part")
+    with TemporaryDirectory() as written:
+        return _both(prepare_commonvoice(path, written, [language], [part])[language][part])
+
+
+def _ami(path: Path, part: str) -> CutSet:
+    from lhotse.recipes import ami
+
+    # prepare_ami wants meetings of all three parts on disk.
+    parts = ami.PARTITIONS["full-corpus"]
+    if part not in parts:
+        raise DataError(f"ami part {part!r}: expected one of {', '.join(parts)}")
+    annotations = ami.parse_ami_annotations(path / "ami_public_manual_1.6.2", normalize="kaldi")
+    files = [file for file in sorted(path.rglob("*Headset-?.wav")) if file.parts[-3] in parts[part]]
+    recordings = ami.prepare_audio_grouped(files)
+    return _cuts(recordings, ami.prepare_supervision_ihm(recordings, annotations))
+
+
+def _part(folder: Path) -> None:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; expected a part of the corpus")
+
+
+def _both(manifests: Mapping[str, Any]) -> CutSet:
+    return _cuts(manifests["recordings"], manifests["supervisions"])
+
+
+def _cuts(recordings: RecordingSet, supervisions: SupervisionSet) -> CutSet:
+    """One cut an utterance, under the utterance's id, in the order of ids."""
+    if len(recordings) == 0 or len(supervisions) == 0:
+        return CutSet([])
+    whole = CutSet.from_manifests(recordings, supervisions).trim_to_supervisions(keep_overlapping=False)
+    named = [cut.with_id(cut.supervisions[0].id) for cut in whole]
+    return CutSet(sorted(named, key=lambda cut: str(cut.id)))
+
+
+def _utterance(cut: MonoCut) -> Utterance:
+    supervision = cut.supervisions[0]
+    slots = (supervision.custom or {}).get("slots")
+    text = None if supervision.text is None else clean(supervision.text)
+    return Utterance(
+        id=str(cut.id),
+        speaker=str(supervision.speaker),
+        text=text,
+        slots=None if slots is None else dict(slots),
+        score_words=bool(text),
+        audio=partial(_load, cut),
+    )
+
+
+def _load(cut: MonoCut) -> Waveform:
+    try:
+        samples = cut.load_audio()
+    except Exception as error:
+        raise DataError(f"{cut.id}: its audio cannot be read ({type(error).__name__}: {error})") from error
+    waveform = np.asarray(samples, np.float32).mean(0)
+    rate = int(cut.sampling_rate)
+    return waveform if rate == SAMPLE_RATE else soxr.resample(waveform, rate, SAMPLE_RATE).astype(np.float32)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Recipes log every missing file."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(before)

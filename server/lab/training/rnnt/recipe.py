@@ -1,0 +1,103 @@
+"""What decides a run of RNN-T training, besides the speech."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from device_sdk.bundle.architecture import PRESETS, Architecture
+from device_sdk.errors import ConfigurationError
+from server.lab.training.augmentation import Augmentation
+from server.lab.training.trainer import Budget, Schedule, Settings
+
+__all__ = ["Recipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that decides a run, besides the speech.
+
+    pieces: of the tokenizer (default: the preset's).
+    flat_share, easy_share, ctc_share: shares of the budget at which the flat start on a few clear words, CTC on the
+    same words, and CTC on whole utterances end. helper: weight of CTC beside the RNN-T loss (both per token).
+    made_augmented, real_augmented: share of the made and of the real utterances whose features are changed at every
+    use, by made_change and real_change; it rises to this over augment_share of the budget. Real recordings are few and
+    come back often, so they are changed more.
+    shard: utterances in a shard; window: shards in an epoch (the newest is fresh). warmup: steps; decay: as in
+    :class:`Schedule`. batch: most utterances; seconds: most audio in a batch, padding included. accumulate: batches in
+    a step. clip: largest gradient norm. average: decay of the averaged weights. pruning: see
+    :func:`export.losses.rnnt.rnnt_loss`. snapshot_minutes, watch_steps: when word errors are counted on the way;
+    checkpoint_steps: how often a checkpoint is written besides at epochs' ends (see :class:`Settings`).
+    """
+
+    preset: str = "small"
+    pieces: int | None = None
+    seed: int = 1
+    budget: Budget = field(default_factory=lambda: Budget(minutes=60.0))
+    flat_share: float = 0.008
+    easy_share: float = 0.016
+    ctc_share: float = 0.22
+    augment_share: float = 0.25
+    made_augmented: float = 0.3
+    real_augmented: float = 0.95
+    helper: float = 0.2
+    shard: int = 1200
+    window: int = 5
+    batch: int = 32
+    seconds: float = 140.0
+    accumulate: int = 1
+    peak: float = 2e-3
+    warmup: int = 200
+    decay: Literal["cosine", "inverse_square_root", "constant"] = "cosine"
+    weight_decay: float = 1e-3
+    clip: float = 2.0
+    dropout: float = 0.1
+    average: float = 0.999
+    pruning: float = 1e-4
+    threads: int = 2
+    bfloat16: bool = True
+    snapshot_minutes: float = 5.0
+    watch_steps: int = 0
+    checkpoint_steps: int = 200
+    made_change: Augmentation = field(default_factory=Augmentation)
+    real_change: Augmentation = field(
+        default_factory=lambda: Augmentation(
+            tract=0.2, tempo=0.25, channel=1.0, noise=0.6, time_masks=3, time_width=22, bin_masks=2, bin_width=12
+        )
+    )
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise ConfigurationError(f"preset: found {self.preset!r}, expected one of {', '.join(PRESETS)}")
+        if not 0.0 <= self.flat_share <= self.easy_share <= self.ctc_share < 1.0:
+            raise ConfigurationError(
+                f"flat_share, easy_share, ctc_share: found {self.flat_share}, {self.easy_share}, {self.ctc_share}; "
+                "expected 0 <= flat_share <= easy_share <= ctc_share < 1"
+            )
+        if self.seconds <= 0 or self.batch < 1:
+            raise ConfigurationError(
+                f"seconds, batch: found {self.seconds}, {self.batch}; expected more than 0 and at least 1"
+            )
+        _ = self.settings  # which names what makes no sense
+
+    @property
+    def architecture(self) -> Architecture:
+        preset = PRESETS[self.preset]
+        return preset if self.pieces is None else replace(preset, pieces=self.pieces)
+
+    @property
+    def settings(self) -> Settings:
+        """What the trainer needs of it."""
+        return Settings(
+            budget=self.budget,
+            schedule=Schedule(self.peak, self.warmup, self.decay),
+            seed=self.seed,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+            accumulate=self.accumulate,
+            average=self.average,
+            bfloat16=self.bfloat16,
+            checkpoint_steps=self.checkpoint_steps,
+            watch_minutes=self.snapshot_minutes,
+            watch_steps=self.watch_steps,
+        )

@@ -1,0 +1,166 @@
+"""A run of RNN-T training: its network, speech, trainer, and the files that it leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from device_sdk.bundle.architecture import BLANK
+from server.lab.training.data import Example, moments
+from server.lab.training.rnnt.adaptation import Start, freeze
+from server.lab.training.rnnt.recipe import Recipe
+from server.lab.training.rnnt.shards import ShardSampler, shared_window
+from server.lab.training.rnnt.task import RnntTask
+from server.lab.training.speech import Mixture, ShardMaker
+from server.lab.training.trainer import (
+    ALONE,
+    Observer,
+    Position,
+    Processes,
+    TensorBoard,
+    Trainer,
+    append_log,
+    progress_bar,
+    write_atomically,
+)
+
+__all__ = ["train_rnnt"]
+
+SHYNESS = (0.0, 0.5, 1.0, 1.5, 2.0)
+"""What the blank's bias is tried lower by, nats."""
+
+
+def train_rnnt(
+    recipe: Recipe,
+    mixture: Mixture,
+    pieces: bytes,
+    out: Path,
+    watched: Sequence[Example] = (),
+    details: Mapping[str, Any] | None = None,
+    *,
+    speech: Path | None = None,
+    snapshots: Path | None = None,
+    begin: Mapping[str, NDArray[np.floating]] | Start | None = None,
+    processes: Processes = ALONE,
+    observers: Sequence[Observer] = (),
+    tensorboard: Path | None = None,
+    show: bool = True,
+) -> dict[str, Any]:
+    """Train, or go on from the checkpoint in ``out``. Returns the last line of the log.
+
+    pieces: the tokenizer's model. begin: parameters and constants of a trained network to go on from; the same pieces
+    are trained by RNN-T at once, the recipe's earlier phases left out, while a :class:`Start` says what is new or
+    stays as it is. watched: utterances to report word errors on, by source, which are not trained on; those whose
+    source ends with ``.development`` choose the weights that are exported. details: what ``training.json`` should also
+    say. snapshots: receives copies of the weights on the way. observers: told of every step by every process.
+    tensorboard: a folder for its event files.
+    Writes weights.safetensors, tokenizer.model, training.json, log.jsonl and checkpoint.safetensors to ``out``.
+    Raises LearningError when a gradient is no longer a number.
+    """
+    torch.set_num_threads(recipe.threads)
+    torch.manual_seed(recipe.seed)
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer = sentencepiece.SentencePieceProcessor(model_proto=pieces)
+    start = begin if isinstance(begin, Start) or begin is None else Start(begin)
+    task = RnntTask(recipe, tokenizer, begun=start is not None, transducer=start is not None and not start.fresh_pieces)
+    if start is not None:
+        task.module.network.from_parameters(start.parameters_for(recipe.architecture, recipe.seed))
+        freeze(task.module.network, start.frozen)
+    if processes.first:
+        write_atomically(out / "tokenizer.model", pieces)
+    result = _Result(task, out, dict(details or {}), snapshots)
+    with ExitStack() as held:
+        held.enter_context(_without_denormals())
+        ahead = {} if processes.first else {"ahead": 0}
+        maker = held.enter_context(ShardMaker(speech or out / "speech", mixture, recipe.seed, recipe.shard, **ahead))
+        told = [*observers]
+        if processes.first:
+            told.append(held.enter_context(progress_bar(show)))
+            if tensorboard is not None:
+                told.append(held.enter_context(TensorBoard(tensorboard)))
+        network = task.module.network
+        if start is None and not (out / "checkpoint.safetensors").exists():
+            mean, scale = moments(shared_window(maker, 0, 1, processes))
+            network.mean.copy_(torch.from_numpy(mean))
+            network.scale.copy_(torch.from_numpy(scale))
+        sampler = ShardSampler(recipe, maker, tokenizer, network, begun=task.begun, processes=processes)
+        trainer = Trainer(
+            task,
+            sampler,
+            recipe.settings,
+            out,
+            watched=watched,
+            processes=processes,
+            observers=told,
+            keep=result.keep,
+        )
+        trainer.run()
+        return finish(trainer, result) if processes.first else trainer.at.record
+
+
+@contextmanager
+def _without_denormals() -> Iterator[None]:
+    """Denormal numbers are flushed to zero while training runs, which is faster, and not a moment longer."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+class _Result:
+    """The files that a run leaves: weights and what they are."""
+
+    def __init__(self, task: RnntTask, out: Path, details: dict[str, Any], snapshots: Path | None) -> None:
+        self.task, self.out, self.details, self.snapshots = task, out, details, snapshots
+
+    def keep(self, at: Position) -> None:
+        """Write the weights in the module to the run's folder and, numbered, to ``snapshots``."""
+        self.export(at.record)
+        if self.snapshots is not None:
+            folder = self.snapshots / f"epoch-{at.epoch:04d}"
+            self.export(at.record, folder)
+            write_atomically(folder / "tokenizer.model", (self.out / "tokenizer.model").read_bytes())
+            append_log(self.snapshots / "log.jsonl", {**at.record, "snapshot": str(folder)})
+
+    def export(self, record: Mapping[str, Any], folder: Path | None = None) -> None:
+        folder = folder or self.out
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "weights.safetensors", save(self.task.weights()))
+        described = {**self.details, "recipe": asdict(self.task.recipe), "result": dict(record)}
+        write_atomically(folder / "training.json", json.dumps(described, indent=2).encode())
+
+
+def finish(trainer: Trainer[Any], result: _Result) -> dict[str, Any]:
+    """Set the blank's bias, count word errors and export what the trainer has chosen. Returns the log's last line.
+
+    The bias is lowered by what makes fewest word errors on the development utterances, if there are any: trained
+    through noise and masks, a small transducer is shy, most of its errors are words left out.
+    """
+    task = result.task
+    bias, shyness = task.module.network.joiner_output.bias.data, 0.0
+    own = bias.clone()
+    if task.transducer and any(example.source.endswith(".development") for example in trainer.watched):
+        tried: dict[float, float] = {}
+        for nats in SHYNESS:
+            bias[BLANK] = own[BLANK] - nats
+            rates = trainer.errors(".development").values()
+            tried[nats] = sum(rates) / len(rates)
+        shyness = min(tried, key=lambda nats: tried[nats])
+    bias[BLANK] = own[BLANK] - shyness
+    record = {**trainer.at.record, "blank_lowered_by": shyness}
+    if trainer.watched:
+        record["wer"] = trainer.errors()
+    append_log(result.out / "log.jsonl", {"finished": True, **record})
+    result.export(record)
+    return record

@@ -1,0 +1,105 @@
+"""The batches of RNN-T training: windows of shards, changed afresh at every use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import sentencepiece
+from numpy.typing import NDArray
+
+from device_sdk.bundle.architecture import BLANK
+from export.networks.rnnt import RNNT
+from server.lab.training.augmentation import augment
+from server.lab.training.data import Batch, Example, batches, collate
+from server.lab.training.rnnt.recipe import Recipe
+from server.lab.training.speech import ShardMaker
+from server.lab.training.trainer import Sampler
+from server.lab.training.trainer.processes import ALONE, Processes
+
+__all__ = ["ShardSampler"]
+
+FRAMES_A_SECOND = 100
+
+
+class ShardSampler(Sampler[Batch]):
+    """Epochs over the last few shards. Before ``easy_share`` of the budget they are over shard 0: a few clear words.
+
+    begun: whether the network has been trained before, so that there is nothing easy. network: its mean features are
+    what masks hold.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        maker: ShardMaker,
+        tokenizer: sentencepiece.SentencePieceProcessor,
+        network: RNNT,
+        *,
+        begun: bool = False,
+        processes: Processes = ALONE,
+    ) -> None:
+        self.recipe, self.maker, self.tokenizer, self.network = recipe, maker, tokenizer, network
+        self.begun, self.processes = begun, processes
+        self.passes = 0
+        self.easy = False
+        self.strength = 0.0
+        self.mean = network.mean.cpu().numpy()
+        self.examples: list[Example] = []
+
+    def plan(self, epoch: int, progress: float) -> Sequence[Sequence[int]]:
+        recipe = self.recipe
+        self.easy = not self.begun and progress < recipe.easy_share
+        self.strength = 0.0 if self.easy else min(1.0, progress / max(1e-9, recipe.augment_share))
+        self.mean = self.network.mean.cpu().numpy()
+        self.passes += not self.easy
+        window = (0, 0) if self.easy else (max(1, self.passes - recipe.window + 1), self.passes)
+        self.examples = shared_window(self.maker, *window, self.processes)
+        lengths = [example.features.shape[0] for example in self.examples]
+        budget = round(recipe.seconds * FRAMES_A_SECOND)
+        return batches(lengths, budget, recipe.batch, np.random.default_rng([recipe.seed, epoch]))
+
+    def load(self, epoch: int, chosen: Sequence[int]) -> Batch | None:
+        """Utterances that are too short for their tokens, or have letters that the pieces lack, are left out; those in
+        which nothing is said have no tokens."""
+        subsampling = self.recipe.architecture.subsampling_factor
+        items = []
+        for number in chosen:
+            example = self.examples[number]
+            tokens = self.tokenizer.encode(example.text)
+            features = self.change(example, np.random.default_rng([self.recipe.seed, epoch, number]))
+            repeats = sum(a == b for a, b in pairwise(tokens))
+            known = BLANK not in tokens and bool(tokens) == bool(example.text)
+            if known and features.shape[0] // subsampling > len(tokens) + repeats:
+                items.append((features, tokens))
+        return collate(items, subsampling) if items else None
+
+    def change(self, example: Example, generator: np.random.Generator) -> NDArray[np.float32]:
+        """An utterance's features as this use of it has them, [F, M]."""
+        recipe = self.recipe
+        features = example.features.astype(np.float32)
+        made = example.source == "made"
+        if generator.random() >= self.strength * (recipe.made_augmented if made else recipe.real_augmented):
+            return features
+        return augment(features, self.mean, recipe.made_change if made else recipe.real_change, generator)
+
+    def ends(self, progress: float) -> bool:
+        return self.easy and progress >= self.recipe.easy_share
+
+    def state(self) -> dict[str, Any]:
+        return {"passes": self.passes}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.passes = state["passes"]
+
+
+def shared_window(maker: ShardMaker, first: int, last: int, processes: Processes) -> list[Example]:
+    """A window of shards that the first process makes and all read."""
+    found = maker.window(first, last) if processes.first else []
+    processes.wait()
+    if not processes.first:
+        found = maker.window(first, last)
+    processes.wait()  # the first goes on to delete old shards
+    return found

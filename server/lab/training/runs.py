@@ -1,0 +1,182 @@
+"""A whole RNN-T run from its inputs: pieces, word list, mixture, watched utterances, training, description."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from device_sdk.errors import ConfigurationError, DataError
+from device_sdk.features.logmel import logmel
+from server.lab.corpora import grammar
+from server.lab.corpora.barista import read_barista
+from server.lab.corpora.folder import read_folder
+from server.lab.corpora.fsdd import read_fsdd
+from server.lab.corpora.made import made_corpus
+from server.lab.corpora.utterance import Corpus, Utterance
+from server.lab.training.data import Example
+from server.lab.training.pieces import read_sentences, train_pieces, word_list
+from server.lab.training.recordings import real_recordings, split_voices, sure
+from server.lab.training.rnnt import Recipe, train_rnnt
+from server.lab.training.rnnt.adaptation import Start, read_start
+from server.lab.training.speech import Mixture, Recording, sentence
+from server.lab.training.trainer import ALONE, Processes, write_atomically
+from server.lab.training.voices import language_examples, language_voices, split_sentences
+
+__all__ = ["portable", "prepare", "prepare_language", "run_rnnt"]
+
+_READERS = {"barista": read_barista, "fsdd": read_fsdd, "folder": read_folder}
+_WATCHED_PER_SOURCE = 60
+_LANGUAGE_VOICES = 400
+
+
+def prepare(
+    texts: Sequence[Path], data: Sequence[str], watch: int = _WATCHED_PER_SOURCE
+) -> tuple[Mixture, list[str], list[Example], dict[str, Any]]:
+    """Read what was given. Returns the mixture, all given sentences, the utterances to watch, and details for the card.
+
+    data: KIND:PATH each. Given sentences outside the grammar's base split are not spoken, since they may be said by
+    simulated devices.
+    """
+    sentences = [line for path in texts for line in read_sentences(path)]
+    recordings: list[Recording] = []
+    watched = _watched_made(watch)
+    voices: dict[str, Any] = {}
+    for given in data:
+        kind, _, path = given.partition(":")
+        if kind not in _READERS or not path:
+            raise DataError(f"--data {given}: expected KIND:PATH with KIND one of {', '.join(_READERS)}")
+        corpus: Corpus = _READERS[kind](Path(path))
+        recordings += real_recordings(kind, Path(path), corpus)
+        voices[kind] = split_voices(kind, corpus.speakers)
+        for role in ("development", "devices", "heldout"):
+            watched += _watch(sure(corpus.utterances, kind, role), f"{kind}.{role}", watch)
+    spoken = tuple(line for line in sentences if grammar.split_of(line) == "base" and len(line.split()) <= 14)
+    mixture = Mixture(
+        sentences=spoken,
+        recordings=tuple(recordings),
+        recorded=0.3 if recordings else 0.0,
+        waiting=0.2,
+        quiet=0.04,
+    )
+    outside = sorted({r.text for r in recordings if " " in r.text and grammar.split_of(r.text) != "base"})
+    details = {
+        "voices": voices,
+        "data": [portable(given) for given in data],
+        "text": [portable(str(path)) for path in texts],
+        "sentences": len(spoken),
+        "recordings": len(recordings),
+        "recorded_sentences_outside_base_split": outside,
+    }
+    return mixture, sentences, watched, details
+
+
+def prepare_language(
+    language: str, texts: Sequence[Path], watch: int = _WATCHED_PER_SOURCE
+) -> tuple[Mixture, list[str], list[Example], dict[str, Any]]:
+    """As :func:`prepare`, for espeak-ng's voices of another language than English, which say the given sentences."""
+    if not texts:
+        raise DataError(f"--language {language}: found no sentences; give some with --text, one a line")
+    sentences = [line for path in texts for line in read_sentences(path, english=False)]
+    spoken, watched = split_sentences(sentences, watch)
+    mixture = Mixture(
+        sentences=tuple(spoken),
+        intents={},
+        sentences_share=1.0,
+        recorded=0.0,
+        voices=language_voices(language, "base", _LANGUAGE_VOICES, seed=1),
+    )
+    details = {"language": language, "text": [portable(str(path)) for path in texts], "sentences": len(spoken)}
+    return mixture, spoken, language_examples(language, watched), details
+
+
+def run_rnnt(
+    recipe: Recipe,
+    out: Path,
+    texts: Sequence[Path],
+    data: Sequence[str],
+    command: str = "",
+    snapshots: Path | None = None,
+    *,
+    language: str | None = None,
+    begin: Path | None = None,
+    fresh_pieces: bool = False,
+    frozen: Sequence[str] = (),
+    processes: Processes = ALONE,
+    tensorboard: Path | None = None,
+    show: bool = True,
+) -> dict[str, Any]:
+    """``idiolect train rnnt``. Returns the last line of the log.
+
+    language: of espeak-ng's voices where it is not English. begin: a bundle, or the folder of a run, to go on from;
+    fresh_pieces, frozen: see :class:`server.lab.training.rnnt.adaptation.Start`.
+    """
+    if begin is None and (fresh_pieces or frozen):
+        raise ConfigurationError("fresh pieces and frozen parameters: found no network to begin with; give --begin")
+    if language is not None and data:
+        raise ConfigurationError("--language and --data exclude each other: real speech is read as English")
+    prepared = prepare(texts, data) if language is None else prepare_language(language, texts)
+    mixture, sentences, watched, details = prepared
+    out.mkdir(parents=True, exist_ok=True)
+    start, pieces = None, b""
+    if begin is not None:
+        parameters, pieces = read_start(begin)
+        start = Start(parameters, fresh_pieces, tuple(frozen))
+        details = {**details, "begin": portable(str(begin)), "fresh_pieces": fresh_pieces, "frozen": list(frozen)}
+    if start is None or fresh_pieces:
+        pieces = _pieces(recipe, mixture, out)
+    words = word_list(grammar.vocabulary() if language is None else (), sentences)
+    if processes.first:
+        write_atomically(out / "words.txt", ("\n".join(words) + "\n").encode())
+    return train_rnnt(
+        recipe,
+        mixture,
+        pieces,
+        out,
+        watched,
+        {"command": portable(command.replace(str(out), "RUN")), "words": len(words), **details},
+        snapshots=snapshots,
+        begin=start,
+        processes=processes,
+        tensorboard=tensorboard,
+        show=show,
+    )
+
+
+def portable(text: str) -> str:
+    """A path or command as it may be published: ``$IDIOLECT_DATA`` stands for that folder."""
+    folder = os.environ.get("IDIOLECT_DATA", "")
+    return text.replace(folder.rstrip("/"), "$IDIOLECT_DATA") if folder.rstrip("/") else text
+
+
+def _pieces(recipe: Recipe, mixture: Mixture, out: Path) -> bytes:
+    existing = out / "tokenizer.model"
+    if existing.exists():
+        return existing.read_bytes()
+    generator = np.random.default_rng([recipe.seed, 0x70])
+    lines = [sentence(mixture, generator) for _ in range(30_000 if recipe.architecture.pieces > 100 else 2_000)]
+    return train_pieces([*lines, *mixture.sentences, *(r.text for r in mixture.recordings)], recipe.architecture.pieces)
+
+
+def _watched_made(count: int) -> list[Example]:
+    each = max(1, count // 10)
+    return [
+        _example(utterance, source)
+        for source, corpus in (
+            ("made.development", made_corpus("base", 10, each, seed=12)),
+            ("made.devices", made_corpus("devices", 10, each, seed=11)),
+        )
+        for utterance in corpus.utterances
+    ]
+
+
+def _watch(utterances: Sequence[Utterance], source: str, count: int) -> list[Example]:
+    chosen = np.random.default_rng(0).permutation(len(utterances))[:count]
+    return [_example(utterances[index], source) for index in sorted(chosen)]
+
+
+def _example(utterance: Utterance, source: str) -> Example:
+    return Example(logmel(utterance.load()), utterance.text or "", source)

@@ -1,0 +1,305 @@
+"""Speech to train on, made shard by shard: commands spoken by espeak-ng and real recordings, through random rooms.
+
+A shard is a function of (mixture, seed, index), so a run can be repeated and resumed. A background process makes the
+coming shards while the loop trains on the present ones.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import soxr
+
+from device_sdk.errors import ConfigurationError, DataError
+from device_sdk.features.logmel import logmel
+from server.lab.corpora import grammar
+from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, apply_scene, augment, coloured_noise, draw_scene, pad
+from server.lab.corpora.fsdd import DIGITS
+from server.lab.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
+from server.lab.corpora.voices import Voice, draw_voice, speak
+from server.lab.training.data import Example, read_shard, write_shard
+
+__all__ = ["Mixture", "Recording", "ShardMaker", "join", "make_shard", "record", "sentence", "trim"]
+
+REAL = Ranges(
+    speed=(0.86, 1.17),
+    reverb=0.35,
+    reverb_seconds=(0.08, 0.4),
+    direct_db=(2.0, 15.0),
+    noise=0.6,
+    snr_db=(10.0, 40.0),
+    eq_db=2.5,
+    tilt_db=1.2,
+    band=0.2,
+    clip=0.05,
+    quantise=0.05,
+    hum=0.05,
+    edges_seconds=(0.0, 0.45),
+)
+"""Real recordings bring their own room and microphone: less is added to them."""
+
+
+_CLEAR = replace(
+    GENTLE, reverb=0.2, noise=0.5, snr_db=(20.0, 40.0), eq_db=1.5, band=0.0, hum=0.0, edges_seconds=(0.05, 0.15)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A real utterance for training. waveform: float32 [S] at 16 kHz."""
+
+    waveform: Waveform = field(repr=False)
+    text: str
+    speaker: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """What a shard is made of.
+
+    intents: share of made utterances drawn from single intents of the grammar; sentences_share: of ``sentences`` (the
+    user's text); the rest is the whole grammar. recorded: share of all utterances that are real. Recordings of one word
+    are joined to strings of up to eight of one speaker, and take ``joined`` of the real share.
+    narrow: share of utterances that go through 8 kHz. scenes: rooms and microphones of made utterances. voices: who
+    speaks them; none stands for any voice of the base set.
+    waiting: share of utterances with up to 2.5 s of the room before and after the speech; quiet: share of all that hold
+    none, and no text, so that a model learns to hear nothing in silence and noise.
+    """
+
+    sentences: tuple[str, ...] = ()
+    recordings: tuple[Recording, ...] = ()
+    intents: Mapping[str, float] = field(default_factory=lambda: {"order_drink": 0.28, "digits": 0.14})
+    sentences_share: float = 0.14
+    recorded: float = 0.3
+    joined: float = 0.4
+    narrow: float = 0.25
+    scenes: Ranges = STRONG
+    voices: tuple[Voice, ...] = ()
+    waiting: float = 0.0
+    quiet: float = 0.0
+
+    def __post_init__(self) -> None:
+        if sum(self.intents.values()) + self.sentences_share > 1.0:
+            raise ConfigurationError("mixture: the shares of intents and sentences add up to more than 1")
+
+
+def record(utterances: Iterable[Utterance], source: str) -> list[Recording]:
+    """Load the utterances whose words are sure. Raises DataError when none is left."""
+    found = [
+        Recording(utterance.load(), utterance.text, utterance.speaker, source)
+        for utterance in utterances
+        if utterance.text and utterance.score_words
+    ]
+    if not found:
+        raise DataError(f"{source}: found no utterance with a sure text; choose other speakers")
+    return found
+
+
+def sentence(mixture: Mixture, generator: np.random.Generator) -> str:
+    """Words for a made utterance, from the base split only."""
+    draw = generator.random()
+    for intent, share in mixture.intents.items():
+        if draw < share:
+            while (command := grammar.sample(generator, "base")).intent != intent:
+                pass
+            return command.text
+        draw -= share
+    if mixture.sentences and draw < mixture.sentences_share:
+        return mixture.sentences[generator.integers(len(mixture.sentences))]
+    return grammar.sample(generator, "base").text
+
+
+def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Example]:
+    """``count`` utterances: shard ``index`` of a run with this seed. Shard 0 is easy: a few clear words each."""
+    generator = np.random.default_rng([seed, index])
+    if index == 0:
+        return [_easy(mixture, generator) for _ in range(count)]
+    phrases = [r for r in mixture.recordings if " " in r.text]
+    words: dict[str, list[Recording]] = {}
+    for recording in mixture.recordings:
+        if " " not in recording.text:
+            words.setdefault(recording.speaker, []).append(recording)
+    real = round(count * mixture.recorded) if mixture.recordings else 0
+    strings = 0 if not words else real if not phrases else round(real * mixture.joined)
+    examples: list[Example] = []
+    for _ in range(strings):
+        speaker = sorted(words)[generator.integers(len(words))]
+        waveform, text = join(words[speaker], int(generator.integers(1, 9)), generator)
+        waveform = augment(waveform, generator, _waiting(REAL, mixture, generator))
+        examples.append(_finish(waveform, text, words[speaker][0].source, generator, mixture.narrow))
+    rounds = -(-(real - strings) // max(1, len(phrases)))
+    order = [int(index) for _ in range(rounds) for index in generator.permutation(len(phrases))]
+    for position in order[: real - strings]:
+        recording = phrases[position]
+        waveform = augment(trim(recording.waveform, generator), generator, _waiting(REAL, mixture, generator))
+        examples.append(_finish(waveform, recording.text, recording.source, generator, mixture.narrow / 2))
+    examples += [_quiet(mixture, generator) for _ in range(round(count * mixture.quiet))]
+    while len(examples) < count:
+        text = sentence(mixture, generator)
+        voice = _voice(mixture, generator)
+        if generator.random() < 0.15:
+            voice = replace(voice, word_gap=int(generator.integers(2, 12)))
+        apart = generator.random() < (0.5 if set(text.split()) <= set(DIGITS) else 0.03)
+        spoken = _word_by_word(text, voice, generator) if apart else speak(text, voice)
+        waveform = augment(spoken, generator, _waiting(mixture.scenes, mixture, generator))
+        examples.append(_finish(waveform, text, "made", generator, mixture.narrow))
+    return examples
+
+
+def _easy(mixture: Mixture, generator: np.random.Generator) -> Example:
+    """One to three words out of a sentence, clearly spoken in a quiet place; or a real word."""
+    single = [recording for recording in mixture.recordings if " " not in recording.text]
+    if single and generator.random() < 0.2:
+        recording = single[generator.integers(len(single))]
+        return Example(logmel(pad(recording.waveform, 0.05, 0.15)).astype(np.float16), recording.text, recording.source)
+    words = sentence(mixture, generator).split()
+    start = int(generator.integers(len(words)))
+    text = " ".join(words[start : start + int(generator.integers(1, 4))])
+    waveform = augment(speak(text, _voice(mixture, generator)), generator, _CLEAR)
+    return Example(logmel(waveform).astype(np.float16), text, "made")
+
+
+def _waiting(scenes: Ranges, mixture: Mixture, generator: np.random.Generator) -> Ranges:
+    """The scenes as they are, or with a long wait around the speech, which may be as quiet as a muted microphone."""
+    if mixture.waiting == 0.0 or generator.random() >= mixture.waiting:
+        return scenes
+    return replace(scenes, noise=scenes.noise / 2, edges_seconds=(0.0, 2.5), floor_db=(-140.0, -60.0))
+
+
+def _quiet(mixture: Mixture, generator: np.random.Generator) -> Example:
+    """0.4 to 5 s in which nobody speaks: digital silence, or a room and a microphone, with clicks or without."""
+    length = int(generator.uniform(0.4, 5.0) * SAMPLE_RATE)
+    waveform = np.zeros(length, np.float32)
+    if generator.random() < 0.85:
+        colour, sway = generator.uniform(0.0, 2.0), generator.uniform(0.0, 0.8)
+        noise = coloured_noise(length, float(colour), float(sway), generator)
+        level = 10 ** (generator.uniform(-80.0, -22.0) / 20)
+        clicks = np.zeros(length)
+        clicks[generator.integers(0, length, generator.integers(0, 4))] = generator.uniform(-8.0, 8.0)
+        scene = replace(draw_scene(generator, mixture.scenes), gain_db=20 * math.log10(level), edges=(0.0, 0.0))
+        waveform = apply_scene((noise + clicks).astype(np.float32), replace(scene, speed=1.0), generator)
+    return _finish(waveform, "", "made", generator, mixture.narrow)
+
+
+def _voice(mixture: Mixture, generator: np.random.Generator) -> Voice:
+    if not mixture.voices:
+        return draw_voice("base", generator)
+    return mixture.voices[generator.integers(len(mixture.voices))]
+
+
+def join(words: Sequence[Recording], count: int, generator: np.random.Generator) -> tuple[Waveform, str]:
+    """A string of ``count`` one-word recordings, drawn at random, with gaps of 0 to 0.35 s."""
+    chosen = [words[index] for index in generator.integers(len(words), size=count)]
+    usual = generator.uniform(0.0, 0.25)
+    pieces = []
+    for recording in chosen:
+        waveform = recording.waveform * np.float32(generator.uniform(0.7, 1.3))
+        pieces.append(pad(waveform, 0.0, max(0.0, usual + generator.uniform(-0.1, 0.1))))
+    return np.concatenate(pieces).astype(np.float32), " ".join(recording.text for recording in chosen)
+
+
+def _word_by_word(text: str, voice: Voice, generator: np.random.Generator) -> Waveform:
+    """Each word said on its own, with gaps of 0 to 0.3 s."""
+    words = [pad(speak(word, voice), 0.0, generator.uniform(0.0, 0.3)) for word in text.split()]
+    return np.concatenate(words).astype(np.float32)
+
+
+def trim(waveform: Waveform, generator: np.random.Generator, margin: float = 0.12) -> Waveform:
+    """Cut a random part of the quiet before and after the speech, but never closer than ``margin`` seconds to it."""
+    block = SAMPLE_RATE // 100
+    energy = np.square(waveform[: waveform.size // block * block]).reshape(-1, block).mean(1)
+    if energy.size == 0 or not energy.any():
+        return waveform
+    loud = (energy > 0.003 * np.percentile(energy, 97)).nonzero()[0] * block
+    guard = int(margin * SAMPLE_RATE)
+    before = max(0, int(loud[0]) - guard)
+    after = max(0, waveform.size - int(loud[-1]) - block - guard)
+    start, end = int(generator.uniform(0, before)), int(generator.uniform(0, after))
+    return waveform[start : waveform.size - end]
+
+
+def _finish(waveform: Waveform, text: str, source: str, generator: np.random.Generator, narrow: float) -> Example:
+    """Through 8 kHz sometimes, quiet at the end often (the last words need time to come out), then features."""
+    if generator.random() < narrow:
+        waveform = soxr.resample(soxr.resample(waveform, SAMPLE_RATE, 8_000), 8_000, SAMPLE_RATE).astype(np.float32)
+    if generator.random() < 0.5:
+        quiet = int(generator.uniform(0.1, 0.4) * SAMPLE_RATE)
+        floor = generator.choice([0.0, 1e-5, 1e-4])
+        waveform = np.concatenate([waveform, (generator.standard_normal(quiet) * floor).astype(np.float32)])
+    return Example(logmel(waveform).astype(np.float16), text, source)
+
+
+_mixture: Mixture | None = None
+
+
+def _prepare(mixture: Mixture) -> None:
+    global _mixture
+    os.nice(5)
+    _mixture = mixture
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A run that is killed leaves nobody to tell this process that no more shards are wanted."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _make(path: str, seed: int, index: int, count: int) -> None:
+    assert _mixture is not None
+    write_shard(Path(path), make_shard(_mixture, seed, index, count))
+
+
+class ShardMaker:
+    """Owns the background process and the folder of shards. Use as a context manager."""
+
+    def __init__(self, folder: Path, mixture: Mixture, seed: int, count: int, ahead: int = 2) -> None:
+        self.folder, self.mixture, self.seed, self.count, self.ahead = folder, mixture, seed, count, ahead
+        folder.mkdir(parents=True, exist_ok=True)
+        self._pool: ProcessPoolExecutor | None = None
+        self._running: dict[int, Future[None]] = {}
+        self._held: dict[int, list[Example]] = {}
+
+    def __enter__(self) -> ShardMaker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def window(self, first: int, last: int) -> list[Example]:
+        """The examples of shards ``first`` to ``last``; older ones are forgotten, coming ones are begun."""
+        for index in range(first, last + 1 + self.ahead):
+            self._begin(index)
+        for index in [index for index in self._held if index < first]:
+            del self._held[index]
+            self._path(index).unlink(missing_ok=True)
+        for index in range(first, last + 1):
+            if index not in self._held:
+                if index in self._running:
+                    self._running.pop(index).result()
+                self._held[index] = read_shard(self._path(index))
+        return [example for index in range(first, last + 1) for example in self._held[index]]
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"shard-{index:05d}.safetensors"
+
+    def _begin(self, index: int) -> None:
+        if index in self._held or index in self._running or self._path(index).exists():
+            return
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(self.mixture,)
+            )
+        self._running[index] = self._pool.submit(_make, str(self._path(index)), self.seed, index, self.count)

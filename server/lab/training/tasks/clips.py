@@ -1,0 +1,137 @@
+"""Clips of speech as a sampler takes them: held in memory, or read and transformed when they are needed.
+
+F: feature frames (10 ms); M: bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.lab.corpora.utterance import Utterance, Waveform
+from server.lab.training.data import Batch, Example, batches, collate
+from server.lab.training.data.examples import Features
+from server.lab.training.trainer import Sampler
+
+__all__ = ["Change", "ClipSampler", "Clips", "HeldClips", "ReadClips", "masked"]
+
+Change = Callable[[Features, np.random.Generator], Features]
+"""What is drawn afresh at every use of a clip."""
+
+
+class Clips(Protocol):
+    """Clips in a fixed order."""
+
+    @property
+    def frames(self) -> Sequence[int]:
+        """F of each, or a good guess."""
+
+    def __getitem__(self, index: int) -> Example: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeldClips:
+    """Clips in memory."""
+
+    examples: Sequence[Example]
+
+    @property
+    def frames(self) -> Sequence[int]:
+        return [example.features.shape[0] for example in self.examples]
+
+    def __getitem__(self, index: int) -> Example:
+        return self.examples[index]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadClips:
+    """Clips whose audio is read every time. seconds: their lengths; transform: waveform to features [F, M]."""
+
+    utterances: Sequence[Utterance]
+    seconds: Sequence[float]
+    transform: Callable[[Waveform], NDArray[np.float32]]
+
+    @property
+    def frames(self) -> Sequence[int]:
+        return [max(1, round(100 * seconds)) for seconds in self.seconds]
+
+    def __getitem__(self, index: int) -> Example:
+        utterance = self.utterances[index]
+        return Example(self.transform(utterance.load()), utterance.text or "", utterance.speaker)
+
+
+class ClipSampler(Sampler[Batch]):
+    """Epochs over clips in batches of like length.
+
+    encode: text to tokens; None for training without text. subsampling: feature frames that the network makes one, as
+    ``Batch.frames`` counts them (1 where the network takes feature frames itself). needed: frames that tokens need, by
+    default one each and one between equal ones, as CTC does. seconds, most: what a batch holds at most.
+    """
+
+    def __init__(
+        self,
+        clips: Clips,
+        encode: Callable[[str], list[int]] | None,
+        *,
+        subsampling: int,
+        reduction: int | None = None,
+        seconds: float = 160.0,
+        most: int = 32,
+        seed: int = 1,
+        change: Change | None = None,
+    ) -> None:
+        self.clips, self.encode, self.change = clips, encode, change
+        self.subsampling, self.reduction = subsampling, reduction or subsampling
+        self.budget, self.most, self.seed = round(100 * seconds), most, seed
+        self.lengths = list(clips.frames)
+
+    def plan(self, epoch: int, progress: float) -> Sequence[Sequence[int]]:
+        return batches(self.lengths, self.budget, self.most, np.random.default_rng([self.seed, epoch]))
+
+    def load(self, epoch: int, chosen: Sequence[int]) -> Batch | None:
+        items = []
+        for number in chosen:
+            example = self.clips[number]
+            features = example.features.astype(np.float32)
+            if self.change is not None:
+                features = self.change(features, np.random.default_rng([self.seed, epoch, number]))
+            tokens = [] if self.encode is None else self.encode(example.text)
+            if self._fits(features, tokens):
+                items.append((features, tokens))
+        return collate(items, self.subsampling) if items else None
+
+    def _fits(self, features: NDArray[Any], tokens: Sequence[int]) -> bool:
+        """Two frames at the least, since something has to be predicted; without text nothing more."""
+        frames = features.shape[0] // self.reduction
+        repeats = sum(one == other for one, other in pairwise(tokens))
+        return frames >= 2 and (self.encode is None or (bool(tokens) and frames > len(tokens) + repeats))
+
+
+def masked(
+    mean: Features, *, bands: int = 2, widest: int = 30, times: int = 10, longest: int = 50, share: float = 0.1
+) -> Change:
+    """SpecAugment as in paper 004, appendix B: bands of bins and stretches of time become the ``mean`` [M].
+
+    bands, widest: how many, and bins of each at most; times, longest, share: how many, frames of each at most, and at
+    most this share of the clip.
+    """
+
+    def change(features: Features, generator: np.random.Generator) -> Features:
+        out = features.copy()
+        frames, bins = out.shape
+        for _ in range(bands):
+            width = int(generator.integers(0, min(widest, bins) + 1))
+            start = int(generator.integers(0, bins - width + 1))
+            out[:, start : start + width] = mean[start : start + width]
+        for _ in range(times):
+            width = int(generator.integers(0, min(longest, int(share * frames)) + 1))
+            start = int(generator.integers(0, frames - width + 1))
+            out[start : start + width] = mean
+        return out
+
+    return change

@@ -1,0 +1,53 @@
+"""How large a bundle's gradients usually are, by the device's own training graph. Nothing here loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle import Bundle
+from device_sdk.bundle.curvature import Curvature, moments
+from device_sdk.errors import DataError
+from device_sdk.features import logmel
+from device_sdk.learning.specaugment import MaskSettings, masked
+from device_sdk.learning.step import global_norm
+from device_sdk.runtimes.training import TrainingSession
+from server.lab.corpora.utterance import Utterance
+
+__all__ = ["measured"]
+
+_BLANK = 0
+
+
+def measured(
+    bundle: Bundle, utterances: Iterable[Utterance], seed: int = 0, progress: Callable[[], None] | None = None
+) -> tuple[Curvature, int]:
+    """(second moments of the gradient of each utterance's transcript, utterances that were used).
+
+    Gradients are scaled to a length of 1 first, as clipping on the device does: every utterance counts the same.
+    Utterances without a transcript in the bundle's pieces are left out. progress: called after each utterance.
+    Raises :class:`DataError` where none is left.
+    """
+    session, generator = TrainingSession(bundle), np.random.default_rng(seed)
+    squares: dict[str, NDArray[np.float64]] = {
+        name: np.zeros(shape) for name, shape in bundle.architecture.parameter_shapes().items()
+    }
+    used = 0
+    for utterance in utterances:
+        tokens = tuple(bundle.tokenizer.encode(utterance.text)) if utterance.text and utterance.score_words else ()
+        features = logmel(np.asarray(utterance.load(), np.float32), bundle.features)
+        if tokens and _BLANK not in tokens and len(features) >= bundle.architecture.subsampling_factor:
+            heard = masked(features, bundle.weights["features.mean"], MaskSettings(), generator)
+            gradients = session.run(dict(bundle.weights), heard, (tokens,), np.ones(1, np.float32)).gradients
+            norm = global_norm(gradients)
+            if norm > 0.0:
+                used += 1
+                for name, gradient in gradients.items():
+                    squares[name] += np.square(gradient.astype(np.float64) / norm)
+        if progress is not None:
+            progress()
+    if not used:
+        raise DataError("curvature: no utterance with a transcript to take gradients of; give other --data")
+    return moments({name: total / used for name, total in squares.items()}), used

@@ -1,0 +1,190 @@
+"""N-best lists of development data, with every score part and every error count, ready to be combined in any way.
+
+U: utterances; N: entries of the longest n-best list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.errors import DataError
+from device_sdk.feedback.signals import Semantics
+from device_sdk.feedback.slots import SlotLexicon
+from device_sdk.hypothesis import Result
+from device_sdk.personalization.confirmed import confirmed_texts
+from rescoring.combination import CombinationWeights, combine
+from rescoring.nbest import LanguageModel
+from rescoring.spelling import LetterModel, letter_model
+from rescoring.words import WordList
+from server.lab.corpora.utterance import Utterance, Waveform
+from server.lab.evaluation import word_errors
+
+__all__ = ["DevelopmentLists", "ListEntry", "entry", "gather", "stack"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntry:
+    """One utterance: its speaker, its n-best texts, their acoustic scores (nats), and the reference.
+
+    confirmed: the texts that a device counts once it was told the slots; None where there are no slot labels. source:
+    whose speakers share a server.
+    """
+
+    speaker: str
+    texts: tuple[str, ...]
+    acoustic: tuple[float, ...]
+    reference: str
+    confirmed: tuple[str, ...] | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DevelopmentLists:
+    """Lists of U utterances as padded arrays [U, N]; a padded entry has acoustic -inf and zeros elsewhere.
+
+    speakers, texts, ids, confirmed: of each utterance; ids: word ids of each hypothesis. neural, ngram: log p of the
+    language models, nats, or None. words, unlisted: counts. errors: word errors. reference_words: in all references.
+    spelling: log-probability of the letters of unlisted words, by ``letters``.
+    """
+
+    speakers: tuple[str, ...]
+    texts: tuple[tuple[str, ...], ...]
+    ids: tuple[tuple[tuple[int, ...], ...], ...]
+    confirmed: tuple[tuple[str, ...] | None, ...]
+    acoustic: Array
+    neural: Array | None
+    ngram: Array | None
+    words: Array
+    unlisted: Array
+    errors: NDArray[np.int64]
+    reference_words: int
+    sources: tuple[str, ...]
+    spelling: Array
+    letters: LetterModel
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def totals(self, weights: CombinationWeights) -> Array:
+        """Combined scores [U, N] without adaptation."""
+        return self._combined(weights, slice(None), 0.0)
+
+    def adapted(self, index: int, weights: CombinationWeights, personal: Array) -> Array:
+        """Combined scores [n-best] of one utterance with its adaptation scores [n-best]."""
+        return self._combined(weights, (index, slice(len(self.texts[index]))), personal)
+
+    def _combined(self, weights: CombinationWeights, place: Any, personal: Array | float) -> Array:
+        letters = weights.spelling * self.spelling[place]
+        total = combine(
+            weights,
+            acoustic=self.acoustic[place],
+            words=self.words[place],
+            unlisted=self.unlisted[place],
+            neural=None if self.neural is None else self.neural[place] + letters,
+            ngram=None if self.ngram is None else self.ngram[place] + letters,
+            personal=personal,
+        )
+        return np.asarray(total, dtype=np.float64)
+
+    def wer(self, errors: int) -> float:
+        return errors / self.reference_words
+
+    def word_errors(self, weights: CombinationWeights) -> int:
+        """Word errors of the best entries under these weights, without adaptation."""
+        best = self.totals(weights).argmax(axis=1)
+        return int(self.errors[np.arange(len(self)), best].sum())
+
+    @property
+    def first_pass_errors(self) -> int:
+        return int(self.errors[:, 0].sum())
+
+    @property
+    def oracle_errors(self) -> int:
+        """Word errors if the best entry of every list were chosen."""
+        masked = np.where(np.isfinite(self.acoustic), self.errors, np.iinfo(np.int64).max)
+        return int(masked.min(axis=1).sum())
+
+
+def entry(
+    utterance: Utterance,
+    recognise: Callable[[Waveform], Result],
+    lexicon: SlotLexicon | None = None,
+    source: str = "",
+) -> ListEntry | None:
+    """The n-best list of one utterance, or None where the corpus does not know its words for sure."""
+    if utterance.text is None or not utterance.score_words:
+        return None
+    nbest = recognise(utterance.load()).nbest
+    texts = tuple(hypothesis.text for hypothesis in nbest)
+    confirmed = None
+    if utterance.slots is not None and lexicon is not None:
+        confirmed = confirmed_texts(texts, Semantics(utterance.slots, lexicon))
+    acoustic = tuple(hypothesis.scores.acoustic for hypothesis in nbest)
+    return ListEntry(utterance.speaker, texts, acoustic, utterance.text, confirmed, source)
+
+
+def gather(
+    utterances: Iterable[Utterance],
+    recognise: Callable[[Waveform], Result],
+    lexicon: SlotLexicon | None = None,
+    progress: Callable[[], None] | None = None,
+    source: str = "",
+) -> list[ListEntry]:
+    """Recognise utterances in their order; those without sure words are left out. lexicon: to read slots with."""
+    found = []
+    for utterance in utterances:
+        made = entry(utterance, recognise, lexicon, source)
+        if made is not None:
+            found.append(made)
+        if progress is not None:
+            progress()
+    return found
+
+
+def stack(
+    entries: Sequence[ListEntry], words: WordList, neural: LanguageModel | None, ngram: LanguageModel | None
+) -> DevelopmentLists:
+    """Score every hypothesis once by every model, count its errors, and pad. Raises DataError where nothing is left."""
+    if not entries or not sum(len(made.reference.split()) for made in entries):
+        raise DataError("development data: no utterance whose words are known for sure; give other --data")
+    ids = tuple(tuple(tuple(words.ids(text)) for text in made.texts) for made in entries)
+    shape = (len(entries), max(len(made.texts) for made in entries))
+
+    def padded(rows: Iterable[Iterable[float]], fill: float = 0.0) -> Array:
+        table = np.full(shape, fill)
+        for row, values in zip(table, rows, strict=True):
+            given = list(values)
+            row[: len(given)] = given
+        return table
+
+    letters = letter_model(words.words[1:])
+
+    def spelled(text: str) -> float:
+        return sum(letters.score(word) for word in text.split() if word not in words)
+
+    def scores(model: LanguageModel | None) -> Array | None:
+        return None if model is None else padded([float(part.sum()) for part in model(rows)] for rows in ids)
+
+    return DevelopmentLists(
+        speakers=tuple(made.speaker for made in entries),
+        texts=tuple(made.texts for made in entries),
+        ids=ids,
+        confirmed=tuple(made.confirmed for made in entries),
+        acoustic=padded((made.acoustic for made in entries), -np.inf),
+        neural=scores(neural),
+        ngram=scores(ngram),
+        words=padded([len(sentence) for sentence in rows] for rows in ids),
+        unlisted=padded([sentence.count(0) for sentence in rows] for rows in ids),
+        errors=padded([word_errors(made.reference, text) for text in made.texts] for made in entries).astype(np.int64),
+        reference_words=sum(len(made.reference.split()) for made in entries),
+        sources=tuple(made.source for made in entries),
+        spelling=padded(map(spelled, made.texts) for made in entries),
+        letters=letters,
+    )

@@ -1,6 +1,0 @@
-"""What is trained on: utterances in shards, batches, public corpora, and who of a federation holds what."""
-
-from server.training.data.batches import Batch, batches, collate, stream
-from server.training.data.examples import Example, moments, read_shard, write_shard
-
-__all__ = ["Batch", "Example", "batches", "collate", "moments", "read_shard", "stream", "write_shard"]

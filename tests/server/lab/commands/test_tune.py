@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from device_sdk import cli
+from device_sdk.bundle import Bundle
+from rescoring.combination import CombinationWeights
+from server.lab.commands import tune
+
+pytest.importorskip("espeakng_loader")
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Bundle, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_bundle.path, tmp_path / "bundle"))
+
+
+def test_weights_are_written_into_the_bundle(bundle: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report_file = tmp_path / "report.json"
+    words = [
+        "tune",
+        "rescoring",
+        str(bundle),
+        "--limit",
+        "1",
+        "--speeds",
+        "0.9,1,1.1",
+        "--beta",
+        "0.4",
+        "--json",
+        "--output",
+        str(report_file),
+    ]
+    assert cli.main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads(report_file.read_text())
+    assert report["utterances"] == 3
+    assert set(report["wer"]) == {"first_pass", "rescored", "marginals", "oracle", "previous"}
+    assert report["weights"]["beta"] == 0.4
+    assert Bundle.open(bundle).combination.to_mapping() == report["weights"]
+
+
+def test_an_ngram_without_a_share_is_asked_where_it_may_win_one(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    pytest.importorskip("kenlm")
+    without = Bundle.open(tune._written(tiny_bundle, tmp_path / "without", CombinationWeights(ngram_share=0.0)))
+    corpus = tune._development("made:base", [1.0], 0, 1)
+    assert tune._lists(without, [corpus], 4).ngram is not None
+
+
+def test_dry_run_and_out_leave_the_bundle_alone(
+    bundle: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before = (bundle / "manifest.json").read_bytes()
+    assert cli.main(["tune", "rescoring", str(bundle), "--limit", "2", "--speeds", "1", "--dry-run"]) == 0
+    assert "dry run" in capsys.readouterr().out
+    out = tmp_path / "tuned.zip"
+    assert (
+        cli.main(["tune", "rescoring", str(bundle), "--limit", "1", "--speeds", "1", "--sigma", "2", "--out", str(out)])
+        == 0
+    )
+    assert (bundle / "manifest.json").read_bytes() == before
+    assert Bundle.open(out).combination.sigma == 2.0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "made:heldout"], "kept from tuning"),
+        (["--beta", "0.9"], "alpha"),
+        (["--data", "nothing"], "expected one of"),
+        (["--speeds", "fast"], "--speeds"),
+    ],
+)
+def test_bad_requests_are_refused(
+    bundle: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert cli.main(["tune", "rescoring", str(bundle), "--dry-run", *words]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_confidences_are_fitted_and_written(bundle: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report_file = tmp_path / "report.json"
+    words = ["tune", "confidence", str(bundle), "--limit", "4", "--speeds", "0.9,1.1"]
+    assert cli.main([*words, "--json", "--output", str(report_file)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads(report_file.read_text())
+    assert set(report["after"]) == {"words", "texts", "greedy words", "greedy texts"}
+    assert report["after"]["texts"]["count"] == 8
+    written = Bundle.open(bundle)
+    assert written.combination.confidence.to_mapping() == report["confidence"]
+    before = (bundle / "manifest.json").read_bytes()
+    assert cli.main([*words, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "dry run" in shown and "other voices  words" in shown
+    assert (bundle / "manifest.json").read_bytes() == before
+    tuned = ["tune", "rescoring", str(bundle), "--limit", "1", "--speeds", "1"]
+    assert cli.main(tuned) == 0  # other weights, the same calibration
+    assert "language_model" in capsys.readouterr().out
+    assert Bundle.open(bundle).combination.confidence == written.combination.confidence
+
+
+def test_confidences_are_not_fitted_to_voices_that_are_kept(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "confidence", str(bundle), "--data", "made:devices", "--dry-run"]) == 1
+    assert "kept from tuning" in capsys.readouterr().err
+
+
+def test_curvature_is_measured_and_written(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tune", "curvature", str(bundle), "--limit", "2", "--speeds", "1"]
+    assert Bundle.open(bundle).curvature is None
+    assert cli.main([*words, "--dry-run"]) == 0
+    assert "dry run" in capsys.readouterr().out and Bundle.open(bundle).curvature is None
+    assert cli.main([*words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["utterances"] == 2
+    assert sum(report["share_of_squared_gradient"].values()) == pytest.approx(1.0, rel=1e-4)
+    assert Bundle.open(bundle).curvature is not None
+    assert cli.main(["tune", "rescoring", str(bundle), "--limit", "1", "--speeds", "1"]) == 0
+    assert Bundle.open(bundle).curvature is not None  # kept with other weights

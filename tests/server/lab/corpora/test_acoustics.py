@@ -1,0 +1,164 @@
+"""Rooms, microphones and noise: pure, seeded, bounded, and doing what their names say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from device_sdk.errors import ConfigurationError
+from server.lab.corpora.acoustics import (
+    GENTLE,
+    STRONG,
+    Ranges,
+    Scene,
+    apply_scene,
+    augment,
+    change_speed,
+    coloured_noise,
+    draw_scene,
+    mu_law,
+    pad,
+    room_response,
+)
+from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
+
+PLAIN = Scene(
+    speed=1.0,
+    gain_db=-20.0,
+    reverb_seconds=None,
+    direct_db=0.0,
+    snr_db=None,
+    noise_colour=0.0,
+    sway=0.0,
+    eq_db=(0.0,) * 8,
+    tilt_db=0.0,
+    band_hz=None,
+    overdrive=1.0,
+    quantise=False,
+    hum_hz=None,
+    edges=(0.0, 0.0),
+)
+
+
+def tone(hertz: float = 440.0, seconds: float = 1.0) -> Waveform:
+    return (0.3 * np.sin(2 * np.pi * hertz * np.arange(int(seconds * SAMPLE_RATE)) / SAMPLE_RATE)).astype(np.float32)
+
+
+def energy(waveform: np.ndarray, low: float, high: float) -> float:
+    spectrum = np.abs(np.fft.rfft(waveform.astype(np.float64))) ** 2
+    hertz = np.fft.rfftfreq(waveform.size, 1 / SAMPLE_RATE)
+    return float(spectrum[(hertz >= low) & (hertz < high)].sum())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([STRONG, GENTLE]), st.integers(1, 20_000))
+def test_any_scene_gives_finite_bounded_audio_and_repeats(seed: int, ranges: Ranges, samples: int) -> None:
+    waveform = np.random.default_rng(seed).standard_normal(samples).astype(np.float32) * 0.1
+    before = waveform.copy()
+    first = augment(waveform, np.random.default_rng(seed), ranges)
+    assert first.dtype == np.float32 and first.ndim == 1
+    assert np.isfinite(first).all() and np.abs(first).max() <= 1.0
+    assert np.array_equal(first, augment(waveform, np.random.default_rng(seed), ranges))
+    assert np.array_equal(waveform, before)
+
+
+def test_a_plain_scene_only_sets_the_level() -> None:
+    heard = apply_scene(tone(), PLAIN, np.random.default_rng(0))
+    assert np.sqrt(np.mean(heard**2)) == pytest.approx(0.1, rel=1e-3)
+    assert np.corrcoef(heard, tone())[0, 1] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_converter_is_never_quite_silent() -> None:
+    heard = apply_scene(np.zeros(20_000, np.float32), replace(PLAIN, floor_db=-70.0), np.random.default_rng(0))
+    assert 20 * np.log10(np.sqrt(np.mean(heard**2))) == pytest.approx(-70.0, abs=0.3)
+
+
+def test_silence_stays_silent() -> None:
+    silence = np.zeros(1_000, np.float32)
+    for scene in (PLAIN, replace(PLAIN, snr_db=10.0, hum_hz=50.0, quantise=True, overdrive=3.0, reverb_seconds=0.2)):
+        assert not apply_scene(silence, scene, np.random.default_rng(0)).any()
+
+
+def test_noise_is_as_loud_as_its_signal_to_noise_ratio() -> None:
+    generator = np.random.default_rng(0)
+    heard = apply_scene(tone(1000.0, 4.0), replace(PLAIN, snr_db=10.0), generator)
+    noise = energy(heard, 0, 990) + energy(heard, 1010, 8001)
+    assert 10 * np.log10(energy(heard, 990, 1010) / noise) == pytest.approx(10.0, abs=0.7)
+
+
+def test_hum_edges_and_speed() -> None:
+    heard = apply_scene(tone(), replace(PLAIN, hum_hz=50.0, edges=(0.5, 0.25)), np.random.default_rng(0))
+    assert heard.size == int(1.75 * SAMPLE_RATE)
+    without = apply_scene(tone(), replace(PLAIN, edges=(0.5, 0.25)), np.random.default_rng(0))
+    assert energy(heard, 45, 55) > 10 * energy(without, 45, 55)
+    faster = apply_scene(tone(), replace(PLAIN, speed=1.25), np.random.default_rng(0))
+    assert faster.size == pytest.approx(SAMPLE_RATE / 1.25, abs=2)
+    assert energy(faster, 540, 560) > 0.95 * energy(faster, 0, 8001)
+
+
+def test_a_narrow_band_removes_what_lies_outside() -> None:
+    noise = np.random.default_rng(0).standard_normal(SAMPLE_RATE).astype(np.float32) * 0.1
+    heard = apply_scene(noise, replace(PLAIN, band_hz=(300.0, 3400.0)), np.random.default_rng(0))
+    assert energy(heard, 5000, 8001) < 0.01 * energy(heard, 1000, 3000)
+    assert energy(heard, 0, 100) < 0.01 * energy(heard, 1000, 1100)
+
+
+def test_equaliser_and_tilt_shape_the_spectrum() -> None:
+    noise = np.random.default_rng(0).standard_normal(SAMPLE_RATE).astype(np.float32) * 0.1
+    tilted = apply_scene(noise, replace(PLAIN, tilt_db=-6.0), np.random.default_rng(0))
+    low, high = energy(tilted, 950, 1050), energy(tilted, 3900, 4100) / 2
+    assert 10 * np.log10(low / high) == pytest.approx(12.0, abs=1.5)
+
+
+def test_overdrive_flattens_peaks_and_quantising_leaves_few_values() -> None:
+    loud = apply_scene(tone(), replace(PLAIN, overdrive=4.0), np.random.default_rng(0))
+    assert np.mean(np.abs(loud) > 0.99 * np.abs(loud).max()) > 0.5
+    coarse = apply_scene(tone(), replace(PLAIN, quantise=True), np.random.default_rng(0))
+    assert len(np.unique(coarse)) <= 256
+
+
+def test_reverberation_rings_on() -> None:
+    click = np.zeros(SAMPLE_RATE, np.float32)
+    click[100] = 1.0
+    heard = apply_scene(click, replace(PLAIN, reverb_seconds=0.4), np.random.default_rng(0))
+    assert np.abs(heard[2_000:4_000]).max() > 0
+    assert np.abs(heard[200:3_000]).mean() > 3 * np.abs(heard[5_000:6_500]).mean()
+
+
+@given(st.floats(0.05, 0.8), st.floats(-5, 15), st.integers(0, 1000))
+def test_room_response_has_the_asked_direct_sound(rt60: float, direct_db: float, seed: int) -> None:
+    response = room_response(rt60, direct_db, np.random.default_rng(seed))
+    assert response[0] == 1.0
+    assert -10 * np.log10(np.sum(response[1:] ** 2)) == pytest.approx(direct_db, abs=1e-6)
+
+
+@pytest.mark.parametrize("colour", [0.0, 1.0, 2.0])
+def test_noise_has_its_colour(colour: float) -> None:
+    noise = coloured_noise(1 << 17, colour, 0.0, np.random.default_rng(0))
+    assert np.sqrt(np.mean(noise**2)) == pytest.approx(1.0)
+    octave = 10 * np.log10((energy(noise, 950, 1050) / 100) / (energy(noise, 1900, 2100) / 200))
+    assert octave == pytest.approx(3.01 * colour, abs=0.8)
+
+
+def test_mu_law_is_close_and_coarse() -> None:
+    values = np.linspace(-1, 1, 1001)
+    assert np.abs(mu_law(values) - values).max() < 0.03
+    assert len(np.unique(mu_law(values))) <= 256
+
+
+def test_impossible_input_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="speed factor"):
+        change_speed(tone(), 9.0)
+    with pytest.raises(ConfigurationError, match="shape"):
+        apply_scene(np.zeros((2, 5), np.float32), PLAIN, np.random.default_rng(0))
+    assert pad(tone(), 0.5, 0.0).size == int(1.5 * SAMPLE_RATE)
+
+
+def test_scenes_vary() -> None:
+    scenes = {draw_scene(np.random.default_rng(seed)) for seed in range(50)}
+    assert len(scenes) == 50
+    assert any(scene.band_hz for scene in scenes) and any(scene.reverb_seconds is None for scene in scenes)

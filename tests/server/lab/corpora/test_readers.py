@@ -1,0 +1,242 @@
+"""Readers, on small folders written here in the real layout, and on the real data where there is some."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from device_sdk.errors import DataError
+from server.lab.corpora import SAMPLE_RATE, open_corpus
+from server.lab.corpora.files import load_audio, read_jsonl
+from server.lab.corpora.fsdd import DIGITS
+
+
+def write(path: Path, seconds: float = 0.5, rate: int = 16_000, channels: int = 1, value: float = 0.25) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    samples = np.full((int(seconds * rate), channels), value, np.float32)
+    subtype = "FLOAT" if path.suffix == ".wav" else None
+    soundfile.write(path, samples, rate, subtype=subtype)
+    return path
+
+
+def barista_folder(root: Path, **changes: Any) -> Path:
+    rows = [
+        {
+            "id": "a1",
+            "text": "can i get a small mocha",
+            "slots": {"size": "small", "coffeeDrink": "mocha"},
+            "suspicious": None,
+            "voice_group": "v02",
+        },
+        {
+            "id": "a2",
+            "text": "get me a latte",
+            "slots": {"coffeeDrink": "latte"},
+            "suspicious": "get me / give me uncertain",
+            "voice_group": "v01",
+        },
+    ]
+    rows[1].update(changes)
+    (root / "audio").mkdir(parents=True)
+    for row in rows:
+        write(root / "audio" / f"{row['id']}.flac")
+    (root / "barista.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return root
+
+
+def fsdd_folder(root: Path, speakers: tuple[str, ...] = ("ann", "bob"), each: int = 2) -> Path:
+    for number, speaker in enumerate(speakers):
+        for digit in range(10):
+            for index in range(each):
+                value = 0.01 * (digit + 1) + 0.2 * number
+                write(root / "recordings" / f"{digit}_{speaker}_{index}.flac", 0.3, rate=8_000, value=value)
+    return root
+
+
+def test_barista(tmp_path: Path) -> None:
+    corpus = open_corpus(f"barista:{barista_folder(tmp_path / 'barista')}")
+    first, second = corpus.utterances
+    assert (first.id, first.speaker, first.text) == ("a1", "v02", "can i get a small mocha")
+    assert first.slots == {"size": "small", "coffeeDrink": "mocha"}
+    assert first.score_words and not second.score_words
+    assert corpus.speakers == ("v01", "v02")
+    assert corpus.lexicon is not None
+    assert corpus.lexicon.values == {"coffeeDrink": ("latte", "mocha"), "size": ("small",)}
+    assert first.load().shape == (8_000,)
+    assert [utterance.id for utterance in corpus.of_speakers("v01").utterances] == ["a2"]
+    assert corpus.of_speakers("v01").lexicon == corpus.lexicon
+    assert corpus.summary()["speakers"] == ["v01", "v02"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("id", 7), ("text", None), ("slots", "latte"), ("voice_group", None)])
+def test_barista_names_the_broken_field(tmp_path: Path, field: str, value: object) -> None:
+    rows = [{"id": "a1", "text": "latte", "slots": {}, "voice_group": "v01", field: value}]
+    (tmp_path / "audio").mkdir()
+    (tmp_path / "barista.jsonl").write_text(json.dumps(rows[0]))
+    with pytest.raises(DataError, match=f"row 1, field '{field}'"):
+        open_corpus(f"barista:{tmp_path}")
+
+
+def test_barista_without_rows_or_audio(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such folder"):
+        open_corpus(f"barista:{tmp_path}")
+    (tmp_path / "audio").mkdir()
+    with pytest.raises(DataError, match=r"barista\.jsonl: cannot be read"):
+        open_corpus(f"barista:{tmp_path}")
+    (tmp_path / "barista.jsonl").write_text("\n")
+    with pytest.raises(DataError, match="no rows"):
+        open_corpus(f"barista:{tmp_path}")
+
+
+def test_fsdd_joins_strings_of_one_speaker(tmp_path: Path) -> None:
+    fsdd_folder(tmp_path)
+    (tmp_path / "recordings" / "notes.txt").write_text("not a recording")
+    corpus = open_corpus(f"fsdd:{tmp_path}", seed=3)
+    assert corpus.speakers == ("ann", "bob")
+    assert corpus.lexicon is None
+    for utterance in corpus.utterances:
+        assert utterance.text is not None and utterance.slots is None
+        words = utterance.text.split()
+        assert 4 <= len(words) <= 7 and set(words) <= set(DIGITS)
+        waveform = utterance.load()
+        speech = len(words) * 0.3 + 0.6
+        assert speech + (len(words) - 1) * 0.049 <= waveform.size / SAMPLE_RATE <= speech + (len(words) - 1) * 0.251
+        assert np.array_equal(waveform, utterance.load())
+        edge = waveform[: int(0.29 * SAMPLE_RATE)]
+        assert 0 < np.abs(edge).max() < 0.01
+        middle = float(np.median(waveform[int(0.35 * SAMPLE_RATE) : int(0.55 * SAMPLE_RATE)]))
+        expected = 0.01 * (DIGITS.index(words[0]) + 1) + (0.2 if utterance.speaker == "bob" else 0.0)
+        assert middle == pytest.approx(expected, abs=0.003)
+    assert sum(len((utterance.text or "").split()) for utterance in corpus.utterances) >= 2 * 17
+
+
+def test_fsdd_depends_on_the_seed_only(tmp_path: Path) -> None:
+    fsdd_folder(tmp_path)
+    ids = [[utterance.id for utterance in open_corpus(f"fsdd:{tmp_path}", seed).utterances] for seed in (1, 1, 2)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_fsdd_without_recordings(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such folder"):
+        open_corpus(f"fsdd:{tmp_path}")
+    (tmp_path / "recordings").mkdir()
+    with pytest.raises(DataError, match="7_george_3"):
+        open_corpus(f"fsdd:{tmp_path}")
+
+
+def test_folder_of_audio_and_text(tmp_path: Path) -> None:
+    write(tmp_path / "ann" / "deep" / "b.flac")
+    write(tmp_path / "ann" / "a.wav", rate=44_100, channels=2)
+    write(tmp_path / "loose.flac")
+    (tmp_path / "ann" / "a.txt").write_text("Hello, World! It's fine\n")
+    corpus = open_corpus(f"folder:{tmp_path}")
+    assert [utterance.id for utterance in corpus.utterances] == ["ann/a", "ann/deep/b", "loose"]
+    first, second, third = corpus.utterances
+    assert first.text == "hello world it's fine" and first.score_words
+    assert second.text is None and not second.score_words
+    assert (first.speaker, second.speaker, third.speaker) == ("ann", "ann", tmp_path.name)
+    assert first.load().shape == (8_000,)
+    assert corpus.lexicon is None
+
+
+def test_folder_with_a_manifest(tmp_path: Path) -> None:
+    write(tmp_path / "x.flac")
+    rows = [{"audio": "x.flac", "text": "Play Jazz", "speaker": "eve", "slots": {"genre": "Jazz"}}, {"audio": "x.flac"}]
+    (tmp_path / "manifest.jsonl").write_text("\n\n".join(map(json.dumps, rows)))
+    corpus = open_corpus(f"folder:{tmp_path}")
+    first, second = corpus.utterances
+    assert (first.speaker, first.text, first.slots) == ("eve", "play jazz", {"genre": "jazz"})
+    assert (second.speaker, second.text, second.slots) == (tmp_path.name, None, None)
+    assert corpus.lexicon is not None and corpus.lexicon.values == {"genre": ("jazz",)}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"audio": "gone.flac"}', "row 1, field 'audio'"),
+        ('{"audio": "x.flac", "text": 3}', "row 1, field 'text': found int, expected one or more words"),
+        ('{"audio": "x.flac", "text": "at 5 pm"}', "row 1, field 'text': found '5', expected letters"),
+        ('{"audio": "x.flac", "slots": {"hour": "5"}}', "row 1, field 'slots', 'hour': found '5', expected letters"),
+        ('{"audio": "x.flac", "slots": []}', "field 'slots'"),
+        ("[1]", "line 1: found a list"),
+        ("{", "line 1: not JSON"),
+    ],
+)
+def test_folder_names_what_is_wrong_in_a_manifest(tmp_path: Path, row: str, message: str) -> None:
+    write(tmp_path / "x.flac")
+    (tmp_path / "manifest.jsonl").write_text(row)
+    with pytest.raises(DataError, match=message):
+        open_corpus(f"folder:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"caf\xe9", "cannot be read"), (b"at 5 pm", "found '5', expected letters"), (b" \n", "found no words")],
+)
+def test_words_that_are_no_text_are_named(tmp_path: Path, content: bytes, message: str) -> None:
+    write(tmp_path / "x.flac")
+    (tmp_path / "x.txt").write_bytes(content)
+    with pytest.raises(DataError, match=rf"x\.txt: {message}"):
+        open_corpus(f"folder:{tmp_path}")
+
+
+def test_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no audio file"):
+        open_corpus(f"folder:{tmp_path}")
+
+
+@pytest.mark.parametrize("source", ["", "barista", "barista:", "mp3:here", "made:test", "/some/path"])
+def test_unknown_sources_say_what_is_known(source: str) -> None:
+    with pytest.raises(DataError, match="expected one of"):
+        open_corpus(source)
+
+
+def test_broken_audio_is_named(tmp_path: Path) -> None:
+    text = tmp_path / "text.wav"
+    text.write_text("this is not audio")
+    with pytest.raises(DataError, match=r"text\.wav: not a readable"):
+        load_audio(text)
+    with pytest.raises(DataError, match=r"gone\.wav"):
+        load_audio(tmp_path / "gone.wav")
+    with pytest.raises(DataError, match="no samples"):
+        load_audio(write(tmp_path / "empty.wav", 0.0))
+    with pytest.raises(DataError, match="NaN"):
+        load_audio(write(tmp_path / "nan.wav", value=float("nan")))
+
+
+def test_jsonl_must_be_text(tmp_path: Path) -> None:
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_jsonl(tmp_path / "binary.jsonl")
+
+
+@pytest.fixture
+def data() -> Path:
+    folder = os.environ.get("IDIOLECT_DATA")
+    if not folder:
+        pytest.skip("IDIOLECT_DATA does not name the folder of development data")
+    return Path(folder)
+
+
+@pytest.mark.data
+def test_real_barista(data: Path) -> None:
+    corpus = open_corpus(f"barista:{data / 'barista'}")
+    assert len(corpus) > 100 and len(corpus.speakers) > 5
+    assert 0 < sum(not utterance.score_words for utterance in corpus.utterances) < 0.3 * len(corpus)
+    assert corpus.lexicon is not None and "soy milk" in corpus.lexicon.values["milkAmount"]
+    waveform = corpus.utterances[0].load()
+    assert waveform.dtype == np.float32 and 0.5 < waveform.size / SAMPLE_RATE < 20
+
+
+@pytest.mark.data
+def test_real_fsdd(data: Path) -> None:
+    corpus = open_corpus(f"fsdd:{data / 'fsdd'}")
+    assert len(corpus) > 100 and len(corpus.speakers) >= 2
+    waveform = corpus.utterances[0].load()
+    assert np.isfinite(waveform).all() and 1.0 < waveform.size / SAMPLE_RATE < 10

@@ -1,0 +1,194 @@
+"""espeak-ng really speaks, the same each time, and the voice sets are disjoint."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk.errors import ConfigurationError, DataError, MissingExtraError
+from server.lab.corpora import voices
+from server.lab.corpora.made import draw_people, made_corpus, say
+from server.lab.corpora.utterance import SAMPLE_RATE
+from server.lab.corpora.voices import (
+    MAINSTREAM_ACCENTS,
+    REGIONAL_ACCENTS,
+    SKIPPED_VARIANTS,
+    VARIANTS,
+    Voice,
+    accents_of,
+    draw_voice,
+    draw_voices,
+    installed_variants,
+    speak,
+)
+
+try:
+    import espeakng_loader
+except ImportError:
+    espeakng_loader = None
+
+SENTENCE = "can i get a light roast coffee"
+
+
+@pytest.fixture
+def espeak() -> None:
+    if espeakng_loader is None:
+        pytest.skip("espeakng-loader is not installed: idiolect-server[simulate]")
+
+
+def test_sets_are_disjoint_and_families_stay_together() -> None:
+    everything = [variant for variants in VARIANTS.values() for variant in variants]
+    assert len(everything) == len(set(everything))
+    assert not set(everything) & set(SKIPPED_VARIANTS)
+    owner = {variant: name for name, variants in VARIANTS.items() for variant in variants}
+    for variant, name in owner.items():
+        family = variant.rstrip("0123456789")
+        if len(family) > 1:  # f1 and f2 are different women, edward2 is a revision of edward
+            assert owner.get(family, name) == name, variant
+    assert accents_of("base") == MAINSTREAM_ACCENTS
+    assert set(accents_of("heldout")) == set(accents_of("devices")) > set(REGIONAL_ACCENTS)
+
+
+@pytest.mark.usefixtures("espeak")
+def test_every_installed_variant_is_accounted_for() -> None:
+    known = {variant for variants in VARIANTS.values() for variant in variants} | set(SKIPPED_VARIANTS)
+    assert set(installed_variants()) == known
+
+
+@pytest.mark.usefixtures("espeak")
+def test_no_voice_has_a_near_copy_in_another_set() -> None:
+    folder = Path(espeakng_loader.get_data_path()) / "voices" / "!v"
+
+    def settings(variant: str) -> frozenset[str]:
+        lines = (
+            re.split("//|#", line)[0].split() for line in (folder / variant).read_text(errors="ignore").splitlines()
+        )
+        naming = {"language", "name", "gender", "maintainer", "status"}
+        return frozenset(" ".join(words) for words in lines if words and words[0] not in naming)
+
+    variants = [(settings(variant), name, variant) for name, group in VARIANTS.items() for variant in group]
+    for (first, one, left), (second, other, right) in itertools.combinations(variants, 2):
+        if one != other:
+            assert len(first & second) <= 0.5 * len(first | second), (left, right)
+
+
+@pytest.mark.usefixtures("espeak")
+@pytest.mark.parametrize("voice_set", list(VARIANTS))
+def test_every_voice_speaks(voice_set: voices.VoiceSet) -> None:
+    accents = accents_of(voice_set)
+    plain = {accent: speak(SENTENCE, Voice(accent, "fast")) for accent in accents}  # a variant that changes no sound
+    for number, variant in enumerate(VARIANTS[voice_set]):
+        waveform = speak(SENTENCE, Voice(accents[number % len(accents)], variant))
+        assert waveform.dtype == np.float32 and waveform.ndim == 1
+        assert 1.2 < waveform.size / SAMPLE_RATE < 3.5, variant
+        assert np.isfinite(waveform).all() and np.abs(waveform).max() <= 1.0
+        assert np.sqrt(np.mean(waveform**2)) > 0.02, variant
+        assert not np.array_equal(waveform, plain[accents[number % len(accents)]]), variant
+
+
+@pytest.mark.usefixtures("espeak")
+def test_every_accent_sounds_different() -> None:
+    spoken = [speak("tomato water bath garage", Voice(accent, "m1")) for accent in accents_of("devices")]
+    assert len({waveform.tobytes() for waveform in spoken}) == len(spoken)
+
+
+@pytest.mark.usefixtures("espeak")
+def test_speech_is_a_function_of_its_input() -> None:
+    voice = Voice("en-us", "klatt2")  # a variant with noise
+    first = speak(SENTENCE, voice)
+    speak("something else", Voice("en-gb", "m1"))
+    assert np.array_equal(first, speak(SENTENCE, voice))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        assert np.array_equal(first, pool.submit(speak, SENTENCE, voice).result())
+
+
+@pytest.mark.usefixtures("espeak")
+def test_threads_do_not_disturb_each_other() -> None:
+    jobs = [(f"number {word}", Voice("en-us", variant)) for word in ("one", "two") for variant in ("m1", "f1", "klatt")]
+    alone = [speak(*job) for job in jobs]
+    together: dict[int, np.ndarray] = {}
+    threads = [threading.Thread(target=lambda n=n: together.update({n: speak(*jobs[n])})) for n in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.array_equal(alone[number], together[number]) for number in range(len(jobs)))
+
+
+@pytest.mark.usefixtures("espeak")
+def test_rate_and_tract_do_what_they_say() -> None:
+    usual = speak(SENTENCE, Voice("en-us", "m1", rate=160))
+    faster = speak(SENTENCE, Voice("en-us", "m1", rate=220))
+    shorter = speak(SENTENCE, Voice("en-us", "m1", rate=160, tract=1.15))
+    assert faster.size < 0.85 * usual.size
+    assert shorter.size == pytest.approx(usual.size, rel=0.08)
+
+    def centroid(waveform: np.ndarray) -> float:
+        spectrum = np.abs(np.fft.rfft(waveform))
+        return float((spectrum * np.arange(spectrum.size)).sum() / spectrum.sum() / waveform.size * SAMPLE_RATE)
+
+    assert centroid(shorter) > 1.03 * centroid(usual)
+
+
+@pytest.mark.usefixtures("espeak")
+@pytest.mark.parametrize(
+    ("text", "voice", "message"),
+    [
+        ("hello", Voice("en-us", "nobody"), "no voice 'en-us[+]nobody'"),
+        ("hello", Voice("xx-yy", "m1"), "no voice"),
+        ("", Voice("en-us", "m1"), "said nothing"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(text: str, voice: Voice, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        speak(text, voice)
+
+
+@pytest.mark.parametrize("change", [{"pitch": 120}, {"pitch_range": -1}, {"rate": 20}, {"tract": 2.0}])
+def test_impossible_voices_are_refused(change: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError, match="voice"):
+        Voice("en-us", "m1", **change)
+
+
+def test_missing_wheel_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "espeakng_loader", None)
+    with pytest.raises(MissingExtraError, match=r"idiolect-server\[simulate\]"):
+        speak("hello", Voice("en-us", "m1"))
+
+
+def test_drawn_voices_keep_to_their_set() -> None:
+    generator = np.random.default_rng(0)
+    for voice_set in VARIANTS:
+        drawn = [draw_voice(voice_set, generator) for _ in range(100)]
+        assert {voice.variant for voice in drawn} <= set(VARIANTS[voice_set])
+        assert {voice.accent for voice in drawn} == set(accents_of(voice_set))
+    people = draw_voices("devices", 20, generator)
+    assert len(people) == 20
+    assert len({voice.variant for voice in people}) == len(VARIANTS["devices"])
+    with pytest.raises(ConfigurationError, match="heldout"):
+        draw_voice("test", generator)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("espeak")
+def test_made_people_speak_their_own_way() -> None:
+    corpus = made_corpus("devices", people=3, each=2, seed=5)
+    assert corpus.speakers == ("devices-00", "devices-01", "devices-02")
+    assert len({utterance.id for utterance in corpus.utterances}) == 6
+    again = made_corpus("devices", people=3, each=2, seed=5)
+    for utterance, same in zip(corpus.utterances, again.utterances, strict=True):
+        assert (utterance.text, utterance.slots) == (same.text, same.slots)
+        assert np.array_equal(utterance.load(), same.load())
+    people = draw_people("devices", 2, 5)
+    assert people == draw_people("devices", 2, 5) != draw_people("devices", 2, 6)
+    assert draw_people("heldout", 1, 5, with_profiles=False)[0].profile is None
+    assert not np.array_equal(say("hello", people[0], (1,)), say("hello", people[0], (2,)))
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        draw_people("devices", 0, 1)

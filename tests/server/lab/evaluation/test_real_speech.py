@@ -1,0 +1,46 @@
+"""The packaged bundle on real voices that it was not trained on."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.decoding.recognizer import Recognizer
+from device_sdk.decoding.settings import DecodingSettings
+from device_sdk.personalization.rescorer import Rescorer
+from server.lab.corpora import Corpus, open_corpus
+from server.lab.evaluation import Evaluation, evaluate
+
+UNTRAINED = {"barista": ("v02", "v03", "v05", "v08", "v24", "v35", "v46"), "fsdd": ("lucas",)}
+
+
+@pytest.fixture(scope="module")
+def systems() -> dict[str, Recognizer]:
+    bundle = Bundle.open()
+    return {
+        "greedy": Recognizer(bundle, DecodingSettings(beam=1, nbest=1)),
+        "rescored": Recognizer(bundle, DecodingSettings(), Rescorer(bundle).rescore),
+    }
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("kind", UNTRAINED)
+def test_the_rescored_beam_beats_greedy_and_its_confidences_can_be_trusted(
+    kind: str, systems: dict[str, Recognizer]
+) -> None:
+    if "IDIOLECT_DATA" not in os.environ:
+        pytest.skip("set IDIOLECT_DATA to the folder of recordings")
+    corpus = open_corpus(f"{kind}:{os.environ['IDIOLECT_DATA']}/{kind}").of_speakers(*UNTRAINED[kind])
+    corpus = Corpus(corpus.name, corpus.utterances[:80], corpus.lexicon)
+    found: dict[str, Evaluation] = {
+        name: evaluate(partial(each.recognise, sample_rate=16_000), corpus) for name, each in systems.items()
+    }
+    greedy, rescored, oracle = found["greedy"].wer, found["rescored"].wer, found["rescored"].oracle_wer(8)
+    assert greedy is not None and rescored is not None and oracle is not None
+    assert oracle < rescored < greedy - 0.01
+    words = found["rescored"].words()
+    assert words is not None and words.nce is not None
+    assert words.ece < 0.08 and words.nce > 0.1

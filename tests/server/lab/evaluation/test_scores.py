@@ -1,0 +1,152 @@
+"""Rates against jiwer on whole corpora, oracle errors, missing labels, and the JSON form."""
+
+from __future__ import annotations
+
+import jiwer
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import DataError
+from device_sdk.feedback.slots import SlotLexicon
+from device_sdk.hypothesis import Hypothesis, Result, Scores, Word
+from server.lab.corpora.utterance import Corpus, Utterance, Waveform
+from server.lab.evaluation import Evaluation, Score, evaluate, right_words, score, word_errors
+
+LEXICON = SlotLexicon({"drink": ("mocha", "latte"), "size": ("small", "large")})
+
+
+def utterance(
+    text: str | None, slots: dict[str, str] | None = None, score_words: bool = True, speaker: str = "ann"
+) -> Utterance:
+    return Utterance(f"id {text}", speaker, text, slots, score_words, lambda: np.zeros(16_000, np.float32))
+
+
+def result(*texts: str) -> Result:
+    return Result("u", tuple(Hypothesis((), text, (), Scores(0.0), 0.0) for text in texts), 1.0)
+
+
+def test_a_corpus_is_scored_in_its_order() -> None:
+    corpus = Corpus(
+        "made",
+        (
+            utterance("a small mocha", {"size": "small", "drink": "mocha"}),
+            utterance("a latte please", {"drink": "latte"}, score_words=False, speaker="bob"),
+            utterance("one two three four"),
+        ),
+        LEXICON,
+    )
+    answers = iter([result("a mocha", "a small mocha"), result("a large latte"), result("one two four", "one three")])
+    seen: list[Score] = []
+    evaluation = evaluate(lambda waveform: next(answers), corpus, seen.append)
+    assert tuple(seen) == evaluation.scores
+    figures = evaluation.as_json()
+    assert figures.pop("real_time_factor") > 0
+    assert figures.pop("confidence")["texts"]["count"] == 2
+    assert figures == {
+        "wer": 2 / 7,
+        "slot_error": 2 / 3,
+        "oracle_wer": {"1": 2 / 7, "4": 1 / 7, "8": 1 / 7},
+        "utterances": 3,
+    }
+    assert evaluation.of_speakers()["bob"].as_json()["wer"] is None
+    assert evaluation.of_speakers()["bob"].slot_error == 1.0
+
+
+def test_figures_without_labels_are_null() -> None:
+    evaluation = Evaluation((score(utterance(None), ["hello"], None),))
+    assert evaluation.as_json() == {
+        "wer": None,
+        "slot_error": None,
+        "oracle_wer": {"1": None, "4": None, "8": None},
+        "real_time_factor": None,
+        "utterances": 1,
+        "confidence": {"words": None, "texts": None},
+    }
+
+
+def test_slots_need_labels_and_a_lexicon() -> None:
+    labelled = utterance("a small mocha", {"size": "small"})
+    assert score(labelled, ["a small mocha"], None).slot_errors is None
+    assert score(utterance("a small mocha"), ["a small mocha"], LEXICON).slot_errors is None
+    assert score(labelled, ["a small mocha"], LEXICON).slot_errors == 1  # the drink was not asked for
+    assert score(labelled, ["a small mocha"], LEXICON, mode="paper").slot_errors == 0
+
+
+SENTENCES = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=8).map(" ".join)
+
+
+@given(st.lists(st.tuples(SENTENCES, st.one_of(st.just(""), SENTENCES)), min_size=1, max_size=10))
+def test_word_error_is_jiwers(pairs: list[tuple[str, str]]) -> None:
+    scores = tuple(score(utterance(reference), [hypothesis], None) for reference, hypothesis in pairs)
+    references, hypotheses = [reference for reference, _ in pairs], [hypothesis for _, hypothesis in pairs]
+    assert Evaluation(scores).wer == pytest.approx(jiwer.wer(references, hypotheses))
+
+
+@given(SENTENCES, st.lists(SENTENCES, min_size=1, max_size=10))
+def test_oracle_error_never_rises_with_depth(reference: str, texts: list[str]) -> None:
+    row = score(utterance(reference), texts, None)
+    assert row.oracle_errors is not None
+    depths = list(row.oracle_errors.values())
+    assert depths == sorted(depths, reverse=True)
+    assert depths[0] == row.word_errors == word_errors(reference, texts[0])
+    assert depths[-1] == min(word_errors(reference, text) for text in texts[:8])
+
+
+def test_an_empty_reference_counts_insertions() -> None:
+    assert word_errors("", "two words") == 2
+    assert word_errors("", "") == 0
+
+
+def test_nothing_to_evaluate_is_refused() -> None:
+    with pytest.raises(DataError, match="no utterances"):
+        evaluate(lambda waveform: result("x"), Corpus("empty", ()))
+    with pytest.raises(DataError, match="empty n-best"):
+        score(utterance("a"), [], None)
+
+
+def test_recognition_alone_is_timed_and_gets_the_waveform() -> None:
+    lengths: list[int] = []
+
+    def recognise(waveform: Waveform) -> Result:
+        lengths.append(waveform.size)
+        return result("a")
+
+    evaluation = evaluate(recognise, Corpus("one", (utterance("a"),)))
+    assert lengths == [16_000]
+    assert 0 < (evaluation.real_time_factor or 0) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "right"),
+    [
+        ("a small mocha", "a mocha", [True, True]),
+        ("a small mocha", "a tall mocha please", [True, False, True, False]),
+        ("a", "b", [False]),
+        ("", "a b", [False, False]),
+        ("a", "", []),
+        ("", "", []),
+    ],
+)
+def test_right_words(reference: str, hypothesis: str, right: list[bool]) -> None:
+    assert right_words(reference, hypothesis) == right
+
+
+@given(SENTENCES, SENTENCES)
+def test_right_words_are_jiwers_hits(reference: str, hypothesis: str) -> None:
+    assert sum(right_words(reference, hypothesis)) == jiwer.process_words(reference, hypothesis).hits
+
+
+def test_confidences_are_set_against_what_was_said() -> None:
+    words = (Word("a", 0.0, 0.1, 0.9), Word("tall", 0.2, 0.5, 0.3), Word("mocha", 0.5, 0.7, 0.6))
+    answer = Result("u", (Hypothesis((), "a tall mocha", words, Scores(0.0), 0.0, 0.25),), 1.0)
+    said = utterance("a small mocha")
+    unsure = utterance("a small mocha", score_words=False)
+    evaluation = evaluate(lambda waveform: answer, Corpus("made", (said, unsure)), depths=(1, 20))
+    assert evaluation.scores[0].word_confidences == ((0.9, True), (0.3, False), (0.6, True))
+    assert evaluation.scores[0].text_confidence == (0.25, False)
+    assert evaluation.scores[1].word_confidences is None and evaluation.scores[1].text_confidence is None
+    assert evaluation.depths == (1, 20) and set(evaluation.as_json()["oracle_wer"]) == {"1", "20"}
+    words_figures = evaluation.words()
+    assert words_figures is not None and words_figures.ece == pytest.approx((0.1 + 0.4 + 0.3) / 3)

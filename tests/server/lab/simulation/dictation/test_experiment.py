@@ -1,0 +1,200 @@
+"""The experiment of paper 004 at a size that a test can afford: its rows, its recipes and what it concludes."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from device_sdk.errors import ConfigurationError, DataError
+from export.networks.ctc_transformer import CTCTransformerShape
+from server.lab.simulation.dictation.experiment import Experiment, Scale
+from server.lab.simulation.dictation.recipes import BASE, Recipe, read_recipe, read_recipes
+from server.lab.simulation.dictation.speech import SpokenScale, dictated, shuffled
+from server.lab.simulation.dictation.tables import chart, energy_shares, findings, remarks, summary, table
+from server.lab.simulation.engine.settings import Privacy
+from tests.architecture.sources import ROOT
+
+pytest.importorskip("espeakng_loader")
+
+SHAPE = CTCTransformerShape(mel_bins=16, size=8, feed_forward=8, layers=1, heads=1, dropout=0.0, layer_drop=0.0)
+SCALE = Scale(SpokenScale(clients=4, server=2, tested=2, each=2, digits=2), SHAPE, steps=2, batch=2)
+ENGINE = BASE.model_copy(update={"rounds": 2, "cohort": 3})
+EXAMPLE = ROOT / "examples" / "paper_004_privacy.py"
+
+
+def example() -> ModuleType:
+    """By its path: other packages bring folders named ``examples``, too."""
+    spec = spec_from_file_location(EXAMPLE.stem, EXAMPLE)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("dictation")
+
+
+def test_rows(work: Path) -> None:
+    noisy = ENGINE.model_copy(update={"privacy": Privacy(clip_norm=0.5, clipping="dim", noise_multiplier=0.5)})
+    recipes = [
+        Recipe(name="seed model alone", table="2", begin="only", paper=61.2),
+        Recipe(name="no noise, dim", table="2", engine=ENGINE),
+        Recipe(name="low noise, global", table="2", engine=noisy, iid=True, masks=False),
+        Recipe(name="post", table="7", engine=ENGINE, begin="scratch", norm="post"),
+    ]
+    experiment = Experiment(work, SCALE)
+    rows = [experiment.row(recipe, 1) for recipe in recipes]
+    assert [len(row.losses) for row in rows] == [0, 2, 2, 2]
+    assert all(row.error > 0 and set(row.clients) >= {"error", "worst_tenth"} for row in rows)
+    assert rows[1].privacy["epsilon"] == "Infinity" and rows[2].privacy["epsilon"] > 0
+    assert rows[1].layers["output.weight"] > 0
+    assert Experiment(work, SCALE).row(recipes[2], 1) == rows[2]  # as it was kept
+    document = json.loads(json.dumps(summary(recipes, rows)))
+    assert document["lines"][0]["paper"] == 61.2 and document["findings"] == {}
+    assert table(document).row_count == 4
+    assert "have not all run" in next(iter(remarks(document)))
+    next(experiment.work.glob("rows/post-1.json")).write_text("{")
+    with pytest.raises(DataError, match="post-1"):
+        experiment.row(recipes[3], 1)
+
+
+def test_a_row_that_diverges_is_a_row(work: Path) -> None:
+    """What it had reached is kept, as it was before that round, however often it is asked for."""
+    optimizer = BASE.optimizer.model_copy(update={"kind": "sgd", "learning_rate": 1e6})
+    recipe = Recipe(name="sgd", table="9", begin="scratch", engine=ENGINE.model_copy(update={"optimizer": optimizer}))
+    row = Experiment(work, SCALE).row(recipe, 1)
+    assert row.diverged == 2 and len(row.losses) == 1 and row.error > 0
+    document = summary([recipe], [row, Experiment(work, SCALE).row(recipe, 2)])
+    assert document["lines"][0]["diverged"] == {"1": 2, "2": 2}
+    table_ = table(document)
+    assert "sgd (diverged in 2)" in list(table_.columns[1].cells)
+
+
+def test_speech_is_split_by_speaker_and_repeats_itself(work: Path) -> None:
+    scale = SpokenScale(clients=4, server=2, tested=2, each=2, digits=2)
+    speech = dictated(scale, 1, work / "one")
+    again = dictated(scale, 1, work / "other")
+    texts = [[example.text for voice in part for example in voice] for part in (speech.clients, again.clients)]
+    assert texts[0] == texts[1]
+    assert [len(part) for part in (speech.clients, speech.server, speech.tested)] == [4, 2, 2]
+    mixed = shuffled(speech.clients, 1)
+    assert sorted(e.text for voice in mixed for e in voice) == sorted(texts[0])
+    assert all(voice for voice in mixed) and len(mixed) == 4
+
+
+def test_recipes() -> None:
+    """All that ship can be read; a row says only what differs."""
+    recipes = example().RECIPES
+    found = {recipe.name: recipe for recipe in read_recipes(recipes)}
+    assert len(found) == len(list(recipes.glob("*.toml"))) >= 20
+    privacy = found["middle noise, dim"].engine.privacy
+    assert privacy is not None and privacy.clipping == "dim" and privacy.noise_multiplier > 0
+    assert found["no clipping"].engine == BASE
+    assert found["three steps, FedProx"].engine.local.proximal > 0
+    same = {r.engine.model_copy(update={"privacy": None}).digest() for n, r in found.items() if "noise" in n}
+    assert len(same) == 1  # rows of table 2 differ in privacy only
+
+
+@pytest.mark.parametrize("content", ["name = 1", "x", 'name = "a"\ntable = "2"\n[engine]\ncohort = 0', "colour = 1"])
+def test_broken_recipes_are_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.toml").write_text(content)
+    with pytest.raises(ConfigurationError, match=r"a\.toml"):
+        read_recipe(tmp_path / "a.toml")
+    with pytest.raises(ConfigurationError, match="one a row"):
+        read_recipes(tmp_path / "none")
+
+
+def _document(errors: dict[str, list[float]]) -> dict[str, Any]:
+    return {
+        "seeds": [1, 2],
+        "lines": [
+            {"recipe": {"name": n, "table": "2"}, "error": {"mean": float(np.mean(e)), "std": 0.0, "per_seed": e}}
+            for n, e in errors.items()
+        ],
+    }
+
+
+def test_what_is_won_back() -> None:
+    """The paper's own figures: of 31.1 - 19.1 lost, 31.1 - 20.4 come back."""
+    paper = {
+        "no noise, dim": [19.1, 19.1],
+        "no noise, global": [18.9, 18.9],
+        "low noise, global": [26.7, 26.7],
+        "low noise, dim": [19.3, 19.3],
+        "middle noise, global": [31.1, 31.1],
+        "middle noise, uniform": [21.2, 21.2],
+        "middle noise, dim": [20.4, 20.4],
+        "high noise, dim": [23.7, 23.7],
+    }
+    document = _document(paper)
+    found = findings(document)
+    assert found["noise"] == "middle"
+    assert found["dim"]["recovered"] == pytest.approx(0.8917, abs=1e-3) and found["dim"]["holds"]
+    assert found["uniform"]["recovered"] == pytest.approx(0.825, abs=1e-3)
+    assert found["ordered"] == {"low": True, "middle": True}
+    assert found["levels"]["low"]["recovered"] == pytest.approx(7.4 / 7.6)
+    assert found["levels"]["middle"]["dim minus global"]["mean"] == pytest.approx(-10.7)
+    told = list(remarks({"findings": found, "lines": []}))
+    assert sum("dim instead of it" in line for line in told) == 2
+    missed = findings(_document(paper | {"middle noise, dim": [30.0, 20.4]}))
+    assert not missed["dim"]["holds"] and missed["dim"]["per_seed"][0] < 0.1
+    assert findings(_document(paper | {"no noise, dim": [40.0, 40.0]}))["dim"]["recovered"] is None
+    assert chart(document).startswith("<svg")
+
+
+def test_energy_by_kind_of_parameter() -> None:
+    layers = {
+        "convolution.weight": 4.0,
+        "layers.0.attention_norm.bias": 1.0,
+        "layers.1.attention_output.weight": 1.0,
+        "layers.1.outer.bias": 1.0,
+        "norm.weight": 1.0,
+        "output.weight": 2.0,
+    }
+    parts = {"convolution": 16, "output": 4, "LayerNorm": 2, "attention": 1, "perceptron": 1}
+    assert energy_shares(layers) == {kind: pytest.approx(part / 24) for kind, part in parts.items()}
+    assert list(energy_shares(layers))[:3] == ["convolution", "output", "LayerNorm"]
+    assert energy_shares({"output.weight": 0.0}) == {}
+
+
+def test_the_command_and_the_example(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import typer
+
+    from server.lab.commands import simulate
+    from server.lab.simulation.dictation import experiment
+
+    monkeypatch.setattr(experiment, "Scale", lambda: SCALE)
+    script = example()
+    monkeypatch.setattr(script, "Scale", lambda: SCALE)
+    recipe = work / "recipe.toml"
+    recipe.write_text('name = "no noise, dim"\ntable = "2"\n[engine]\nrounds = 2\ncohort = 3\n')
+    app = typer.Typer()
+    app.command()(simulate.command)
+    words = ["--engine", "cohort", "--recipe", str(recipe), "--work", str(work)]
+    found = CliRunner().invoke(app, [*words, "--json"])
+    assert found.exit_code == 0, found.exception
+    assert len(json.loads(found.stdout)["rows"][0]["losses"]) == 2
+    shown = CliRunner().invoke(app, [*words, "--rounds", "1"])
+    assert "1 rounds of 3 clients" in shown.stdout
+    wrong = CliRunner().invoke(app, ["--engine", "train"])
+    assert "expected fleet or cohort" in str(wrong.exception)
+    rows = typer.Typer()
+    rows.command()(script.main)
+    (work / "recipes").mkdir()
+    recipe.rename(work / "recipes" / "1.toml")
+    plot = work / "chart.svg"
+    told = CliRunner().invoke(
+        rows, ["--work", str(work), "--seeds", "2", "--recipes", str(work / "recipes"), "--plot", str(plot)]
+    )
+    assert told.exit_code == 0, told.exception
+    assert "no noise, dim" in told.stdout and "2 seeds" in told.stdout
+    assert plot.exists()

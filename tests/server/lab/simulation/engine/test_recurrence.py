@@ -1,0 +1,139 @@
+"""LSTMs over many clients and clients' gradients, by torch and by native code, against a plain LSTM of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from device_sdk.compilation import SWITCH
+from device_sdk.runtimes.steps import native_module
+from server.lab.simulation.engine import native
+from server.lab.simulation.engine.layers import Product, Rows
+from server.lab.simulation.engine.recurrence import lstm, product
+
+CLIENTS, ROWS, STEPS, INPUTS = 3, 4, 5, 7
+
+WAYS = {
+    "torch, float64": (torch.float64, 6, False, 1e-12),
+    "torch, float32": (torch.float32, 16, False, 2e-6),
+    "native": (torch.float32, 16, True, 2e-6),
+    "native, wider": (torch.float32, 80, True, 4e-6),
+}
+USES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "every output": lambda outputs, last, cells: outputs.square().sum(),
+    "the last output": lambda outputs, last, cells: last.square().sum(),
+    "the cells": lambda outputs, last, cells: cells.square().sum(),
+    "all of them": lambda outputs, last, cells: outputs.sin().sum() + last.square().sum() - cells.cos().sum(),
+}
+
+
+@pytest.fixture
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.dtype, int, float]:
+    dtype, hidden, compiled, tolerance = WAYS[request.param]
+    choose(monkeypatch, compiled)
+    return dtype, hidden, tolerance
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
+    monkeypatch.delenv(SWITCH, raising=False)
+    module = native_module() if compiled else None
+    if compiled and (module is None or not module.LEVEL):
+        pytest.skip("this tree holds no native steps for this processor; `make native` compiles them")
+    monkeypatch.setattr(native, "_module", lambda: module)
+
+
+def network(dtype: torch.dtype, hidden: int) -> nn.LSTM:
+    torch.manual_seed(2)
+    return nn.LSTM(INPUTS, hidden, batch_first=True).to(dtype)
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("shared", [True, False], ids=["shared weights", "own weights"])
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+def test_it_is_torchs_lstm(way: tuple[torch.dtype, int, float], shared: bool, use: str) -> None:
+    """Outputs, states, and the gradients of inputs and of all weights, of every client."""
+    dtype, hidden, tolerance = way
+    theirs, read = network(dtype, hidden), USES[use]
+    inputs = torch.randn(CLIENTS, ROWS, STEPS, INPUTS, dtype=dtype, requires_grad=True)
+    weights = [getattr(theirs, f"{kind}_l0").detach() for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    into, recurrent, *biases = [w.expand(1 if shared else CLIENTS, *w.shape) for w in weights]
+    gates = torch.zeros((), dtype=dtype).expand(CLIENTS, ROWS, STEPS, 4 * hidden).requires_grad_()
+    outputs, last, cells, taken = lstm(inputs, gates, into, recurrent, biases[0] + biases[1])
+    below, found = torch.autograd.grad(read(outputs, last, cells), [inputs, gates])
+    rows = Rows(taken.flatten(1, 2), found.flatten(1, 2), (hidden, INPUTS))
+    ours = Product(rows, 1, weights[0].shape), Product(rows, 0, weights[1].shape)
+    for client in range(CLIENTS):
+        own = inputs[client].detach().requires_grad_()
+        expected, (h, c) = theirs(own)
+        asked = [own, *theirs.parameters()]
+        gradients = torch.autograd.grad(read(expected, h[0], c[0]), asked)
+        alone = torch.zeros(CLIENTS, dtype=dtype)
+        alone[client] = 1.0
+        for mine, other in (
+            (outputs[client], expected),
+            (last[client], h[0]),
+            (cells[client], c[0]),
+            (below[client], gradients[0]),
+            (ours[0].total(alone), gradients[1]),
+            (ours[1].total(alone), gradients[2]),
+            (found[client].flatten(0, 1).sum(0), gradients[3]),
+            (ours[0].squares()[client].sqrt(), gradients[1].norm()),
+            (ours[1].squares()[client].sqrt(), gradients[2].norm()),
+        ):
+            torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance * float(other.detach().abs().max()))
+
+
+SHAPES = {
+    "rows with rows": (3, 2, (9, 4), 64),
+    "gradients": (3, 40, (9, 4), 64),
+    "gradients of wide layers": (2, 300, (33, 1, 2), 192),
+    "outputs of no multiple of 64": (2, 90, (5,), 20),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("clients", "count", "widths", "out"), SHAPES.values(), ids=list(SHAPES))
+@pytest.mark.parametrize("compiled", [True, False], ids=["native", "torch"])
+def test_norms_and_sums_of_weights_side_by_side(
+    monkeypatch: pytest.MonkeyPatch,
+    compiled: bool,
+    clients: int,
+    count: int,
+    widths: tuple[int, ...],
+    out: int,
+    dtype: torch.dtype,
+) -> None:
+    choose(monkeypatch, compiled)
+    torch.manual_seed(3)
+    inputs = torch.randn(clients, count, sum(widths), dtype=dtype)
+    outputs, scales = torch.randn(clients, count, out, dtype=dtype), torch.rand(clients, dtype=dtype)
+    rows = Rows(inputs, outputs, widths)
+    begin = 0
+    for place, width in enumerate(widths):
+        found = Product(rows, place, torch.Size((out, width)))
+        each = torch.einsum("kmo,kmi->koi", outputs.double(), inputs[..., begin : begin + width].double())
+        close(found.squares(), each.square().sum((1, 2)), dtype)
+        close(found.total(scales), torch.einsum("k,koi->oi", scales.double(), each), dtype)
+        begin += width
+
+
+def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("biased", [True, False])
+def test_products(dtype: torch.dtype, clients: int, biased: bool) -> None:
+    """Of rows that lie apart, and of a matrix turned."""
+    torch.manual_seed(4)
+    rows: Any = torch.randn(clients, 6, 5, 9, dtype=dtype)[:, :, 2]
+    weights = torch.randn(clients, 9, 8, dtype=dtype).transpose(1, 2)
+    bias = torch.randn(clients, 8, dtype=dtype) if biased else None
+    expected = torch.einsum("kri,koi->kro", rows, weights) + (bias[:, None] if bias is not None else 0.0)
+    torch.testing.assert_close(product(rows, weights, bias), expected)

@@ -1,0 +1,89 @@
+"""A run that is killed again and again ends with the same bits as one that is not, noise included."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from server.lab.simulation.engine.rounds import engine, init
+from server.lab.simulation.engine.run import STATE, run
+from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
+from server.lab.simulation.engine.state import load, store
+from tests.server.lab.simulation.engine.networks import made
+from tests.server.lab.simulation.engine.test_rounds import same_bits
+
+ROUNDS, POINTS = 200, 20
+SETTINGS = EngineSettings(
+    rounds=ROUNDS,
+    cohort=4,
+    sampling="poisson",
+    dropout=0.2,
+    local=LocalWork(kind="steps", count=2, batch=2),
+    privacy=Privacy(clip_norm=0.1, clipping="dim", noise_multiplier=0.5),
+)
+
+
+def go(folder: str) -> None:
+    """All rounds in a folder."""
+    torch.set_num_threads(1)
+    task, held = made("perceptron", 12, 0, torch.float32)
+    run(engine(SETTINGS, task, held), Path(folder))
+
+
+def begun(folder: Path) -> None:
+    """A folder with the state before the first round, whose key every run of it shares."""
+    folder.mkdir()
+    task, held = made("perceptron", 12, 0, torch.float32)
+    store(folder / STATE, init(engine(SETTINGS, task, held)), SETTINGS.digest())
+
+
+def killed(folder: Path, chance: random.Random) -> int:
+    """Runs the folder to its end in processes that are killed at random moments; how many kills hit a running one."""
+    context = get_context("fork")  # which imports torch once
+    hits = 0
+    while hits < POINTS:
+        before = done(folder)
+        last = before + chance.randrange(1, max(2, (ROUNDS - before) // (POINTS - hits)))
+        process = context.Process(target=go, args=(str(folder),))
+        process.start()
+        while process.is_alive() and done(folder) < last:
+            time.sleep(0.003 * chance.random())
+        if process.is_alive():
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        hits += process.exitcode == -signal.SIGKILL
+        assert process.exitcode == -signal.SIGKILL or (process.exitcode == 0 and done(folder) == ROUNDS)
+        if done(folder) == ROUNDS:
+            break
+    go(str(folder))
+    return hits
+
+
+def done(folder: Path) -> int:
+    return load(folder / STATE, SETTINGS.digest()).number
+
+
+def test_killed_at_twenty_points(tmp_path: Path) -> None:
+    begun(tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    go(str(tmp_path / "whole"))
+    assert killed(tmp_path / "cut", random.Random(7)) >= POINTS - 2
+    one, other = (load(tmp_path / name / STATE, SETTINGS.digest()) for name in ("whole", "cut"))
+    assert one.number == ROUNDS
+    assert same_bits(one, other)
+
+
+def test_two_runs_share_no_noise(tmp_path: Path) -> None:
+    """Each has a key of its own, whatever the seed."""
+    task, held = made("perceptron", 12, 0, torch.float32)
+    short = SETTINGS.model_copy(update={"rounds": 1})
+    one, other = (run(engine(short, task, held)) for _ in range(2))
+    assert not same_bits(one, other)

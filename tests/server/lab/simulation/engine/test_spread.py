@@ -1,0 +1,79 @@
+"""A cluster computes the rounds that this process does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from device_sdk.errors import ConfigurationError, StateError
+from server.lab.simulation.engine.rounds import Engine, Part, apply, engine, init
+from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy, Rehearsal
+from server.lab.simulation.engine.state import State
+from tests.server.lab.simulation.engine.networks import made
+
+pytest.importorskip("ray")
+from server.lab.simulation.engine.spread import RaySpread
+
+KEY = bytes(32)
+SETTINGS = {
+    "one step, noise": EngineSettings(
+        cohort=5, way="ghost", group=2, privacy=Privacy(clip_norm=0.5, noise_multiplier=0.3), local=LocalWork(batch=3)
+    ),
+    "several steps, by loss": EngineSettings(
+        cohort=5, way="loop", group=2, weighting="loss", local=LocalWork(kind="steps", count=3, batch=2)
+    ),
+    "pseudo-devices": EngineSettings(
+        cohort=4,
+        way="grouped",
+        group=3,
+        local=LocalWork(kind="steps", count=2, batch=2),
+        rehearsal=Rehearsal(pseudo_devices=2),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def spread() -> Iterator[RaySpread]:
+    found = RaySpread("local", 2)
+    yield found
+    found.close()
+
+
+def two_rounds(run: Engine) -> State:
+    return apply(run, apply(run, init(run, key=KEY)))
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=list(SETTINGS))
+def test_a_cluster_gives_the_same_bits(settings: EngineSettings, spread: RaySpread) -> None:
+    task, held = made("perceptron", 6, 0, torch.float32)
+    found, expected = (two_rounds(engine(settings, task, held, held, each)) for each in (spread, None))
+    for name, values in expected.weights.items():
+        np.testing.assert_array_equal(found.weights[name], values)
+    assert found.history == expected.history
+
+
+def test_how_clients_are_cut_into_parts_changes_sums_by_rounding_only(spread: RaySpread) -> None:
+    task, held = made("perceptron", 6, 0, torch.float32)
+    alike = SETTINGS["one step, noise"].model_copy(update={"privacy": Privacy(clip_norm=0.5)})
+    cut = [alike.model_copy(update={"group": size}) for size in (1, 2, 5)]
+    one, *others = (two_rounds(engine(settings, task, held, held, spread)) for settings in cut)
+    for other in others:
+        for name, values in one.weights.items():
+            np.testing.assert_allclose(other.weights[name], values, atol=1e-6)
+
+
+def test_errors_of_workers_are_told(spread: RaySpread) -> None:
+    task, held = made("perceptron", 6, 0, torch.float32)
+    run = engine(SETTINGS["several steps, by loss"], task, held, None, spread)
+    broken = {name: torch.zeros(1) for name, _ in task.network.named_parameters()}
+    with pytest.raises(StateError, match="ray local: RayTaskError"):
+        list(spread(run, broken, [Part(1, 0, (0,))]))
+    assert two_rounds(run).number == 2, "the next round finds a cluster again"
+
+
+def test_a_count_of_no_workers_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="workers: found 0, expected at least 1"):
+        RaySpread("local", 0)

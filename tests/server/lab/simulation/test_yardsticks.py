@@ -1,0 +1,84 @@
+"""Bounds of what marginals could give: lists made by hand, and real orders of coffee."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk.errors import DataError
+from device_sdk.feedback import SlotLexicon
+from device_sdk.hypothesis import Hypothesis, Scores
+from rescoring.words import WordList
+from server.lab.simulation.population import Recording
+from server.lab.simulation.yardsticks import BEST_ENTRY, FROZEN, ROWS, Said, yardsticks
+from tests.architecture.sources import ROOT
+
+WORDS = WordList(("<unk>", "latte", "mocha", "tea", "a"))
+BACKGROUND = np.array([0.2, 0.2, 0.2, 0.2, 0.2])
+LEXICON = SlotLexicon({"drink": ("latte", "mocha", "tea")})
+
+
+def said(voice: str, number: int, truth: str, *heard: tuple[str, float]) -> Said:
+    recording = Recording(f"{voice}-{number}", f"a {truth}", {"drink": truth}, True, "", 1.0)
+    found = [Hypothesis((), text, (), Scores(score), score) for text, score in heard]
+    return Said(1, voice, number, recording, tuple(sorted(found, key=lambda each: -each.score)))
+
+
+def rates(utterances: list[Said]) -> dict[str, float]:
+    document = yardsticks(utterances, WORDS, BACKGROUND, LEXICON)
+    assert [row["name"] for row in document["rows"]] == [FROZEN, *ROWS, BEST_ENTRY]
+    assert document["utterances"] == len(utterances)
+    return {row["name"]: row["slot_error"] for row in document["rows"]}
+
+
+def test_habits_help_from_the_second_time_on() -> None:
+    """Nothing tells the first mocha of somebody whom nobody is like; the future does."""
+    close = (("a latte", -1.0), ("a mocha", -1.05))
+    found = rates([said("x", n, "mocha", *close) for n in range(4)] + [said("y", 0, "tea", ("a tea", -1.0))])
+    assert found[FROZEN] == 0.8
+    assert found["words the user said before"] == 0.2
+    assert found["words the user says, later ones too"] == found[BEST_ENTRY] == 0.0
+    assert found["words of everybody else"] == 0.8
+
+
+def test_what_everybody_says_helps_the_first_time_too() -> None:
+    close = (("a latte", -1.0), ("a mocha", -1.05))
+    found = rates([said(voice, 0, "mocha", *close) for voice in "xyz"])
+    assert found[FROZEN] == 1.0 and found["words the user said before"] == 1.0
+    assert found["words of everybody else"] == found["both"] == 0.0
+
+
+def test_no_frequency_mends_a_list_without_the_words() -> None:
+    found = rates([said("x", n, "mocha", ("a latte", -1.0)) for n in range(3)] + [said("y", 0, "tea")])
+    assert set(found.values()) == {1.0}
+
+
+@pytest.mark.parametrize("lexicon", [None, LEXICON])
+def test_what_has_no_labels_is_refused(lexicon: SlotLexicon | None) -> None:
+    one = said("x", 0, "tea", ("a tea", -1.0))
+    bare = Said(1, "x", 0, Recording("x", "a tea", None, True, "", 1.0), one.hypotheses)
+    with pytest.raises(DataError, match="expected recordings that have both"):
+        yardsticks([bare if lexicon else one], WORDS, BACKGROUND, lexicon)
+
+
+@pytest.mark.data
+@pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of recordings")
+def test_on_real_orders(tmp_path: Path) -> None:
+    """Frozen as `idiolect simulate` has it; the best entries are far ahead, and nothing beats them."""
+    source = f"barista:{Path(os.environ['IDIOLECT_DATA']) / 'barista'}"
+    command = [sys.executable, str(ROOT / "examples" / "marginal_yardsticks.py"), "--data", source, "--seeds", "1"]
+    result = subprocess.run(
+        [*command, "--output", str(tmp_path / "x.json")], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    assert "words of everybody else" in result.stdout
+    rows = {row["name"]: row for row in json.loads((tmp_path / "x.json").read_text())["rows"]}
+    errors = [row["slot_error"] for row in rows.values()]
+    assert rows[BEST_ENTRY]["slot_error"] == min(errors) < 0.7 * rows[FROZEN]["slot_error"]
+    assert rows[FROZEN]["difference"]["mean"] == 0.0 and rows[BEST_ENTRY]["difference"]["excludes_zero"]

@@ -1,0 +1,235 @@
+"""The training loop on a network of a few numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from device_sdk.errors import ConfigurationError, DataError, LearningError
+from server.lab.training.data import Example
+from server.lab.training.trainer import (
+    Budget,
+    Loss,
+    Processes,
+    Sampler,
+    Schedule,
+    Settings,
+    Task,
+    TensorBoard,
+    Trainer,
+    save_checkpoint,
+)
+
+
+@dataclass(frozen=True)
+class Points:
+    """x: [B, 3]; y: [B]."""
+
+    x: Tensor
+    y: Tensor
+
+    def to(self, device: torch.device) -> Points:
+        return Points(self.x.to(device), self.y.to(device))
+
+
+class Regression(Task[Points]):
+    """Least squares of 24 points; what it hears is its first weight, rounded to tenths."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.module = nn.Linear(3, 1)
+
+    def loss(self, batch: Points, progress: float) -> Loss:
+        squares = (self.module(batch.x)[:, 0] - batch.y).square()
+        return Loss(squares.sum(), float(len(batch.y)), {"squares": float(squares.detach().sum())})
+
+    def decode(self, features: Sequence[NDArray[np.floating]]) -> list[str]:
+        assert not self.module.training
+        return [f"{float(self.module.weight.detach()[0, 0]):.1f}"] * len(features)
+
+
+class Drawn(Sampler[Points]):
+    def __init__(self, size: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.x = torch.randn(24, 3, generator=generator)
+        self.y = self.x @ torch.tensor([2.0, -1.0, 0.5])
+        self.size = size
+        self.loaded: list[tuple[int, ...]] = []
+
+    def plan(self, epoch: int, progress: float) -> list[list[int]]:
+        order = np.random.default_rng(epoch).permutation(24).tolist()
+        return [order[start : start + self.size] for start in range(0, 24, self.size)]
+
+    def load(self, epoch: int, chosen: Sequence[int]) -> Points | None:
+        self.loaded.append(tuple(chosen))
+        kept = [number for number in chosen if number != 5]  # which cannot be used
+        return Points(self.x[kept], self.y[kept]) if kept else None
+
+
+SETTINGS = Settings(
+    Budget(steps=30), Schedule(0.1, warmup=1, decay="constant"), clip=1e6, average=0.0, bfloat16=False, weight_decay=0.0
+)
+
+
+def weights(trainer: Trainer[Points]) -> NDArray[np.float32]:
+    return trainer.task.weights()["weight"]
+
+
+def test_batches_of_a_step_are_as_one_large_batch(tmp_path: Path) -> None:
+    one = Trainer(Regression(), Drawn(8), SETTINGS, tmp_path / "one")
+    other = Trainer(Regression(), Drawn(4), replace(SETTINGS, accumulate=2), tmp_path / "two")
+    one.run()
+    other.run()
+    np.testing.assert_allclose(weights(one), weights(other), rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_that_cannot_be_used_makes_no_step(tmp_path: Path) -> None:
+    sampler = Drawn(1)
+    trainer = Trainer(Regression(), sampler, replace(SETTINGS, budget=Budget(steps=23)), tmp_path)
+    record = trainer.run()
+    assert (record["steps"], record["epoch"]) == (23, 1)
+    assert set(sampler.loaded) == {(number,) for number in range(24)}
+
+
+def test_where_a_process_has_nothing_of_its_own_another_stands_in(tmp_path: Path) -> None:
+    """With weight 0, so that it takes part; a batch that nobody can use is left out by all."""
+    trainer = Trainer(Regression(), Drawn(1), SETTINGS, tmp_path)
+    trainer.processes = Processes(rank=1, count=2)
+    (batch, weight), *rest = trainer._load([[7], [5], [5, 6], [8, 5]])
+    assert (len(batch.y), weight) == (1, 0.0)
+    assert [weight for _, weight in rest] == [1.0, 0.0]
+
+
+def example(text: str, source: str) -> Example:
+    return Example(np.zeros((3, 4), np.float32), text, source)
+
+
+@pytest.mark.parametrize(("source", "chosen"), [("voices.development", True), ("voices.heldout", False)])
+def test_development_speech_chooses_the_weights(tmp_path: Path, source: str, chosen: bool) -> None:
+    """The weight passes 1.0 on its way to 2.0; where that is what development speech wants, it is what stays."""
+    settings = replace(
+        SETTINGS, schedule=Schedule(0.05, warmup=1, decay="constant"), budget=Budget(steps=80), watch_steps=1
+    )
+    trainer = Trainer(Regression(), Drawn(8), settings, tmp_path, watched=[example("1.0", source)])
+    record = trainer.run()
+    found = float(weights(trainer)[0, 0])
+    assert (round(found, 1) == 1.0) == chosen
+    assert ("best" in record) == chosen
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    rates = {line["steps"]: line["wer"][source] for line in lines if "wer" in line}
+    assert min(rates.values()) == 0.0 and rates[80] == 1.0
+    if chosen:
+        assert rates[record["best"]["steps"]] == 0.0
+        again = Trainer(Regression(), Drawn(8), settings, tmp_path, watched=[example("1.0", source)])
+        again.run()  # it has ended: nothing is trained, the choice is the same
+        np.testing.assert_array_equal(weights(again), weights(trainer))
+
+
+def test_observers_hear_of_steps_and_tensorboard_keeps_them(tmp_path: Path) -> None:
+    heard: list[tuple[int, float, Mapping[str, float]]] = []
+
+    def observe(step: int, progress: float, figures: Mapping[str, float]) -> None:
+        heard.append((step, progress, figures))
+
+    with TensorBoard(tmp_path / "events") as board:
+        settings = replace(SETTINGS, schedule=Schedule(0.1, warmup=4, decay="inverse_square_root"))
+        Trainer(Regression(), Drawn(8), settings, tmp_path / "run", observers=(observe, board)).run()
+    steps = [(step, figures) for step, _, figures in heard if "learning_rate" in figures]
+    assert [step for step, _ in steps] == list(range(1, 31))
+    rates = [figures["learning_rate"] for _, figures in steps]
+    assert rates[3] == max(rates) == pytest.approx(0.1)
+    assert rates[15] == pytest.approx(0.05)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    kept = events.Scalars("loss/squares")
+    assert [event.step for event in kept] == list(range(1, 31))
+    np.testing.assert_allclose([event.value for event in kept], [f["loss/squares"] for _, f in steps], rtol=1e-6)
+    assert kept[-1].value < kept[0].value
+
+
+def test_a_task_without_a_decoder_cannot_be_watched(tmp_path: Path) -> None:
+    class Deaf(Regression):
+        decode = Task.decode
+
+    settings = replace(SETTINGS, budget=Budget(steps=2))
+    with pytest.raises(ConfigurationError, match="Deaf does not decode"):
+        Trainer(Deaf(), Drawn(8), settings, tmp_path, watched=[example("1.0", "voices")]).run()
+
+
+def test_a_gradient_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
+    sampler = Drawn(8)
+    sampler.y[3] = torch.nan
+    with pytest.raises(LearningError, match="the gradient is not a number"):
+        Trainer(Regression(), sampler, SETTINGS, tmp_path).run()
+
+
+def test_a_checkpoint_of_another_task_is_refused(tmp_path: Path) -> None:
+    Trainer(Regression(), Drawn(8), SETTINGS, tmp_path).run()
+
+    class Larger(Regression):
+        def __init__(self) -> None:
+            self.module = nn.Linear(3, 2)
+
+    with pytest.raises(DataError, match="not a checkpoint of this network"):
+        Trainer(Larger(), Drawn(8), SETTINGS, tmp_path).run()
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    trainer = Trainer(Regression(), Drawn(8), SETTINGS, tmp_path)
+    save_checkpoint(trainer.checkpoint, trainer.task.module, trainer.optimizer, trainer.average, {"passes": 3})
+    with pytest.raises(DataError, match="of another version"):
+        trainer.run()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"accumulate": 0}, "accumulate=0"),
+        ({"clip": 0.0}, r"clip=0\.0"),
+        ({"average": 1.0}, r"average=1\.0"),
+        ({"watch_steps": -1}, "watch_steps=-1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        replace(SETTINGS, **change)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"decay": "stairs"}, "stairs"), ({"peak": 0.0}, r"peak=0\.0"), ({"floor": 2.0}, r"floor=2\.0")],
+)
+def test_schedules_that_make_no_sense_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Schedule(**given)
+
+
+@pytest.mark.parametrize(
+    ("decay", "late"), [("cosine", 0.001), ("inverse_square_root", 0.1 * (20 / 100) ** 0.5), ("constant", 0.1)]
+)
+def test_schedules_rise_alike_and_fall_each_in_its_way(decay: Any, late: float) -> None:
+    schedule = Schedule(0.1, warmup=20, decay=decay, floor=0.01)
+    rates = [schedule.rate(step / 99, step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.005)
+    assert all(one < other for one, other in pairwise(rates[:15]))
+    assert all(one >= other for one, other in pairwise(rates[20:]))
+    assert rates[-1] == pytest.approx(late, rel=1e-6)
+
+
+def test_everything_frozen_is_nothing_to_train(tmp_path: Path) -> None:
+    task = Regression()
+    task.module.requires_grad_(False)
+    with pytest.raises(ConfigurationError, match="every parameter is frozen"):
+        Trainer(task, Drawn(8), SETTINGS, tmp_path)

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import ConfigurationError
+from server.lab.training.data.partitions import (
+    Item,
+    Partition,
+    cross_silo,
+    local_tests,
+    randomly_reassigned,
+    seed_split,
+    speaker_silos,
+    speakers_together,
+    warm_up_split,
+)
+
+CORPORA = st.lists(
+    st.tuples(
+        st.integers(0, 12), st.floats(0.3, 30.0), st.sampled_from(["", "9", "10", "book_2/ch_11", "book_2/ch_2"])
+    ),
+    min_size=1,
+    max_size=80,
+).map(
+    lambda rows: [
+        Item(f"u{n}", f"s{speaker:02d}", seconds, chapter) for n, (speaker, seconds, chapter) in enumerate(rows)
+    ]
+)
+
+PARTITIONERS: dict[str, Callable[[list[Item], int], Partition]] = {
+    "speaker silos": lambda items, seed: speaker_silos(items),
+    "cross-silo": lambda items, seed: cross_silo(items, min(10, len({i.speaker for i in items})), seed),
+    "two speakers a device": lambda items, seed: speakers_together(items, 2, seed),
+    "one speaker a device": lambda items, seed: speakers_together(items, 1, seed),
+    "reassigned": lambda items, seed: randomly_reassigned(items, seed),
+}
+
+
+@pytest.mark.parametrize("name", PARTITIONERS)
+@given(items=CORPORA, seed=st.integers(0, 3))
+def test_every_utterance_has_one_client_and_a_seed_repeats_itself(name: str, items: list[Item], seed: int) -> None:
+    partition = PARTITIONERS[name](items, seed)
+    held = [item for own in partition.values() for item in own]
+    assert sorted(held) == sorted(item.id for item in items)
+    assert all(partition.values()), "no client is empty"
+    assert PARTITIONERS[name](items, seed) == partition
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("speaker silos", 1), ("one speaker a device", 1), ("two speakers a device", 2)]
+)
+@given(items=CORPORA, seed=st.integers(0, 3))
+def test_how_many_speakers_a_device_has(name: str, most: int, items: list[Item], seed: int) -> None:
+    speaker = {item.id: item.speaker for item in items}
+    counts = [len({speaker[item] for item in own}) for own in PARTITIONERS[name](items, seed).values()]
+    assert max(counts) <= most
+    assert sum(count < most for count in counts) <= 1, "only the last device may have fewer"
+    assert sum(counts) == len(set(speaker.values())), "nobody is on two devices"
+
+
+def test_chapters_are_in_the_order_of_their_numbers() -> None:
+    items = [
+        Item("a-10-2", "a", 1.0, "10"),
+        Item("a-9-11", "a", 1.0, "9"),
+        Item("a-9-2", "a", 1.0, "9"),
+        Item("b-1-1", "b", 1.0, "1"),
+        Item("a-10-1", "a", 1.0, "10"),
+    ]
+    assert speaker_silos(items) == {"a": ("a-9-2", "a-9-11", "a-10-1", "a-10-2"), "b": ("b-1-1",)}
+
+
+@given(st.lists(st.floats(60.0, 1500.0), min_size=60, max_size=120), st.integers(0, 3))
+def test_silos_have_whole_speakers_and_about_as_much_speech(lengths: list[float], seed: int) -> None:
+    items = [Item(f"{n}-{half}", f"s{n}", seconds / 2, "") for n, seconds in enumerate(lengths) for half in (0, 1)]
+    partition = cross_silo(items, 10, seed)
+    seconds = {item.id: item.seconds for item in items}
+    speaker = {item.id: item.speaker for item in items}
+    totals = [sum(seconds[item] for item in own) for own in partition.values()]
+    owners = [{speaker[item] for item in own} for own in partition.values()]
+    assert len(partition) == 10 and sum(map(len, owners)) == len(lengths)
+    assert max(totals) - min(totals) <= max(lengths), "within one speaker of each other"
+
+
+def test_silos_are_random() -> None:
+    items = [Item(f"u{n}", f"s{n:02d}", 5.0) for n in range(40)]
+    assert cross_silo(items, 4, 0) != cross_silo(items, 4, 1)
+    assert speakers_together(items, 2, 0) != speakers_together(items, 2, 1)
+
+
+@given(CORPORA, st.floats(0.05, 0.95))
+def test_the_warm_up_has_the_busiest_speakers(items: list[Item], share: float) -> None:
+    first, rest = warm_up_split(items, share)
+    assert sorted(item.id for item in (*first, *rest)) == sorted(item.id for item in items)
+    count = {name: sum(item.speaker == name for item in items) for name in {item.speaker for item in items}}
+    speakers = {item.speaker for item in first}
+    assert speakers.isdisjoint(item.speaker for item in rest)
+    assert len(first) >= share * len(items)
+    assert min(count[name] for name in speakers) >= max((count[item.speaker] for item in rest), default=0)
+    smallest = min(count[name] for name in speakers)
+    assert len(first) - smallest < share * len(items), "no speaker more than is needed"
+
+
+@given(CORPORA, st.floats(0.05, 0.95), st.integers(0, 5))
+def test_the_seed_model_has_whole_users(items: list[Item], share: float, seed: int) -> None:
+    speakers = {item.speaker for item in items}
+    if len(speakers) < 2:
+        with pytest.raises(ConfigurationError, match="2 or more"):
+            seed_split(items, share, seed)
+        return
+    first, rest = seed_split(items, share, seed)
+    chosen, others = {item.speaker for item in first}, {item.speaker for item in rest}
+    assert chosen | others == speakers and not chosen & others and chosen and others
+    assert abs(len(chosen) - share * len(speakers)) <= 1
+
+
+def test_reassigning_is_uniform_over_users_and_independent_of_whose_it_was() -> None:
+    items = [Item(f"u{n}", "busy" if n < 3900 else f"s{n % 3}", 1.0) for n in range(4000)]
+    partition = randomly_reassigned(items, 7)
+    assert sorted(partition) == ["busy", "s0", "s1", "s2"]
+    for own in partition.values():
+        assert abs(len(own) - 1000) < 150, "not in proportion to what users had"
+        assert abs(sum(int(item[1:]) >= 3900 for item in own) - 25) < 20
+    assert len(randomly_reassigned(items, 0, clients=50)) == 50
+
+
+@given(CORPORA, st.integers(0, 3))
+def test_clients_keep_a_tenth_and_two_at_the_least_for_testing(items: list[Item], seed: int) -> None:
+    partition = speaker_silos(items)
+    train, test = local_tests(partition, 0.1, 2, seed)
+    assert train.keys() == partition.keys()
+    for client, own in partition.items():
+        kept = test.get(client, ())
+        assert sorted((*train[client], *kept)) == sorted(own)
+        assert len(kept) == (max(2, round(0.1 * len(own))) if len(own) > 2 else 0)
+        assert [item for item in own if item in train[client]] == list(train[client]), "order is kept"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: cross_silo([Item("u", "s", 1.0)], 2), "clients"),
+        (lambda: speakers_together([], 0), "1 or more"),
+        (lambda: warm_up_split([], 1.0), "share"),
+        (lambda: seed_split([], 0.0), "share"),
+        (lambda: randomly_reassigned([], 0, 0), "clients"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        call()

@@ -1,0 +1,270 @@
+"""Tiny corpora in the layout of each publisher, read by the real recipes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from device_sdk.errors import DataError
+from server.lab.corpora import open_corpus
+from server.lab.training.data.recipes import (
+    Kind,
+    as_corpus,
+    items_of,
+    manifest,
+    read_manifest,
+    record_corpus,
+    write_manifest,
+)
+
+RATE = 16_000
+
+
+def tone(path: Path, hertz: float, seconds: float = 0.5, rate: int = RATE, **how: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    time = np.arange(round(seconds * rate)) / rate
+    soundfile.write(path, 0.3 * np.sin(2 * np.pi * hertz * time), rate, **how)
+
+
+def librispeech(root: Path, part: str = "train-clean-100", first: int = 19) -> None:
+    other = first + 7
+    for speaker, chapter, hertz in ((first, "198", 200), (first, "1987", 300), (other, "495", 400)):
+        folder = root / part / str(speaker) / chapter
+        tone(folder / f"{speaker}-{chapter}-0000.flac", hertz)
+        (folder / f"{speaker}-{chapter}.trans.txt").write_text(f"{speaker}-{chapter}-0000 IT'S A TONE OF {hertz}\n")
+
+
+def librilight(root: Path, part: str = "small") -> None:
+    for speaker, chapter, hertz in (
+        ("100", "sea_fairies_01", 200),
+        ("100", "sea_fairies_02", 300),
+        ("7", "emma_10", 400),
+    ):
+        stem = root / part / speaker / "a_book_64kb_mp3" / chapter
+        tone(stem.with_suffix(".flac"), hertz, 1.5)
+        details = {"speaker": speaker, "voice_activity": [[0.1, 0.6], [0.7, 1.2]]}
+        stem.with_suffix(".json").write_text(json.dumps(details))
+
+
+def mls(root: Path, parts: tuple[str, ...] = ("train",), speakers: tuple[int, ...] = (10058,)) -> None:
+    language = root / "mls_french"
+    for part in ("train", "dev", "test"):
+        (language / part / "audio").mkdir(parents=True)
+        lines = []
+        for speaker in speakers if part in parts else ():
+            for book, number, hertz in (("9", 0, 200), ("9", 1, 300), ("10", 0, 400)):
+                name = f"{speaker}_{book}_{number:06d}"
+                tone(language / part / "audio" / str(speaker) / book / f"{name}.flac", hertz)
+                lines.append(f"{name}\tune note de {hertz}\n")
+        (language / part / "transcripts.txt").write_text("".join(lines))
+    (language / "metainfo.txt").write_text("SPEAKER|GENDER|PARTITION|MINUTES|BOOK ID|TITLE|CHAPTER\n")
+
+
+def commonvoice(root: Path) -> None:
+    header = "client_id\tpath\tsentence\tup_votes\tdown_votes\tage\tgender\taccents\tvariant\tlocale\tsegment\n"
+    rows = []
+    for client, name, hertz in (
+        ("a1", "common_voice_fr_1", 200),
+        ("a1", "common_voice_fr_2", 300),
+        ("b2", "common_voice_fr_3", 400),
+    ):
+        tone(root / "fr" / "clips" / f"{name}.mp3", hertz, rate=48_000, format="MP3")
+        rows.append(f'{client}\t{name}.mp3\t"Une note, oui\t2\t0\t\t\t\t\tfr\t\n')
+    (root / "fr" / "train.tsv").write_text(header + "".join(rows))
+
+
+def ami(root: Path) -> None:
+    notes = root / "ami_public_manual_1.6.2"
+    for folder in ("corpusResources", "segments", "words"):
+        (notes / folder).mkdir(parents=True)
+    speakers = "".join(
+        f'<speaker nxt_agent="{agent}" global_name="{name}" channel="{channel}"/>'
+        for channel, (agent, name) in enumerate((("A", "FEE041"), ("B", "MEE042")))
+    )
+    (notes / "corpusResources" / "meetings.xml").write_text(
+        f'<meetings><meeting observation="ES2002a">{speakers}</meeting></meetings>'
+    )
+    for channel, agent in enumerate("AB"):
+        tone(root / "wav_db" / "ES2002a" / "audio" / f"ES2002a.Headset-{channel}.wav", 200 + 100 * channel, 3.0)
+        (notes / "segments" / f"ES2002a.{agent}.segments.xml").write_text(
+            '<segments><segment transcriber_start="0.5" transcriber_end="1.5"/>'
+            '<segment transcriber_start="1.8" transcriber_end="2.8"/></segments>'
+        )
+        (notes / "words" / f"ES2002a.{agent}.words.xml").write_text(
+            '<words><w starttime="0.6" endtime="0.9">Okay</w><w starttime="0.9" endtime="1.4">then</w>'
+            '<w starttime="1.9" endtime="2.4">yes</w></words>'
+        )
+
+
+def slurp(root: Path) -> None:
+    rows, speakers = [], {}
+    for number, (name, hertz, speaker) in enumerate(
+        (("audio-1", 200, "FE-1"), ("audio-2", 300, "FE-1"), ("audio-3", 400, "ME-2"))
+    ):
+        tone(root / "audio" / "slurp_real" / f"{name}.flac", hertz)
+        rows.append(
+            {
+                "slurp_id": number,
+                "sentence": "wake me at five am",
+                "sentence_annotation": "wake me at [time : five am]",
+                "intent": "alarm_set",
+                "recordings": [{"file": f"{name}.flac"}, {"file": "lost.flac"}],
+            }
+        )
+        speakers[str(number)] = {"recordings": {f"{name}.flac": {"usrid": speaker}}}
+    listed = root / "dataset" / "slurp"
+    listed.mkdir(parents=True)
+    (listed / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (listed / "metadata.json").write_text(json.dumps(speakers))
+
+
+CASES: list[tuple[Kind, Callable[[Path], None], str, str, list[tuple[str, str, str | None, str]]]] = [
+    (
+        "librispeech",
+        librispeech,
+        "train-clean-100",
+        "en",
+        [
+            ("19-198-0000", "19", "it's a tone of", "198"),
+            ("19-1987-0000", "19", "it's a tone of", "1987"),
+            ("26-495-0000", "26", "it's a tone of", "495"),
+        ],
+    ),
+    (
+        "librilight",
+        librilight,
+        "small",
+        "en",
+        [
+            (f"small/{speaker}/a_book_64kb_mp3/{chapter}_{piece}", speaker, None, f"a_book_64kb_mp3/{chapter}")
+            for speaker, chapter in (("100", "sea_fairies_01"), ("100", "sea_fairies_02"), ("7", "emma_10"))
+            for piece in (0, 1)
+        ],
+    ),
+    (
+        "mls",
+        mls,
+        "train",
+        "french",
+        [
+            ("10058_10_000000", "10058", "une note de", "10"),
+            ("10058_9_000000", "10058", "une note de", "9"),
+            ("10058_9_000001", "10058", "une note de", "9"),
+        ],
+    ),
+    (
+        "commonvoice",
+        commonvoice,
+        "train",
+        "fr",
+        [(f"common_voice_fr_{n}", client, "une note oui", "") for n, client in ((1, "a1"), (2, "a1"), (3, "b2"))],
+    ),
+    (
+        "ami",
+        ami,
+        "train",
+        "en",
+        [
+            ("ES2002a-0-0", "FEE041", "okay then", "ES2002a"),
+            ("ES2002a-0-1", "FEE041", "yes", "ES2002a"),
+            ("ES2002a-1-0", "MEE042", "okay then", "ES2002a"),
+            ("ES2002a-1-1", "MEE042", "yes", "ES2002a"),
+        ],
+    ),
+    (
+        "slurp",
+        slurp,
+        "train",
+        "en",
+        [(f"audio-{n}", speaker, "wake me at five am", "") for n, speaker in ((1, "FE-1"), (2, "FE-1"), (3, "ME-2"))],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "write", "part", "language", "expected"), CASES, ids=[c[0] for c in CASES])
+def test_a_corpus_in_its_publisher_s_layout_is_read(
+    kind: Kind,
+    write: Callable[[Path], None],
+    part: str,
+    language: str,
+    expected: list[tuple[str, str, str | None, str]],
+    tmp_path: Path,
+) -> None:
+    write(tmp_path)
+    cuts = manifest(kind, tmp_path, part, language)
+    corpus, items = as_corpus(f"{kind}:{tmp_path}", cuts), items_of(kind, cuts)
+    found = [
+        (utterance.id, utterance.speaker, utterance.text, item.session)
+        for utterance, item in zip(corpus.utterances, items, strict=True)
+    ]
+    assert found == expected
+    for utterance, item in zip(corpus.utterances, items, strict=True):
+        waveform = utterance.load()
+        assert waveform.dtype == np.float32 and waveform.ndim == 1
+        assert waveform.size / RATE == pytest.approx(item.seconds, abs=0.05)
+        assert utterance.speaker == item.speaker and utterance.score_words == bool(utterance.text)
+        strongest = np.abs(np.fft.rfft(waveform)).argmax() * RATE / waveform.size
+        assert min(abs(strongest - hertz) for hertz in (200, 300, 400)) < 5, "the utterance's own piece of audio"
+    write_manifest(cuts, tmp_path / "cuts.jsonl.gz")
+    assert [cut.id for cut in read_manifest(tmp_path / "cuts.jsonl.gz")] == [row[0] for row in expected]
+
+
+def test_slots_come_with_slurp(tmp_path: Path) -> None:
+    slurp(tmp_path)
+    corpus = as_corpus("slurp", manifest("slurp", tmp_path, "train"))
+    assert all(utterance.slots == {"time": "five am"} for utterance in corpus.utterances)
+    assert corpus.lexicon is not None
+
+
+def test_made_speech_becomes_a_manifest_and_comes_back(tmp_path: Path) -> None:
+    made = open_corpus("made:base").only(lambda utterance: utterance.speaker in ("base-00", "base-01"))
+    made = type(made)(made.name, made.utterances[:3], made.lexicon)
+    again = as_corpus("again", record_corpus(made, tmp_path / "audio"))
+    by_id = {utterance.id: utterance for utterance in again.utterances}
+    for utterance in made.utterances:
+        other = by_id[utterance.id]
+        assert (other.speaker, other.text, other.slots) == (utterance.speaker, utterance.text, utterance.slots)
+        np.testing.assert_allclose(other.load(), utterance.load(), atol=1 / 32_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "write", "part", "language", "message"),
+    [
+        ("librispeech", librispeech, "train-clean-360", "en", "train-clean-360"),
+        ("librilight", librilight, "large", "en", "large"),
+        ("mls", mls, "train", "german", "mls_german"),
+        ("commonvoice", commonvoice, "train", "it", "train.tsv"),
+        ("commonvoice", commonvoice, "dev", "fr", "dev.tsv"),
+        ("ami", ami, "dev", "en", "no utterance"),
+        ("ami", ami, "all", "en", "expected one of"),
+        ("slurp", slurp, "devel", "en", "devel.jsonl"),
+        ("timit", slurp, "train", "en", "librispeech"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    kind: Kind, write: Callable[[Path], None], part: str, language: str, message: str, tmp_path: Path
+) -> None:
+    write(tmp_path)
+    with pytest.raises(DataError, match=message):
+        manifest(kind, tmp_path, part, language)
+
+
+@pytest.mark.parametrize("kind", ["librispeech", "librilight", "mls", "commonvoice", "ami", "slurp"])
+def test_a_folder_of_another_layout_is_refused(kind: Kind, tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    with pytest.raises(DataError, match=str(tmp_path)):
+        manifest(kind, tmp_path, "train")
+
+
+def test_a_row_without_its_sentence_is_named(tmp_path: Path) -> None:
+    slurp(tmp_path)
+    listed = tmp_path / "dataset" / "slurp" / "train.jsonl"
+    listed.write_text(listed.read_text() + '{"recordings": []}\n')
+    with pytest.raises(DataError, match=r"row 4, field 'sentence'"):
+        manifest("slurp", tmp_path, "train")

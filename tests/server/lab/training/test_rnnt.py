@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from device_sdk.bundle.architecture import PRESETS
+from device_sdk.errors import ConfigurationError, DataError, LearningError
+from export.networks.rnnt import RNNT
+from server.lab.training.data import Batch, Example, collate
+from server.lab.training.greedy import ctc_greedy, greedy, word_errors
+from server.lab.training.pieces import train_pieces
+from server.lab.training.rnnt import Recipe, run, train_rnnt
+from server.lab.training.rnnt.learner import Learner, flat_targets
+from server.lab.training.speech import Mixture, make_shard, sentence
+from server.lab.training.trainer import Budget, Trainer
+from tests.tiny import tiny_weights
+
+pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
+
+TINY = Recipe(
+    preset="tiny",
+    budget=Budget(steps=10),
+    flat_share=0.2,
+    easy_share=0.3,
+    ctc_share=0.6,
+    shard=12,
+    window=2,
+    batch=6,
+    threads=1,
+    checkpoint_steps=2,
+    snapshot_minutes=0.0,
+)
+
+
+@pytest.fixture(scope="module")
+def pieces() -> bytes:
+    generator = np.random.default_rng(0)
+    return train_pieces([sentence(Mixture(), generator) for _ in range(1500)], 64)
+
+
+def watched() -> list[Example]:
+    return [Example(np.random.default_rng(0).normal(-8, 3, (60, 64)).astype(np.float32), "stop the music", "noise")]
+
+
+def test_a_run_goes_through_all_phases_and_writes_its_files(tmp_path: Path, pieces: bytes) -> None:
+    result = train_rnnt(TINY, Mixture(), pieces, tmp_path / "run", watched(), {"data": []}, snapshots=tmp_path / "snap")
+    assert result["steps"] == 10
+    assert result["phase"] == "rnnt"
+    assert set(result["wer"]) == {"noise"}
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert lines[0]["flat"] > 0
+    assert [line["phase"] for line in lines] == sorted(line["phase"] for line in lines)
+    assert {"ctc", "rnnt"} == {line["phase"] for line in lines}
+    assert lines[-1]["finished"]
+    weights = load_file(tmp_path / "run" / "weights.safetensors")
+    expected = PRESETS["tiny"].constant_shapes() | PRESETS["tiny"].parameter_shapes()
+    assert {name: value.shape for name, value in weights.items()} == expected
+    assert all(np.isfinite(value).all() for value in weights.values())
+    described = json.loads((tmp_path / "run" / "training.json").read_text())
+    assert described["recipe"]["preset"] == "tiny"
+    assert described["data"] == []
+    assert (tmp_path / "run" / "tokenizer.model").read_bytes() == pieces
+    assert list((tmp_path / "snap").glob("epoch-*/weights.safetensors"))
+    RNNT(PRESETS["tiny"]).from_parameters(weights)
+
+
+class PresentShards:
+    """Shards made once and kept: what is tested is the loop, not espeak-ng."""
+
+    made: ClassVar[dict[int, list[Example]]] = {}
+
+    def __init__(self, folder: Path, mixture: Mixture, seed: int, count: int, ahead: int = 2) -> None:
+        self.mixture, self.seed, self.count = mixture, seed, count
+
+    def __enter__(self) -> PresentShards:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def window(self, first: int, last: int) -> list[Example]:
+        for index in range(first, last + 1):
+            if index not in self.made:
+                self.made[index] = make_shard(self.mixture, self.seed, index, self.count)
+        return [example for index in range(first, last + 1) for example in self.made[index]]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory, pieces: bytes) -> Path:
+    """A run that nothing stops."""
+    out = tmp_path_factory.mktemp("straight")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "ShardMaker", PresentShards)
+        train_rnnt(TINY, Mixture(), pieces, out, show=False)
+    return out
+
+
+@pytest.mark.parametrize("stop", [1, 4, 7, 9])
+def test_a_stopped_run_goes_on_to_the_same_weights(
+    tmp_path: Path, pieces: bytes, straight: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    """Wherever it is stopped: in the flat start, in the middle of an epoch, after the joint has begun."""
+    monkeypatch.setattr(run, "ShardMaker", PresentShards)
+    stopped = tmp_path / "stopped"
+    whole = Trainer.step
+
+    def some(self: Trainer[Batch], *arguments: object) -> float:
+        if self.at.steps == stop:
+            raise KeyboardInterrupt
+        return whole(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Trainer, "step", some)
+    with pytest.raises(KeyboardInterrupt):
+        train_rnnt(TINY, Mixture(), pieces, stopped, show=False)
+    monkeypatch.setattr(Trainer, "step", whole)
+    assert not (stopped / "weights.safetensors").exists()
+    train_rnnt(TINY, Mixture(), pieces, stopped, show=False)
+    one, other = (load_file(folder / "weights.safetensors") for folder in (straight, stopped))
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+def test_a_run_may_go_on_from_a_trained_network(tmp_path: Path, pieces: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins with that network, its constants too, and by RNN-T at once."""
+    monkeypatch.setattr(run, "ShardMaker", PresentShards)
+    given = tiny_weights(PRESETS["tiny"], 3)
+    recipe = replace(TINY, budget=Budget(steps=2), helper=0.0, peak=1e-9, average=0.0)
+    result = train_rnnt(recipe, Mixture(), pieces, tmp_path / "run", begin=given)
+    assert result["phase"] == "rnnt" and result["rnnt"] > 0
+    assert not {"ctc", "flat"} & result.keys()
+    for name, value in load_file(tmp_path / "run" / "weights.safetensors").items():
+        np.testing.assert_allclose(value, given[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path, pieces: bytes) -> None:
+    with pytest.raises(DataError, match="64 pieces, expected 256 for small"):
+        train_rnnt(replace(TINY, preset="small"), Mixture(), pieces, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"preset": "huge"}, "preset: found 'huge'"), ({"ctc_share": 1.0}, "flat_share, easy_share")],
+)
+def test_recipes_that_make_no_sense_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        replace(TINY, **change)
+
+
+def learner() -> Learner:
+    torch.manual_seed(0)
+    return Learner(PRESETS["tiny"], 0.0)
+
+
+def batch() -> Batch:
+    generator = np.random.default_rng(0)
+    items = [(generator.normal(size=(frames, 64)).astype(np.float32), [3, 4, 5]) for frames in (30, 45)]
+    return collate(items, 3)
+
+
+def test_the_transducer_begins_as_the_ctc_model() -> None:
+    made = learner()
+    made.begin_transducer()
+    network = made.network
+    with torch.no_grad():
+        network.joiner_predictor.weight.zero_()
+        hidden = network.hidden(network.stack(batch().features))
+        joint = network.join(network.joiner_encoder(hidden), network.predict(batch().tokens)[:, :1])
+        torch.testing.assert_close(joint, made.ctc_log_probs(hidden))
+
+
+def test_a_step_on_each_loss_lowers_it() -> None:
+    for name in ("flat", "ctc", "rnnt"):
+        made = learner()
+        optimizer = torch.optim.SGD(made.parameters(), 0.005)
+
+        def loss(made: Learner = made, name: str = name) -> torch.Tensor:
+            hidden = made.network.hidden(made.network.stack(batch().features))
+            if name == "flat":
+                return made.flat_loss(hidden, batch(), torch.ones(64))[0]
+            if name == "ctc":
+                return made.ctc_loss(hidden, batch())
+            return made.rnnt_loss(hidden, batch(), torch.float32, 0.0)
+
+        before = loss()
+        before.backward()
+        optimizer.step()
+        assert loss() < before, name
+
+
+def test_flat_targets_share_the_speech_by_letters() -> None:
+    letters = torch.ones(64)
+    letters[4] = 2.0
+    given = collate([(np.zeros((54, 64), np.float32), [3, 4, 5])], 3)
+    targets = flat_targets(given, letters)[0]
+    assert targets[:3].tolist() == [0, 0, 0]
+    assert targets[3:5].tolist() == [-100, -100]
+    assert targets[5:17].tolist() == [3] * 3 + [4] * 6 + [5] * 3
+    assert targets[17:].tolist() == [-100]
+    short = collate([(np.zeros((9, 64), np.float32), [3, 4])], 3)
+    assert flat_targets(short, letters).shape == (1, 3)
+
+
+def test_the_blank_is_lowered_by_what_helps_development_utterances(
+    tmp_path: Path, pieces: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a decoder whose errors fall until the blank's bias is 1 lower, that is what is exported."""
+    monkeypatch.setattr(run, "ShardMaker", PresentShards)
+    recipe = replace(TINY, snapshot_minutes=1e6)
+    plain = train_rnnt(recipe, Mixture(), pieces, tmp_path / "plain", watched(), show=False)
+    before = load_file(tmp_path / "plain" / "weights.safetensors")["joiner.output.bias"]
+    assert plain["blank_lowered_by"] == 0.0
+
+    def errors(self: Trainer[Batch], ending: str = "") -> dict[str, float]:
+        bias = float(self.task.module.network.joiner_output.bias.detach()[0])
+        return {"noise.development": abs(float(before[0]) - bias - 1.0)}
+
+    monkeypatch.setattr(Trainer, "errors", errors)
+    examples = [replace(example, source="noise.development") for example in watched()]
+    low = train_rnnt(recipe, Mixture(), pieces, tmp_path / "low", examples, show=False)
+    assert low["blank_lowered_by"] == 1.0
+    after = load_file(tmp_path / "low" / "weights.safetensors")["joiner.output.bias"]
+    np.testing.assert_allclose(after[0], before[0] - 1.0, rtol=1e-6)
+    np.testing.assert_array_equal(after[1:], before[1:])
+
+
+def test_a_gradient_that_is_no_number_stops_the_run(tmp_path: Path, pieces: bytes) -> None:
+    with pytest.raises(LearningError, match="not a number"):
+        train_rnnt(replace(TINY, peak=float("inf"), warmup=1), Mixture(), pieces, tmp_path, show=False)
+
+
+def test_greedy_follows_the_best_path_one_by_one_as_in_batches() -> None:
+    network = learner().network.eval()
+    with torch.no_grad():
+        network.joiner_output.bias.normal_(0.0, 1.0, generator=torch.Generator().manual_seed(1))
+    generator = np.random.default_rng(2)
+    features = [generator.normal(size=(frames, 64)).astype(np.float32) for frames in (30, 48, 12)]
+    together = greedy(network, features)
+    assert together == [greedy(network, [one])[0] for one in features]
+    assert any(together)
+    for one, tokens in zip(features, together, strict=True):
+        encoded = network.encode(torch.from_numpy(one)[None])[0]
+        path: list[int] = []
+        for frame in encoded:
+            for _ in range(4):
+                predicted = network.predict(torch.tensor([path], dtype=torch.int64))[0, -1]
+                best = int(network.join(frame, predicted).argmax())
+                if best == 0:
+                    break
+                path.append(best)
+        assert path == tokens
+
+
+def test_ctc_merges_repeats_and_drops_blanks() -> None:
+    path = torch.nn.functional.one_hot(torch.tensor([[0, 3, 3, 0, 3, 4, 4, 0]]), 6).float()
+    assert ctc_greedy(path, torch.tensor([7])) == [[3, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("truth", "found", "rate"),
+    [
+        ("a b c", "a b c", 0.0),
+        ("a b c", "a x c", 1 / 3),
+        ("a b", "", 1.0),
+        ("a", "a b c", 2.0),
+        ("a b c d", "b c d", 1 / 4),
+    ],
+)
+def test_word_errors(truth: str, found: str, rate: float) -> None:
+    examples = [Example(np.zeros((3, 64), np.float32), truth, "here")]
+    assert word_errors(examples, lambda features: [found] * len(features)) == {"here": pytest.approx(rate)}

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk.errors import ConfigurationError, DataError
+from server.lab.corpora import grammar
+from server.lab.corpora.utterance import Utterance
+from server.lab.corpora.voices import Voice
+from server.lab.training import speech
+from server.lab.training.data import Example
+from server.lab.training.speech import Mixture, Recording, ShardMaker, join, make_shard, record, sentence, trim
+
+pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
+
+
+def tone(seconds: float, quiet: float = 0.0) -> np.ndarray:
+    wave = 0.3 * np.sin(np.arange(int(seconds * 16_000)) * 0.1)
+    return np.pad(wave, int(quiet * 16_000)).astype(np.float32)
+
+
+REAL = (
+    Recording(tone(1.0, 0.6), "a large mocha", "v1", "barista"),
+    Recording(tone(0.3), "one", "jackson", "fsdd"),
+    Recording(tone(0.3), "two", "jackson", "fsdd"),
+)
+
+
+def test_a_shard_is_a_function_of_seed_and_index() -> None:
+    mixture = Mixture(recordings=REAL, sentences=("hello there",))
+    one, again, other = (make_shard(mixture, 1, index, 10) for index in (1, 1, 2))
+    for a, b in zip(one, again, strict=True):
+        assert (a.text, a.source) == (b.text, b.source)
+        np.testing.assert_array_equal(a.features, b.features)
+    assert [e.text for e in one] != [e.text for e in other]
+
+
+def test_a_shard_has_the_shares_of_its_mixture() -> None:
+    sources = [example.source for example in make_shard(Mixture(recordings=REAL, recorded=0.5), 3, 1, 20)]
+    assert (sources.count("made"), sources.count("barista"), sources.count("fsdd")) == (10, 6, 4)
+
+
+def test_made_sentences_are_of_the_base_split() -> None:
+    generator = np.random.default_rng(0)
+    mixture = Mixture(sentences=("hello there",), sentences_share=0.3)
+    drawn = [sentence(mixture, generator) for _ in range(300)]
+    assert 50 < drawn.count("hello there") < 130
+    assert all(grammar.split_of(text) == "base" for text in drawn if text != "hello there")
+
+
+def test_a_share_of_a_shard_is_quiet_and_has_no_text() -> None:
+    examples = make_shard(Mixture(quiet=0.5), 4, 1, 20)
+    nobody = [example for example in examples if example.text == ""]
+    assert len(nobody) == 10
+    assert {example.source for example in nobody} == {"made"}
+    assert all(40 <= len(example.features) <= 542 and np.isfinite(example.features).all() for example in nobody)
+    assert all(example.text for example in make_shard(Mixture(quiet=0.5), 4, 0, 20)), "the easy shard is all words"
+
+
+def test_speakers_may_be_waited_for() -> None:
+    usual, waiting = (make_shard(Mixture(waiting=share), 4, 1, 12) for share in (0.0, 1.0))
+    assert sum(len(e.features) for e in waiting) > 1.3 * sum(len(e.features) for e in usual)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_mixture_may_name_its_voices(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    voices = (Voice("en-us", "Alex"), Voice("en-gb", "f1"))
+    heard: list[str] = []
+
+    def listen(text: str, voice: Voice) -> np.ndarray:
+        heard.append(voice.name)
+        return tone(0.4)
+
+    monkeypatch.setattr(speech, "speak", listen)
+    make_shard(Mixture(voices=voices, sentences=("hello there",)), 1, index, 12)
+    assert set(heard) == {voice.name for voice in voices}
+
+
+def test_shard_0_is_easy() -> None:
+    examples = make_shard(Mixture(recordings=REAL), 1, 0, 40)
+    assert all(1 <= len(example.text.split()) <= 3 for example in examples)
+    assert {example.source for example in examples} == {"made", "fsdd"}
+
+
+def test_joined_words_come_one_after_another() -> None:
+    waveform, text = join(REAL[1:], 4, np.random.default_rng(0))
+    assert len(text.split()) == 4
+    assert waveform.size >= 4 * 0.3 * 16_000 - 4
+    assert waveform.dtype == np.float32
+
+
+def test_trim_leaves_the_speech_alone() -> None:
+    sizes = {trim(tone(1.0, 0.6), np.random.default_rng(seed)).size for seed in range(8)}
+    assert len(sizes) > 4
+    assert all((1.0 + 2 * 0.12) * 16_000 - 400 <= size <= 2.2 * 16_000 for size in sizes)
+    silence = np.zeros(1600, np.float32)
+    assert trim(silence, np.random.default_rng(0)) is silence
+
+
+def test_only_utterances_with_sure_words_are_recorded() -> None:
+    sure, unsure, wordless = (
+        Utterance(name, "s", text, None, score, lambda: tone(0.1))
+        for name, text, score in (("a", "yes", True), ("b", "no", False), ("c", None, True))
+    )
+    assert [r.text for r in record([sure, unsure, wordless], "folder")] == ["yes"]
+    with pytest.raises(DataError, match="folder: found no utterance"):
+        record([unsure, wordless], "folder")
+
+
+def test_shares_above_one_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="add up to more than 1"):
+        Mixture(intents={"digits": 0.9}, sentences_share=0.2)
+
+
+def test_the_maker_gives_the_shards_of_a_window_and_forgets_older_ones(tmp_path: Path) -> None:
+    def texts(examples: list[Example]) -> list[str]:
+        return [example.text for example in examples]
+
+    mixture = Mixture()
+    with ShardMaker(tmp_path, mixture, seed=5, count=3, ahead=0) as maker:
+        first = maker.window(1, 2)
+        second = maker.window(2, 3)
+    expected = [make_shard(mixture, 5, index, 3) for index in (1, 2, 3)]
+    assert texts(first) == texts(expected[0] + expected[1])
+    assert texts(second) == texts(expected[1] + expected[2])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["shard-00002.safetensors", "shard-00003.safetensors"]
+
+
+def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from server.lab.training.speech import Mixture, ShardMaker\n"
+        "with ShardMaker(Path(sys.argv[1]), Mixture(), 1, 2) as maker:\n"
+        "    maker.window(0, 0)\n"
+        "    print(*maker._pool._processes, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    root = Path(__file__).parents[4]
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert running(child)
+        process.kill()
+    deadline = time.monotonic() + 60
+    while running(child):
+        assert time.monotonic() < deadline, "the process that makes shards goes on"
+        time.sleep(0.05)
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there and has not ended (what nobody has waited for is still listed)."""
+    done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return bool(done.stdout.strip()) and not done.stdout.startswith("Z")

@@ -1,0 +1,216 @@
+"""Tasks beside the RNN-T that ships, through the one training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+
+from device_sdk.errors import ConfigurationError, DataError
+from export.networks.alphabet import ALPHABETS
+from export.networks.context_rnnt import ContextRNNT
+from export.networks.cpc import CPC, ContextShape, Contrast
+from export.networks.crdnn import CRDNN, CRDNNS
+from export.networks.ctc_transformer import CTC_TRANSFORMERS, CTCTransformer
+from server.lab.corpora.utterance import Utterance
+from server.lab.training.data import Example
+from server.lab.training.data.spectra import BINS, log_spectra
+from server.lab.training.pieces import train_pieces
+from server.lab.training.tasks.characters import CrdnnTask, CtcTransformerTask
+from server.lab.training.tasks.clips import ClipSampler, HeldClips, ReadClips, masked
+from server.lab.training.tasks.contrastive import ContextRnntTask, CpcTask, Phases
+from server.lab.training.trainer import Budget, Schedule
+from server.lab.training.trainer.loop import Trainer
+from server.lab.training.trainer.settings import Settings
+
+TEXTS = ("one two", "two", "six one", "one", "two six two", "six")
+WORDS = {word: number for number, word in enumerate(("one", "two", "six"))}
+SHAPE = ContextShape(8, 3, 1, 12, 1, 16)
+
+
+def clips(bins: int, each: int = 24) -> HeldClips:
+    """Every word is a sound of its own for ``each`` frames, which glides, so that frames of a word are told apart."""
+    generator = np.random.default_rng(0)
+    sounds = generator.standard_normal((len(WORDS), bins)) * 2
+    glide = np.linspace(-2, 2, each)[:, None] * generator.standard_normal(bins)
+    made = []
+    for text in TEXTS:
+        features = np.concatenate([sounds[WORDS[word]] + glide for word in text.split()])
+        made.append(Example((features + 0.1 * generator.standard_normal(features.shape)).astype(np.float32), text, "x"))
+    return HeldClips(made)
+
+
+def tokenizer() -> sentencepiece.SentencePieceProcessor:
+    return sentencepiece.SentencePieceProcessor(model_proto=train_pieces([*TEXTS] * 20, 12))
+
+
+def transducer(phases: Phases = Phases()) -> ContextRnntTask:
+    torch.manual_seed(0)
+    network = ContextRNNT(SHAPE, predictor_layers=1, predictor_size=8, embedding_size=8, joiner_size=12, pieces=12)
+    return ContextRnntTask(network, tokenizer(), phases)
+
+
+def transformer() -> CtcTransformerTask:
+    torch.manual_seed(0)
+    return CtcTransformerTask(CTCTransformer(replace(CTC_TRANSFORMERS["tiny"], mel_bins=8)), ALPHABETS["en"])
+
+
+def crdnn() -> CrdnnTask:
+    torch.manual_seed(0)
+    return CrdnnTask(CRDNN(replace(CRDNNS["tiny"], mel_bins=8)), ALPHABETS["en"].decode)
+
+
+def cpc() -> CpcTask:
+    torch.manual_seed(0)
+    return CpcTask(CPC(SHAPE, Contrast(2, 4)))
+
+
+CASES: dict[str, tuple[Callable[[], Any], Callable[[str], list[int]] | None, int, int, int, float]] = {
+    "cpc": (cpc, None, 3, 3, 15, 1e-2),
+    "context rnn-t": (transducer, lambda text: tokenizer().encode(text), 3, 3, 40, 1e-2),
+    "ctc transformer": (transformer, ALPHABETS["en"].encode, 1, 3, 25, 3e-3),
+    "crdnn": (crdnn, ALPHABETS["en"].encode, 1, 2, 12, 1e-2),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_task_learns_in_the_training_loop(name: str, tmp_path: Path) -> None:
+    make, encode, subsampling, reduction, steps, rate = CASES[name]
+    task, own = make(), clips(8)
+    sampler = ClipSampler(own, encode, subsampling=subsampling, reduction=reduction, most=6)
+    settings = Settings(Budget(steps=steps), Schedule(rate, warmup=5), average=0.9, bfloat16=False, watch_minutes=1e9)
+    losses: list[float] = []
+    Trainer(
+        task,
+        sampler,
+        settings,
+        tmp_path,
+        watched=() if encode is None else [replace(one, source="all") for one in own.examples],
+        observers=[
+            lambda step, progress, told: losses.append(sum(v for k, v in told.items() if k.startswith("loss/")))
+        ],
+    ).run()
+    assert np.isfinite(losses).all()
+    if encode is None:
+        assert losses[-1] < losses[0]
+        with pytest.raises(ConfigurationError, match="does not decode"):
+            task.decode([own[0].features])
+    else:
+        texts = task.decode([example.features for example in own.examples])
+        assert len(texts) == 6 and all(isinstance(text, str) for text in texts)
+        last = losses[len(losses) // 2 :]
+        assert min(last) < 0.8 * losses[0]
+    assert set(task.weights()) and all(np.isfinite(values).all() for values in task.weights().values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_loss_of_a_batch_is_the_sum_over_its_parts(name: str) -> None:
+    make, encode, subsampling, reduction, _, _ = CASES[name]
+    task = make()
+    if name == "cpc":
+        task.module.candidates = lambda frames, longest, generator=None: (
+            (torch.arange(longest)[None, :, None] + torch.arange(4)) % frames[:, None, None]
+        )
+    task.module.eval()
+    sampler = ClipSampler(clips(8), encode, subsampling=subsampling, reduction=reduction)
+    parts = [task.loss(sampler.load(0, chosen), 0.3) for chosen in ([0, 1, 2], [3, 4, 5])]
+    whole = task.loss(sampler.load(0, range(6)), 0.3)
+    assert float(whole.total.detach()) == pytest.approx(sum(float(part.total.detach()) for part in parts), rel=1e-4)
+    assert whole.count == sum(part.count for part in parts)
+
+
+def test_phases_follow_the_budget_and_survive_a_stop() -> None:
+    task = transducer(Phases(0.1, 0.5, 0.2))
+    batch = ClipSampler(clips(8), tokenizer().encode, subsampling=3).load(0, [0, 1])
+    assert batch is not None
+    assert set(task.loss(batch, 0.0).parts) == {"flat"} and set(task.loss(batch, 0.2).parts) == {"ctc"}
+    assert not task.advance(0.4) and task.advance(0.5) and not task.advance(0.6)
+    assert set(task.loss(batch, 0.6).parts) == {"rnnt", "ctc"}
+    other = transducer(Phases(0.1, 0.5, 0.2))
+    other.restore(task.state())
+    assert other.transducer
+    assert set(transducer(Phases(0, 0, 0)).loss(batch, 0.0).parts) == {"rnnt"}
+
+
+def test_a_share_of_the_learning_rate_for_what_was_trained_before(tmp_path: Path) -> None:
+    def moved(shares: dict[str, float]) -> dict[str, float]:
+        task = cpc()
+        before = {name: value.detach().clone() for name, value in task.module.named_parameters()}
+        settings = Settings(Budget(steps=1), Schedule(1e-3, warmup=0), bfloat16=False, weight_decay=0.0, shares=shares)
+        trainer = Trainer(task, ClipSampler(clips(8), None, subsampling=3), settings, tmp_path / str(len(shares)))
+        trainer.epoch()
+        return {
+            name: float((value.detach() - before[name]).abs().max()) for name, value in task.module.named_parameters()
+        }
+
+    plain, slow = moved({}), moved({"encoder.": 0.1, "features.": 0.0})
+    for name, distance in plain.items():
+        share = 0.1 if name.startswith("encoder.") else 0.0 if name.startswith("features.") else 1.0
+        assert slow[name] == pytest.approx(share * distance, rel=0.05, abs=1e-9), name
+
+
+def test_clips_that_are_too_short_are_left_out() -> None:
+    sampler = ClipSampler(clips(8, each=5), ALPHABETS["en"].encode, subsampling=1, reduction=3)
+    assert sampler.load(0, [0, 1]) is None
+    kept = ClipSampler(clips(8, each=24), ALPHABETS["en"].encode, subsampling=1, reduction=3).load(0, [0, 1])
+    assert kept is not None and kept.lengths.tolist() == [7, 3]
+
+
+def test_clips_are_read_when_they_are_needed() -> None:
+    read: list[str] = []
+
+    def audio(name: str) -> np.ndarray:
+        read.append(name)
+        return np.random.default_rng(0).standard_normal(8_000).astype(np.float32)
+
+    utterances = [Utterance(n, "s", "one", None, True, lambda n=n: audio(n)) for n in ("a", "b")]  # type: ignore[misc]
+    given = ReadClips(utterances, [0.5, 0.5], log_spectra)
+    assert given.frames == [50, 50] and not read
+    assert given[1].features.shape == (48, BINS) and read == ["b"]
+
+
+def test_masks_hold_the_mean_and_stay_within_their_share() -> None:
+    mean = np.arange(20, dtype=np.float32) + 100
+    features = np.zeros((200, 20), np.float32)
+    for seed in range(20):
+        out = masked(mean, bands=1, widest=5, times=1, longest=50)(features, np.random.default_rng(seed))
+        assert (np.isin(out, [0.0, *mean])).all() and (features == 0).all()
+        whole = (out == mean).all(1)
+        assert whole.sum() <= 20, "at most a tenth of the frames"
+        rest = out[~whole]
+        assert ((rest == mean).all(0)).sum() <= 5
+
+
+def test_spectra_have_a_bin_for_every_31_hertz() -> None:
+    time = np.arange(16_000) / 16_000
+    for hertz in (500, 3000, 7500):
+        spectrum = log_spectra(np.sin(2 * np.pi * hertz * time).astype(np.float32))
+        assert spectrum.shape == (1 + (16_000 - 400) // 160, BINS)
+        assert (spectrum.argmax(1) == round(hertz / 31.25) - 1).all()
+    assert log_spectra(np.zeros(10, np.float32)).shape == (1, BINS)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: CtcTransformerTask(transformer().module, ALPHABETS["fr"]), ConfigurationError),
+        (lambda: CrdnnTask(crdnn().module, ALPHABETS["en"].decode, 1.5), ConfigurationError),
+        (lambda: Phases(0.5, 0.1), ConfigurationError),
+        (
+            lambda: ContextRnntTask(
+                ContextRNNT(SHAPE, predictor_layers=1, predictor_size=8, embedding_size=8, joiner_size=12, pieces=20),
+                tokenizer(),
+            ),
+            DataError,
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(make: Callable[[], object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        make()

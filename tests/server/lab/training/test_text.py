@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk.errors import DataError
+from rescoring.words import UNKNOWN, WordList
+from server.lab.corpora.grammar import split_of
+from server.lab.training.text import background_text, background_unigram, grammar_text, read_word_list
+
+
+def test_grammar_text_stays_in_its_split() -> None:
+    text = grammar_text(50, 0)
+    assert len(text) == 50
+    assert {split_of(sentence) for sentence in text} == {"base"}
+    assert text == grammar_text(50, 0) != grammar_text(50, 1)
+
+
+def test_background_text_holds_files_and_grammar(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("Xylophones, please!\nxylophones please\nplay the zither\n")
+    text = background_text([tmp_path / "mine.txt"], 30, 0)
+    assert len(text) == 32
+    assert {"xylophones please", "play the zither"} <= set(text)
+    with pytest.raises(DataError, match="no sentence"):
+        background_text([], 0, 0)
+    with pytest.raises(DataError, match=r"absent\.txt"):
+        background_text([tmp_path / "absent.txt"], 1, 0)
+
+
+def test_unigram_is_positive_and_counts_the_bucket() -> None:
+    words = WordList((UNKNOWN, "play", "never"))
+    u = background_unigram(["play play x"], words, least=0.5)
+    np.testing.assert_allclose(u, np.array([1.5, 2.5, 0.5]) / 4.5)
+
+
+def test_word_list_file(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    with pytest.raises(DataError, match="no such word list"):
+        read_word_list(path)
+    path.write_text("play\n")
+    with pytest.raises(DataError, match=r"words\.txt: word list, line 1"):
+        read_word_list(path)
+    path.write_text("<unk>\nplay\n")
+    assert len(read_word_list(path)) == 2
