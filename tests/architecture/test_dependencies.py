@@ -35,11 +35,11 @@ TORCH = (
     "server/lab/benchmarks/train",
     "server/lab/training/",
     "server/lab/commands/train",
-    "server/lab/simulation/cohorts/",
-    "server/lab/simulation/crowd/",
+    "examples/rao_2023/",
+    "examples/gao_2022/",
     "server/lab/simulation/dictation/",
     "server/lab/simulation/engine/",
-    "server/lab/simulation/pretraining/",
+    "examples/ramesh_2023/",
 )
 
 

@@ -72,9 +72,14 @@ def test_what_has_no_labels_is_refused(lexicon: SlotLexicon | None) -> None:
 def test_on_real_orders(tmp_path: Path) -> None:
     """Frozen as `idiolect simulate` has it; the best entries are far ahead, and nothing beats them."""
     source = f"barista:{Path(os.environ['IDIOLECT_DATA']) / 'barista'}"
-    command = [sys.executable, str(ROOT / "examples" / "marginal_yardsticks.py"), "--data", source, "--seeds", "1"]
+    command = [sys.executable, "-m", "examples.liu_2020.yardsticks", "--data", source, "--seeds", "1"]
     result = subprocess.run(
-        [*command, "--output", str(tmp_path / "x.json")], capture_output=True, text=True, check=False, timeout=300
+        [*command, "--output", str(tmp_path / "x.json")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=ROOT,
     )
     assert result.returncode == 0, result.stderr
     assert "words of everybody else" in result.stdout

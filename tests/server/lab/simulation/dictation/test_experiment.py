@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,29 +12,19 @@ import pytest
 from typer.testing import CliRunner
 
 from device_sdk.errors import ConfigurationError, DataError
+from examples.pelikan_2023.__main__ import RECIPES
 from export.networks.ctc_transformer import CTCTransformerShape
 from server.lab.simulation.dictation.experiment import Experiment, Scale
 from server.lab.simulation.dictation.recipes import BASE, Recipe, read_recipe, read_recipes
 from server.lab.simulation.dictation.speech import SpokenScale, dictated, shuffled
 from server.lab.simulation.dictation.tables import chart, energy_shares, findings, remarks, summary, table
 from server.lab.simulation.engine.settings import Privacy
-from tests.architecture.sources import ROOT
 
 pytest.importorskip("espeakng_loader")
 
 SHAPE = CTCTransformerShape(mel_bins=16, size=8, feed_forward=8, layers=1, heads=1, dropout=0.0, layer_drop=0.0)
 SCALE = Scale(SpokenScale(clients=4, server=2, tested=2, each=2, digits=2), SHAPE, steps=2, batch=2)
 ENGINE = BASE.model_copy(update={"rounds": 2, "cohort": 3})
-EXAMPLE = ROOT / "examples" / "paper_004_privacy.py"
-
-
-def example() -> ModuleType:
-    """By its path: other packages bring folders named ``examples``, too."""
-    spec = spec_from_file_location(EXAMPLE.stem, EXAMPLE)
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +82,7 @@ def test_speech_is_split_by_speaker_and_repeats_itself(work: Path) -> None:
 
 def test_recipes() -> None:
     """All that ship can be read; a row says only what differs."""
-    recipes = example().RECIPES
+    recipes = RECIPES
     found = {recipe.name: recipe for recipe in read_recipes(recipes)}
     assert len(found) == len(list(recipes.glob("*.toml"))) >= 20
     privacy = found["middle noise, dim"].engine.privacy
@@ -173,7 +162,7 @@ def test_the_command_and_the_example(work: Path, monkeypatch: pytest.MonkeyPatch
     from server.lab.simulation.dictation import experiment
 
     monkeypatch.setattr(experiment, "Scale", lambda: SCALE)
-    script = example()
+    script = import_module("examples.pelikan_2023.__main__")
     monkeypatch.setattr(script, "Scale", lambda: SCALE)
     recipe = work / "recipe.toml"
     recipe.write_text('name = "no noise, dim"\ntable = "2"\n[engine]\nrounds = 2\ncohort = 3\n')

@@ -1,0 +1,98 @@
+"""What was said at meetings: turns in the order of time, cut to utterances, and which meetings are for what.
+
+Meetings of one series (``ES2002a`` to ``ES2002d``) have the same people and the same project, so a series belongs to
+one stage as a whole: nothing that a test meeting says or is about was heard in training or used to choose a setting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from device_sdk.errors import DataError
+from examples.rao_2023.domains import Stage
+from server.lab.training.pieces import clean
+
+__all__ = ["Meeting", "Turn", "cut", "read_meetings", "series_of", "staged", "utterances"]
+
+_SERIES_OF_27: Mapping[Stage, int] = {"test": 16, "development": 3}  # of the rest is learned
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """speaker: a role, one person within a series. text: lower-case words."""
+
+    speaker: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """name: its series and a letter. turns: in the order of time."""
+
+    name: str
+    turns: tuple[Turn, ...]
+
+
+def read_meetings(path: Path) -> list[Meeting]:
+    """The meetings of ``ami/meetings.jsonl``, one a line. Raises DataError naming file and line."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; expected a meeting a line, with turns")
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+            turns = tuple(Turn(str(turn["speaker"]), clean(turn["text"])) for turn in row["turns"])
+            found.append(Meeting(str(row["meeting"]), turns))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{path}, line {number}: {error!r}; expected an object with meeting and turns of speaker and text"
+            ) from error
+    return found
+
+
+def series_of(meeting: str) -> str:
+    """The name without the letter of the day: ``ES2002`` of ``ES2002b``."""
+    return meeting.rstrip("abcdefghijklmnopqrstuvwxyz")
+
+
+def staged(meetings: Iterable[Meeting]) -> dict[Stage, tuple[Meeting, ...]]:
+    """The meetings of each stage, whole series of them, in their order.
+
+    Series are ranked by a hash of their names: of every 27, 16 are for the test, 3 for development, 8 are learned.
+    """
+    held = list(meetings)
+    ranked = sorted({series_of(meeting.name) for meeting in held}, key=_position)
+    test, development = (-(-len(ranked) * _SERIES_OF_27[stage] // 27) for stage in ("test", "development"))
+    stages: dict[str, Stage] = {
+        series: "test" if rank < test else "development" if rank < test + development else "learn"
+        for rank, series in enumerate(ranked)
+    }
+    every: tuple[Stage, ...] = ("learn", "development", "test")
+    return {stage: tuple(m for m in held if stages[series_of(m.name)] == stage) for stage in every}
+
+
+def utterances(meeting: Meeting, shortest: int, longest: int) -> list[Turn]:
+    """The meeting's turns cut to utterances (:func:`cut`), in the order of time; those below ``shortest`` words are
+    left out."""
+    return [
+        Turn(turn.speaker, " ".join(part))
+        for turn in meeting.turns
+        for part in cut(turn.text.split(), longest)
+        if len(part) >= shortest
+    ]
+
+
+def cut(words: Sequence[str], longest: int) -> list[Sequence[str]]:
+    """The words in as few parts of at most ``longest`` as there can be, of nearly the same length."""
+    count = -(-len(words) // longest)
+    bounds = [round(number * len(words) / count) for number in range(count + 1)] if count else []
+    return [words[start:end] for start, end in pairwise(bounds)]
+
+
+def _position(series: str) -> bytes:
+    return hashlib.blake2b(series.encode(), digest_size=8, person=b"idiolect meeting").digest()

@@ -1,0 +1,233 @@
+"""Pre-training an encoder: centrally, over shuffled speech, or by a federation, over silos in the order of time.
+
+F: feature frames (10 ms); M: bins; N: utterances of a client in a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from device_sdk.errors import ConfigurationError
+from examples.ramesh_2023.settings import Sizes
+from export.networks.cpc import CPC
+from server.aggregation import optimizers
+from server.aggregation.optimizers import OptimizerSettings
+from server.lab.simulation.engine.population import Arrays, Held, Tensors
+from server.lab.simulation.engine.rounds import apply, engine, init
+from server.lab.simulation.engine.settings import EngineSettings, LocalWork
+from server.lab.training.data import batches, collate, moments
+from server.lab.training.rnnt.learner import begin_lstm
+from server.lab.training.tasks.clips import Clips, ClipSampler, HeldClips
+from server.lab.training.tasks.contrastive import CpcTask
+from server.lab.training.trainer import Budget, Schedule
+from server.lab.training.trainer.loop import Trainer
+from server.lab.training.trainer.settings import Settings
+
+__all__ = ["CpcClients", "centrally", "fresh", "silo_rounds", "some_silos", "together"]
+
+Rounds = Sequence[Sequence[Sequence[int]]]
+"""Clips by number, of each client of each round."""
+Watch = Callable[[], None]
+
+_NORMALISED_BY = 500  # clips are plenty for a mean and a deviation of every bin
+
+
+def fresh(sizes: Sizes, clips: Clips, seed: int) -> CPC:
+    """An untrained network that normalises by the moments of some clips."""
+    torch.manual_seed(seed)
+    network = CPC(sizes.shape, sizes.contrast)
+    begin_lstm(network.encoder)
+    count = len(clips.frames)
+    chosen = np.random.default_rng(0).permutation(count)[:_NORMALISED_BY]
+    mean, scale = moments(clips[int(index)] for index in sorted(chosen))
+    network.mean.copy_(torch.from_numpy(mean))
+    network.scale.copy_(torch.from_numpy(scale))
+    return network
+
+
+def centrally(network: CPC, clips: Clips, sizes: Sizes, steps: int, seed: int, folder: Path) -> CPC:
+    """Adam over shuffled clips, as often as the steps take; the network has the weights of the last step's average."""
+    sampler = ClipSampler(
+        clips,
+        None,
+        subsampling=sizes.shape.stack,
+        seconds=sizes.seconds,
+        most=sizes.central_batch,
+        seed=seed,
+    )
+    settings = Settings(
+        Budget(steps=steps),
+        Schedule(sizes.central_rate, warmup=max(1, steps // 15)),
+        seed=seed,
+        weight_decay=0.0,
+        average=0.99,
+        bfloat16=torch.cuda.is_available(),
+    )
+    Trainer(CpcTask(network), sampler, settings, folder).run()
+    return network.cpu()
+
+
+@dataclass(frozen=True, slots=True)
+class CpcClients:
+    """Federated pre-training as the cohort engine sees it: a batch is (features [N, F, M], stacked frames [N])."""
+
+    network: nn.Module
+
+    def losses(self, network: nn.Module, batch: Tensors) -> torch.Tensor:
+        assert isinstance(network, CPC)
+        losses, _ = network.losses(batch[0], batch[1])
+        return losses
+
+    def errors(self, network: nn.Module, batch: Tensors) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        raise ConfigurationError("contrastive predictive coding has no words, so word errors cannot weigh its clients")
+
+
+def together(
+    network: CPC,
+    clips: Clips,
+    owners: Sequence[int],
+    sizes: Sizes,
+    cohort: int,
+    seed: int,
+    share: float = 1.0,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+    device: torch.device | None = None,
+) -> tuple[CPC, dict[str, Any]]:
+    """FedSGD (paper 000, algorithm 1): each client takes one step of rate 1 on one batch of one speaker, the server one
+    of Adam on their mean by utterances. share: of the usual rounds. Returns the network and figures of the run.
+
+    device: on a processor (the default) clients go through the cohort engine; on a GPU the mean delta is computed as
+    what it is there, minus the mean gradient of the round's utterances, whoever has them.
+    """
+    federation = sizes.federation
+    rounds = max(1, round(share * federation.rounds))
+    plan = silo_rounds(owners, cohort, federation.batch, rounds, federation.passes, seed)
+    optimizer = OptimizerSettings(kind="adam", learning_rate=federation.rate, second_momentum=0.98, epsilon=1e-8)
+    watch = _watched(len(plan), tell)
+    if device is None or device.type == "cpu":
+        weights = _by_clients(network, clips, plan, sizes, seed, optimizer, watch)
+    else:
+        weights = _by_gradients(network.to(device), clips, plan, sizes, seed, optimizer, watch)
+    with torch.no_grad():
+        for name, parameter in network.cpu().named_parameters():
+            parameter.copy_(torch.from_numpy(weights[name]))
+    used = sum(len(own) for clients in plan for own in clients)
+    return network, {"rounds": len(plan), "passes": round(used / sum(owners), 2)}
+
+
+def _by_clients(
+    network: CPC, clips: Clips, plan: Rounds, sizes: Sizes, seed: int, optimizer: OptimizerSettings, watch: Watch
+) -> Arrays:
+    cohort, stack = len(plan[0]), sizes.shape.stack
+    settings = EngineSettings(
+        seed=seed,
+        rounds=len(plan),
+        cohort=cohort,
+        local=LocalWork(kind="gradient", batch=sizes.federation.batch),
+        weighting="examples",
+        optimizer=optimizer,
+        group=cohort,
+    )
+    run = engine(settings, CpcClients(network), _round(clips, plan[0], stack))
+    state = init(run)
+    for clients in plan:
+        run = replace(run, population=_round(clips, clients, stack))
+        state = apply(run, state)
+        watch()
+    return state.weights
+
+
+def _by_gradients(
+    network: CPC, clips: Clips, plan: Rounds, sizes: Sizes, seed: int, optimizer: OptimizerSettings, watch: Watch
+) -> Arrays:
+    own = dict(network.named_parameters())
+    device = network.mean.device
+    weights = {name: value.detach().cpu().numpy().copy() for name, value in own.items()}
+    state = optimizers.init(optimizer, {name: value.shape for name, value in weights.items()})
+    torch.manual_seed(seed)
+    for number, clients in enumerate(plan):
+        network.zero_grad(set_to_none=True)
+        chosen = [clips[index].features.astype(np.float32) for client in clients for index in client]
+        lengths = [features.shape[0] for features in chosen]
+        budget, order = round(100 * sizes.seconds), np.random.default_rng([seed, number])
+        for group in batches(lengths, budget, len(chosen), order):
+            batch = collate([(chosen[index], []) for index in group], sizes.shape.stack).to(device)
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                losses, _ = network.losses(batch.features, batch.frames)
+            (losses.sum() / len(chosen)).backward()  # type: ignore[no-untyped-call]
+        delta = {
+            name: np.zeros_like(weights[name]) if value.grad is None else -value.grad.cpu().numpy()
+            for name, value in own.items()
+        }
+        weights, state = optimizers.apply(optimizer, state, weights, delta)
+        with torch.no_grad():
+            for name, value in own.items():
+                value.copy_(torch.from_numpy(weights[name]))
+        watch()
+    return weights
+
+
+def _watched(total: int, tell: Callable[[int, int], None]) -> Watch:
+    """What counts rounds."""
+    numbers = iter(range(1, total + 1))
+    return lambda: tell(next(numbers), total)
+
+
+def silo_rounds(
+    owners: Sequence[int], cohort: int, batch: int, rounds: int, passes: int, seed: int
+) -> list[list[list[int]]]:
+    """Who does what in each round: clips by number, of each client of each round.
+
+    A round draws ``cohort`` of the silos that have clips left; each gives its next ``batch`` at most, in the order of
+    time, and never again in that pass. Where fewer silos are left than a cohort has, a new pass begins, up to
+    ``passes``. Raises ConfigurationError where there are fewer silos than clients.
+    """
+    if cohort > len(owners):
+        raise ConfigurationError(f"cohort: found {cohort}, expected at most the {len(owners)} silos there are")
+    generator = np.random.default_rng([seed, cohort])
+    starts = np.concatenate([[0], np.cumsum(owners)])
+    done = np.zeros(len(owners), np.int64)
+    plan: list[list[list[int]]] = []
+    passed = 1
+    while len(plan) < rounds:
+        left = np.flatnonzero(done < np.asarray(owners))
+        if len(left) < cohort:
+            if passed == passes:
+                break
+            passed += 1
+            done[:] = 0
+            continue
+        chosen = np.sort(generator.choice(left, cohort, replace=False))
+        clients = []
+        for silo in chosen.tolist():
+            first, last = int(done[silo]), min(int(done[silo]) + batch, owners[silo])
+            clients.append(list(range(int(starts[silo]) + first, int(starts[silo]) + last)))
+            done[silo] = last
+        plan.append(clients)
+    return plan
+
+
+def some_silos(clips: Clips, owners: Sequence[int], share: float, least: int) -> tuple[Clips, tuple[int, ...]]:
+    """A part of every silo, its beginning: ``share`` of its clips and one at the least.
+
+    Whole silos cannot be left out where cohorts are as large as here; ``least`` is how many silos there must be.
+    """
+    if len(owners) < least:
+        raise ConfigurationError(f"silos: found {len(owners)}, expected {least} or more")
+    starts = np.concatenate([[0], np.cumsum(owners)])
+    counts = [max(1, round(share * own)) for own in owners]
+    chosen = [int(start) + place for start, count in zip(starts, counts, strict=False) for place in range(count)]
+    return HeldClips([clips[index] for index in chosen]), tuple(counts)
+
+
+def _round(clips: Clips, clients: Sequence[Sequence[int]], stack: int) -> Held:
+    batches = [collate([(clips[index].features.astype(np.float32), []) for index in own], stack) for own in clients]
+    return Held([(batch.features, batch.frames) for batch in batches])

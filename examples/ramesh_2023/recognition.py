@@ -1,0 +1,101 @@
+"""Teaching a recogniser from transcribed speech, and counting its word errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypedDict
+
+import sentencepiece
+import torch
+
+from device_sdk.feedback.distance import edit_distance
+from examples.ramesh_2023.encoders import fresh
+from examples.ramesh_2023.settings import Sizes
+from examples.ramesh_2023.speech import Speech
+from export.networks.context_rnnt import ContextRNNT, begin_encoder
+from export.networks.cpc import CPC
+from server.lab.training.data import Example
+from server.lab.training.pieces import train_pieces
+from server.lab.training.rnnt.learner import begin_lstm
+from server.lab.training.tasks.clips import ClipSampler, masked
+from server.lab.training.tasks.contrastive import ContextRnntTask
+from server.lab.training.trainer import Budget, Schedule
+from server.lab.training.trainer.loop import Trainer
+from server.lab.training.trainer.settings import Settings
+
+__all__ = ["Errors", "taught", "word_errors"]
+
+_AT_ONCE = 32
+
+
+class Errors(TypedDict):
+    """Of each utterance of a test set: wrong words, words said, and who speaks."""
+
+    wrong: list[int]
+    said: list[int]
+    speakers: list[str]
+
+
+def taught(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, folder: Path) -> ContextRnntTask:
+    """A recogniser after its training on the speech's transcribed clips, from a pre-trained encoder or from scratch.
+
+    Both begin from the same weights but for the encoder, with the same batches and masks.
+    """
+    plan = sizes.teaching
+    share = plan.scratch_share if pretrained is None else plan.pretrained_share
+    tokenizer = sentencepiece.SentencePieceProcessor(model_proto=_pieces(speech, plan.pieces, folder))
+    untrained = fresh(sizes, speech.taught, seed)
+    torch.manual_seed(seed)
+    network = ContextRNNT(
+        sizes.shape,
+        predictor_layers=plan.predictor_layers,
+        predictor_size=plan.predictor_size,
+        embedding_size=plan.embedding_size,
+        joiner_size=plan.joiner_size,
+        pieces=plan.pieces,
+        dropout=plan.dropout,
+    )
+    begin_lstm(network.predictor)
+    task = ContextRnntTask(network, tokenizer)
+    begin_encoder(network, pretrained or untrained)
+    sampler = ClipSampler(
+        speech.taught,
+        tokenizer.encode,
+        subsampling=sizes.shape.stack,
+        seconds=sizes.seconds,
+        most=plan.batch,
+        seed=seed,
+        change=masked(network.mean.numpy().copy(), widest=sizes.shape.bins // 20, times=2, longest=20),
+    )
+    settings = Settings(
+        Budget(steps=plan.steps),
+        Schedule(plan.rate, warmup=max(1, plan.steps // 20)),
+        seed=seed,
+        average=0.99,
+        bfloat16=torch.cuda.is_available(),
+        shares=dict.fromkeys(("network.features.", "network.encoder."), share),
+    )
+    Trainer(task, sampler, settings, folder).run()
+    return task
+
+
+def word_errors(task: ContextRnntTask, examples: Sequence[Example]) -> Errors:
+    """By greedy decoding."""
+    wrong, said = [0] * len(examples), [0] * len(examples)
+    order = sorted(range(len(examples)), key=lambda index: examples[index].features.shape[0])
+    for start in range(0, len(order), _AT_ONCE):
+        chosen = order[start : start + _AT_ONCE]
+        for index, text in zip(chosen, task.decode([examples[index].features for index in chosen]), strict=True):
+            words = examples[index].text.split()
+            wrong[index], said[index] = edit_distance(words, text.split()), len(words)
+    return {"wrong": wrong, "said": said, "speakers": [example.source for example in examples]}
+
+
+def _pieces(speech: Speech, size: int, folder: Path) -> bytes:
+    """Subwords of what is taught, made once for a language."""
+    path = folder.parent / f"pieces-{speech.language}-{size}.model"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(train_pieces((speech.taught[i].text for i in range(len(speech.taught.frames))), size))
+    return path.read_bytes()

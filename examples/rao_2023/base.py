@@ -1,0 +1,133 @@
+"""The base model: the packaged one, trained further on general sentences by base voices alone, in stages.
+
+The packaged model has heard neither the requests nor a voice of devices or tests, and neither does a stage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from device_sdk.bundle import Bundle
+from device_sdk.bundle.architecture import PRESETS
+from device_sdk.errors import ConfigurationError
+from examples.rao_2023.domains import QUIET, general, people, read_requests
+from server.lab.corpora.acoustics import GENTLE, Ranges
+from server.lab.training.data import Example
+from server.lab.training.rnnt import Recipe, train_rnnt
+from server.lab.training.speech import Mixture
+from server.lab.training.trainer import Budget
+
+__all__ = ["STAGES", "BaseStage", "train_base"]
+
+Weights = Mapping[str, NDArray[np.float32]]
+
+_SHARD_A_MINUTE = 500  # utterances, so that a short run does not make speech for a long one
+
+
+@dataclass(frozen=True, slots=True)
+class BaseStage:
+    """share: of the training time. turns: distinct turns of meetings among its sentences, where that is more than the
+    general domain has itself. scenes: where they are said. people: how many people of the general domain say them; 0
+    for every base voice there is. changed: share of the utterances whose features are changed. shard: utterances made
+    at a time; window: shards in an epoch."""
+
+    share: float
+    turns: int
+    scenes: Ranges
+    people: int
+    changed: float
+    shard: int
+    window: int
+
+
+STAGES = (
+    BaseStage(
+        0.36, 4000, replace(GENTLE, speed=(0.92, 1.1), edges_seconds=(0.1, 0.4)), people=0, changed=0.3,
+        shard=3000, window=4,
+    ),
+    BaseStage(0.12, 2500, replace(QUIET, speed=(0.95, 1.05)), people=600, changed=0.15, shard=2500, window=5),
+    BaseStage(0.52, 0, replace(QUIET, speed=(0.95, 1.05)), people=600, changed=0.1, shard=2500, window=8),
+)  # fmt: skip
+"""From many sentences, voices and rooms to the domain itself: of 40 minutes on one core, 14, 5 and 21."""
+
+
+def train_base(
+    data: Path,
+    bundle: Bundle,
+    out: Path,
+    minutes: float,
+    longest: int,
+    turns: int,
+    watched: Sequence[Example],
+    threads: int = 1,
+    stages: Sequence[BaseStage] = STAGES,
+) -> Weights:
+    """The weights after all stages, each in a numbered folder of ``out`` and begun with those of the one before.
+
+    A stage that is finished is not run again, one that was stopped goes on from its checkpoint. minutes: of training
+    in all, the making of speech not counted. longest, turns: of the general domain. watched: the blank is calibrated on
+    those whose source ends with ``.development``.
+    """
+    weights: Weights = bundle.weights
+    for number, stage in enumerate(stages, 1):
+        folder = out / f"stage-{number}"
+        if not _finished(folder):
+            recipe, mixture = _plan(data, bundle, stage, minutes, longest, max(turns, stage.turns), threads)
+            pieces = bundle.file("tokenizer.model").read_bytes()
+            train_rnnt(recipe, mixture, pieces, folder, watched, begin=weights)
+        weights = load_file(folder / "weights.safetensors")
+    return weights
+
+
+def _plan(
+    data: Path, bundle: Bundle, stage: BaseStage, minutes: float, longest: int, turns: int, threads: int
+) -> tuple[Recipe, Mixture]:
+    domain = general(data, longest, turns, unsaid=read_requests(data / "slurp" / "devel.jsonl"))
+    speakers = people(domain, "learn", stage.people, np.random.default_rng(0))
+    mixture = Mixture(
+        sentences=tuple(sentence.text for sentence in domain.sentences["learn"]),
+        intents={},
+        sentences_share=1.0,
+        recorded=0.0,
+        narrow=0.0,
+        scenes=stage.scenes,
+        voices=tuple(person.voice for person in speakers),
+    )
+    recipe = Recipe(
+        preset=_preset(bundle),
+        budget=Budget(minutes=minutes * stage.share),
+        peak=1.5e-3,
+        helper=0.0,
+        augment_share=0.0,
+        made_augmented=stage.changed,
+        dropout=0.05,
+        average=0.998,
+        shard=max(40, min(stage.shard, round(_SHARD_A_MINUTE * minutes * stage.share))),
+        window=stage.window,
+        batch=40,
+        seconds=120.0,
+        threads=threads,
+    )
+    return recipe, mixture
+
+
+def _preset(bundle: Bundle) -> str:
+    for name, architecture in PRESETS.items():
+        if architecture == bundle.architecture:
+            return name
+    raise ConfigurationError(
+        f"bundle: found {bundle.architecture}, expected one of the presets {', '.join(PRESETS)}; give --base instead"
+    )
+
+
+def _finished(folder: Path) -> bool:
+    """Whether a run has written its result, which it does at its end (and, without the blank's bias, on the way)."""
+    path = folder / "training.json"
+    return path.exists() and "blank_lowered_by" in (json.loads(path.read_text("utf-8"))["result"] or {})

@@ -1,0 +1,94 @@
+"""The experiment in small, and what its table says of finished cells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.wire.messages import DeltaPlan
+from examples.attackers.experiment import AVERAGES, Averaging, Cell, Scale, aggregated, run_cells
+from examples.attackers.tables import summary, table, verdict_lines
+from server.aggregation.robust import cosine_weights, krum_weights
+from server.lab.simulation.attackers.attacks import AttackKind
+from server.lab.simulation.outcomes import Outcome
+from server.lab.simulation.population import Shape
+from server.registry.models import trainable
+from tests.server.hostile.poison import honest
+
+SCALE = Scale(
+    shape=Shape(rounds=1, devices=5, each=2, heldout=2, heldout_each=1),
+    rounds=1,
+    batch=1,
+    kinds=("sign-flip", "wrong transcripts"),
+)
+
+
+def test_every_cell_is_there_and_the_honest_ones_repeat(tiny_bundle: Bundle) -> None:
+    scale = replace(SCALE, bundle=str(tiny_bundle.path))
+    told: list[Cell] = []
+    cells = run_cells(scale, (1,), found=told.append)
+    assert [(cell.attack, cell.averaging) for cell in cells] == scale.rows and told == cells
+    assert len({sum(outcome.words for outcome in cell.heldout) for cell in cells}) == 1
+    again = run_cells(replace(scale, kinds=()), (1,))
+    assert [[o.word_errors for o in cell.heldout] for cell in again] == [
+        [o.word_errors for o in cell.heldout] for cell in cells[: 1 + len(AVERAGES)]
+    ]
+    assert table(summary(scale, cells)).row_count == 4
+
+
+@pytest.mark.parametrize("averaging", AVERAGES)
+def test_the_server_makes_of_reports_what_numpy_makes(averaging: Averaging) -> None:
+    rng = np.random.default_rng(0)
+    base = {"a": rng.normal(size=(4, 3)).astype(np.float32), "features.mean": np.zeros(3, np.float32)}
+    fields = {"report_id": "r", "device_id": "d", "round_id": "o", "model_version": "m", "utterances": 1}
+    reports = [honest(rng, DeltaPlan(), trainable(base), fields) for _ in range(5)]
+    after = aggregated(base, [report.body() for report in reports], DeltaPlan(), averaging, 2.0)
+    rows = np.stack([report.arrays["a"] for report in reports])
+    products = np.tensordot(rows, rows, ([1, 2], [1, 2])).astype(np.float64)
+    expected = {
+        "mean": rows.mean(axis=0),
+        "median": np.median(rows, axis=0),
+        "trimmed": np.sort(rows, axis=0)[1:-1].mean(axis=0),
+        "krum": np.tensordot(krum_weights(products, 1), rows, 1),
+        "cosine": np.tensordot(cosine_weights(products, 1), rows, 1),
+    }[averaging]
+    assert after["a"] == pytest.approx(base["a"] + 2.0 * expected, abs=1e-6)
+    assert np.array_equal(after["features.mean"], base["features.mean"])
+
+
+def test_the_servers_rate_falls_to_its_floor() -> None:
+    scale = replace(SCALE, rounds=5, server_rate=2.0, floor=0.1)
+    assert [scale.rate(number) for number in range(1, 6)] == pytest.approx([2.0, 1.55, 1.1, 0.65, 0.2])
+    assert replace(scale, rounds=1).rate(1) == 2.0
+
+
+def finished(scale: Scale, errors: dict[tuple[str | None, str | None], int]) -> list[Cell]:
+    """Cells of four voices that say a hundred words each. errors: of each voice, 10 where nothing is said."""
+
+    def cell(attack: AttackKind | None, averaging: Averaging | None, seed: int) -> Cell:
+        wrong = errors.get((attack, averaging), 10)
+        voices = (Outcome(f"voice-{number}", -1, wrong, 100, 0, 0, 1.0, 0.1) for number in range(4))
+        return Cell(attack, averaging, seed, tuple(voices))
+
+    return [cell(attack, averaging, seed) for seed in (1, 2) for attack, averaging in scale.rows]
+
+
+def test_the_bar_is_against_the_mean_of_honest_devices() -> None:
+    scale = replace(SCALE, kinds=("sign-flip", "scaling"))
+    document = summary(scale, finished(scale, {("sign-flip", "trimmed"): 11, ("sign-flip", "median"): 12}))
+    assert document["holds"] == {
+        "median": {"sign-flip": False, "scaling": True},
+        "trimmed": {"sign-flip": False, "scaling": True},
+        "krum": {"sign-flip": True, "scaling": True},
+        "cosine": {"sign-flip": True, "scaling": True},
+    }
+    median, trimmed, krum, _ = verdict_lines(document)
+    assert "NOT within 5 %" in median and "sign-flip is worst: +20.0: +20.0 to +20.0" in median
+    assert "NOT within 5 %" in trimmed and "at most 5 %" in krum
+    rows = {(row["attack"], row["averaging"]): row for row in document["rows"]}
+    assert rows["sign-flip", "trimmed"]["above"]["mean"] == pytest.approx(0.1)
+    assert rows["sign-flip", "trimmed"]["by_seed"] == [0.11, 0.11]
+    assert document["words"] == 800

@@ -1,0 +1,172 @@
+"""The crowd of paper 003: who says what, who holds it, and a row from speech to word error."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples.gao_2022.experiment import SILOS, Experiment, Row, Scale
+from examples.gao_2022.recipes import (
+    AVERAGE_RATE,
+    LANGUAGES,
+    PRINTED,
+    Recipe,
+    average,
+    by_cohort,
+    federation,
+    table_1,
+)
+from examples.gao_2022.speech import DIGITS, CrowdScale, gathered
+from examples.gao_2022.tables import charts, remarks, summary, table
+from export.networks.ctc_transformer import CTC_TRANSFORMERS
+from server.aggregation.optimizers import learning_rate
+from server.lab.simulation.engine.central import Central
+from server.lab.training.data import Example
+from tests.architecture.sources import ROOT
+
+pytest.importorskip("espeakng_loader")
+
+TINY = Scale(
+    crowd=CrowdScale(speakers=24, tested=2, least=2, most=6, digits=2),
+    shape=replace(CTC_TRANSFORMERS["tiny"], mel_bins=16),
+    central=Central(steps=3, batch=4),
+    rounds=2,
+    cohort=3,
+)
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    return Experiment(tmp_path_factory.mktemp("crowd"), TINY)
+
+
+def test_a_crowd_is_a_function_of_its_seed(experiment: Experiment, tmp_path: Path) -> None:
+    crowd = experiment.crowd("it", 1)
+    again = gathered("it", TINY.crowd, 1, tmp_path)
+    assert list(crowd.learned) == list(again.learned)
+    assert all(np.array_equal(each.features, again.learned[name].features) for name, each in crowd.learned.items())
+    assert {each.text for each in gathered("it", TINY.crowd, 2, tmp_path).learned.values()} != {
+        each.text for each in crowd.learned.values()
+    }
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_everyone_reads_digits_of_the_language(experiment: Experiment, language: str) -> None:
+    crowd = experiment.crowd(language, 1)  # type: ignore[arg-type]
+    said = {word for each in crowd.learned.values() for word in each.text.split()}
+    assert said <= set(DIGITS[language])  # type: ignore[index]
+    speakers = {each.source for each in crowd.learned.values()}
+    assert len(speakers) == TINY.crowd.speakers
+    assert len({each.source for each in crowd.tested.values()}) == TINY.crowd.tested
+
+
+def test_no_sentence_is_in_two_parts(experiment: Experiment) -> None:
+    parts = experiment.parts("fr", 1)
+    users = [example for own in parts.users.values() for example in own]
+    held_back = [example for own in parts.own.values() for example in own]
+    groups = [parts.warm_up, users, held_back, parts.tested]
+    assert sum(map(len, groups)) == len({id(example) for group in groups for example in group})
+    speakers = [_speakers(group) for group in (parts.warm_up, [*users, *held_back], parts.tested)]
+    assert not (speakers[0] & speakers[1] or speakers[0] & speakers[2] or speakers[1] & speakers[2])
+    assert len(parts.warm_up) >= len(users)  # those who say most begin
+
+
+@pytest.mark.parametrize(("holders", "clients"), [("users", None), ("pairs", None), ("silos", SILOS)])
+def test_holders_share_out_what_users_said(experiment: Experiment, holders: str, clients: int | None) -> None:
+    users = experiment.parts("fr", 1).users
+    expected = clients or {"users": len(users), "pairs": -(-len(users) // 2)}[holders]
+    recipe = Recipe("row", holders, federation("examples", rounds=1, cohort=1))  # type: ignore[arg-type]
+    population = experiment.population(recipe, "fr", 1)
+    assert len(population) == expected
+    assert sum(population.examples(client) for client in range(expected)) == sum(map(len, users.values()))
+
+
+@pytest.mark.parametrize("weighting", ["examples", "loss", "word_error"])
+def test_a_row_is_run_once(experiment: Experiment, weighting: str) -> None:
+    recipe = Recipe(f"users: {weighting}", "users", federation(weighting, rounds=2, cohort=3))  # type: ignore[arg-type]
+    row = experiment.row(recipe, "fr", 1)
+    assert row.error >= 0 and len(row.losses) == 2 and np.isfinite(row.losses).all()
+    assert experiment.row(recipe, "fr", 1) == row
+    assert any(value is not None for value in row.clients)
+
+
+def test_the_rest_goes_on_from_the_warm_up(experiment: Experiment) -> None:
+    weights = {holders: experiment.central(holders, "fr", 1) for holders in ("warm-up", "rest", "everything")}
+    assert set(weights["rest"]) == set(weights["warm-up"])
+    moved = [np.abs(weights["rest"][name] - weights["warm-up"][name]).max() for name in weights["rest"]]
+    apart = [np.abs(weights["rest"][name] - weights["everything"][name]).max() for name in weights["rest"]]
+    assert max(moved) > 0 and max(apart) > 0
+
+
+def test_table_1_has_the_papers_rows() -> None:
+    recipes = list(table_1(rounds=3, cohort=4))
+    assert len(recipes) == 3 + 9 + 3 and len({recipe.name for recipe in recipes}) == 15
+    assert {recipe.engine.cohort for recipe in recipes if recipe.holders == "silos" and recipe.engine} == {SILOS}
+    assert {recipe.engine.weighting for recipe in recipes if recipe.engine} == set(PRINTED["silos"])
+    assert all(recipe.scratch == recipe.name.startswith("from scratch") for recipe in recipes)
+    assert len({recipe.name for recipe in by_cohort(3, (2, 4))}) == 6
+
+
+def test_the_servers_steps_grow_shorter() -> None:
+    settings = average(20)
+    rates = [learning_rate(settings, step) for step in range(1, 21)]
+    assert rates[:6] == [AVERAGE_RATE] * 6 and rates == sorted(rates, reverse=True)
+    assert rates[-1] == pytest.approx(AVERAGE_RATE / 20)
+    assert learning_rate(average(1), 1) > 0
+
+
+def test_scales_share_speech_and_nothing_else(experiment: Experiment) -> None:
+    longer = Experiment(experiment.work.parent, replace(TINY, rounds=3))
+    experiment.crowd("fr", 1)
+    before = sorted(path.name for path in experiment.speech.iterdir())
+    assert list(longer.crowd("fr", 1).learned) == list(experiment.crowd("fr", 1).learned)
+    assert sorted(path.name for path in longer.speech.iterdir()) == before
+    assert longer.work != experiment.work
+
+
+def test_findings_say_which_do_not_hold() -> None:
+    rates = {"users: FedAvg": 0.30, "users: loss-based": 0.28, "users: WER-based": 0.29, "central: warm-up": 0.40}
+    rows = [
+        Row(name, "fr", seed, rate + 0.01 * seed, [0.2, None, 1.5], [1.0], 2.0)
+        for name, rate in rates.items()
+        for seed in (1, 2)
+    ]
+    recipes = [Recipe(name, "users", paper={"fr": 20.0}) for name in rates]
+    document = json.loads(json.dumps(summary(recipes, rows, TINY)))
+    entry = document["rows"]["users: FedAvg"]["fr"]
+    assert entry["wer"] == pytest.approx(0.315) and entry["clients"]["above_one"] == 0.5
+    verdicts = {each["finding"]: each["holds"] for each in document["findings"]}
+    assert verdicts == {
+        "fr, users: loss-based minus FedAvg": True,
+        "fr, users: WER-based minus loss-based": False,
+        "fr, users: best minus warm-up": True,
+    }
+    assert sum("NOT" in line for line in remarks(document)) == 1
+    assert table(document).row_count == 4
+    assert set(charts(document)) == {"table_1", "figure_4_fr"}
+
+
+def test_figure_3_has_a_line_a_strategy() -> None:
+    recipes = list(by_cohort(3, (2, 10, 4)))
+    rows = [Row(recipe.name, "fr", 1, 0.3, [], [1.0], 2.0) for recipe in recipes]
+    drawn = charts(summary(recipes, rows, TINY))["figure_3_fr"]
+    assert drawn.count("<polyline") == 3 and all(name in drawn for name in ("FedAvg", "loss-based", "WER-based"))
+    places = [drawn.index(f">{count} devices<") for count in (2, 4, 10)]
+    assert places == sorted(places)
+
+
+def test_the_script_explains_itself() -> None:
+    command = [sys.executable, "-m", "examples.gao_2022", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0 and "--cohorts" in done.stdout
+
+
+def _speakers(examples: Sequence[Example]) -> set[str]:
+    return {example.source for example in examples}

@@ -1,0 +1,126 @@
+"""Algorithm 1: groups, what may be known when, and the devices' own code as an independent implementation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.personalization import cache as caches
+from examples.liu_2020.personal import Method
+from examples.liu_2020.releases import Exact, Server
+from examples.liu_2020.rounds import baseline, groups, simulate
+from examples.liu_2020.scores import Listener, listeners
+from rescoring.combination import CombinationWeights
+from rescoring.marginals import adaptation
+from rescoring.nbest import order, score_nbest
+from rescoring.ngrams import context_scores
+from tests.examples.liu_2020.made import WORDS, client, shipped
+
+PAPER = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0, refresh="round")
+SHIPPED = shipped()
+CLIENTS = listeners([client(f"A{number}a", number) for number in range(4)], WORDS)
+METHODS = {
+    "paper": Method(PAPER),
+    "device": Method(replace(PAPER, sigma=1.0, refresh="utterance"), ranks="second"),
+    "all": Method(
+        replace(
+            PAPER,
+            refresh="utterance",
+            posterior_scale=0.5,
+            half_life=10.0,
+            context=0.5,
+            spelling=0.3,
+            own_words=0.5,
+            automatic=True,
+        )
+    ),
+}
+
+
+def exact() -> Server:
+    return Exact(SHIPPED.background, PAPER.smoothing)
+
+
+@given(st.integers(0, 300), st.integers(0, 20))
+def test_groups_divide_the_utterances_in_order_and_evenly(count: int, rounds: int) -> None:
+    held = groups(count, rounds)
+    assert [number for group in held for number in group] == list(range(count))
+    assert len(held) == rounds + 1 and max(map(len, held)) - min(map(len, held)) <= 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_order_of_clients_does_not_matter(name: str) -> None:
+    forward = simulate(CLIENTS, SHIPPED, METHODS[name], 3, exact())
+    backward = simulate(CLIENTS[::-1], SHIPPED, METHODS[name], 3, exact())
+    assert all((a == b).all() for a, b in zip(forward, backward[::-1], strict=True))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_future_changes_nothing_before_it(name: str) -> None:
+    """The second half of every client is other speech; the first half must not notice."""
+    others = listeners([client(f"B{number}a", number + 50) for number in range(4)], WORDS)
+    half = len(CLIENTS[0]) // 2
+    mixed = [
+        Listener(
+            one.name, (*one.heard[:half], *other.heard[half:]), np.concatenate([one.said[:half], other.said[half:]])
+        )
+        for one, other in zip(CLIENTS, others, strict=True)
+    ]
+    known = simulate(CLIENTS, SHIPPED, METHODS[name], 3, exact())
+    changed = simulate(mixed, SHIPPED, METHODS[name], 3, exact())
+    assert all((a[:half] == b[:half]).all() for a, b in zip(known, changed, strict=True))
+    assert any((a[half:] != b[half:]).any() for a, b in zip(known, changed, strict=True))
+
+
+def test_the_first_group_is_rescored_without_adaptation_and_later_ones_with() -> None:
+    plain, adapted = baseline(CLIENTS, PAPER), simulate(CLIENTS, SHIPPED, METHODS["paper"], 1, exact())
+    half = len(CLIENTS[0]) // 2
+    assert all((a[:half] == b[:half]).all() for a, b in zip(plain, adapted, strict=True))
+    assert sum(a.sum() for a in adapted) < sum(a.sum() for a in plain), "topics come back, so this must help"
+
+
+def test_without_lambda_nothing_is_adapted() -> None:
+    how = Method(replace(PAPER, marginal=0.0))
+    adapted, plain = simulate(CLIENTS, SHIPPED, how, 5, exact()), baseline(CLIENTS, PAPER)
+    assert all((a == b).all() for a, b in zip(adapted, plain, strict=True))
+
+
+def test_a_client_hears_of_the_others_through_the_server_alone() -> None:
+    """With the personal part left out, a client without a server is a client without marginals."""
+    how = Method(replace(PAPER, alpha=0.75, beta=0.0))
+    alone = simulate(CLIENTS, SHIPPED, how, 3, None)
+    assert all((a == b).all() for a, b in zip(alone, baseline(CLIENTS, PAPER), strict=True))
+    served = simulate(CLIENTS, SHIPPED, how, 3, exact())
+    assert any((a != b).any() for a, b in zip(alone, served, strict=True))
+
+
+@pytest.mark.parametrize("name", ["device", "all"])
+def test_a_device_on_its_own_does_the_same(name: str) -> None:
+    """One client without a server, against the cache and the n-best scoring that devices run."""
+    weights = replace(METHODS[name].weights, spelling=0.0, own_words=0.0)
+    raw, (heard,) = client("A1a", 7), listeners([client("A1a", 7)], WORDS)
+    known, u, expected = caches.empty(WORDS), SHIPPED.background, []
+    for nbest in raw.utterances:
+        assert nbest.neural is not None and nbest.ngram is not None
+        g = caches.marginal(known, u, None, weights)
+        ids = [WORDS.ids(text) for text in nbest.texts]
+        neural, ngram = ([np.array([value]) for value in values] for values in (nbest.neural, nbest.ngram))
+        found = score_nbest(
+            ids,
+            nbest.acoustic,
+            weights,
+            neural=lambda _, values=neural: values,  # type: ignore[misc]
+            ngram=lambda _, values=ngram: values,  # type: ignore[misc]
+            factors=adaptation(g, u, caches.strength(known, weights)),
+            context=context_scores(ids, known.ngrams, g, weights.context_smoothing, weights.context_order),
+        )
+        ranking = order(found.total)
+        expected.append(nbest.errors[ranking[0]])
+        counts = caches.heard([nbest.texts[i] for i in ranking], WORDS, weights, found.total[ranking].tolist())
+        known = caches.update(known, counts, half_life=weights.half_life, adapted=(g, u))
+    (errors,) = simulate([heard], SHIPPED, replace(METHODS[name], weights=weights), 0, None)
+    assert errors.tolist() == expected

@@ -1,0 +1,85 @@
+"""Which meetings are for what, and how turns become utterances."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import DataError
+from examples.liu_2020.first_pass import chosen
+from examples.liu_2020.transcripts import (
+    Meeting,
+    Turn,
+    cut,
+    read_meetings,
+    series_of,
+    staged,
+    utterances,
+)
+
+NAMES = [f"ES20{number:02d}{letter}" for number in range(27) for letter in "abcd"]
+
+
+def of_names(names: list[str]) -> list[Meeting]:
+    return [Meeting(name, (Turn("Marketing", "one two three"),)) for name in names]
+
+
+def test_every_meeting_has_one_stage_and_a_series_is_never_divided() -> None:
+    stages = staged(of_names(NAMES))
+    names = {stage: [meeting.name for meeting in held] for stage, held in stages.items()}
+    assert sorted(name for held in names.values() for name in held) == sorted(NAMES)
+    series = {stage: {series_of(name) for name in held} for stage, held in names.items()}
+    assert {stage: len(held) for stage, held in series.items()} == {"learn": 8, "development": 3, "test": 16}
+    assert not series["learn"] & series["test"] and not series["development"] & (series["learn"] | series["test"])
+
+
+def test_a_stage_does_not_depend_on_the_order_of_the_file() -> None:
+    first, second = staged(of_names(NAMES)), staged(of_names(NAMES[::-1]))
+    assert {s: {m.name for m in held} for s, held in first.items()} == {
+        s: {m.name for m in held} for s, held in second.items()
+    }
+
+
+@pytest.mark.parametrize(("name", "series"), [("ES2002a", "ES2002"), ("TS3012d", "TS3012"), ("IS1009", "IS1009")])
+def test_a_series_is_the_name_without_its_letter(name: str, series: str) -> None:
+    assert series_of(name) == series
+
+
+def test_meetings_are_chosen_from_all_series_before_a_second_of_any() -> None:
+    held = of_names(["B1a", "B1b", "A1c", "A1a", "C1d"])
+    assert [meeting.name for meeting in chosen(held, 4)] == ["A1a", "B1a", "C1d", "A1c"]
+    assert len(chosen(held, None)) == 5
+
+
+@given(st.lists(st.text("ab", min_size=1), max_size=60), st.integers(1, 20))
+def test_cutting_loses_no_word_and_makes_even_parts(words: list[str], longest: int) -> None:
+    parts = cut(words, longest)
+    assert [word for part in parts for word in part] == words
+    sizes = [len(part) for part in parts]
+    assert not sizes or (max(sizes) <= longest and max(sizes) - min(sizes) <= 1 and min(sizes) > 0)
+    assert len(parts) == -(-len(words) // longest)
+
+
+def test_utterances_keep_their_order_and_speaker() -> None:
+    meeting = Meeting("X1a", (Turn("A", "one two three four five six"), Turn("B", "hm"), Turn("B", "seven eight")))
+    assert utterances(meeting, 2, 3) == [
+        Turn("A", "one two three"),
+        Turn("A", "four five six"),
+        Turn("B", "seven eight"),
+    ]
+
+
+def test_a_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "meetings.jsonl"
+    with pytest.raises(DataError, match="no such file"):
+        read_meetings(path)
+    row = {"meeting": "X1a", "turns": [{"speaker": "A", "text": "Okay, right!"}]}
+    path.write_text(json.dumps(row) + "\n")
+    assert read_meetings(path) == [Meeting("X1a", (Turn("A", "okay right"),))]
+    path.write_text(json.dumps(row) + '\n{"meeting": "X1b"}\n')
+    with pytest.raises(DataError, match="line 2: KeyError"):
+        read_meetings(path)

@@ -1,0 +1,53 @@
+"""Choices on development lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from examples.liu_2020.extensions import ALL, EXTENSIONS, FOLLOWING, YARDSTICK, extend
+from examples.liu_2020.personal import Method
+from examples.liu_2020.rounds import baseline
+from examples.liu_2020.scores import listeners
+from examples.liu_2020.tuning import Grid, adaptation_errors, choose, tuned_baseline, tuned_marginals
+from rescoring.combination import CombinationWeights
+from tests.examples.liu_2020.made import WORDS, client, shipped
+
+CLIENTS = listeners([client(f"A{number}a", number, utterances=24) for number in range(2)], WORDS)
+SHIPPED = shipped()
+SMALL = Grid(
+    {"language_model": (0.3, 0.6), "word_bonus": (0.0,)}, {"marginal": (0.0, 0.5, 1.0, 2.0), "smoothing": (2.0, 20.0)}
+)
+
+
+def test_a_lucky_point_does_not_win() -> None:
+    errors = {0: 50, 1: 20, 2: 50, 3: 31, 4: 30, 5: 31}
+
+    def errors_of(point: Mapping[str, Any]) -> int:
+        return errors[point["at"]]
+
+    assert choose({"at": tuple(errors)}, errors_of) == {"at": 4}
+
+
+def test_the_baseline_is_tuned_first_and_marginals_do_not_change_it() -> None:
+    plain = tuned_baseline(CLIENTS, SMALL)
+    tuned = tuned_marginals(CLIENTS, SHIPPED, replace(plain, refresh="round"), SMALL, 3)
+    assert replace(tuned, marginal=0.5, smoothing=20.0, refresh="utterance") == plain
+    adapted = adaptation_errors(CLIENTS, SHIPPED, Method(tuned), 3)
+    assert adapted < sum(int(errors.sum()) for errors in baseline(CLIENTS, plain))
+
+
+def test_what_does_not_earn_its_place_is_left_out() -> None:
+    start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0, refresh="round")
+    found = extend(CLIENTS, SHIPPED, start, 2)
+    assert list(found.methods) == [FOLLOWING, *EXTENSIONS, ALL, YARDSTICK]
+    for name in EXTENSIONS:
+        assert (name in found.kept) == (found.errors[name] < found.errors[FOLLOWING])
+    assert [name for name, how in found.methods.items() if how.ranks == "errors"] == [YARDSTICK]
+    assert found.errors[YARDSTICK] <= found.errors[FOLLOWING], "better counts, chosen weights"
+    whole = found.methods[ALL].weights
+    assert bool(whole.posterior_scale) == ("counts by posterior" in found.kept)
+    assert bool(whole.context) == ("cached n-grams" in found.kept)
+    assert whole.automatic == ("lambda of each device" in found.kept)
+    assert whole.language_model == start.language_model and whole.word_bonus == start.word_bonus

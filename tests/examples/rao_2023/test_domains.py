@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk.errors import DataError
+from examples.rao_2023.domains import general, people, read_requests, requests, stage_of
+from server.lab.corpora.voices import VARIANTS
+from tests.examples.rao_2023.data import request, write_data
+
+STAGES = ("learn", "development", "test")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+def test_no_sentence_and_no_voice_is_in_two_stages(data: Path) -> None:
+    unsaid = read_requests(data / "slurp" / "devel.jsonl")
+    old = general(data, 9, 100, unsaid=unsaid)
+    new = requests(data, 9, old)
+    said = [{s.text for s in domain.sentences[stage]} for domain in (old, new) for stage in STAGES]
+    assert all(said)
+    assert all(not one & other for one, other in combinations(said, 2))
+    learned = {*old.variants["learn"], *new.variants["learn"]}
+    for domain in (old, new):
+        assert not learned & {*domain.variants["test"], *domain.variants["development"]}
+        assert not {*domain.variants["test"]} & {*domain.variants["development"]}
+    assert not set(old.variants["learn"]) & set(new.variants["learn"])
+    assert set(old.variants["learn"]) <= set(VARIANTS["base"]), "the packaged model has heard these alone"
+    heard_later = {*new.variants["learn"], *new.variants["development"], *new.variants["test"]}
+    assert not heard_later & set(VARIANTS["base"])
+    assert old.scenes != new.scenes
+
+
+def test_stages_have_their_shares_of_the_sentences() -> None:
+    stages = [stage_of(f"sentence number {number}") for number in range(3000)]
+    assert stages == [stage_of(f"sentence number {number}") for number in range(3000)]
+    for stage, share in (("learn", 0.75), ("development", 0.07), ("test", 0.18)):
+        assert stages.count(stage) / 3000 == pytest.approx(share, abs=0.03)
+
+
+def test_slots_are_the_words_of_the_entities(data: Path, tmp_path: Path) -> None:
+    first = read_requests(data / "slurp" / "devel.jsonl")[0]
+    assert (first.text, first.slots) == ("tell anna about the light please", {"person": "anna", "place": "the light"})
+    twice = request("anna", "light") | {"entities": [{"span": [1], "type": "x"}, {"span": [4], "type": "x"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(twice) + "\n")
+    assert read_requests(tmp_path / "rows.jsonl")[0].slots == {"x": "anna", "x 2": "light"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "no such file"), ("{", "line 1: not JSON"), ('{"sentence": "a"}', "line 1: KeyError")],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "devel.jsonl"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_requests(path)
+
+
+def test_people_keep_their_voice_and_share_variants_evenly(data: Path) -> None:
+    domain = requests(data, 9, general(data, 9, 100))
+    one, other = (people(domain, "learn", 25, np.random.default_rng(4)) for _ in range(2))
+    assert one == other
+    used = [person.voice.variant for person in one]
+    counts = [used.count(variant) for variant in domain.variants["learn"]]
+    assert max(counts) - min(counts) <= 1
+    assert len({person.name for person in one}) == 25

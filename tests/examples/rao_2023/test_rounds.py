@@ -1,0 +1,165 @@
+"""Rounds of a cohort on tiny networks and made-up features: what must hold whatever is learned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.errors import ConfigurationError
+from device_sdk.feedback.slots import SlotLexicon
+from device_sdk.learning.specaugment import MaskSettings
+from device_sdk.learning.teacher import TeacherSettings
+from examples.rao_2023.domains import Sentence
+from examples.rao_2023.labels import LabelSettings
+from examples.rao_2023.lists import nbest
+from examples.rao_2023.methods import CohortSettings, Label, Method, Weak
+from examples.rao_2023.rounds import Learned, learn, transcribe
+from examples.rao_2023.speech import Clip
+from export.networks.rnnt import RNNT
+from server.aggregation.optimizers import OptimizerSettings
+from server.lab.training.greedy import greedy
+from tests.tiny import SENTENCES, tiny_weights
+
+SETTINGS = CohortSettings(
+    rounds=6,
+    devices=4,
+    optimizer=OptimizerSettings(kind="adam", learning_rate=3e-3, epsilon=1e-6),
+    masks=MaskSettings(0, 0, 0, 0),
+    evaluate_every=3,
+    floor=1.0,
+    trained=("",),
+    labels=LabelSettings(text_weight=0.0, sure=-1e9),
+    bfloat16=False,
+    pruning=0.0,
+)
+LEXICON = SlotLexicon({"room": ("kitchen", "bedroom")})
+
+
+def said(architecture: Architecture, count: int, seed: int = 0) -> list[Clip]:
+    """Each sentence has a sound of its own, so that there is something to learn."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for number in range(count):
+        text = SENTENCES[number % 2]
+        sound = np.random.default_rng(number % 2).normal(-6, 3, (60, architecture.mel_bins))
+        features = (sound + generator.normal(0, 0.3, sound.shape)).astype(np.float16)
+        found.append(Clip(features, Sentence(text, {"room": text.split()[-1]}), f"person {number % 3}"))
+    return found
+
+
+def run(
+    bundle: Bundle, method: Method, settings: CohortSettings = SETTINGS, clips: int = 24, **given: object
+) -> Learned:
+    architecture = bundle.architecture
+    remembered = said(architecture, method.rehearsal * settings.rounds, 9)
+    weights = tiny_weights(architecture)
+    return learn(
+        architecture,
+        weights,
+        bundle.tokenizer,
+        method,
+        settings,
+        said(architecture, clips),
+        remembered,
+        ["lamp", "door"],
+        LEXICON,
+        lambda text: 0.0,
+        seed=1,
+        **given,  # type: ignore[arg-type]
+    )
+
+
+def test_transcripts_are_learned(tiny_bundle: Bundle) -> None:
+    settings = replace(SETTINGS, rounds=40)
+    found = run(tiny_bundle, Method("oracle", "transcript"), settings, clips=160)
+    assert found.losses[-1] < 0.4 * found.losses[0]
+    network = RNNT(tiny_bundle.architecture).eval().from_parameters(found.weights)
+    clips = said(tiny_bundle.architecture, 2, seed=5)
+    heard = greedy(network, [clip.features for clip in clips])
+    assert [tiny_bundle.tokenizer.decode(tokens) for tokens in heard] == list(SENTENCES[:2])
+
+
+def test_a_transcription_is_the_first_of_the_list_whatever_is_beside_it(tiny_bundle: Bundle) -> None:
+    network = RNNT(tiny_bundle.architecture).eval().from_parameters(tiny_weights(tiny_bundle.architecture))
+    clips = said(tiny_bundle.architecture, 3)
+    first = [nbest(network, [clip.features])[0][0][0] for clip in clips]
+    assert transcribe(network, tiny_bundle.tokenizer, clips) == [tiny_bundle.tokenizer.decode(t) for t in first]
+
+
+@pytest.mark.parametrize(
+    ("label", "weak", "rehearsal"),
+    [("teacher", (), 0), ("teacher", ("slots",), 0), ("none", ("score",), 0), ("teacher", ("transcript", "slots"), 2)],
+)
+def test_every_method_is_repeated_by_its_seed(
+    tiny_bundle: Bundle, label: Label, weak: tuple[Weak, ...], rehearsal: int
+) -> None:
+    method = Method("m", label, weak=weak, rehearsal=rehearsal)
+    one, other = run(tiny_bundle, method), run(tiny_bundle, method)
+    assert one.losses == other.losses and len(one.losses) == 6
+    assert any((one.weights[name] != tiny_weights(tiny_bundle.architecture)[name]).any() for name in one.weights)
+    for name, value in one.weights.items():
+        np.testing.assert_array_equal(value, other.weights[name])
+
+
+def test_a_teacher_that_is_updated_changes_what_is_learned(tiny_bundle: Bundle) -> None:
+    still = run(tiny_bundle, Method("m"))
+    never = run(tiny_bundle, Method("m", teacher=TeacherSettings(0.0, 1000, 0.0)))
+    follows = run(tiny_bundle, Method("m", teacher=TeacherSettings(0.0, 1, 0.0)))
+    assert still.losses == never.losses
+    assert still.losses[0] == follows.losses[0] and still.losses[-1] != follows.losses[-1]
+
+
+def test_a_teacher_that_is_not_sure_gives_no_label(tiny_bundle: Bundle) -> None:
+    found = run(tiny_bundle, Method("m"), replace(SETTINGS, labels=LabelSettings(sure=0.0)))
+    assert set(found.losses) == {0.0}
+    for name, value in tiny_weights(tiny_bundle.architecture).items():
+        np.testing.assert_array_equal(found.weights[name], value)
+
+
+def test_only_what_is_trained_changes(tiny_bundle: Bundle) -> None:
+    found = run(tiny_bundle, Method("o", "transcript"), replace(SETTINGS, trained=("encoder.0", "joiner.encoder")))
+    for name, value in tiny_weights(tiny_bundle.architecture).items():
+        assert (found.weights[name] != value).any() == name.startswith(("encoder.0", "joiner.encoder")), name
+
+
+def test_the_rate_falls_to_its_floor() -> None:
+    settings = CohortSettings(rounds=5, floor=0.2, optimizer=OptimizerSettings(kind="sgd", learning_rate=1.0))
+    rates = [settings.optimizer_at(number).learning_rate for number in range(5)]
+    np.testing.assert_allclose(rates, [1.0, 0.8, 0.6, 0.4, 0.2])
+
+
+def test_rehearsal_takes_part_in_the_mean(tiny_bundle: Bundle) -> None:
+    alone, together = run(tiny_bundle, Method("m")), run(tiny_bundle, Method("m", rehearsal=4))
+    assert alone.losses[0] != together.losses[0]
+
+
+def test_the_curve_is_watched_at_its_interval(tiny_bundle: Bundle) -> None:
+    found = run(tiny_bundle, Method("m"), watch=lambda number, network: float(number))
+    assert found.curve == ((3, 3.0), (6, 6.0))
+
+
+def test_every_clip_is_used_once(tiny_bundle: Bundle) -> None:
+    with pytest.raises(ConfigurationError, match="said: found 20 clips, expected 24"):
+        run(tiny_bundle, Method("m"), clips=20)
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_divergence_ends_the_rounds_with_the_last_good_weights(tiny_bundle: Bundle) -> None:
+    settings = replace(SETTINGS, optimizer=OptimizerSettings(kind="sgd", learning_rate=1e38))
+    found = run(tiny_bundle, Method("oracle", "transcript"), settings)
+    assert found.diverged == 2
+    for name, value in tiny_weights(tiny_bundle.architecture).items():
+        np.testing.assert_array_equal(found.weights[name], value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"label": "none"}, "neither a label nor feedback"), ({"weak": ("score", "slots")}, "beside other feedback")],
+)
+def test_methods_that_make_no_sense_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Method("m", **given)  # type: ignore[arg-type]

@@ -1,0 +1,116 @@
+"""What the document says, on rows whose errors are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from examples.rao_2023.experiment import INITIAL, Scale, methods, teacher_name
+from examples.rao_2023.tables import bar_chart, judged, remarks, table
+
+AT_ONCE = "EMA 0, every 1"
+GOOD = {
+    INITIAL: (0.30, 0.20),
+    "supervised oracle": (0.17, 0.24),
+    "teacher not updated": (0.25, 0.22),
+    "teacher EMA": (0.19, 0.26),
+    "EMA + slots": (0.18, 0.26),
+    "score only, noise 0": (0.28, 0.21),
+    "score only, noise 0.4": (0.29, 0.21),
+    AT_ONCE: (0.22, 0.30),
+    "EMA + rehearsal": (0.20, 0.22),
+}
+
+
+def document(rates: dict[str, tuple[float, float]], half: float = 0.005) -> dict[str, Any]:
+    rows = {}
+    for name, (new, old) in rates.items():
+        entry: dict[str, Any] = {"diverged": {}, "curve": [], "seconds": 1.0}
+        for test, rate in (("requests", new), ("delta", new), ("general", old)):
+            change = rate - (rates[INITIAL][0] if test != "general" else rates[INITIAL][1])
+            interval = {
+                "mean": change,
+                "low": change - half,
+                "high": change + half,
+                "excludes_zero": abs(change) > half,
+            }
+            against = {} if name == INITIAL else {INITIAL: {"absolute": interval, "relative": interval}}
+            if name.startswith("EMA"):
+                other = rate - rates["teacher EMA"][0]
+                against["teacher EMA"] = {"absolute": {"mean": other, "low": other - half, "high": other + half}}
+            entry[test] = {"wer": rate, "by_seed": [rate], "spread": None, "against": against}
+        rows[name] = entry
+    return {"seeds": [1], "rows": rows, "scale": {"at_once": AT_ONCE}}
+
+
+def test_all_findings_hold_on_what_the_paper_found() -> None:
+    findings = judged(document(GOOD))
+    assert len(findings) == 9
+    assert all(each["holds"] for each in findings), findings
+
+
+@pytest.mark.parametrize(
+    ("name", "rates", "failing"),
+    [
+        (INITIAL, (0.40, 0.20), "initial word error"),
+        ("teacher EMA", (0.21, 0.26), "relative cut"),
+        ("supervised oracle", (0.15, 0.24), "above the supervised"),
+        ("teacher not updated", (0.22, 0.22), "without teacher updates"),
+        ("EMA + slots", (0.195, 0.26), "minus EMA"),
+        ("score only, noise 0", (0.30, 0.2), "noise 0:"),
+        ("score only, noise 0.4", (0.298, 0.2), "noise 0.4"),
+        (AT_ONCE, (0.193, 0.26), "the student itself"),
+        ("EMA + rehearsal", (0.2, 0.24), "with rehearsal"),
+    ],
+)
+def test_each_finding_can_fail(name: str, rates: tuple[float, float], failing: str) -> None:
+    findings = judged(document({**GOOD, name: rates}))
+    assert any(failing in each["finding"] and not each["holds"] for each in findings), findings
+
+
+def test_no_loss_on_the_old_domain_is_no_proof_of_rehearsal() -> None:
+    findings = judged(document({**GOOD, "teacher EMA": (0.19, 0.20)}))
+    assert [each["holds"] for each in findings if "rehearsal" in each["finding"]] == [False]
+
+
+@pytest.mark.parametrize(
+    ("both", "high", "expected"),
+    [((0.10, 0.16), -0.01, [True, True, True]), ((0.13, 0.195), 0.01, [False, False, False])],
+)
+def test_real_speech_is_judged_too(both: tuple[float, float], high: float, expected: list[bool]) -> None:
+    rates = {"frozen": (0.12, 0.20), "both": both, "supervised": (0.09, 0.16)}
+    real = {
+        "conditions": {
+            name: {"wer": {"all": {"mean": wer}}, "slot_error": {"all": {"mean": slot}}}
+            for name, (wer, slot) in rates.items()
+        },
+        "bootstrap": {"absolute": {"mean": both[1] - 0.2, "low": -0.1, "high": high}},
+    }
+    findings = judged({**document(GOOD), "real": real})
+    assert [each["holds"] for each in findings if each["finding"].startswith("real")] == expected
+
+
+def test_the_tables_show_every_row() -> None:
+    shown = document({**GOOD, "EMA 0, every 1": (0.6, 0.7)})
+    shown["rows"]["EMA 0, every 1"]["diverged"] = {"1": 7}
+    shown["findings"] = judged(shown)
+    console = Console(record=True, width=200)
+    console.print(table(shown))
+    text = console.export_text()
+    assert all(name in text for name in GOOD) and "diverged in 1" in text and "19.0" in text
+    assert len(list(remarks(shown))) == len(shown["findings"])
+    chart = bar_chart(shown)
+    assert chart.startswith("<svg") and "xmlns" in chart and chart.count("<rect") >= 3 * len(shown["rows"])
+
+
+@pytest.mark.parametrize("scale", [Scale(), Scale.full()])
+def test_every_row_of_the_papers_tables_is_there(scale: Scale) -> None:
+    names = [method.name for method in methods(scale)]
+    assert len(set(names)) == len(names)
+    wanted = {*GOOD, "EMA + transcript", "EMA + transcript + slots", "EMA + score"} - {INITIAL, AT_ONCE}
+    wanted |= {teacher_name(*scale.at_once), *(f"score only, noise {sigma}" for sigma in ("0.1", "0.2"))}
+    assert wanted <= set(names)
+    assert sum(name.startswith("EMA 0") for name in names) == len(scale.others) + 1 >= 4
+    assert {method.rehearsal for method in methods(scale)} == {0, scale.rehearsal}
