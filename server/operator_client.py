@@ -20,10 +20,10 @@ from pydantic import BaseModel, ValidationError
 from device_sdk.checkin.client import Refused, refusal
 from device_sdk.errors import CheckInError
 from device_sdk.wire.messages import WHOLE, Marginals
-from server.canaries.settings import CanarySettings
 from server.operators import messages
 from server.operators.roles import Role
-from server.rounds.settings import RoundSettings
+from server.plans.rollout import CanarySettings
+from server.plans.round import RoundSettings
 
 if TYPE_CHECKING:
     import httpx

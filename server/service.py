@@ -22,6 +22,8 @@ from server.memory import BodyMemory
 from server.metrics import Metrics
 from server.operators.actions import record
 from server.operators.roles import BOOTSTRAP
+from server.plans.round import STREAMS, RoundSettings
+from server.plans.states import RoundState, check
 from server.privacy import ledger
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose, unhurried
@@ -39,8 +41,6 @@ from server.rounds.patience import Setbacks, told
 from server.rounds.release_keys import Caps
 from server.rounds.releases import Rehearse
 from server.rounds.retention import forget_old
-from server.rounds.settings import STREAMS, RoundSettings
-from server.rounds.states import RoundState, check
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, unfinished, view
 from server.secure_aggregation.progress import abandon_group, advance_group
 from server.secure_aggregation.store import open_groups

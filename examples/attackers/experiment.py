@@ -32,8 +32,9 @@ from server.lab.simulation.fleet import listen
 from server.lab.simulation.outcomes import Outcome
 from server.lab.simulation.population import Participant, Population, Shape, gather
 from server.lab.simulation.progress import Tell
+from server.plans.optimizer import OptimizerSettings
+from server.plans.round import RehearsalPlan, RoundSettings
 from server.registry.models import trainable
-from server.rounds.settings import RehearsalPlan, RoundSettings
 
 __all__ = ["AVERAGES", "MICROPHONES", "Averaging", "Cell", "Devices", "Scale", "aggregated", "run_cells", "train"]
 
@@ -195,7 +196,7 @@ def aggregated(
     else:
         with robust.spooled(read, shapes) as spool:
             mean = robust.robust_mean(spool, averaging)
-    settings = optimizers.OptimizerSettings(kind="sgd", learning_rate=rate)
+    settings = OptimizerSettings(kind="sgd", learning_rate=rate)
     moved, _ = optimizers.apply(settings, optimizers.init(settings, shapes), base, mean)
     return moved
 

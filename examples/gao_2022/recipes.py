@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from examples.gao_2022.speech import Language
-from server.aggregation.optimizers import OptimizerSettings, ScheduleSettings
 from server.lab.simulation.engine.settings import EngineSettings, HeldOutStep, LocalWork
+from server.plans.optimizer import OptimizerSettings, ScheduleSettings
 
 __all__ = ["LANGUAGES", "Recipe", "Weighting", "by_cohort", "table_1"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from device_sdk.errors import PrivacyError
 from device_sdk.wire.messages import MarginalPlan
+from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
-from server.rounds.settings import RoundSettings
 
 __all__ = ["DELTA", "plan_for", "user_epsilon"]
 

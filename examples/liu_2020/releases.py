@@ -19,8 +19,8 @@ from examples.liu_2020.personal import Personal
 from rescoring.marginals import personal_unigram, pseudo_count
 from server.aggregation.federated_average import federated_average, laplace_noise, nearest_distribution, noised_average
 from server.aggregation.marginals import CountSum, add, global_marginal, init
+from server.plans.round import RoundSettings
 from server.privacy.noise import noised, released_variance
-from server.rounds.settings import RoundSettings
 
 __all__ = ["Bounded", "Exact", "Paper", "Server"]
 

@@ -19,7 +19,6 @@ from device_sdk.errors import ConfigurationError
 from examples.ramesh_2023.settings import Sizes
 from export.networks.cpc import CPC
 from server.aggregation import optimizers
-from server.aggregation.optimizers import OptimizerSettings
 from server.lab.simulation.engine.population import Arrays, Held, Tensors
 from server.lab.simulation.engine.rounds import apply, engine, init
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork
@@ -30,6 +29,7 @@ from server.lab.training.tasks.contrastive import CpcTask
 from server.lab.training.trainer import Budget, Schedule
 from server.lab.training.trainer.loop import Trainer
 from server.lab.training.trainer.settings import Settings
+from server.plans.optimizer import OptimizerSettings
 
 __all__ = ["CpcClients", "centrally", "fresh", "silo_rounds", "some_silos", "together"]
 

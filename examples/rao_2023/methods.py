@@ -9,7 +9,7 @@ from device_sdk.errors import ConfigurationError
 from device_sdk.learning.specaugment import MaskSettings
 from device_sdk.learning.teacher import TeacherSettings
 from examples.rao_2023.labels import LabelSettings
-from server.aggregation.optimizers import OptimizerSettings
+from server.plans.optimizer import OptimizerSettings
 
 __all__ = ["CohortSettings", "Label", "Method", "Weak"]
 

@@ -9,19 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+
+from server.plans.optimizer import OptimizerSettings, learning_rate
 
 __all__ = [
-    "OptimizerSettings",
     "OptimizerState",
-    "ScheduleSettings",
     "apply",
     "init",
-    "learning_rate",
     "state_from_arrays",
     "state_to_arrays",
     "update_norm",
@@ -29,47 +26,9 @@ __all__ = [
 
 Array = NDArray[np.float32]
 Arrays = dict[str, Array]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 _FIRST = frozenset({"momentum", "adam", "yogi", "lars", "lamb"})
 _SECOND = frozenset({"adagrad", "adam", "yogi", "lamb"})
-
-
-class ScheduleSettings(BaseModel):
-    """How the learning rate moves with the number of updates t = 1, 2, ...
-
-    warmup: updates over which it rises linearly to its value. start, decay, transition: after ``start`` updates it is
-    multiplied by decay^((t - start) / transition), or in whole steps of it where ``staircase`` (paper 004: decay 0.6
-    over 250 to 750 updates from t = 750 or 1,000 on). least: the smallest share of the learning rate that is left.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    warmup: Annotated[int, Field(ge=0)] = 0
-    start: Annotated[int, Field(ge=0)] = 0
-    decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    transition: Annotated[int, Field(ge=1)] = 1
-    staircase: bool = False
-    least: Annotated[float, Field(ge=0, le=1)] = 0.0
-
-
-class OptimizerSettings(BaseModel):
-    """kind and its hyper-parameters.
-
-    momentum: of the first moment (0.9), none for ``sgd`` and ``adagrad``. second_momentum: of the second one. epsilon:
-    the adaptive kinds' adaptivity, added to the root of the second moment. trust: LARS' coefficient, the share of a
-    parameter's norm that one update may move it by; LAMB has none. weight_decay: of LARS and LAMB, which scale it with
-    the update. schedule: of the learning rate.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    kind: Literal["sgd", "momentum", "adagrad", "adam", "yogi", "lars", "lamb"] = "sgd"
-    learning_rate: Annotated[float, Field(gt=0)] = 1.0
-    momentum: Fraction = 0.9
-    second_momentum: Fraction = 0.99
-    epsilon: Annotated[float, Field(gt=0)] = 1e-3
-    trust: Annotated[float, Field(gt=0)] = 0.001
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    schedule: ScheduleSettings = ScheduleSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +48,6 @@ def init(settings: OptimizerSettings, shapes: Mapping[str, tuple[int, ...]]) -> 
         return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()} if wanted else {}
 
     return OptimizerState(settings.kind, 0, zeros(settings.kind in _FIRST), zeros(settings.kind in _SECOND))
-
-
-def learning_rate(settings: OptimizerSettings, step: int) -> float:
-    """Of the update number ``step``, the first being 1."""
-    schedule = settings.schedule
-    share = min(1.0, step / schedule.warmup) if schedule.warmup else 1.0
-    if step > schedule.start:
-        times = (step - schedule.start) / schedule.transition
-        share *= max(schedule.least, schedule.decay ** (math.floor(times) if schedule.staircase else times))
-    return settings.learning_rate * share
 
 
 def apply(

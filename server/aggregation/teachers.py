@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.learning.teacher import TeacherSettings, updated
-from server.rounds.settings import TeacherPlan
+from server.plans.round import TeacherPlan
 
 __all__ = ["follow"]
 

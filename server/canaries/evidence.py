@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import exp, inf, lgamma
 from typing import Literal
 
-from server.canaries.settings import CanarySettings
+from server.plans.rollout import CanarySettings
 
 __all__ = ["Evidence", "Verdict", "Watched", "judged", "upper_tail"]
 

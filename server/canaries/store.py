@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, and_, case, func, insert, or_, select, u
 
 from device_sdk.wire.canary import arm_of
 from server.canaries.evidence import Evidence, Watched
-from server.canaries.settings import CanarySettings
+from server.plans.rollout import CanarySettings
 from server.problems import Refusal
 from server.registry.models import find_model
 from server.registry.publications import current_version, publish

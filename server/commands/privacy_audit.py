@@ -115,11 +115,11 @@ def plan(
 
     from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
     from server.commands.operators import show
+    from server.plans.round import RoundSettings
     from server.privacy.calibration import calibrated
     from server.privacy.charges import charge_for
     from server.privacy.composition import Spent, compose, exchanged
     from server.privacy.noise import plan_noise, released_variance
-    from server.rounds.settings import RoundSettings
 
     try:
         wanted = MarginalPlan.model_validate(

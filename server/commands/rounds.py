@@ -406,7 +406,7 @@ def _mechanism(mechanism: dict[str, Any]) -> str:
 
 def _preset(name: str) -> dict[str, Any]:
     from device_sdk.wire.messages import WHOLE
-    from server.rounds.settings import PRESETS
+    from server.plans.round import PRESETS
 
     if name not in PRESETS:
         raise ConfigurationError(f"--preset: found {name!r}, expected one of {', '.join(sorted(PRESETS))}")

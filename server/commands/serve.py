@@ -175,7 +175,7 @@ def command(
     inherited: Annotated[int | None, typer.Option("--socket", hidden=True)] = None,
 ) -> None:
     """Serve devices and operators until stopped. Stop it with Ctrl-C, or kill it: nothing accepted is lost."""
-    from server.canaries.settings import CanarySettings
+    from server.plans.rollout import CanarySettings
     from server.registry.initial import initial_from_bundle
     from server.settings import THIS_MACHINE, Rates, ServerSettings, default_blobs
     from server.updates.settings import UpdateSettings

@@ -13,12 +13,12 @@ from server.canaries import store as canaries
 from server.dashboard.charts import bars_of_words, lines_of
 from server.devices.enrolment import count_devices
 from server.dotted import dotted
+from server.plans.round import STREAMS
+from server.plans.states import RoundState
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version
 from server.registry.retention import check_marginals_present
-from server.rounds.settings import STREAMS
-from server.rounds.states import RoundState
 from server.rounds.store import count_by_state, find_round, list_rounds, view
 from server.service import Service
 from server.storage.schema import actions, devices, publications, releases, reports, rounds, transitions

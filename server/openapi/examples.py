@@ -11,11 +11,11 @@ from pydantic import BaseModel
 
 from device_sdk.wire import messages as wire
 from device_sdk.wire import secure_aggregation as aggregation
-from server.canaries.settings import CanarySettings
 from server.operators import messages
 from server.operators.roles import Role
-from server.rounds.settings import RoundSettings
-from server.rounds.states import RoundState
+from server.plans.rollout import CanarySettings
+from server.plans.round import RoundSettings
+from server.plans.states import RoundState
 
 __all__ = ["EXAMPLES"]
 

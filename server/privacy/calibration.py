@@ -7,9 +7,9 @@ import math
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.gaussian import gaussian_epsilon, gaussian_ratio
 from device_sdk.wire.messages import MarginalPlan
+from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
-from server.rounds.settings import RoundSettings
 
 __all__ = ["calibrated"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 
 from device_sdk.privacy.contributions import l1_sensitivity, l2_sensitivity, weight_units
 from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan, WordPlan
+from server.plans.round import RoundSettings
 from server.privacy.new_words import noise_scale
 from server.privacy.noise import plan_noise
-from server.rounds.settings import RoundSettings
 
 __all__ = ["LEDGER_FIELDS", "PAPER", "Charge", "charge_for"]
 

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes, discrete_gaussians
+from server.plans.round import SMALLEST_MULTIPLIER
 from server.privacy.grid import Grid
 
-__all__ = ["SMALLEST_MULTIPLIER", "deviation_of", "noise_grid", "noised_sum"]
+__all__ = ["deviation_of", "noise_grid", "noised_sum"]
 
 Steps = Mapping[str, NDArray[np.int64]]
 
@@ -32,8 +33,6 @@ COARSE = 1 << 9
 FINE_VARIANCE = 1 << 24
 COARSE_VARIANCE = (STEPS**2 - FINE_VARIANCE) // COARSE**2 + 1
 """One more than makes STEPS^2 of the two: more than float64 rounds of a step."""
-SMALLEST_MULTIPLIER = 1e-5
-"""Below it a clipping bound is so many steps that the deltas of ten million devices might not add up in 63 bits."""
 BLOCK = 1 << 18
 """Values drawn at once: bounds the memory of the sampler."""
 

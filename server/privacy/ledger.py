@@ -20,12 +20,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, text
 
+from server.devices.eligibility import eligible_at
+from server.plans.round import STREAMS
 from server.privacy import population
 from server.privacy.charges import LEDGER_FIELDS, Charge
 from server.privacy.composition import Spent, compose, exchanged, quick_bound
 from server.problems import Refusal
-from server.rounds.sampling import eligible_at
-from server.rounds.settings import STREAMS
 from server.storage.schema import charged_rounds, devices, ledger, ledger_totals
 
 __all__ = [

@@ -13,8 +13,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, func, insert, select
 
+from server.devices.eligibility import eligible_at
 from server.privacy.charges import LEDGER_FIELDS, Charge
-from server.rounds import sampling
 from server.storage.schema import devices, population_charges
 
 __all__ = ["by_device", "charge_population", "charged_rounds", "first_enrolled", "lines", "spent_as_population"]
@@ -46,7 +46,7 @@ def spent_as_population(connection: Connection, device_id: str, stream: str) -> 
     """Charges of the rounds that a device was eligible for, and how often each was made."""
     columns = [population_charges.c[name] for name in _PARAMETERS]
     joined = population_charges.join(
-        devices, and_(*sampling.eligible_at(population_charges.c.eligible_at, population_charges.c.until))
+        devices, and_(*eligible_at(population_charges.c.eligible_at, population_charges.c.until))
     )
     query = (
         select(*columns, func.count().label("times"))
@@ -80,9 +80,7 @@ def by_device(connection: Connection) -> dict[tuple[str, str], Counter[Charge]]:
 
 def first_enrolled(connection: Connection, now: float) -> str | None:
     """The eligible device that has been there longest: whatever others were charged as population, it was, too."""
-    query = (
-        select(devices.c.id).where(*sampling.eligible_at(now)).order_by(devices.c.enrolled_at, devices.c.id).limit(1)
-    )
+    query = select(devices.c.id).where(*eligible_at(now)).order_by(devices.c.enrolled_at, devices.c.id).limit(1)
     found: str | None = connection.execute(query).scalar()
     return found
 

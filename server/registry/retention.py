@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
+from server.plans.states import NEXT, RoundState
 from server.problems import Refusal
 from server.registry.models import blob_name, list_models
 from server.registry.publications import current_version
-from server.rounds.states import NEXT, RoundState
 from server.storage.blobs import BlobStore
 from server.storage.schema import canaries, removed_weights, rounds
 

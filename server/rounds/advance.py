@@ -17,8 +17,10 @@ from sqlalchemy import Connection, Row, select, update
 
 from device_sdk.errors import IdiolectError, LearningError, PrivacyError
 from server.aggregation.folding import Workers
-from server.canaries.settings import CanarySettings
 from server.canaries.store import begin
+from server.plans.rollout import CanarySettings
+from server.plans.round import RoundSettings
+from server.plans.states import RoundState
 from server.problems import Refusal
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
@@ -41,8 +43,6 @@ from server.rounds.releases import (
     release_words,
     store_release,
 )
-from server.rounds.settings import RoundSettings
-from server.rounds.states import RoundState
 from server.rounds.store import find_round, follow_up, read_settings, transition
 from server.secure_aggregation.progress import abandon_groups, settle
 from server.secure_aggregation.store import clear, summed

@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
+from server.plans.round import RoundSettings
+from server.plans.states import RoundState
 from server.problems import Refusal
-from server.rounds.settings import RoundSettings
-from server.rounds.states import RoundState
 from server.rounds.store import read_settings, rounds_in
 from server.storage.schema import canaries, models, rounds
 

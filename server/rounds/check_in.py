@@ -10,6 +10,8 @@ from sqlalchemy import Connection, Row
 from device_sdk.wire.messages import CheckedIn, CheckIn, RoundOffer
 from server.canaries.store import model_for
 from server.devices.authentication import Sender, spend_nonce
+from server.plans.round import RoundSettings
+from server.plans.states import RoundState
 from server.problems import Refusal
 from server.registry.marginals import find_marginals
 from server.registry.models import find_model
@@ -18,8 +20,6 @@ from server.rounds.buffered import staleness_of
 from server.rounds.pacing import Fleet, Window, demand_of, note_seen, window
 from server.rounds.reports import affordable, reported_streams
 from server.rounds.sampling import is_sampled
-from server.rounds.settings import RoundSettings
-from server.rounds.states import RoundState
 from server.rounds.store import find_round, read_settings, rounds_in
 from server.secure_aggregation.exclusions import excluded_until
 from server.secure_aggregation.store import find_message

@@ -21,14 +21,14 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select
 
 from device_sdk.wire.messages import WHOLE
+from server.devices.eligibility import eligible_at
+from server.plans.round import STREAMS, RoundSettings
+from server.plans.states import NEXT, RoundState
 from server.privacy.charges import Charge, charge_for
 from server.privacy.composition import Spent, compose
 from server.privacy.population import charge_population
 from server.registry import marginals as marginal_registry
 from server.registry.publications import current_version, publish
-from server.rounds.sampling import eligible_at
-from server.rounds.settings import STREAMS, RoundSettings
-from server.rounds.states import NEXT, RoundState
 from server.rounds.store import find_round, read_settings, rounds_in, transition
 from server.secure_aggregation.progress import abandon_groups
 from server.storage.schema import devices, marginals, publications, rounds, transitions

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, or_, select, update
 
-from server.rounds.settings import RoundSettings
+from server.plans.round import RoundSettings
 from server.storage.schema import devices
 
 __all__ = ["Demand", "Fleet", "Window", "demand_of", "note_seen", "window"]

@@ -18,12 +18,12 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes
+from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.key_stream import key_stream, new_key
 from server.privacy.ledger import check_population, record, within
 from server.privacy.population import charge_population
 from server.problems import Refusal
-from server.rounds.settings import RoundSettings
 from server.storage.forgetting import forget, overwrite
 from server.storage.schema import release_keys, reports, rounds
 

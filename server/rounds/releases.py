@@ -21,6 +21,7 @@ from server.aggregation.optimizers import update_norm
 from server.aggregation.teachers import follow
 from server.aggregation.validation import norm_bound
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
+from server.plans.round import RoundSettings
 from server.privacy.delta_noise import noise_grid, noised_sum
 from server.privacy.grid import Grid, in_units
 from server.privacy.new_words import devices_of, noise_scale, released_words, threshold
@@ -29,7 +30,6 @@ from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.rounds.release_keys import ReleaseKey, digest_of
 from server.rounds.server_step import stepped
-from server.rounds.settings import RoundSettings
 from server.rounds.weights import weights_of
 from server.storage.blobs import BlobStore
 from server.storage.schema import releases, rounds

@@ -12,14 +12,14 @@ from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from device_sdk.wire.messages import Receipt
 from server.devices.authentication import Sender, spend_nonce
+from server.plans.round import STREAMS, RoundSettings
+from server.plans.states import RoundState
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record, within
 from server.problems import Refusal
 from server.rounds.buffered import check_staleness, taking_round
 from server.rounds.report_ids import id_of_report
 from server.rounds.sampling import check_sampled
-from server.rounds.settings import STREAMS, RoundSettings
-from server.rounds.states import RoundState
 from server.rounds.store import find_round, read_settings, transition
 from server.storage.schema import reports, rounds
 

@@ -12,54 +12,21 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 from secrets import token_bytes
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from sqlalchemy import Connection, Row, func, or_, select
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection, Row, func, select
 
+from server.devices.eligibility import eligible_at
+from server.plans.sampling import SamplingPlan
 from server.problems import Refusal
 from server.storage.schema import devices
 
-__all__ = ["SPACE", "Sample", "SamplingPlan", "check_sampled", "draw", "is_sampled", "new_sample"]
+__all__ = ["SPACE", "Sample", "check_sampled", "draw", "is_sampled", "new_sample"]
 
 SPACE = 1 << 62
 """Draws are whole numbers below this."""
-
-
-class SamplingPlan(BaseModel):
-    """How a round chooses among the eligible devices: those enrolled, and not revoked, when it opens.
-
-    kind: ``poisson`` asks each on its own with probability ``rate``; ``fixed`` asks so many. rate: q; None asks for
-    ``over_selection`` times the round's goal, on the average or exactly. over_selection: asks more devices than the
-    goal needs, for those that do not answer. amplified: the ledger charges every eligible device for the release, asked
-    or not, by what sampling leaves of its privacy loss, instead of each that reports in full. That needs Poisson
-    sampling at a stated rate, a release that does not depend on how many answered, and no over-selection.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    kind: Literal["poisson", "fixed"] = "poisson"
-    rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    over_selection: Annotated[float, Field(ge=1, le=100)] = 1.0
-    amplified: bool = False
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.kind == "fixed" and self.rate is not None:
-            raise ValueError(
-                f"rate: found {self.rate}; fixed sampling asks over_selection times the goal, so leave it out"
-            )
-        if self.rate is not None and self.over_selection != 1:
-            raise ValueError(f"over_selection: found {self.over_selection} beside a rate; expected one of them")
-        if self.amplified and self.kind != "poisson":
-            raise ValueError(f"kind: found {self.kind!r}; amplified accounting needs 'poisson'")
-        if self.amplified and self.over_selection != 1:
-            raise ValueError(f"over_selection: found {self.over_selection}; amplified accounting forbids it")
-        if self.amplified and self.rate is None:
-            raise ValueError(
-                "rate: found none; amplified accounting needs the probability of every device to be stated"
-            )
-        return self
 
 
 class Sample(BaseModel):
@@ -86,15 +53,6 @@ def new_sample(connection: Connection, plan: SamplingPlan, goal: int | None, now
         return Sample(key=key, threshold=_threshold_of(key, ids, wanted), eligible=eligible)
     rate = Fraction(plan.rate) if plan.rate is not None else Fraction(min(wanted, eligible), max(eligible, 1))
     return Sample(key=key, threshold=int(rate * SPACE), eligible=eligible)
-
-
-def eligible_at(opened_at: Any, until: Any = None) -> tuple[Any, ...]:
-    """Conditions on :data:`devices` for who was eligible when a round opened. until: of a charge of those who enrolled
-    later, too."""
-    return (
-        devices.c.enrolled_at <= (opened_at if until is None else func.coalesce(until, opened_at)),
-        or_(devices.c.revoked_at.is_(None), devices.c.revoked_at >= opened_at),
-    )
 
 
 def is_sampled(connection: Connection, row: Row[Any], device_id: str) -> bool:

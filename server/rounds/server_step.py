@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import LearningError, StateError
 from device_sdk.wire.messages import DeltaPlan
-from server.rounds.settings import RehearsalPlan, RoundSettings, ServerStep
+from server.plans.round import RehearsalPlan, RoundSettings, ServerStep
 
 __all__ = ["stepped"]
 

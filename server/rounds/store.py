@@ -10,6 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from device_sdk.wire.messages import WHOLE
+from server.plans.round import STREAMS, RoundSettings
+from server.plans.states import RoundState, check
 from server.privacy.charges import charge_for
 from server.privacy.ledger import check_population
 from server.privacy.population import charge_population
@@ -17,8 +19,6 @@ from server.problems import Refusal
 from server.registry.publications import current_version
 from server.rounds.release_keys import Caps
 from server.rounds.sampling import new_sample
-from server.rounds.settings import STREAMS, RoundSettings
-from server.rounds.states import RoundState, check
 from server.secure_aggregation.store import list_groups
 from server.storage.schema import models, releases, rounds, transitions
 

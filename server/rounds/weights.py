@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from server.aggregation.weighting import by_loss, by_word_error
-from server.rounds.settings import BufferPlan, RoundSettings
+from server.plans.round import BufferPlan, RoundSettings
 
 __all__ = ["staleness_weight", "weights_of"]
 

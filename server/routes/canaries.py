@@ -14,9 +14,9 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from server.canaries import conduct, store
-from server.canaries.settings import CanarySettings
 from server.operators.actions import record
 from server.operators.messages import CanaryRequest
+from server.plans.rollout import CanarySettings
 from server.registry.models import find_model
 from server.registry.retention import check_present
 from server.routes.authorization import operator_of

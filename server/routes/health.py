@@ -7,7 +7,7 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from server.devices.enrolment import count_devices
-from server.rounds.states import RoundState
+from server.plans.states import RoundState
 from server.rounds.store import count_by_state
 from server.routes.bodies import plain, service
 

@@ -31,12 +31,12 @@ from server.aggregation.validation import validate_shapes
 from server.aggregation.weights_file import parse_weights
 from server.operators.actions import record
 from server.operators.messages import MarginalPush, RoundRequest
+from server.plans.round import STREAMS
 from server.privacy import ledger
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version, history, publish
 from server.registry.retention import check_marginals_present, check_present
-from server.rounds.settings import STREAMS
 from server.rounds.store import find_round, list_rounds, view
 from server.routes.authorization import operator_of
 from server.routes.bodies import body_reader, parse, plain, refused, service

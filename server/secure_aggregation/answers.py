@@ -23,11 +23,11 @@ from device_sdk.wire.secure_aggregation import (
 )
 from server.devices.authentication import Sender, spend_nonce
 from server.devices.enrolment import find_device
+from server.plans.round import RoundSettings
 from server.problems import Refusal
 from server.registry.marginals import find_marginals
 from server.rounds.reports import affordable, check_open, close_if_full
 from server.rounds.sampling import check_sampled
-from server.rounds.settings import RoundSettings
 from server.rounds.store import find_round, read_settings
 from server.secure_aggregation import checks, store
 from server.secure_aggregation.coordinator import Group, answered_by, finished

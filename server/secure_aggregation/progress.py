@@ -17,16 +17,16 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.secure_aggregation import KeyAdvertisement, MaskedInput, RevealedShares, Roster
+from server.plans.group import group_minimum, word_bits
+from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record
 from server.registry.marginals import find_marginals, read_counts
 from server.rounds.report_ids import id_in_group
-from server.rounds.settings import RoundSettings
 from server.rounds.store import find_round, read_settings
 from server.secure_aggregation import store
 from server.secure_aggregation.coordinator import Group, finished, next_stage
 from server.secure_aggregation.exclusions import Exclusion, exclude, excluded_by
-from server.secure_aggregation.settings import group_minimum, word_bits
 from server.secure_aggregation.store import StoredGroup
 from server.secure_aggregation.unmasking import recover_secrets, sum_of
 from server.storage.database import Database

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from device_sdk.wire.secure_aggregation import AggregationTask, DealtShares, SurvivorSignature
+from server.plans.round import RoundSettings
 from server.problems import Refusal
-from server.rounds.settings import RoundSettings
 from server.rounds.store import find_round, read_settings
 from server.secure_aggregation import store
 from server.secure_aggregation.store import StoredGroup

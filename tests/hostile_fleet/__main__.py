@@ -25,7 +25,7 @@ from rich.table import Table
 from device_sdk import Bundle, DeviceSettings, OfferBounds, RepetitionSettings
 from device_sdk.errors import CheckInError
 from server.operator_client import OperatorClient
-from server.rounds.settings import RoundSettings
+from server.plans.round import RoundSettings
 from tests.hostile_fleet.honest import WEIGHT, HonestFleet
 from tests.hostile_fleet.judge import Books, Readiness, counted_once, read_books, spent_reports, wrong_seconds
 from tests.hostile_fleet.process import OPERATOR, ROOT, ServerProcess

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from server.plans.round import RoundSettings
 from server.privacy.charges import LEDGER_FIELDS, Charge
-from server.rounds.settings import RoundSettings
 from server.storage.database import Database
 
 __all__ = ["OLDER", "fill"]

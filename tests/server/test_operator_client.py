@@ -18,12 +18,12 @@ from device_sdk.errors import CheckInError
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.app import create_app
-from server.canaries.settings import CanarySettings
 from server.commands import accounts, openapi, operators
 from server.operator_client import OperatorClient
 from server.operators.roles import Role
-from server.rounds.settings import RoundSettings
-from server.rounds.states import RoundState
+from server.plans.rollout import CanarySettings
+from server.plans.round import RoundSettings
+from server.plans.states import RoundState
 from server.updates.roots import create
 from server.updates.settings import UpdateSettings
 from tests.server.commands.test_operator_commands import InProcess

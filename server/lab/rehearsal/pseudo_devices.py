@@ -24,7 +24,7 @@ from device_sdk.runtimes.training import Gradients, TrainingSession
 from device_sdk.transcripts import check_letters, transcript
 from server.lab.corpora.utterance import Utterance
 from server.lab.rehearsal.draws import draw
-from server.rounds.settings import RoundSettings
+from server.plans.round import RoundSettings
 
 __all__ = ["PseudoDevices"]
 

@@ -126,7 +126,7 @@ class Operator:
         self._client.close()
 
     def open_round(self, settings: dict[str, Any]) -> str:
-        """The id of a new round, open at once. settings: as JSON of :class:`server.rounds.settings.RoundSettings`."""
+        """The id of a new round, open at once. settings: as JSON of :class:`server.plans.round.RoundSettings`."""
         return str(self._client.post("rounds", json={"settings": settings, "open": True})["id"])
 
     def close_round(self, round_id: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class FleetSettings:
     server_rate: learning rate of the server's averaging; 1 moves the model onto the mean of the devices' models. None
         is one fifth of the number of devices, at least 1: the mean of many deltas is a shorter step than any of them.
     marginal_epsilon: epsilon of one marginal report.
-    averaging: of the devices' deltas, see :class:`server.rounds.settings.RoundSettings`; robust ones take no noise.
+    averaging: of the devices' deltas, see :class:`server.plans.round.RoundSettings`; robust ones take no noise.
     channel: devices that learn take their microphone's mean away; None leaves it there.
     attack: what a share of the devices does; None has honest devices only.
     """

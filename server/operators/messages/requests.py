@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from device_sdk.wire.messages import Identifier
-from server.canaries.settings import CanarySettings
 from server.operators.roles import Role
-from server.rounds.settings import RoundSettings
+from server.plans.rollout import CanarySettings
+from server.plans.round import RoundSettings
 
 __all__ = ["CanaryRequest", "EnrolmentTokenRequest", "MarginalPush", "OperatorRequest", "RoundRequest"]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema
 
 from server.operators.messages.answer import Answer
-from server.rounds.states import RoundState
+from server.plans.states import RoundState
 
 __all__ = [
     "DevicePrivacy",

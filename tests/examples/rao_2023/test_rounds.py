@@ -20,8 +20,8 @@ from examples.rao_2023.methods import CohortSettings, Label, Method, Weak
 from examples.rao_2023.rounds import Learned, learn, transcribe
 from examples.rao_2023.speech import Clip
 from export.networks.rnnt import RNNT
-from server.aggregation.optimizers import OptimizerSettings
 from server.lab.training.greedy import greedy
+from server.plans.optimizer import OptimizerSettings
 from tests.tiny import SENTENCES, tiny_weights
 
 SETTINGS = CohortSettings(

@@ -12,9 +12,9 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.learning.encoding import encode
 from device_sdk.wire.messages import DeltaPlan
 from server.aggregation import deltas, optimizers
-from server.aggregation.optimizers import OptimizerSettings
 from server.aggregation.validation import read_delta
 from server.aggregation.weights_file import dump_weights, parse_weights
+from server.plans.optimizer import OptimizerSettings
 from server.registry.models import trainable
 
 torch = pytest.importorskip("torch")

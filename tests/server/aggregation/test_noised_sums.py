@@ -21,12 +21,12 @@ from server.aggregation.deltas import DeltaSum
 from server.aggregation.folding import LEAF, Accepted, Here, Workers, leaves, merged
 from server.aggregation.processes import Processes
 from server.aggregation.weights_file import parse_weights
+from server.plans.round import RoundSettings
 from server.privacy.delta_noise import noise_grid
 from server.privacy.grid import Grid, in_steps, in_units
 from server.registry import models as model_registry
 from server.rounds.release_keys import ReleaseKey, digest_of
 from server.rounds.releases import Lineage, release_deltas
-from server.rounds.settings import RoundSettings
 from server.storage.blobs import BlobStore, FolderBlobs
 
 NAME = "joiner.output.bias"

@@ -15,11 +15,11 @@ from fastapi.testclient import TestClient
 from device_sdk.wire.canary import arm_of, place
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.app import create_app
-from server.canaries.settings import CanarySettings
+from server.plans.rollout import CanarySettings
+from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
 from server.rounds.advance import Evaluation
-from server.rounds.settings import RoundSettings
 from tests.server.parties import HEADERS, Operator, Party, initial, settings
 from tests.server.rounds.test_sampling import DELTA, NOISED
 

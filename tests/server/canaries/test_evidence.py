@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import fisher_exact
 
 from server.canaries.evidence import Evidence, Watched, judged, upper_tail
-from server.canaries.settings import CanarySettings
+from server.plans.rollout import CanarySettings
 
 ARM = st.integers(1, 60).flatmap(lambda devices: st.tuples(st.just(devices), st.integers(0, devices)))
 

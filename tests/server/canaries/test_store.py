@@ -13,7 +13,7 @@ from sqlalchemy import insert
 from device_sdk.wire.canary import MILLIONTHS, arm_of
 from server.canaries import store
 from server.canaries.evidence import Watched
-from server.canaries.settings import CanarySettings
+from server.plans.rollout import CanarySettings
 from server.problems import Refusal
 from server.registry.initial import register_initial
 from server.registry.models import add_model

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from device_sdk.wire.messages import FIXED_POINT
-from server.rounds.settings import RoundSettings
+from server.plans.round import RoundSettings
 from tests.server.clock.world import BUCKETS, Answer, Sending, World
 from tests.server.parties import DIGEST, NO_NOISE, Party
 

@@ -20,9 +20,9 @@ from fastapi.responses import Response
 from sqlalchemy import Row, event
 from starlette.requests import Request
 
+from server.plans.states import RoundState
 from server.problems import Refusal
 from server.registry.initial import InitialModel
-from server.rounds.states import RoundState
 from server.rounds.store import rounds_in
 from server.routes import devices as routes
 from server.service import Service

@@ -19,10 +19,10 @@ from device_sdk.privacy.gaussian import gaussian_epsilon
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.app import create_app
 from server.backup import save, verify
+from server.plans.round import RoundSettings
 from server.privacy.charges import PAPER, Charge, charge_for
 from server.privacy.composition import Spent, compose
 from server.privacy.ledger import dearest
-from server.rounds.settings import RoundSettings
 from server.service import Service
 from tests.server.parties import HEADERS, Operator, Party, initial, settings
 

@@ -13,9 +13,9 @@ import pytest
 
 from device_sdk.wire.messages import MarginalPlan
 from server.app import create_app
+from server.plans.round import RoundSettings
 from server.privacy.charges import Charge, charge_for
 from server.privacy.composition import Spent, compose, quick_bound
-from server.rounds.settings import RoundSettings
 from tests.server.histories import fill
 from tests.server.parties import OPERATOR, Operator, Party, initial, settings
 

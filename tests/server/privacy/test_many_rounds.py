@@ -12,9 +12,9 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
+from server.plans.round import RoundSettings
 from server.privacy.charges import Charge, charge_for
 from server.privacy.composition import Spent, compose, quick_bound
-from server.rounds.settings import RoundSettings
 
 DELTA = 1e-6
 ROUNDS = (499, 500, 501, 502, 1000, 3000)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from sqlalchemy import event, select
 
+from server.plans.states import RoundState
 from server.registry.models import blob_name, find_model
 from server.rounds.advance import advance
 from server.rounds.release_keys import Caps
-from server.rounds.states import RoundState
 from server.rounds.store import find_round, transition
 from server.service import Service
 from server.storage.schema import ledger, marginals, models, publications, release_keys, releases, reports, rounds

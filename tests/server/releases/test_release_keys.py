@@ -18,12 +18,12 @@ from sqlalchemy.exc import IntegrityError
 
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes
+from server.plans.round import RoundSettings
 from server.privacy.key_stream import KEY_BYTES, key_stream, new_key
 from server.privacy.noise import noised
 from server.rounds import release_keys as keeping
 from server.rounds.release_keys import Caps, obtain_key
 from server.rounds.releases import release_deltas
-from server.rounds.settings import RoundSettings
 from server.rounds.store import find_round, read_settings
 from server.service import Service
 from server.storage.schema import devices, ledger, release_keys, reports, rounds

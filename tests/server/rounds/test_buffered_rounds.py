@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from server.aggregation.weights_file import parse_weights
 from server.app import create_app
+from server.plans.round import BufferPlan, RoundSettings
 from server.rounds import advance as advancing
-from server.rounds.settings import BufferPlan, RoundSettings
 from server.rounds.weights import staleness_weight
 from server.service import Service
 from tests.server.parties import HEADERS, Operator, Party, initial, settings

@@ -15,8 +15,8 @@ from device_sdk.errors import StateError
 from device_sdk.learning.encoding import encode
 from device_sdk.wire.messages import CheckedIn, DeltaHeader
 from server.aggregation.weights_file import parse_weights
+from server.plans.round import PRESETS, RoundSettings
 from server.rounds.releases import Weights
-from server.rounds.settings import PRESETS, RoundSettings
 from server.service import Service
 from tests.server.parties import HEADERS, Operator, Party, initial, settings
 

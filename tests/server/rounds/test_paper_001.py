@@ -19,8 +19,8 @@ from device_sdk.learning import LearningSettings, TeacherSettings
 from device_sdk.settings import DeviceSettings
 from server.lab.corpora.utterance import Utterance
 from server.lab.rehearsal import PseudoDevices
+from server.plans.round import PRESETS
 from server.registry.initial import initial_from_bundle
-from server.rounds.settings import PRESETS
 from tests.bounds import ANYTHING
 from tests.server.parties import ENROLMENT, Operator, settings
 from tests.tiny import SENTENCES

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from server.aggregation.weights_file import parse_weights
-from server.rounds.settings import RoundSettings
+from server.plans.round import RoundSettings
 from tests.server.parties import Operator, Party, initial
 
 HONEST = [0.9, 1.0, 1.1, 1.2]

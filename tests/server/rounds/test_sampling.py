@@ -19,12 +19,13 @@ from sqlalchemy.exc import DatabaseError
 
 from server.aggregation.weights_file import parse_weights
 from server.app import create_app
+from server.plans.round import RoundSettings
+from server.plans.sampling import SamplingPlan
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
 from server.privacy.population import lines
 from server.problems import Refusal
-from server.rounds.sampling import SPACE, SamplingPlan, draw, is_sampled, new_sample
-from server.rounds.settings import RoundSettings
+from server.rounds.sampling import SPACE, draw, is_sampled, new_sample
 from server.rounds.store import create_round, find_round, open_round
 from server.service import Service
 from server.storage.database import Database

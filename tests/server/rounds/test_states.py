@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import IdiolectError, LearningError, StateError
+from server.plans.round import RoundSettings
+from server.plans.states import NEXT, RoundState, check
 from server.privacy import noise
 from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts
 from server.rounds import advance as advancing
 from server.rounds import releases as releasing
 from server.rounds.advance import Evaluation
-from server.rounds.settings import RoundSettings
-from server.rounds.states import NEXT, RoundState, check
 from server.rounds.store import find_round, transition
 from server.service import Service
 from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, initial, settings

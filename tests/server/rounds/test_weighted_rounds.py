@@ -16,9 +16,9 @@ from device_sdk.wire.messages import DeltaHeader
 from server.aggregation.weights_file import parse_weights
 from server.app import create_app
 from server.lab.rehearsal import PseudoDevices
+from server.plans.round import RoundSettings, ServerStep
 from server.rounds.releases import Weights
 from server.rounds.server_step import stepped
-from server.rounds.settings import RoundSettings, ServerStep
 from tests.server.lab.rehearsal.test_pseudo_devices import spoken
 from tests.server.parties import HEADERS, Operator, Party, initial, settings
 

@@ -12,11 +12,11 @@ from fastapi.testclient import TestClient
 
 from device_sdk.wire.messages import CheckedIn, Receipt, WordPlan
 from server.app import create_app
+from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
 from server.privacy.new_words import threshold
 from server.rounds.releases import Release, store_release
-from server.rounds.settings import RoundSettings
 from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, initial, settings
 
 Devices = Callable[[int], list[Party]]

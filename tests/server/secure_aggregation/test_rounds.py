@@ -19,8 +19,8 @@ from device_sdk.privacy.local import share_variance
 from device_sdk.secure_aggregation.keys import advertised_bytes
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan, Problem
 from device_sdk.wire.secure_aggregation import Stage, StageReceipt, SurvivorSignature
-from server.rounds.settings import RoundSettings
-from server.secure_aggregation.settings import GroupPlan, group_minimum, word_bits
+from server.plans.group import GroupPlan, group_minimum, word_bits
+from server.plans.round import RoundSettings
 from server.storage.schema import aggregation_groups, aggregation_messages, ledger, releases, reports
 from tests.server.parties import HEADERS, WORDS, Operator, Party, initial, settings
 from tests.server.secure_aggregation.members import PLAN, Member, through, vectors

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from device_sdk.errors import ConfigurationError
-from server.aggregation.optimizers import OptimizerSettings, ScheduleSettings
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
+from server.plans.optimizer import OptimizerSettings, ScheduleSettings
 
 __all__ = ["BASE", "Recipe", "read_recipe", "read_recipes"]
 

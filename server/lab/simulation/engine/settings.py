@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from device_sdk.wire.messages import Clipping
-from server.aggregation.optimizers import OptimizerSettings
+from server.plans.optimizer import OptimizerSettings
 
 __all__ = ["EngineSettings", "HeldOutStep", "LocalWork", "Privacy", "Rehearsal", "Way"]
 

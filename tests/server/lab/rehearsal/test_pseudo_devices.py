@@ -24,8 +24,8 @@ from device_sdk.privacy.clipping import clip, layer_bounds
 from device_sdk.runtimes.training import TrainingSession
 from server.lab.corpora.utterance import Utterance
 from server.lab.rehearsal import PseudoDevices, draw
+from server.plans.round import RoundSettings
 from server.registry.initial import initial_from_bundle
-from server.rounds.settings import RoundSettings
 from tests.tiny import SENTENCES
 
 ROOT = Path(__file__).parents[4]

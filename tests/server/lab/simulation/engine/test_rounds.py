@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import ConfigurationError, PrivacyError
 from server.aggregation import deltas, optimizers, weighting
-from server.aggregation.optimizers import OptimizerSettings
 from server.lab.simulation.engine.measures import evaluate, summary
 from server.lab.simulation.engine.population import Arrays, Held, cohort, reassigned
 from server.lab.simulation.engine.release import charge, noised, spent
@@ -21,6 +20,7 @@ from server.lab.simulation.engine.rounds import apply, engine, init, parameters
 from server.lab.simulation.engine.settings import EngineSettings, HeldOutStep, LocalWork, Privacy, Rehearsal
 from server.lab.simulation.engine.state import State, load, store
 from server.lab.simulation.engine.tasks import Classification
+from server.plans.optimizer import OptimizerSettings
 from server.privacy.composition import Spent, compose
 from server.privacy.plans import rdp_epsilon
 from tests.server.lab.simulation.engine.networks import made

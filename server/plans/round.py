@@ -7,13 +7,24 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
-from server.aggregation.optimizers import OptimizerSettings
-from server.privacy.delta_noise import SMALLEST_MULTIPLIER
-from server.rounds.sampling import SamplingPlan
-from server.secure_aggregation.settings import GroupPlan, check_groups
+from server.plans.group import GroupPlan, check_groups
+from server.plans.optimizer import OptimizerSettings
+from server.plans.sampling import SamplingPlan
 
-__all__ = ["PRESETS", "STREAMS", "BufferPlan", "RehearsalPlan", "RoundSettings", "ServerStep", "TeacherPlan"]
+__all__ = [
+    "PRESETS",
+    "SMALLEST_MULTIPLIER",
+    "STREAMS",
+    "BufferPlan",
+    "RehearsalPlan",
+    "RoundSettings",
+    "ServerStep",
+    "TeacherPlan",
+]
 
+SMALLEST_MULTIPLIER = 1e-5
+"""Of the server's noise: below it a clipping bound is so many steps that the deltas of ten million devices might not
+add up in 63 bits."""
 STREAMS = ("marginals", "deltas", "words")
 _MEASURES = {"loss": "loss", "word_errors": "word_error"}
 """What a weighting needs to know of every device."""
