@@ -16,7 +16,6 @@ from sqlalchemy import Connection, select
 from server.aggregation.folding import Here, Workers
 from server.aggregation.processes import Processes
 from server.buckets import Buckets
-from server.canaries import conduct
 from server.devices.enrolment import count_devices
 from server.memory import BodyMemory
 from server.metrics import Metrics
@@ -41,9 +40,10 @@ from server.rounds.patience import Setbacks, told
 from server.rounds.release_keys import Caps
 from server.rounds.releases import Rehearse
 from server.rounds.retention import forget_old
+from server.rounds.rollout import conduct
+from server.rounds.secure_aggregation.progress import abandon_group, advance_group
+from server.rounds.secure_aggregation.store import open_groups
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, unfinished, view
-from server.secure_aggregation.progress import abandon_group, advance_group
-from server.secure_aggregation.store import open_groups
 from server.settings import ServerSettings
 from server.storage.blobs import BlobStore, FolderLock, open_blobs
 from server.storage.database import Database

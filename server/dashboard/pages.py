@@ -9,7 +9,6 @@ import numpy as np
 from sqlalchemy import Connection, func, select
 
 from device_sdk.wire.messages import FIXED_POINT
-from server.canaries import store as canaries
 from server.dashboard.charts import bars_of_words, lines_of
 from server.devices.enrolment import count_devices
 from server.dotted import dotted
@@ -19,6 +18,7 @@ from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version
 from server.registry.retention import check_marginals_present
+from server.rounds.rollout import store as canaries
 from server.rounds.store import count_by_state, find_round, list_rounds, view
 from server.service import Service
 from server.storage.schema import actions, devices, publications, releases, reports, rounds, transitions

@@ -17,7 +17,6 @@ from sqlalchemy import Connection, Row, select, update
 
 from device_sdk.errors import IdiolectError, LearningError, PrivacyError
 from server.aggregation.folding import Workers
-from server.canaries.store import begin
 from server.plans.rollout import CanarySettings
 from server.plans.round import RoundSettings
 from server.plans.states import RoundState
@@ -43,9 +42,10 @@ from server.rounds.releases import (
     release_words,
     store_release,
 )
+from server.rounds.rollout.store import begin
+from server.rounds.secure_aggregation.progress import abandon_groups, settle
+from server.rounds.secure_aggregation.store import clear, summed
 from server.rounds.store import find_round, follow_up, read_settings, transition
-from server.secure_aggregation.progress import abandon_groups, settle
-from server.secure_aggregation.store import clear, summed
 from server.storage.blobs import BlobStore
 from server.storage.database import Database
 from server.storage.forgetting import forget, overwrite

@@ -8,7 +8,6 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from device_sdk.wire.messages import CheckedIn, CheckIn, RoundOffer
-from server.canaries.store import model_for
 from server.devices.authentication import Sender, spend_nonce
 from server.plans.round import RoundSettings
 from server.plans.states import RoundState
@@ -19,10 +18,11 @@ from server.registry.publications import current_version
 from server.rounds.buffered import staleness_of
 from server.rounds.pacing import Fleet, Window, demand_of, note_seen, window
 from server.rounds.reports import affordable, reported_streams
+from server.rounds.rollout.store import model_for
 from server.rounds.sampling import is_sampled
+from server.rounds.secure_aggregation.exclusions import excluded_until
+from server.rounds.secure_aggregation.store import find_message
 from server.rounds.store import find_round, read_settings, rounds_in
-from server.secure_aggregation.exclusions import excluded_until
-from server.secure_aggregation.store import find_message
 from server.settings import ServerSettings
 
 __all__ = ["check_in"]

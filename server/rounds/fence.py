@@ -29,8 +29,8 @@ from server.privacy.composition import Spent, compose
 from server.privacy.population import charge_population
 from server.registry import marginals as marginal_registry
 from server.registry.publications import current_version, publish
+from server.rounds.secure_aggregation.progress import abandon_groups
 from server.rounds.store import find_round, read_settings, rounds_in, transition
-from server.secure_aggregation.progress import abandon_groups
 from server.storage.schema import devices, marginals, publications, rounds, transitions
 
 __all__ = ["Fence", "assumed_rounds", "raise_fence"]

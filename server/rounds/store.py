@@ -19,7 +19,7 @@ from server.problems import Refusal
 from server.registry.publications import current_version
 from server.rounds.release_keys import Caps
 from server.rounds.sampling import new_sample
-from server.secure_aggregation.store import list_groups
+from server.rounds.secure_aggregation.store import list_groups
 from server.storage.schema import models, releases, rounds, transitions
 
 __all__ = [

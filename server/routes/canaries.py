@@ -13,12 +13,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from server.canaries import conduct, store
 from server.operators.actions import record
 from server.operators.messages import CanaryRequest
 from server.plans.rollout import CanarySettings
 from server.registry.models import find_model
 from server.registry.retention import check_present
+from server.rounds.rollout import conduct, store
 from server.routes.authorization import operator_of
 from server.routes.bodies import body_reader, parse, plain, service
 

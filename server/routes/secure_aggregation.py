@@ -11,11 +11,11 @@ from device_sdk.wire.secure_aggregation import AggregationPoll, Stage, StageRece
 from server.devices.authentication import spend_nonce
 from server.privacy.composition import unhurried
 from server.problems import Refusal
+from server.rounds.secure_aggregation import answers
+from server.rounds.secure_aggregation.tasks import next_task
 from server.routes.bodies import answer, parse, service, upload_reader
 from server.routes.devices import Small
 from server.routes.senders import check_addressed, check_aggregating, sender_of
-from server.secure_aggregation import answers
-from server.secure_aggregation.tasks import next_task
 from server.service import Service
 
 __all__ = ["router"]

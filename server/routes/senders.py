@@ -11,9 +11,9 @@ from server.devices.authentication import Claim, Sender, authenticate, check_bod
 from server.problems import Refusal
 from server.requests import check_device_rate, check_enrolment_rate
 from server.rounds.reports import accepted_size, check_open
+from server.rounds.secure_aggregation.answers import check_sender
 from server.rounds.store import find_round, read_settings
 from server.routes.bodies import service
-from server.secure_aggregation.answers import check_sender
 from server.service import Service
 
 __all__ = ["check_addressed", "check_aggregating", "check_claimed", "check_enrolling", "sender_of", "taking"]

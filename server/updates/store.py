@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, func, insert, select
 
 from device_sdk.wire.canary import millionths
-from server.canaries.store import read_settings, running
 from server.registry.marginals import find_marginals
 from server.registry.models import find_model, list_models
 from server.registry.publications import current_version
+from server.rounds.rollout.store import read_settings, running
 from server.storage.schema import publications, update_metadata
 from server.updates.roots import Online
 from server.updates.signing import Published

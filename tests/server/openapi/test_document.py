@@ -23,7 +23,7 @@ from server.routes.authorization import TABLE
 from server.updates.roots import create
 from server.updates.settings import UpdateSettings
 from tests.server.parties import ENROLMENT, HEADERS, Operator, Party, initial, settings
-from tests.server.secure_aggregation.members import PLAN, Member
+from tests.server.rounds.secure_aggregation.members import PLAN, Member
 
 OPERATION_NAMES = ("get", "post")
 DOCUMENT = document()

@@ -23,7 +23,7 @@ from server.plans.group import GroupPlan, group_minimum, word_bits
 from server.plans.round import RoundSettings
 from server.storage.schema import aggregation_groups, aggregation_messages, ledger, releases, reports
 from tests.server.parties import HEADERS, WORDS, Operator, Party, initial, settings
-from tests.server.secure_aggregation.members import PLAN, Member, through, vectors
+from tests.server.rounds.secure_aggregation.members import PLAN, Member, through, vectors
 
 
 class Server:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, insert, select
 
 from device_sdk.wire.secure_aggregation import Roster
-from server.secure_aggregation.unmasking import Recovered
+from server.rounds.secure_aggregation.unmasking import Recovered
 from server.storage.schema import exclusions
 
 __all__ = ["DISPUTED_SECONDS", "LOST_SECONDS", "Exclusion", "exclude", "excluded_until", "excluded_by"]

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from tests.server.parties import NO_NOISE
-from tests.server.secure_aggregation.members import Member, through
-from tests.server.secure_aggregation.processes import PLACES, Fleet, serving, until
+from tests.server.rounds.secure_aggregation.members import Member, through
+from tests.server.rounds.secure_aggregation.processes import PLACES, Fleet, serving, until
 
 WORDS_PLAN = {"epsilon": NO_NOISE, "delta": 1e-6}
 

@@ -11,8 +11,8 @@ import pytest
 
 from device_sdk.secure_aggregation import keys
 from device_sdk.wire.messages import Problem
-from tests.server.secure_aggregation.members import Member, through
-from tests.server.secure_aggregation.processes import PLACES, Fleet, serving, until
+from tests.server.rounds.secure_aggregation.members import Member, through
+from tests.server.rounds.secure_aggregation.processes import PLACES, Fleet, serving, until
 
 
 @pytest.fixture(params=PLACES)

@@ -13,8 +13,6 @@ from typing import Any
 from sqlalchemy import Connection, Row, update
 
 from device_sdk.errors import IdiolectError
-from server.canaries import store
-from server.canaries.evidence import judged
 from server.operators.actions import record
 from server.problems import Refusal
 from server.registry import models as model_registry
@@ -22,6 +20,8 @@ from server.registry.publications import current_version
 from server.registry.retention import check_present
 from server.rounds.advance import Evaluate, Evaluation
 from server.rounds.release_keys import Caps
+from server.rounds.rollout import store
+from server.rounds.rollout.evidence import judged
 from server.rounds.store import find_round, follow_up
 from server.storage.blobs import BlobStore
 from server.storage.database import Database

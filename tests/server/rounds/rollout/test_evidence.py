@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import fisher_exact
 
-from server.canaries.evidence import Evidence, Watched, judged, upper_tail
 from server.plans.rollout import CanarySettings
+from server.rounds.rollout.evidence import Evidence, Watched, judged, upper_tail
 
 ARM = st.integers(1, 60).flatmap(lambda devices: st.tuples(st.just(devices), st.integers(0, devices)))
 

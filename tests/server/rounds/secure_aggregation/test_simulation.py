@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from device_sdk.secure_aggregation import keys
 from device_sdk.wire.secure_aggregation import Stage
-from tests.server.secure_aggregation.rounds import added, names, simulate
+from tests.server.rounds.secure_aggregation.rounds import added, names, simulate
 
 ANSWERED: tuple[Stage, ...] = ("shares", "masked", "consistency", "unmasking")
 MOST_DROPPED = 0.33

@@ -7,9 +7,9 @@ from sqlalchemy import Connection
 from device_sdk.wire.secure_aggregation import AggregationTask, DealtShares, SurvivorSignature
 from server.plans.round import RoundSettings
 from server.problems import Refusal
+from server.rounds.secure_aggregation import store
+from server.rounds.secure_aggregation.store import StoredGroup
 from server.rounds.store import find_round, read_settings
-from server.secure_aggregation import store
-from server.secure_aggregation.store import StoredGroup
 
 __all__ = ["next_task"]
 

@@ -23,12 +23,12 @@ from server.privacy.charges import charge_for
 from server.privacy.ledger import record
 from server.registry.marginals import find_marginals, read_counts
 from server.rounds.report_ids import id_in_group
+from server.rounds.secure_aggregation import store
+from server.rounds.secure_aggregation.coordinator import Group, finished, next_stage
+from server.rounds.secure_aggregation.exclusions import Exclusion, exclude, excluded_by
+from server.rounds.secure_aggregation.store import StoredGroup
+from server.rounds.secure_aggregation.unmasking import recover_secrets, sum_of
 from server.rounds.store import find_round, read_settings
-from server.secure_aggregation import store
-from server.secure_aggregation.coordinator import Group, finished, next_stage
-from server.secure_aggregation.exclusions import Exclusion, exclude, excluded_by
-from server.secure_aggregation.store import StoredGroup
-from server.secure_aggregation.unmasking import recover_secrets, sum_of
 from server.storage.database import Database
 from server.storage.schema import reports, rounds
 

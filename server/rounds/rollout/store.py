@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, case, func, insert, or_, select, update
 
 from device_sdk.wire.canary import arm_of
-from server.canaries.evidence import Evidence, Watched
 from server.plans.rollout import CanarySettings
 from server.problems import Refusal
 from server.registry.models import find_model
 from server.registry.publications import current_version, publish
+from server.rounds.rollout.evidence import Evidence, Watched
 from server.storage.schema import canaries, canary_devices, devices
 
 __all__ = [

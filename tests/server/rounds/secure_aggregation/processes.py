@@ -19,7 +19,7 @@ from server.storage.schema import releases
 from tests.server.chaos.server_process import ServerProcess
 from tests.server.parties import WORDS, Operator, Party, settings
 from tests.server.postgres import postgres_server
-from tests.server.secure_aggregation.members import PLAN, Member, vectors
+from tests.server.rounds.secure_aggregation.members import PLAN, Member, vectors
 
 __all__ = ["PLACES", "Fleet", "placed", "serving", "until"]
 

@@ -28,11 +28,11 @@ from server.problems import Refusal
 from server.registry.marginals import find_marginals
 from server.rounds.reports import affordable, check_open, close_if_full
 from server.rounds.sampling import check_sampled
+from server.rounds.secure_aggregation import checks, store
+from server.rounds.secure_aggregation.coordinator import Group, answered_by, finished
+from server.rounds.secure_aggregation.exclusions import excluded_until
+from server.rounds.secure_aggregation.progress import count, form_groups, move_on
 from server.rounds.store import find_round, read_settings
-from server.secure_aggregation import checks, store
-from server.secure_aggregation.coordinator import Group, answered_by, finished
-from server.secure_aggregation.exclusions import excluded_until
-from server.secure_aggregation.progress import count, form_groups, move_on
 
 __all__ = ["MESSAGES", "Envelope", "answer", "check_sender", "join"]
 

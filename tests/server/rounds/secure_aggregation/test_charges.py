@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import select
 
 from server.storage.schema import ledger, releases
-from tests.server.secure_aggregation.members import Member, through
-from tests.server.secure_aggregation.processes import PLACES, Fleet, serving, until
+from tests.server.rounds.secure_aggregation.members import Member, through
+from tests.server.rounds.secure_aggregation.processes import PLACES, Fleet, serving, until
 
 
 @pytest.fixture(params=PLACES)

@@ -17,11 +17,11 @@ from device_sdk.errors import ProtocolError
 from device_sdk.secure_aggregation.shares import PRIME
 from device_sdk.wire import secure_aggregation as wire
 from device_sdk.wire.messages import Message
-from server.secure_aggregation import checks
-from server.secure_aggregation.coordinator import answered_by, finished, next_stage, start
-from server.secure_aggregation.unmasking import unmask
+from server.rounds.secure_aggregation import checks
+from server.rounds.secure_aggregation.coordinator import answered_by, finished, next_stage, start
+from server.rounds.secure_aggregation.unmasking import unmask
 from tests.device_sdk.secure_aggregation.parties import advertised, resigned, roster_of
-from tests.server.secure_aggregation.rounds import Tamper, added, names, simulate
+from tests.server.rounds.secure_aggregation.rounds import Tamper, added, names, simulate
 
 VECTORS = {name: np.arange(8, dtype=np.int64) * (index - 1) for index, name in enumerate(names(6))}
 HONEST = simulate(VECTORS, {"device-005": "masked"})

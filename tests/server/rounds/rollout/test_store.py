@@ -11,8 +11,6 @@ import pytest
 from sqlalchemy import insert
 
 from device_sdk.wire.canary import MILLIONTHS, arm_of
-from server.canaries import store
-from server.canaries.evidence import Watched
 from server.plans.rollout import CanarySettings
 from server.problems import Refusal
 from server.registry.initial import register_initial
@@ -20,6 +18,8 @@ from server.registry.models import add_model
 from server.registry.models import store as store_weights
 from server.registry.publications import current_version, history
 from server.registry.retention import superfluous
+from server.rounds.rollout import store
+from server.rounds.rollout.evidence import Watched
 from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from server.storage.schema import devices

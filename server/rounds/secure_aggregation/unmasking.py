@@ -2,8 +2,8 @@
 
 A survivor's own mask comes from its seed. A device that dealt shares and then dropped out left its pairs' masks in the
 survivors' vectors: those come from its mask key. Either secret is put together from the survivors' shares, around those
-that are false (:mod:`server.secure_aggregation.decoding`), and compared with what its device had announced: a wrong
-share never ends in a wrong sum.
+that are false (:mod:`server.rounds.secure_aggregation.decoding`), and compared with what its device had announced: a
+wrong share never ends in a wrong sum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from device_sdk.errors import ProtocolError
 from device_sdk.secure_aggregation import keys, masks
 from device_sdk.wire.secure_aggregation import RevealedShares, Roster
-from server.secure_aggregation.decoding import Budget, decode
+from server.rounds.secure_aggregation.decoding import Budget, decode
 
 __all__ = ["Recovered", "recover_secrets", "sum_of", "unmask"]
 
