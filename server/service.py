@@ -45,12 +45,12 @@ from server.rounds.secure_aggregation.progress import abandon_group, advance_gro
 from server.rounds.secure_aggregation.store import open_groups
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, unfinished, view
 from server.settings import ServerSettings
+from server.signing.repository import Repository
 from server.storage.blobs import BlobStore, FolderLock, open_blobs
 from server.storage.database import Database
 from server.storage.schema import publications
 from server.storage.turns import Lead, Turn
 from server.ticks import LOOP, TOLD_SECONDS, Seen, Ticks, seen_of, tell
-from server.updates.repository import Repository
 
 __all__ = ["Service"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from device_sdk.errors import ConfigurationError
 from server.buckets import Rate
 from server.plans.rollout import CanarySettings
-from server.updates.settings import UpdateSettings
+from server.signing.settings import UpdateSettings
 
 __all__ = ["THIS_MACHINE", "Limits", "Rates", "ServerSettings", "database_url", "default_blobs"]
 

@@ -178,7 +178,7 @@ def command(
     from server.plans.rollout import CanarySettings
     from server.registry.initial import initial_from_bundle
     from server.settings import THIS_MACHINE, Rates, ServerSettings, default_blobs
-    from server.updates.settings import UpdateSettings
+    from server.signing.settings import UpdateSettings
 
     keep_from_process_list(
         {

@@ -35,7 +35,7 @@ def init(
     passphrase: Passphrase = None,
 ) -> None:
     """Make the root keys, the server's keys and the first root. Apps ship that root; the server gets FOLDER/server."""
-    from server.updates.roots import create
+    from server.signing.roots import create
 
     path = create(
         folder,
@@ -64,7 +64,7 @@ def rotate(
     passphrase: Passphrase = None,
 ) -> None:
     """Propose the next root, with a new key or a later expiry; it counts once it is signed."""
-    from server.updates.roots import rotate
+    from server.signing.roots import rotate
 
     found = rotate(
         folder,
@@ -85,7 +85,7 @@ def sign_root(
     root_passphrase: RootPassphrase = None,
 ) -> None:
     """Sign the proposed root. The last signature puts it into FOLDER/server/roots, to be copied to the server."""
-    from server.updates.roots import sign
+    from server.signing.roots import sign
 
     found = sign(folder, key, root_passphrase)
     if found.complete:
@@ -98,7 +98,7 @@ def sign_root(
 def status(folder: Folder, as_json: AsJson = False) -> None:
     """Show the newest root, its keys and expiry, and what a proposed one still needs."""
     from server.commands.operators import show
-    from server.updates.roots import proposed, read_chain, signing_of
+    from server.signing.roots import proposed, read_chain, signing_of
 
     latest = read_chain(folder / "server" / "roots")[-1].root
     found: dict[str, Any] = {

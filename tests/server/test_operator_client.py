@@ -24,8 +24,8 @@ from server.operators.roles import Role
 from server.plans.rollout import CanarySettings
 from server.plans.round import RoundSettings
 from server.plans.states import RoundState
-from server.updates.roots import create
-from server.updates.settings import UpdateSettings
+from server.signing.roots import create
+from server.signing.settings import UpdateSettings
 from tests.server.commands.test_operator_commands import InProcess
 from tests.server.parties import HEADERS, NO_NOISE, OPERATOR, Party, initial, settings
 

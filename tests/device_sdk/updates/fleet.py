@@ -21,9 +21,9 @@ from tuf.api.metadata import Metadata, Root
 from device_sdk.bundle import Bundle
 from device_sdk.checkin import CheckInReport, Client
 from device_sdk.device import Device
-from server.updates import signing
-from server.updates.keys import public_key, read_key
-from server.updates.roots import create
+from server.signing import signing
+from server.signing.keys import public_key, read_key
+from server.signing.roots import create
 
 KEY = bytes(range(32))
 TOKEN, OPERATOR = "a token to enrol with", "a token of the operator"
@@ -179,7 +179,7 @@ def running(
     from server.app import create_app
     from server.registry.initial import InitialModel
     from server.settings import ServerSettings
-    from server.updates.settings import UpdateSettings
+    from server.signing.settings import UpdateSettings
 
     keys = folder / "keys"
     create(keys, keys=3, threshold=2, days=2.0, root_passphrase=None, passphrase=None)

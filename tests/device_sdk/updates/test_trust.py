@@ -19,9 +19,9 @@ from device_sdk.errors import CheckInError, ConfigurationError, MissingExtraErro
 from device_sdk.learning import LearningSettings, TeacherSettings
 from device_sdk.settings import DeviceSettings
 from device_sdk.updates.release import Release, Target, release_of
-from server.updates.keys import public_key, read_key
-from server.updates.roots import rotate, sign
-from server.updates.signing import Published, signed_targets
+from server.signing.keys import public_key, read_key
+from server.signing.roots import rotate, sign
+from server.signing.signing import Published, signed_targets
 from tests.device_sdk.state.audit import findings
 from tests.device_sdk.updates.fleet import (
     KEY,
@@ -321,7 +321,7 @@ def test_a_teacher_is_the_one_that_was_signed(fleet: Fleet, tmp_path: Path, tiny
 def test_a_server_without_signatures_gives_a_trusting_device_nothing(
     fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from server.updates.repository import Repository
+    from server.signing.repository import Repository
 
     fleet.publish("first", 1)
     with opened(tmp_path / "state", tiny_bundle, fleet) as device:

@@ -20,8 +20,8 @@ from server.openapi import document
 from server.openapi.operations import OPERATIONS
 from server.openapi.problems import PROBLEMS
 from server.routes.authorization import TABLE
-from server.updates.roots import create
-from server.updates.settings import UpdateSettings
+from server.signing.roots import create
+from server.signing.settings import UpdateSettings
 from tests.server.parties import ENROLMENT, HEADERS, Operator, Party, initial, settings
 from tests.server.rounds.secure_aggregation.members import PLAN, Member
 

@@ -20,10 +20,10 @@ from server.registry.publications import current_version, history
 from server.registry.retention import superfluous
 from server.rounds.rollout import store
 from server.rounds.rollout.evidence import Watched
+from server.signing.store import published_files
 from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from server.storage.schema import devices
-from server.updates.store import published_files
 from tests.server.parties import initial
 from tests.server.postgres import postgres_server
 

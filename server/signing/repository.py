@@ -12,11 +12,11 @@ from securesystemslib.signer import CryptoSigner
 from sqlalchemy import Connection
 
 from device_sdk.errors import ConfigurationError
+from server.signing import signing, store
+from server.signing.keys import public_key, read_key
+from server.signing.roots import ONLINE, Online, Signed, read_chain
+from server.signing.settings import UpdateSettings
 from server.storage.database import Database
-from server.updates import signing, store
-from server.updates.keys import public_key, read_key
-from server.updates.roots import ONLINE, Online, Signed, read_chain
-from server.updates.settings import UpdateSettings
 
 __all__ = ["Repository"]
 

@@ -11,9 +11,9 @@ from server.registry.marginals import find_marginals
 from server.registry.models import find_model, list_models
 from server.registry.publications import current_version
 from server.rounds.rollout.store import read_settings, running
+from server.signing.roots import Online
+from server.signing.signing import Published
 from server.storage.schema import publications, update_metadata
-from server.updates.roots import Online
-from server.updates.signing import Published
 
 __all__ = ["Row", "find", "keep", "last_publication", "newest", "published_files"]
 

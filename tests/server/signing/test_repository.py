@@ -20,13 +20,13 @@ from server.backup import restore, save
 from server.registry.initial import register_initial
 from server.registry.models import add_model, store
 from server.registry.publications import publish
+from server.signing import store as metadata_store
+from server.signing.repository import Repository
+from server.signing.roots import create, rotate, sign
+from server.signing.settings import DAY, UpdateSettings
 from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from server.storage.schema import update_metadata
-from server.updates import store as metadata_store
-from server.updates.repository import Repository
-from server.updates.roots import create, rotate, sign
-from server.updates.settings import DAY, UpdateSettings
 from tests.server.parties import DIGEST, WORDS, initial, settings
 from tests.server.postgres import postgres_server
 

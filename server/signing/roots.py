@@ -17,7 +17,7 @@ from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, Root
 
 from device_sdk.errors import ConfigurationError
-from server.updates.keys import new_key, public_key, read_key
+from server.signing.keys import new_key, public_key, read_key
 
 __all__ = ["ONLINE", "Online", "Signed", "Signing", "create", "proposed", "read_chain", "rotate", "sign", "signing_of"]
 
