@@ -12,17 +12,17 @@ from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from server.openapi import document
 from server.problems import Refusal
 from server.registry.initial import InitialModel
-from server.requests import Limited, Watched
 from server.rounds.advance import Evaluate
 from server.rounds.releases import Rehearse
-from server.routes import accounts, canaries, dashboard, devices, health, operators, secure_aggregation, updates
-from server.routes.authorization import authorize
-from server.routes.bodies import problem
 from server.service import Service
 from server.settings import ServerSettings
+from server.web.bodies import problem
+from server.web.middleware import Limited, Watched
+from server.web.openapi import document
+from server.web.routes import accounts, canaries, dashboard, devices, health, operators, secure_aggregation, updates
+from server.web.routes.authorization import authorize
 
 __all__ = ["create_app"]
 

@@ -28,7 +28,7 @@ class Limits:
     of its answer. connections: open at a time, of one process (which may commonly have 1,024 files);
     connections_per_address: of one address, this machine's own and those of trusted proxies excepted, which are counted
     for whom their requests are from. A new one takes the place of one that is waited for
-    (:mod:`server.connections`). held_bytes: of bodies that are larger than a message, held in memory at a time
+    (:mod:`server.web.connections`). held_bytes: of bodies that are larger than a message, held in memory at a time
     (:mod:`server.memory`). free_bytes: with less than that left on its disk the server says that it is not
     ready."""
 

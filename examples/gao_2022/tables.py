@@ -14,7 +14,7 @@ from rich.table import Table
 from examples.gao_2022.experiment import Row, Scale
 from examples.gao_2022.recipes import Recipe
 from server.lab.statistics import mean_interval
-from server.plots import Bar, Line, bars, lines, standalone
+from server.web.dashboard.plots import Bar, Line, bars, lines, standalone
 
 __all__ = ["charts", "judged", "remarks", "summary", "table"]
 

@@ -13,7 +13,7 @@ from examples.liu_2020.extensions import ALL
 from examples.liu_2020.rows import BASELINE, EXACT, Row
 from examples.liu_2020.scores import Listener
 from server.lab.statistics import in_percent, paired_bootstrap
-from server.plots import Bar, bars, standalone
+from server.web.dashboard.plots import Bar, bars, standalone
 
 __all__ = ["TITLES", "bar_chart", "judged", "remarks", "summary", "tables"]
 

@@ -12,7 +12,7 @@ from examples.ramesh_2023.experiment import Outcome
 from examples.ramesh_2023.rows import Row
 from examples.ramesh_2023.settings import Sizes
 from server.lab.statistics import in_percent, paired_bootstrap
-from server.plots import Bar, bars, standalone
+from server.web.dashboard.plots import Bar, bars, standalone
 
 __all__ = ["bar_chart", "judged", "remarks", "summary", "tables"]
 

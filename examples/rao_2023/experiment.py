@@ -29,10 +29,10 @@ from examples.rao_2023.methods import CohortSettings, Method
 from examples.rao_2023.rounds import learn, transcribe
 from examples.rao_2023.speech import Clip, Said, clips_each, kept
 from export.networks.rnnt import RNNT
-from server.dotted import dotted
 from server.lab.simulation.progress import Tell, progress
 from server.lab.training.data import Example
 from server.lab.training.trainer import write_atomically
+from server.web.dashboard.dotted import dotted
 
 __all__ = ["INITIAL", "Experiment", "Row", "Scale", "methods", "run_rows", "teacher_name"]
 

@@ -13,7 +13,7 @@ from examples.rao_2023.experiment import INITIAL, Experiment, Row, teacher_name
 from examples.rao_2023.measures import Errors, errors
 from server.lab.simulation.shown import Shown
 from server.lab.statistics import paired_bootstrap
-from server.plots import Bar, bars, standalone
+from server.web.dashboard.plots import Bar, bars, standalone
 
 __all__ = ["bar_chart", "judged", "remarks", "summary", "table"]
 

@@ -16,6 +16,6 @@ def command(
     output: Annotated[Path | None, typer.Option(help="Write it to a file.  [default: print it]")] = None,
 ) -> None:
     """Write the server's OpenAPI document: every route with its bodies, answers, refusals and examples."""
-    from server.openapi import document
+    from server.web.openapi import document
 
     deliver(document(), output is None, output)

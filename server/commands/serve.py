@@ -253,7 +253,7 @@ def run(
     import uvicorn
 
     from server.app import create_app
-    from server.connections import deadline_protocol
+    from server.web.connections import deadline_protocol
 
     os.umask(0o077)
     _allow_descriptors()

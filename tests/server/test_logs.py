@@ -92,7 +92,7 @@ def test_no_canary_is_ever_logged(
             except ValueError as error:
                 raise RuntimeError(f"cannot read {CANARY}") from ExceptionGroup(CANARY, [error, OSError(CANARY)])
 
-        monkeypatch.setattr("server.routes.devices.checking.check_in", fails)
+        monkeypatch.setattr("server.web.routes.devices.checking.check_in", fails)
         failed = Party(http).enrol().check_in(model_version=CANARY)
         assert (failed.status_code, failed.json()["code"]) == (500, "internal")
         metrics = http.get("/metrics", headers=HEADERS).text

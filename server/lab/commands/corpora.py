@@ -125,7 +125,7 @@ def _figure(value: float) -> Any:
 
 
 def _strip_plot(found: Sequence[Heterogeneity]) -> str:
-    from server.plots import standalone, strips
+    from server.web.dashboard.plots import standalone, strips
 
     groups = [(one.name, one.spreads["permutation_entropy"].means) for one in found]
     return standalone(strips(groups, "permutation entropy, mean of a speaker", "speaker"), {"speaker": "#2563eb"})

@@ -11,7 +11,7 @@ from typing import Any
 
 from server.lab.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, rate
 from server.lab.statistics import in_percent
-from server.plots import Bar, Line, bars, lines
+from server.web.dashboard.plots import Bar, Line, bars, lines
 
 __all__ = ["render"]
 

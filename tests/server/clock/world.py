@@ -24,10 +24,10 @@ from server.plans.states import RoundState
 from server.problems import Refusal
 from server.registry.initial import InitialModel
 from server.rounds.store import rounds_in
-from server.routes import devices as routes
 from server.service import Service
 from server.settings import ServerSettings
 from server.storage.database import Database
+from server.web.routes import devices as routes
 from tests.server.parties import DIGEST, ENROLMENT, Party, settings
 
 __all__ = ["BUCKETS", "Answer", "Clock", "Killed", "World", "make_template", "server_settings"]

@@ -18,7 +18,7 @@ from server.aggregation.validation import read_delta
 from server.aggregation.weights_file import parse_weights, read_metadata
 from server.problems import Refusal
 from server.rounds.reports import UTTERANCES_LIMIT
-from server.routes.bodies import parse
+from server.web.bodies import parse
 from tests.server.hostile.poison import KINDS, PLANS, Report, honest
 from tests.server.parties import Operator, Party, initial, settings
 

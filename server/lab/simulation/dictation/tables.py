@@ -13,7 +13,7 @@ from rich.table import Table
 from server.lab.simulation.dictation.experiment import Row
 from server.lab.simulation.dictation.recipes import Recipe
 from server.lab.statistics import mean_interval
-from server.plots import Bar, bars, standalone
+from server.web.dashboard.plots import Bar, bars, standalone
 
 __all__ = ["chart", "energy_shares", "findings", "remarks", "summary", "table"]
 

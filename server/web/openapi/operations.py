@@ -1,5 +1,5 @@
 """What every route takes, what it answers and what it refuses, beside who may call it
-(:mod:`server.routes.authorization`)."""
+(:mod:`server.web.routes.authorization`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Codes: TypeAlias = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class Operation:
     """takes: bodies, of which it is one; none for no body. answers: by status. refuses: names of problems
-    (:data:`server.openapi.problems.PROBLEMS`)."""
+    (:data:`server.web.openapi.problems.PROBLEMS`)."""
 
     answers: Mapping[int, Content | None]
     takes: tuple[Content, ...] = ()

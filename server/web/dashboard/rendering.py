@@ -32,13 +32,13 @@ def render(template: str, **content: Any) -> str:
 @cache
 def style() -> str:
     """The style sheet of every page."""
-    return files("server.dashboard").joinpath("dashboard.css").read_text("utf-8")
+    return files("server.web.dashboard").joinpath("dashboard.css").read_text("utf-8")
 
 
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("server.dashboard"),
+        loader=PackageLoader("server.web.dashboard"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

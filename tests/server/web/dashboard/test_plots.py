@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.plots import HEIGHT, WIDTH, Bar, Line, bars, lines, strips
+from server.web.dashboard.plots import HEIGHT, WIDTH, Bar, Line, bars, lines, strips
 
 VALUES = st.lists(st.one_of(st.none(), st.floats(0, 1e7)), min_size=1, max_size=6)
 

@@ -25,10 +25,10 @@ from server.rounds import check_in as checking
 from server.rounds.buffered import check_staleness, taking_round
 from server.rounds.reports import Contribution, accept, find_report
 from server.rounds.store import find_round, read_settings
-from server.routes.bodies import answer, body_reader, parse, refused, service, upload_reader
-from server.routes.downloads import Download
-from server.routes.senders import check_addressed, check_claimed, check_enrolling, sender_of, taking
 from server.service import Service
+from server.web.bodies import answer, body_reader, parse, refused, service, upload_reader
+from server.web.routes.downloads import Download
+from server.web.routes.senders import check_addressed, check_claimed, check_enrolling, sender_of, taking
 
 __all__ = ["router"]
 

@@ -13,10 +13,10 @@ from server.privacy.composition import unhurried
 from server.problems import Refusal
 from server.rounds.secure_aggregation import answers
 from server.rounds.secure_aggregation.tasks import next_task
-from server.routes.bodies import answer, parse, service, upload_reader
-from server.routes.devices import Small
-from server.routes.senders import check_addressed, check_aggregating, sender_of
 from server.service import Service
+from server.web.bodies import answer, parse, service, upload_reader
+from server.web.routes.devices import Small
+from server.web.routes.senders import check_addressed, check_aggregating, sender_of
 
 __all__ = ["router"]
 

@@ -6,7 +6,7 @@ from fastapi.responses import FileResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from server.problems import Refusal
-from server.routes.bodies import problem
+from server.web.bodies import problem
 
 __all__ = ["Download"]
 

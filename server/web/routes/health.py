@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from server.devices.enrolment import count_devices
 from server.plans.states import RoundState
 from server.rounds.store import count_by_state
-from server.routes.bodies import plain, service
+from server.web.bodies import plain, service
 
 __all__ = ["router"]
 

@@ -1,5 +1,5 @@
-"""The routes operators use, each behind the role that :mod:`server.routes.authorization` gives it. Answers are plain
-JSON. Who may operate, and what each did, is in :mod:`server.routes.accounts`.
+"""The routes operators use, each behind the role that :mod:`server.web.routes.authorization` gives it. Answers are
+plain JSON. Who may operate, and what each did, is in :mod:`server.web.routes.accounts`.
 
     GET  /v1/operator/status
     GET  /v1/operator/privacy                         summary per stream, and one line per device and stream
@@ -38,8 +38,8 @@ from server.registry import models as model_registry
 from server.registry.publications import current_version, history, publish
 from server.registry.retention import check_marginals_present, check_present
 from server.rounds.store import find_round, list_rounds, view
-from server.routes.authorization import operator_of
-from server.routes.bodies import body_reader, parse, plain, refused, service
+from server.web.bodies import body_reader, parse, plain, refused, service
+from server.web.routes.authorization import operator_of
 
 __all__ = ["Small", "router"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from server.plots import Bar, Line, bars, lines
+from server.web.dashboard.plots import Bar, Line, bars, lines
 
 __all__ = ["bars_of_words", "lines_of"]
 

@@ -21,14 +21,14 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from server.dashboard import access, pages
-from server.dashboard.rendering import HEADERS, render, style
 from server.operators.accounts import find_operator
 from server.operators.actions import record
 from server.operators.roles import BOOTSTRAP, Operator, Role
 from server.problems import Refusal
-from server.routes.authorization import identify
-from server.routes.bodies import body_reader, service
+from server.web.bodies import body_reader, service
+from server.web.dashboard import access, pages
+from server.web.dashboard.rendering import HEADERS, render, style
+from server.web.routes.authorization import identify
 
 __all__ = ["router"]
 

@@ -23,9 +23,9 @@ from server.devices.tokens import add_enrolment_token, list_enrolment_tokens, re
 from server.operators import accounts
 from server.operators.actions import list_actions, record
 from server.operators.messages import EnrolmentTokenRequest, OperatorRequest
-from server.routes.authorization import operator_of
-from server.routes.bodies import parse, plain, service
-from server.routes.operators import Small
+from server.web.bodies import parse, plain, service
+from server.web.routes.authorization import operator_of
+from server.web.routes.operators import Small
 
 __all__ = ["router"]
 

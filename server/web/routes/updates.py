@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from server.problems import Refusal
-from server.routes.bodies import service
+from server.web.bodies import service
 
 __all__ = ["router"]
 

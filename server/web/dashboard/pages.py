@@ -9,9 +9,7 @@ import numpy as np
 from sqlalchemy import Connection, func, select
 
 from device_sdk.wire.messages import FIXED_POINT
-from server.dashboard.charts import bars_of_words, lines_of
 from server.devices.enrolment import count_devices
-from server.dotted import dotted
 from server.plans.round import STREAMS
 from server.plans.states import RoundState
 from server.registry import marginals as marginal_registry
@@ -22,6 +20,8 @@ from server.rounds.rollout import store as canaries
 from server.rounds.store import count_by_state, find_round, list_rounds, view
 from server.service import Service
 from server.storage.schema import actions, devices, publications, releases, reports, rounds, transitions
+from server.web.dashboard.charts import bars_of_words, lines_of
+from server.web.dashboard.dotted import dotted
 
 __all__ = ["audit", "marginals", "models", "overview", "privacy", "round_page", "rounds_page"]
 

@@ -17,7 +17,7 @@ from server.buckets import Buckets, key_of
 from server.logs import REQUEST, fields
 from server.metrics import Metrics
 from server.problems import Refusal
-from server.routes.bodies import problem
+from server.web.bodies import problem
 
 __all__ = ["Limited", "Watched", "check_device_rate", "check_enrolment_rate", "too_many"]
 

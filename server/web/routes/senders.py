@@ -9,12 +9,12 @@ from sqlalchemy import Connection
 
 from server.devices.authentication import Claim, Sender, authenticate, check_body, read_claim, read_digest, verify
 from server.problems import Refusal
-from server.requests import check_device_rate, check_enrolment_rate
 from server.rounds.reports import accepted_size, check_open
 from server.rounds.secure_aggregation.answers import check_sender
 from server.rounds.store import find_round, read_settings
-from server.routes.bodies import service
 from server.service import Service
+from server.web.bodies import service
+from server.web.middleware import check_device_rate, check_enrolment_rate
 
 __all__ = ["check_addressed", "check_aggregating", "check_claimed", "check_enrolling", "sender_of", "taking"]
 

@@ -19,8 +19,8 @@ from server.plans.rollout import CanarySettings
 from server.registry.models import find_model
 from server.registry.retention import check_present
 from server.rounds.rollout import conduct, store
-from server.routes.authorization import operator_of
-from server.routes.bodies import body_reader, parse, plain, service
+from server.web.bodies import body_reader, parse, plain, service
+from server.web.routes.authorization import operator_of
 
 __all__ = ["router"]
 

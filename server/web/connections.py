@@ -3,7 +3,7 @@
 uvicorn waits as long as it takes for a request's head, and goes on reading a body that was refused already. Here a
 client has ``head_seconds`` from connecting, or from the end of the last answer, until the head of its next request is
 complete; then it is answered 408, or cut off where it has its answer. Bodies have a pace of their own to keep
-(:func:`server.routes.bodies.body_reader`); an answer that nobody reads is given up after ``answer_seconds``.
+(:func:`server.web.bodies.body_reader`); an answer that nobody reads is given up after ``answer_seconds``.
 
 Nor does it refuse to hold ever more connections until the system's descriptors are gone: here a connection beyond
 ``connections``, or beyond the share of its address, takes the place of one that keeps the server waiting: for a head,

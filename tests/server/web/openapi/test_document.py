@@ -16,12 +16,12 @@ from jsonschema import Draft202012Validator
 
 from server.aggregation.weights_file import dump_weights
 from server.app import create_app
-from server.openapi import document
-from server.openapi.operations import OPERATIONS
-from server.openapi.problems import PROBLEMS
-from server.routes.authorization import TABLE
 from server.signing.roots import create
 from server.signing.settings import UpdateSettings
+from server.web.openapi import document
+from server.web.openapi.operations import OPERATIONS
+from server.web.openapi.problems import PROBLEMS
+from server.web.routes.authorization import TABLE
 from tests.server.parties import ENROLMENT, HEADERS, Operator, Party, initial, settings
 from tests.server.rounds.secure_aggregation.members import PLAN, Member
 
@@ -74,7 +74,7 @@ def test_every_problem_is_one_of_some_route() -> None:
 def test_every_code_of_the_source_is_told() -> None:
     """What raises a Refusal with a literal code raises one that the document knows, with that status."""
     told = {(refusal.status, refusal.code) for refusal in PROBLEMS.values()}
-    root = Path(__file__).parents[3] / "server"
+    root = Path(__file__).parents[4] / "server"
     found: set[tuple[int, str]] = set()
     for path in root.rglob("*.py"):
         if "openapi" not in path.parts:

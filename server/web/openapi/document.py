@@ -15,13 +15,13 @@ from pydantic.json_schema import models_json_schema
 
 from device_sdk.wire.messages import Message, Problem
 from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP
-from server.openapi.examples import EXAMPLES
-from server.openapi.operations import OPERATIONS, Bytes, Content, Operation
-from server.openapi.problems import PROBLEMS
 from server.problems import Refusal
-from server.routes import accounts, canaries, devices, health, operators, secure_aggregation, updates
-from server.routes.authorization import TABLE, Caller, Rule
-from server.routes.bodies import finite
+from server.web.bodies import finite
+from server.web.openapi.examples import EXAMPLES
+from server.web.openapi.operations import OPERATIONS, Bytes, Content, Operation
+from server.web.openapi.problems import PROBLEMS
+from server.web.routes import accounts, canaries, devices, health, operators, secure_aggregation, updates
+from server.web.routes.authorization import TABLE, Caller, Rule
 
 __all__ = ["document"]
 

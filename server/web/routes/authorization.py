@@ -1,7 +1,7 @@
 """Who may call which route: one table, which the server asks before it reads a body, and a test walks.
 
 A route without a row is refused to everybody. Signatures of devices and enrolment tokens lie in what is read later;
-their routes check them first thing (:mod:`server.routes.senders`, :mod:`server.devices.enrolment`).
+their routes check them first thing (:mod:`server.web.routes.senders`, :mod:`server.devices.enrolment`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from server.devices.enrolment import same_secret
 from server.operators.accounts import who_shows
 from server.operators.roles import BOOTSTRAP, Operator, Role
 from server.problems import Refusal
-from server.routes.bodies import service
+from server.web.bodies import service
 
 __all__ = ["TABLE", "Caller", "Rule", "authorize", "identify", "operator_of"]
 
