@@ -12,12 +12,12 @@ from pathlib import Path
 from device_sdk.errors import ConfigurationError
 from server.buckets import Rate
 from server.plans.rollout import CanarySettings
-from server.signing.settings import UpdateSettings
 
-__all__ = ["THIS_MACHINE", "Limits", "Rates", "ServerSettings", "database_url", "default_blobs"]
+__all__ = ["THIS_MACHINE", "Limits", "Rates", "ServerSettings", "UpdateSettings", "database_url", "default_blobs"]
 
 
 THIS_MACHINE = ("127.0.0.1", "::1")
+DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,25 @@ class Rates:
                 raise ConfigurationError(f"rates.{name}: found {rate}, expected more than 0 a second, a burst from 1")
         if self.remembered < 1:
             raise ConfigurationError(f"rates.remembered: found {self.remembered}, expected 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSettings:
+    """folder: ``keys`` with the online keys and ``roots`` with every signed root, as ``idiolect updates init`` makes
+    them. passphrase: of keys that are encrypted. timestamp, snapshot, targets: lifetime of a signature in seconds; each
+    is made anew when half of it is over, so a server may be down for that long before devices refuse its updates."""
+
+    folder: Path
+    passphrase: str | None = field(default=None, repr=False)
+    timestamp: float = DAY
+    snapshot: float = 7 * DAY
+    targets: float = 30 * DAY
+
+    def __post_init__(self) -> None:
+        for name in ("timestamp", "snapshot", "targets"):
+            value = getattr(self, name)
+            if not value >= 2:
+                raise ConfigurationError(f"updates.{name}: found {value!r}, expected at least 2 seconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from server.aggregation.folding import Leaf, fold_leaf
-from server.ray_cluster import RayCluster
+from server.aggregation.ray_cluster import RayCluster
 
 if TYPE_CHECKING:
     from server.aggregation.deltas import DeltaSum
@@ -16,7 +16,8 @@ __all__ = ["RayWorkers"]
 
 
 class RayWorkers:
-    """Owns a :class:`~server.ray_cluster.RayCluster`, which is reached with the first round that is folded."""
+    """Owns a :class:`~server.aggregation.ray_cluster.RayCluster`, which is reached with the first round that is
+    folded."""
 
     def __init__(self, place: Path | str, address: str, count: int | None = None) -> None:
         """place: of the blobs, as every machine reaches it. address, count: of the cluster."""

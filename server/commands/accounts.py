@@ -8,7 +8,7 @@ import typer
 from pydantic import BaseModel
 
 from server.commands.operators import Answer, command, moment, show
-from server.operator_client import OperatorClient
+from server.operators.client import OperatorClient
 from server.operators.roles import Role
 
 __all__ = ["devices", "enrolment", "operators"]

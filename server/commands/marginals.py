@@ -15,7 +15,7 @@ import typer
 
 from device_sdk.errors import DataError
 from server.commands.operators import Answer, command, moment, show
-from server.operator_client import OperatorClient
+from server.operators.client import OperatorClient
 
 if TYPE_CHECKING:
     import numpy as np

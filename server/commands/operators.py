@@ -13,7 +13,7 @@ import typer
 from device_sdk.commands.output import deliver
 from device_sdk.commands.secrets import keep_from_process_list
 from device_sdk.commands.tables import print_table
-from server.operator_client import OperatorClient
+from server.operators.client import OperatorClient
 
 __all__ = ["Answer", "command", "moment", "show"]
 

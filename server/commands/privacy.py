@@ -8,7 +8,7 @@ import typer
 
 from server.commands import privacy_audit, privacy_table, privacy_words
 from server.commands.operators import Answer, command, show
-from server.operator_client import OperatorClient
+from server.operators.client import OperatorClient
 
 __all__ = ["app"]
 

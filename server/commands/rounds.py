@@ -14,7 +14,7 @@ import typer
 
 from device_sdk.errors import ConfigurationError
 from server.commands.operators import Answer, command, moment, show
-from server.operator_client import OperatorClient
+from server.operators.client import OperatorClient
 
 __all__ = ["app"]
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import secrets
-import signal
-import socket
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from enum import StrEnum
+from importlib.metadata import entry_points
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -22,22 +17,10 @@ from device_sdk.commands.secrets import holds_password, keep_from_process_list
 from device_sdk.errors import ConfigurationError
 from server.buckets import Rate
 from server.logs import configure
-from server.processes import end_with_parent, own_command, watch
 from server.storage.forgetting import keep_private
+from server.web.serve import run, run_many, write_private
 
-if TYPE_CHECKING:
-    from server.lab.evaluation.gate import WordErrorGate
-    from server.lab.rehearsal import PseudoDevices
-    from server.registry.initial import InitialModel
-    from server.rounds.advance import Evaluate
-    from server.rounds.releases import Rehearse
-    from server.settings import ServerSettings
-
-__all__ = ["command", "read_tokens", "run", "run_many"]
-
-
-DESCRIPTORS = 8192
-"""Files and connections that a process asks the system for; many grant only 1,024 to who does not ask."""
+__all__ = ["command", "read_tokens"]
 
 
 class LogFormat(StrEnum):
@@ -177,8 +160,7 @@ def command(
     """Serve devices and operators until stopped. Stop it with Ctrl-C, or kill it: nothing accepted is lost."""
     from server.plans.rollout import CanarySettings
     from server.registry.initial import initial_from_bundle
-    from server.settings import THIS_MACHINE, Rates, ServerSettings, default_blobs
-    from server.signing.settings import UpdateSettings
+    from server.settings import THIS_MACHINE, Rates, ServerSettings, UpdateSettings, default_blobs
 
     keep_from_process_list(
         {
@@ -230,97 +212,9 @@ def command(
         port=port,
         ready_file=ready_file,
         inherited=inherited,
-        rehearse=_pseudo_devices(bundle, rehearsal) if rehearsal else None,
-        evaluate=_gate(bundle, held_out, tolerance) if held_out else None,
+        rehearse=_speech("rehearsal")(bundle, rehearsal) if rehearsal else None,
+        evaluate=_speech("held-out")(bundle, held_out, tolerance) if held_out else None,
     )
-
-
-def run(
-    settings: ServerSettings,
-    initial: InitialModel | None,
-    *,
-    host: str,
-    port: int,
-    ready_file: Path | None = None,
-    inherited: int | None = None,
-    rehearse: Rehearse | None = None,
-    evaluate: Evaluate | None = None,
-) -> None:
-    """Serve until SIGINT or SIGTERM. Raises ConfigurationError when the address cannot be used.
-
-    inherited: descriptor of a socket that listens already, from the process that started this one and ends it.
-    """
-    import uvicorn
-
-    from server.app import create_app
-    from server.web.connections import deadline_protocol
-
-    os.umask(0o077)
-    _allow_descriptors()
-    # Bound before the state is opened: a port in use is found while nothing has happened, and 0 becomes a number.
-    listener = _listen(host, port) if inherited is None else socket.socket(fileno=inherited)
-    url = f"http://{host}:{listener.getsockname()[1]}"
-    try:
-        app = create_app(settings, initial, evaluate, rehearse)
-        config = uvicorn.Config(
-            app,
-            http=deadline_protocol(settings.limits, settings.trusted_proxies),
-            log_config=None,
-            log_level="warning",
-            access_log=False,  # it would quote addresses with their queries; requests are logged by their routes
-            proxy_headers=False,  # the application decides whom it believes
-            timeout_graceful_shutdown=10,
-        )
-        server = uvicorn.Server(config)
-        if ready_file is not None:
-            # Connections queue in the listener's backlog from here on, so the address works before the loop runs.
-            _write_private(ready_file, {"url": url, "pid": os.getpid()})
-        logging.getLogger("idiolect.server").info("serving on %s", url)
-
-        def stop(_number: int, _frame: FrameType | None) -> None:
-            server.should_exit = True
-
-        # uvicorn raises the signal it stopped for once more when it is done; with this handler that is a clean exit.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
-        if inherited is not None:
-            end_with_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
-        server.run(sockets=[listener])
-    finally:
-        listener.close()
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
-
-
-def run_many(
-    settings: ServerSettings, initial: InitialModel | None, *, host: str, port: int, ready_file: Path | None = None
-) -> None:
-    """Serve with several processes until SIGINT or SIGTERM: claim the state, bring it up to date, and watch over them.
-
-    Raises ConfigurationError when the address cannot be used, StateError when a process does not come up.
-    """
-    from server.service import Service
-
-    os.umask(0o077)
-    listener = _listen(host, port)
-    url = f"http://{host}:{listener.getsockname()[1]}"
-
-    def told(ids: list[int]) -> None:
-        if ready_file is not None:
-            _write_private(ready_file, {"url": url, "pid": os.getpid(), "processes": ids})
-        logging.getLogger("idiolect.server").info("serving on %s with %d processes", url, len(ids))
-
-    try:
-        # Held, not started: the processes do the work.
-        held = Service(replace(settings, workers=None, ray=None, updates=None, canary=None), initial)
-        try:
-            watch(own_command(), settings.processes, listener, told)
-        finally:
-            held.close()
-    finally:
-        listener.close()
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
 
 
 def _check_place(option: str, given: str, *, folder: bool) -> None:
@@ -329,18 +223,6 @@ def _check_place(option: str, given: str, *, folder: bool) -> None:
     if "://" not in given and place.exists() and place.is_dir() is not folder:
         found, expected = ("file", "folder") if folder else ("folder", "file")
         raise ConfigurationError(f"{option}: {place} is a {found}; expected a {expected}, or a name that is free")
-
-
-def _allow_descriptors() -> None:
-    """As many as the system lets this process have: a download takes one for its connection and one for its file."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
-    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _rate(option: str, given: str) -> Rate:
@@ -352,23 +234,6 @@ def _rate(option: str, given: str) -> Rate:
         raise ConfigurationError(f"--{option}: found {given!r}, expected RATE:BURST such as 50:3000") from error
 
 
-def _pseudo_devices(bundle: Path | None, sources: Sequence[str]) -> PseudoDevices:
-    from device_sdk.bundle import Bundle
-    from server.lab.corpora import open_corpus
-    from server.lab.rehearsal import PseudoDevices
-
-    utterances = [utterance for source in sources for utterance in open_corpus(source).utterances]
-    return PseudoDevices(Bundle.open(bundle), utterances)
-
-
-def _gate(bundle: Path | None, sources: Sequence[str], tolerance: float) -> WordErrorGate:
-    from device_sdk.bundle import Bundle
-    from server.lab.corpora import open_corpus
-    from server.lab.evaluation.gate import WordErrorGate
-
-    return WordErrorGate(Bundle.open(bundle), [open_corpus(source) for source in sources], tolerance)
-
-
 def read_tokens(path: Path, enrolment: str | None, operator: str | None) -> tuple[str, str]:
     """The two secrets: given ones first, then those in the file; a missing file is made with fresh ones (mode 600)."""
     if enrolment is not None and operator is not None:
@@ -376,7 +241,7 @@ def read_tokens(path: Path, enrolment: str | None, operator: str | None) -> tupl
     if not path.exists():
         known = "enrolment_token" if operator is not None else "enrolment_token, and the operators' operator_token"
         fresh = {"enrolment_token": secrets.token_urlsafe(24), "operator_token": secrets.token_urlsafe(24)}
-        _write_private(path, fresh)
+        write_private(path, fresh)
         typer.echo(f"{path}: written with the devices' {known}", err=True)
     keep_private(path)
     try:
@@ -392,24 +257,7 @@ def read_tokens(path: Path, enrolment: str | None, operator: str | None) -> tupl
     return enrolment or found[0], operator or found[1]
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # The protocol is named because asyncio sends small answers at once (TCP_NODELAY) only where it can see it;
-        # without, every answer waits 40 ms for the client's delayed acknowledgement.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1024)
-    except OSError as error:
-        raise ConfigurationError(f"{host}:{port}: cannot listen there ({error}); choose another --port") from error
-    return listener
-
-
-def _write_private(path: Path, content: Mapping[str, str | int | list[int]]) -> None:
-    """Whole or not at all, readable by the owner only."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.touch(mode=0o600)
-    temporary.write_text(json.dumps(content) + "\n")
-    temporary.replace(path)
+def _speech(use: str) -> Callable[..., Any]:
+    """What makes use of transcribed speech on the server, by the name it is registered under."""
+    (entry,) = entry_points(group="idiolect.speech", name=use)
+    return cast("Callable[..., Any]", entry.load())

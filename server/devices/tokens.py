@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from server.operators.accounts import digest, draw_token
 from server.problems import Refusal
 from server.storage.schema import enrolment_tokens
+from server.tokens import digest, draw_token
 
 __all__ = [
     "add_enrolment_token",

@@ -4,8 +4,6 @@ try them all, and a slow hash would only slow the server. Names are never given 
 
 from __future__ import annotations
 
-import secrets
-from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
@@ -13,18 +11,9 @@ from sqlalchemy import Connection, Row, insert, select, update
 from server.operators.roles import BOOTSTRAP, Operator, Role
 from server.problems import Refusal
 from server.storage.schema import operators
+from server.tokens import digest, draw_token
 
-__all__ = ["add_operator", "digest", "draw_token", "find_operator", "list_operators", "revoke_operator", "who_shows"]
-
-
-def draw_token() -> str:
-    """256 bits from the system's generator, as text."""
-    return secrets.token_urlsafe(32)
-
-
-def digest(token: str) -> str:
-    """What is kept of a token."""
-    return sha256(token.encode("utf-8", "replace")).hexdigest()
+__all__ = ["add_operator", "find_operator", "list_operators", "revoke_operator", "who_shows"]
 
 
 def add_operator(connection: Connection, name: str, role: Role, by: str, now: float) -> str:

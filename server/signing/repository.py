@@ -12,10 +12,10 @@ from securesystemslib.signer import CryptoSigner
 from sqlalchemy import Connection
 
 from device_sdk.errors import ConfigurationError
+from server.settings import UpdateSettings
 from server.signing import signing, store
 from server.signing.keys import public_key, read_key
 from server.signing.roots import ONLINE, Online, Signed, read_chain
-from server.signing.settings import UpdateSettings
 from server.storage.database import Database
 
 __all__ = ["Repository"]

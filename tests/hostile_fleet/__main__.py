@@ -24,7 +24,7 @@ from rich.table import Table
 
 from device_sdk import Bundle, DeviceSettings, OfferBounds, RepetitionSettings
 from device_sdk.errors import CheckInError
-from server.operator_client import OperatorClient
+from server.operators.client import OperatorClient
 from server.plans.round import RoundSettings
 from tests.hostile_fleet.honest import WEIGHT, HonestFleet
 from tests.hostile_fleet.judge import Books, Readiness, counted_once, read_books, spent_reports, wrong_seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +14,12 @@ from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import DataError
 from device_sdk.personalization.rescorer import Rescorer
-from server.lab.corpora import Corpus
+from server.lab.corpora import Corpus, open_corpus
 from server.lab.corpora.utterance import Utterance
 from server.lab.evaluation.scores import evaluate
 from server.rounds.advance import Evaluation
 
-__all__ = ["WordErrorGate"]
+__all__ = ["WordErrorGate", "word_error_gate"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -65,3 +66,8 @@ class WordErrorGate:
             assert wer is not None  # every utterance has words
             self._measured = {**dict(list(self._measured.items())[-1:]), key: wer}  # the next base is this candidate
         return self._measured[key]
+
+
+def word_error_gate(bundle: Path | None, sources: Sequence[str], tolerance: float) -> WordErrorGate:
+    """On the corpora that ``idiolect serve --held-out`` names; bundle: None is the default one."""
+    return WordErrorGate(Bundle.open(bundle), [open_corpus(source) for source in sources], tolerance)

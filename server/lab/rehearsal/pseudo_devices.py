@@ -6,7 +6,8 @@ transcript: SpecAugment on the features, w = 1 on the transcript, the round's cl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +23,12 @@ from device_sdk.learning.step import Momentum, StepSettings, sgd
 from device_sdk.privacy.clipping import clip
 from device_sdk.runtimes.training import Gradients, TrainingSession
 from device_sdk.transcripts import check_letters, transcript
+from server.lab.corpora import open_corpus
 from server.lab.corpora.utterance import Utterance
 from server.lab.rehearsal.draws import draw
 from server.plans.round import RoundSettings
 
-__all__ = ["PseudoDevices"]
+__all__ = ["PseudoDevices", "pseudo_devices"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -94,6 +96,12 @@ class PseudoDevices:
             return None
         heard = masked(features, weights["features.mean"], self._masks, generator)
         return self._session.run(weights, heard, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
+
+
+def pseudo_devices(bundle: Path | None, sources: Sequence[str]) -> PseudoDevices:
+    """Of the corpora that ``idiolect serve --rehearsal`` names; bundle: None is the default one."""
+    utterances = [utterance for source in sources for utterance in open_corpus(source).utterances]
+    return PseudoDevices(Bundle.open(bundle), utterances)
 
 
 def _writable(utterance: Utterance, bundle: Bundle) -> bool:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from device_sdk.errors import StateError
-from server.operator_client import OperatorClient
+from server.operators.client import OperatorClient
 
 __all__ = ["Address", "Operator", "ServerProcess"]
 

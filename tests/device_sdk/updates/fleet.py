@@ -178,8 +178,7 @@ def running(
 
     from server.app import create_app
     from server.registry.initial import InitialModel
-    from server.settings import ServerSettings
-    from server.signing.settings import UpdateSettings
+    from server.settings import ServerSettings, UpdateSettings
 
     keys = folder / "keys"
     create(keys, keys=3, threshold=2, days=2.0, root_passphrase=None, passphrase=None)

@@ -20,7 +20,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.errors import CheckInError, ConfigurationError, DataError, PrivacyError
 from server.aggregation.weights_file import dump_weights
 from server.commands import accounts, marginals, models, operators, privacy, rounds
-from server.operator_client import OperatorClient
+from server.operators.client import OperatorClient
 from tests.server.parties import OPERATOR, Operator, Party, initial
 
 Run = Callable[..., str]

@@ -21,8 +21,8 @@ CONNECTIONS = 250
 
 def serve(folder: str) -> None:
     """What the process runs."""
-    from server.commands.serve import run
     from server.settings import Limits
+    from server.web.serve import run
     from tests.server.parties import initial, settings
 
     limits = Limits(head_seconds=HEAD_SECONDS, body_seconds=BODY_SECONDS, connections=CONNECTIONS)

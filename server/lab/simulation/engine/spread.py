@@ -8,16 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
+from server.aggregation.ray_cluster import RayCluster
 from server.lab.simulation.engine.rounds import Engine, Part, computed
 from server.lab.simulation.engine.updates import Sent
-from server.ray_cluster import RayCluster
 
 __all__ = ["RaySpread"]
 
 
 class RaySpread:
-    """Owns a :class:`~server.ray_cluster.RayCluster`. Network and population reach its machines once, the published
-    weights once a round; every worker has one thread."""
+    """Owns a :class:`~server.aggregation.ray_cluster.RayCluster`. Network and population reach its machines once, the
+    published weights once a round; every worker has one thread."""
 
     def __init__(self, address: str, count: int | None = None) -> None:
         """address, count: as of the cluster."""

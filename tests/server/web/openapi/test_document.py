@@ -16,8 +16,8 @@ from jsonschema import Draft202012Validator
 
 from server.aggregation.weights_file import dump_weights
 from server.app import create_app
+from server.settings import UpdateSettings
 from server.signing.roots import create
-from server.signing.settings import UpdateSettings
 from server.web.openapi import document
 from server.web.openapi.operations import OPERATIONS
 from server.web.openapi.problems import PROBLEMS

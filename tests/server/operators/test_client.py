@@ -19,13 +19,13 @@ from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.app import create_app
 from server.commands import accounts, openapi, operators
-from server.operator_client import OperatorClient
+from server.operators.client import OperatorClient
 from server.operators.roles import Role
 from server.plans.rollout import CanarySettings
 from server.plans.round import RoundSettings
 from server.plans.states import RoundState
+from server.settings import UpdateSettings
 from server.signing.roots import create
-from server.signing.settings import UpdateSettings
 from tests.server.commands.test_operator_commands import InProcess
 from tests.server.parties import HEADERS, NO_NOISE, OPERATOR, Party, initial, settings
 

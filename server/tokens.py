@@ -1,0 +1,18 @@
+"""Tokens that somebody shows: how they are drawn, and what is kept of them."""
+
+from __future__ import annotations
+
+import secrets
+from hashlib import sha256
+
+__all__ = ["digest", "draw_token"]
+
+
+def draw_token() -> str:
+    """256 bits from the system's generator, as text."""
+    return secrets.token_urlsafe(32)
+
+
+def digest(token: str) -> str:
+    """What is kept of a token."""
+    return sha256(token.encode("utf-8", "replace")).hexdigest()
