@@ -22,7 +22,7 @@ __all__ = ["LiveServer", "Tap", "serve"]
 def serve(folder: str, bundle: str, port: str, database: str) -> None:
     """What the process runs."""
     from server.registry.initial import initial_from_bundle
-    from server.web.serve import run
+    from server.serve import run
     from tests.server.parties import settings
 
     logging.basicConfig(level=logging.DEBUG)

@@ -18,7 +18,7 @@ from device_sdk.errors import ConfigurationError
 from server.buckets import Rate
 from server.logs import configure
 from server.storage.forgetting import keep_private
-from server.web.serve import run, run_many, write_private
+from server.serve import run, run_many, write_private
 
 __all__ = ["command", "read_tokens"]
 

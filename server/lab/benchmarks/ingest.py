@@ -129,7 +129,7 @@ def measure(folder: Path, *, durable: bool) -> dict[str, float]:
 
 def serve(folder: Path, *, durable: bool) -> None:
     """The server's process."""
-    from server.web.serve import run
+    from server.serve import run
 
     if not durable:
         prepare = database._prepare_sqlite

@@ -25,7 +25,7 @@ def buckets(words: int, values: int) -> InitialModel:
 def serve(folder: str, database: str, words: str, values: str) -> None:
     """What the process runs."""
     from server.settings import Rate, Rates
-    from server.web.serve import run
+    from server.serve import run
 
     at_once = Rates(address=Rate(1e6, 1e6), device=Rate(1e6, 1e6))
     own = settings(Path(folder), database=database, rates=at_once)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from device_sdk.bundle import Bundle
 from device_sdk.errors import ConfigurationError
 from server.commands.serve import read_tokens
-from server.web.serve import run
+from server.serve import run
 from tests.server.parties import initial, settings
 
 ROOT = Path(__file__).parents[3]

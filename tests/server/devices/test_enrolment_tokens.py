@@ -137,7 +137,7 @@ def test_the_servers_own_token_has_a_number_of_uses(gate: Gate) -> None:
 
 def serve(folder: str) -> None:
     """What the server's process runs, with the rate of enrolments that every server has."""
-    from server.web.serve import run
+    from server.serve import run
 
     own, ready = settings(Path(folder), rates=Rates(OFTEN, OFTEN)), Path(folder) / "ready.json"
     run(own, initial(), host="127.0.0.1", port=0, ready_file=ready)

@@ -22,7 +22,7 @@ CONNECTIONS = 250
 def serve(folder: str) -> None:
     """What the process runs."""
     from server.settings import Limits
-    from server.web.serve import run
+    from server.serve import run
     from tests.server.parties import initial, settings
 
     limits = Limits(head_seconds=HEAD_SECONDS, body_seconds=BODY_SECONDS, connections=CONNECTIONS)

@@ -27,7 +27,7 @@ CONNECTIONS = Limits().connections
 
 def serve(folder: str) -> None:
     """What the server's process runs, with the limits that every server has."""
-    from server.web.serve import run
+    from server.serve import run
     from tests.server.chaos.server_process import buckets
     from tests.server.parties import settings
 
