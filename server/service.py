@@ -46,8 +46,9 @@ from server.rounds.secure_aggregation.store import open_groups
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, unfinished, view
 from server.settings import ServerSettings
 from server.signing.repository import Repository
-from server.storage.blobs import BlobStore, FolderLock, open_blobs
+from server.storage.blobs import BlobStore, FolderLock
 from server.storage.database import Database
+from server.storage.places import open_blobs
 from server.storage.schema import publications
 from server.storage.turns import Lead, Turn
 from server.ticks import LOOP, TOLD_SECONDS, Seen, Ticks, seen_of, tell

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from device_sdk.checkin import budget, exchange
-from device_sdk.checkin.client import Refused
 from device_sdk.checkin.exchange import Sent
 from device_sdk.checkin.identity import server_name
 from device_sdk.checkin.outbox import Outgoing
+from device_sdk.checkin.refusals import Refused
 from device_sdk.errors import PrivacyError, ProtocolError, StateError
 from device_sdk.personalization.cache import reported
 from device_sdk.privacy.contributions import bounded_counts

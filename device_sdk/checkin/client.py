@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from ipaddress import ip_address
 from types import TracebackType
@@ -14,12 +13,14 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
+from device_sdk.checkin.download import download
 from device_sdk.checkin.identity import Identity, signed_headers
 from device_sdk.checkin.line import Broken, Line
 from device_sdk.checkin.outbox import Outgoing
+from device_sdk.checkin.refusals import PROBLEM_BYTES, RETRIED, refusal
 from device_sdk.errors import CheckInError
 from device_sdk.permit import current
-from device_sdk.wire.messages import CheckedIn, CheckIn, Enrol, Enrolled, Marginals, Message, Problem, Receipt
+from device_sdk.wire.messages import CheckedIn, CheckIn, Enrol, Enrolled, Marginals, Message, Receipt
 from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask, Stage, StageReceipt
 
 if TYPE_CHECKING:
@@ -27,15 +28,9 @@ if TYPE_CHECKING:
 
     from device_sdk.checkin.partial import Partial
 
-__all__ = ["PROBLEM_BYTES", "RETRIED", "UNKNOWN", "Client", "Refused", "marginals_bytes", "refusal"]
-
-UNKNOWN = "unknown"
-"""Code of a refusal that is no Problem: something between device and server answered, or another server did."""
+__all__ = ["Client", "marginals_bytes"]
 
 _Answer = TypeVar("_Answer", bound=Message)
-RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
-PROBLEM_BYTES = 1 << 16
-"""Of an answer that is an error."""
 _MESSAGE_BYTES = 1 << 16
 """Of an answer that is a message, where nothing else is said."""
 _TASK_BYTES = 8 << 20
@@ -43,21 +38,6 @@ _TASK_BYTES = 8 << 20
 _PATIENCE = 60.0
 """Seconds: a server that asks for a longer pause is left alone until the next check-in."""
 _CONTENT_TYPE = {"marginals": "application/json", "deltas": "application/octet-stream", "words": "application/json"}
-
-
-class Refused(CheckInError):
-    """The server answered and said no. status: HTTP status; code: the stable code of its Problem; server_time: by its
-    clock, seconds since the epoch, where it says so."""
-
-    def __init__(self, message: str, status: int, code: str, server_time: float | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.server_time = server_time
-
-    def __reduce__(self) -> tuple[type[Refused], tuple[str, int, str, float | None]]:
-        # Exceptions are copied, and brought home from worker processes, from their arguments.
-        return type(self), (str(self), self.status, self.code, self.server_time)
 
 
 class Client:
@@ -153,8 +133,6 @@ class Client:
         way. CheckInError: more than ``limit`` bytes, not all there within ``seconds``, or not reached. Nothing is
         decoded, so that no answer grows on the device.
         """
-        from device_sdk.checkin.download import download
-
         return download(self, self._line, path, limit, seconds, self._attempts, partial)
 
     def wait(self, failures: int, asked: float = 0.0) -> None:
@@ -276,21 +254,3 @@ def _is_this_machine(host: str) -> bool:
 def _asked(retry_after: str) -> float:
     """Seconds for which a server wants to be left alone, by its Retry-After; 0 where it says nothing of the kind."""
     return float(retry_after) if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 9 else 0.0
-
-
-def refusal(where: str, status: int, content: bytes, date: str = "") -> Refused:
-    """An answer that is an error, by what its Problem says. where: who said it, for the message; date: the header."""
-    try:
-        problem = Problem.model_validate_json(content)
-    except ValidationError:
-        return Refused(f"{where}: refused with status {status}, without a reason", status, UNKNOWN)
-    field = f"{problem.field}: " if problem.field else ""
-    message = f"{where}: refused with status {status}, {problem.code}: {field}{problem.detail}"
-    return Refused(message, status, problem.code, _server_time(date))
-
-
-def _server_time(date: str) -> float | None:
-    try:
-        return parsedate_to_datetime(date).timestamp()
-    except (ValueError, OverflowError):
-        return None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from device_sdk.checkin.line import Answer, Broken, Line, TooSlow
+from device_sdk.checkin.refusals import PROBLEM_BYTES, RETRIED, refusal
 from device_sdk.errors import CheckInError
 
 if TYPE_CHECKING:
-    from device_sdk.checkin.client import Client
-    from device_sdk.checkin.line import Answer, Line
     from device_sdk.checkin.partial import Partial
 
 __all__ = ["download"]
@@ -22,13 +22,19 @@ __all__ = ["download"]
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/[0-9]{1,15}")
 
 
+class Asking(Protocol):
+    """What is needed of a :class:`device_sdk.checkin.client.Client`."""
+
+    url: str
+    bytes_down: int
+
+    def wait(self, failures: int) -> None: ...
+
+
 def download(
-    client: Client, line: Line, path: str, limit: int, seconds: float, attempts: int, partial: Partial | None
+    client: Asking, line: Line, path: str, limit: int, seconds: float, attempts: int, partial: Partial | None
 ) -> bytes:
     """See :meth:`device_sdk.checkin.client.Client.download`. attempts: in a row without a byte of the file."""
-    from device_sdk.checkin.client import PROBLEM_BYTES, RETRIED, refusal
-    from device_sdk.checkin.line import Broken, TooSlow
-
     where, started, trouble, failures = f"{client.url}{path}", time.monotonic(), "", 0
     kept = None if partial is None else partial.resume(path)
     content, etag = (bytearray(), None) if kept is None else (bytearray(kept.content), kept.etag)

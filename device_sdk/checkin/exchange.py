@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.checkin import history
-from device_sdk.checkin.client import UNKNOWN, Client, Refused
+from device_sdk.checkin.client import Client
 from device_sdk.checkin.identity import Identity
 from device_sdk.checkin.outbox import Outgoing, keep, one_by_one, release
+from device_sdk.checkin.refusals import UNKNOWN, Refused
 from device_sdk.errors import CheckInError, StateError
 from device_sdk.learning.delta import bounded
 from device_sdk.learning.encoding import encode

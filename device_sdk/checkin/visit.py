@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from device_sdk.checkin import aggregation, budget, exchange, identity, naming
-from device_sdk.checkin.client import Refused
+from device_sdk.checkin.refusals import Refused
 from device_sdk.errors import CheckInError
 from device_sdk.learning.delta import difference
 from device_sdk.learning.gradients import mean

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.hypothesis import Partial, Result
-
-if TYPE_CHECKING:
-    from device_sdk.decoding.session import RecognitionSession
 
 __all__ = ["listen", "segments", "stream"]
 
@@ -24,20 +21,37 @@ Float = NDArray[np.float32]
 T = TypeVar("T")
 
 
-def segments(session: RecognitionSession, chunks: Iterable[Chunk]) -> Iterator[Event]:
-    """See :meth:`RecognitionSession.segments`."""
+class Session(Protocol):
+    """What is needed of a :class:`device_sdk.decoding.RecognitionSession`."""
+
+    @property
+    def open(self) -> bool: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def sample_rate(self) -> int: ...
+    def check(self, samples: Chunk) -> Float: ...
+    def reset(self) -> None: ...
+    def partial(self) -> Partial: ...
+    def hear(self, waveform: Float) -> tuple[Partial, Float]: ...
+    def skip(self) -> None: ...
+    def end(self) -> Result | None: ...
+
+
+def segments(session: Session, chunks: Iterable[Chunk]) -> Iterator[Event]:
+    """See :meth:`device_sdk.decoding.RecognitionSession.segments`."""
     for chunk in chunks:
         yield from _heard(session, chunk)
     yield from _ended(session)
 
 
 def listen(
-    session: RecognitionSession,
+    session: Session,
     chunks: Iterable[Chunk],
     on_partial: Callable[[Partial], object] | None,
     on_result: Callable[[Result], object] | None,
 ) -> None:
-    """See :meth:`RecognitionSession.listen`."""
+    """See :meth:`device_sdk.decoding.RecognitionSession.listen`."""
 
     def tell(events: Iterable[Event]) -> None:
         failure: Exception | None = None
@@ -59,8 +73,8 @@ def listen(
     tell(_ended(session))
 
 
-async def stream(session: RecognitionSession, chunks: AsyncIterable[Chunk]) -> AsyncIterator[Event]:
-    """See :meth:`RecognitionSession.stream`."""
+async def stream(session: Session, chunks: AsyncIterable[Chunk]) -> AsyncIterator[Event]:
+    """See :meth:`device_sdk.decoding.RecognitionSession.stream`."""
     async for chunk in chunks:
         rest = _begun(session, chunk)
         while rest.size:
@@ -71,7 +85,7 @@ async def stream(session: RecognitionSession, chunks: AsyncIterable[Chunk]) -> A
         yield event
 
 
-def _heard(session: RecognitionSession, chunk: Chunk) -> Iterator[Event]:
+def _heard(session: Session, chunk: Chunk) -> Iterator[Event]:
     """What one chunk brings."""
     rest = _begun(session, chunk)
     while rest.size:
@@ -79,7 +93,7 @@ def _heard(session: RecognitionSession, chunk: Chunk) -> Iterator[Event]:
         yield from events
 
 
-def _begun(session: RecognitionSession, chunk: Chunk) -> Float:
+def _begun(session: Session, chunk: Chunk) -> Float:
     """The whole chunk, checked before any of it is heard, with a session that is open for it."""
     waveform = session.check(chunk)
     if not session.open:
@@ -87,7 +101,7 @@ def _begun(session: RecognitionSession, chunk: Chunk) -> Float:
     return waveform
 
 
-def _step(session: RecognitionSession, waveform: Float) -> tuple[list[Event], Float]:
+def _step(session: Session, waveform: Float) -> tuple[list[Event], Float]:
     """Hears the first second of ``waveform``, or less where an utterance ends in it. Returns what that brings, and the
     samples that remain."""
     before = session.partial()
@@ -106,7 +120,7 @@ def _step(session: RecognitionSession, waveform: Float) -> tuple[list[Event], Fl
     return events, waveform[piece.size - after.size :]
 
 
-def _ended(session: RecognitionSession) -> list[Event]:
+def _ended(session: Session) -> list[Event]:
     """What the end of an utterance brings, or the end of the chunks."""
     result = session.end() if session.seconds and session.open else None
     return [] if result is None else [result]

@@ -6,7 +6,6 @@ import secrets
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from device_sdk.decoding.beam import Beam, paths
 from device_sdk.decoding.confidence import with_confidence
 from device_sdk.decoding.endpoint import Endpointing, endpoint, trailing_silence
 from device_sdk.decoding.hotwords import Hotwords
+from device_sdk.decoding.model import Model
 from device_sdk.decoding.nbest import distinct
 from device_sdk.decoding.prefixes import Prefix
 from device_sdk.decoding.spellings import settled, written
@@ -28,9 +28,6 @@ from device_sdk.decoding.stability import descends, shared_prefix
 from device_sdk.decoding.stream import LEAD, Stream
 from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result
-
-if TYPE_CHECKING:
-    from device_sdk.decoding.recognizer import Recognizer
 
 __all__ = ["RecognitionSession"]
 
@@ -51,7 +48,7 @@ class RecognitionSession:
 
     def __init__(
         self,
-        recognizer: Recognizer,
+        recognizer: Model,
         sample_rate: int,
         *,
         mix_down: bool = False,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 
 from device_sdk.errors import StateError
 from device_sdk.feedback.signals import Alternate, Corrected, Signal, parts
-from device_sdk.privacy.new_words import is_word
+from device_sdk.wire.words import is_word
 from rescoring.words import WordList
 
 __all__ = ["LIMIT", "commonest", "from_bytes", "given_words", "regiven", "to_bytes"]

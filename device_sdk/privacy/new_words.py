@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from device_sdk.errors import PrivacyError
+from device_sdk.wire.words import is_word
 
-__all__ = ["is_word", "named_words"]
-
-_WORD = re.compile(r"[^\W\d_](?:[^\W_]|['’.-]){0,62}")
-
-
-def is_word(text: str) -> bool:
-    """Whether it may become a word of the list: a letter first, no spaces, no longer than 63."""
-    return _WORD.fullmatch(text) is not None
+__all__ = ["named_words"]
 
 
 def named_words(given: Mapping[str, float], max_words: int) -> frozenset[str]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from device_sdk.bundle.architecture import Architecture
 
-if TYPE_CHECKING:
-    from device_sdk.runtimes.training import Gradients
-
-__all__ = ["RecurrentState", "Training", "Transducer"]
+__all__ = ["Gradients", "RecurrentState", "Training", "Transducer"]
 
 Float = NDArray[np.float32]
 
@@ -51,6 +49,19 @@ class Transducer(Protocol):
         Returns log-probabilities [B, V] or [B, K, V] float32 (nats).
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What one pass over one utterance gives. N: hypotheses.
+
+    negative_log_likelihoods: [N] float32, nats. expected_cost: E[M] under softmax(-NLL), in units of the costs.
+    gradients: parameter name -> float32 array of the parameter's shape.
+    """
+
+    negative_log_likelihoods: Float
+    expected_cost: float
+    gradients: Mapping[str, Float]
 
 
 class Training(Protocol):

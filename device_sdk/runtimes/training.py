@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,27 +15,15 @@ from device_sdk.errors import BundleError
 from device_sdk.runtimes.feeds import check_parameter, utterance_feeds
 from device_sdk.runtimes.frozen import FrozenLayers
 from device_sdk.runtimes.onnxruntime import exact_products, open_session, run
+from device_sdk.runtimes.protocol import Gradients
 
-__all__ = ["Gradients", "TrainingSession", "open_training"]
+__all__ = ["TrainingSession", "open_training"]
 
 GRADIENT = "gradient."
 BENEATH = ("heard", "said")
 """Inputs that the layers beneath a graph give."""
 
 Float = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Gradients:
-    """What one pass over one utterance gives. N: hypotheses.
-
-    negative_log_likelihoods: [N] float32, nats. expected_cost: E[M] under softmax(-NLL), in units of the costs.
-    gradients: parameter name -> float32 array of the parameter's shape.
-    """
-
-    negative_log_likelihoods: Float
-    expected_cost: float
-    gradients: Mapping[str, Float]
 
 
 def open_training(bundle: Bundle, subset: Subset = "whole", threads: int = 1) -> TrainingSession:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.checkin.client import Refused
 from device_sdk.checkin.partial import Partial
+from device_sdk.checkin.refusals import Refused
 from device_sdk.errors import BundleError, CheckInError, ProtocolError
 from device_sdk.knowledge import with_published
 from device_sdk.state import records

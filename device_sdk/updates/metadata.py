@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from device_sdk.checkin.client import Refused
+from device_sdk.checkin.refusals import Refused
 from device_sdk.errors import CheckInError, ConfigurationError
 from device_sdk.updates.release import Release, release_of
 from device_sdk.updates.trust import root_version

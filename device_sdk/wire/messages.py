@@ -42,7 +42,7 @@ from pydantic import (
     model_validator,
 )
 
-from device_sdk.privacy.new_words import is_word
+from device_sdk.wire.words import is_word
 
 __all__ = [
     "REVISION",

@@ -105,8 +105,8 @@ def _keep_password(database: str) -> None:
 @contextmanager
 def _opened(database: str, blobs: str | None, *, existing: bool = False) -> Iterator[tuple[Any, Any]]:
     from server.settings import database_url, default_blobs
-    from server.storage.blobs import open_blobs
     from server.storage.database import Database
+    from server.storage.places import open_blobs
 
     own = Database(database_url(database), existing=existing)
     try:

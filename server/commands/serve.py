@@ -17,8 +17,8 @@ from device_sdk.commands.secrets import holds_password, keep_from_process_list
 from device_sdk.errors import ConfigurationError
 from server.buckets import Rate
 from server.logs import configure
-from server.storage.forgetting import keep_private
 from server.serve import run, run_many, write_private
+from server.storage.forgetting import keep_private
 
 __all__ = ["command", "read_tokens"]
 

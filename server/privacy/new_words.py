@@ -24,9 +24,9 @@ from collections.abc import Iterable, Mapping, Set
 from fractions import Fraction
 
 from device_sdk.errors import PrivacyError
-from device_sdk.privacy.new_words import is_word
 from device_sdk.privacy.samplers import RandomBytes, discrete_laplaces
 from device_sdk.wire.messages import WordPlan
+from device_sdk.wire.words import is_word
 
 __all__ = ["devices_of", "failure_chance", "noise_scale", "released_words", "threshold"]
 

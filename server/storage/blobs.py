@@ -16,7 +16,7 @@ from uuid import uuid4
 from device_sdk.errors import StateError
 from server.storage.forgetting import keep_private
 
-__all__ = ["CHECKED_SECONDS", "BlobStore", "FolderBlobs", "FolderLock", "check_content", "check_name", "open_blobs"]
+__all__ = ["CHECKED_SECONDS", "BlobStore", "FolderBlobs", "FolderLock", "check_content", "check_name"]
 
 NAME = re.compile(r"^[a-z]+(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$")
 TEMPORARY = ".partial-"
@@ -48,18 +48,6 @@ class BlobStore(Protocol):
 
     def hold(self, name: str, place: Path) -> None:
         """Make ``place`` a file of the blob's content, which stays when the blob is deleted. Raises StateError."""
-
-
-def open_blobs(place: Path | str, *, tidy: bool = True, create: bool = True) -> BlobStore:
-    """A folder, or an object store by its URL (``s3://bucket/prefix``). tidy, create: see :class:`FolderBlobs`.
-
-    Raises StateError or MissingExtraError where it cannot be opened.
-    """
-    if "://" in str(place):
-        from server.storage.objects import ObjectBlobs
-
-        return ObjectBlobs(str(place))
-    return FolderBlobs(Path(place), tidy=tidy, create=create)
 
 
 def check_name(name: str) -> str:

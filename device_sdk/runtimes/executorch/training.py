@@ -22,7 +22,7 @@ from device_sdk.runtimes.executorch.manifest import (
     training_shapes,
 )
 from device_sdk.runtimes.feeds import check_parameter, utterance_feeds
-from device_sdk.runtimes.training import Gradients
+from device_sdk.runtimes.protocol import Gradients
 
 __all__ = ["ExecutorchTrainingSession", "distinct_prefixes", "padded"]
 

@@ -21,7 +21,8 @@ from device_sdk.learning.rehearsal import Transcribed, lesson
 from device_sdk.learning.specaugment import MaskSettings, masked
 from device_sdk.learning.step import Momentum, StepSettings, sgd
 from device_sdk.privacy.clipping import clip
-from device_sdk.runtimes.training import Gradients, TrainingSession
+from device_sdk.runtimes.protocol import Gradients
+from device_sdk.runtimes.training import TrainingSession
 from device_sdk.transcripts import check_letters, transcript
 from server.lab.corpora import open_corpus
 from server.lab.corpora.utterance import Utterance

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import PrivacyError
-from device_sdk.privacy.new_words import is_word, named_words
+from device_sdk.privacy.new_words import named_words
+from device_sdk.wire.words import is_word
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from safetensors.numpy import load
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.aggregation import Participation
-from device_sdk.privacy.new_words import is_word
 from device_sdk.state.schema import COLUMNS, FILES, META, TABLES, record_of
 from device_sdk.wire.messages import MarginalReport, WordReport
+from device_sdk.wire.words import is_word
 
 __all__ = ["findings"]
 

@@ -21,7 +21,8 @@ from device_sdk.learning.settings import LearningSettings
 from device_sdk.runtimes.executorch import MANIFEST, Bucket, ExecutorchTrainingSession
 from device_sdk.runtimes.executorch.training import distinct_prefixes, padded
 from device_sdk.runtimes.feeds import utterance_feeds
-from device_sdk.runtimes.training import Gradients, TrainingSession
+from device_sdk.runtimes.protocol import Gradients
+from device_sdk.runtimes.training import TrainingSession
 from export.benchmarks import executorch_training
 from export.executorch import TRAINING_BUCKETS, TrainingStep, export_executorch
 from export.graphs import training

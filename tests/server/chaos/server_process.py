@@ -24,8 +24,8 @@ def buckets(words: int, values: int) -> InitialModel:
 
 def serve(folder: str, database: str, words: str, values: str) -> None:
     """What the process runs."""
-    from server.settings import Rate, Rates
     from server.serve import run
+    from server.settings import Rate, Rates
 
     at_once = Rates(address=Rate(1e6, 1e6), device=Rate(1e6, 1e6))
     own = settings(Path(folder), database=database, rates=at_once)

@@ -21,8 +21,8 @@ CONNECTIONS = 250
 
 def serve(folder: str) -> None:
     """What the process runs."""
-    from server.settings import Limits
     from server.serve import run
+    from server.settings import Limits
     from tests.server.parties import initial, settings
 
     limits = Limits(head_seconds=HEAD_SECONDS, body_seconds=BODY_SECONDS, connections=CONNECTIONS)

@@ -23,7 +23,8 @@ from server.lab.simulation.engine.population import Arrays, Population, Task, Te
 from server.lab.simulation.engine.release import noised
 from server.lab.simulation.engine.settings import EngineSettings
 from server.lab.simulation.engine.state import State, new_key
-from server.lab.simulation.engine.updates import Group, Sent, Worker, worker
+from server.lab.simulation.engine.updates import Group, Sent, Worker
+from server.lab.simulation.engine.ways import worker
 
 __all__ = ["Engine", "Part", "Spread", "apply", "computed", "engine", "init", "parameters"]
 

@@ -14,13 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from device_sdk.errors import ConfigurationError
 from device_sdk.privacy.clipping import layer_bounds
-from server.lab.simulation.engine.layers import unsupported
-from server.lab.simulation.engine.population import Task, Tensors
-from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
+from server.lab.simulation.engine.population import Tensors
+from server.lab.simulation.engine.settings import Privacy
 
-__all__ = ["Group", "Sent", "Worker", "clip_scales", "worker"]
+__all__ = ["Group", "Sent", "Worker", "clip_scales"]
 
 Vector = NDArray[np.float64]
 
@@ -54,27 +52,6 @@ class Worker(Protocol):
     """One way of computing clients."""
 
     def __call__(self, weights: Mapping[str, Tensor], group: Group) -> Sent: ...
-
-
-def worker(task: Task, settings: EngineSettings) -> Worker:
-    """The way that the settings ask for, or the quickest that can be gone.
-
-    Raises ConfigurationError where the way asked for cannot be gone, saying why.
-    """
-    from server.lab.simulation.engine.ghost import Ghost
-    from server.lab.simulation.engine.grouped import Grouped
-    from server.lab.simulation.engine.loop import Loop
-
-    reason = unsupported(task.network)
-    way = settings.way
-    if way in ("ghost", "grouped") and reason is not None:
-        raise ConfigurationError(f"way: {way!r} cannot be gone, since {reason}; use 'loop'")
-    if way == "auto":
-        simple = settings.one_step and settings.averaging == "mean" and settings.weighting != "word_error"
-        way = "loop" if reason is not None else "ghost" if simple else "grouped"
-    kinds: dict[str, Callable[[Task, LocalWork, Privacy | None], Worker]]
-    kinds = {"ghost": Ghost, "grouped": Grouped, "loop": Loop}
-    return kinds[way](task, settings.local, settings.privacy)
 
 
 def clip_scales(

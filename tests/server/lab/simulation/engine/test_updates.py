@@ -21,7 +21,8 @@ from server.lab.simulation.engine.population import Held, Task, steps
 from server.lab.simulation.engine.recurrence import Cells
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
 from server.lab.simulation.engine.tasks import Classification, perceptron
-from server.lab.simulation.engine.updates import Group, Sent, worker
+from server.lab.simulation.engine.updates import Group, Sent
+from server.lab.simulation.engine.ways import worker
 from tests.server.lab.simulation.engine.networks import KINDS, made
 
 CLIENTS = 5

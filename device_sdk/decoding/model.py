@@ -1,0 +1,92 @@
+"""One loaded model: what every session of it shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.bundle import Bundle
+from device_sdk.checks import check_type
+from device_sdk.decoding.guides import Guide
+from device_sdk.decoding.hotwords import Hotwords
+from device_sdk.decoding.settings import DecodingSettings
+from device_sdk.decoding.stream import frame_seconds
+from device_sdk.errors import ConfigurationError
+from device_sdk.hypothesis import Hypothesis
+from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
+from device_sdk.runtimes.protocol import Transducer
+
+if TYPE_CHECKING:
+    from device_sdk.runtimes.ngram import NgramModel
+
+__all__ = ["Model", "Rescore"]
+
+Rescore = Callable[[Sequence[Hypothesis]], Sequence[Hypothesis]]
+"""A second pass: the distinct hypotheses of an utterance, best first, to the same ones in a better order."""
+
+
+class Model:
+    """Owns the sessions of a transducer's graphs. Its attributes are never changed after it is built."""
+
+    def __init__(
+        self,
+        bundle: Bundle | str | Path,
+        settings: DecodingSettings = DecodingSettings(),
+        rescore: Rescore | None = None,
+        *,
+        transducer: Transducer | None = None,
+        threads: int = 1,
+        precision: Precision = "float32",
+    ) -> None:
+        """bundle: or its path. rescore: applied to the n-best list at the end of each utterance; None keeps the first
+        pass.
+
+        transducer: runs the bundle's graphs; by default onnxruntime with this many threads and this precision of its
+        products: int8 is quicker and a little less exact, and needs a bundle with int8 graphs; auto takes it where it
+        can.
+        """
+        bundle = self.bundle = Bundle.given(bundle)
+        check_type("settings", settings, DecodingSettings, "DecodingSettings")
+        self.settings = settings
+        self.rescore = rescore
+        self.offset: NDArray[np.float32] | None = None
+        self.features = bundle.features
+        self.tokenizer = bundle.tokenizer
+        self.transducer: Transducer = OnnxTransducer(bundle, threads, precision) if transducer is None else transducer
+        self.ngram: NgramModel | None = _first_pass_ngram(bundle) if settings.ngram_weight else None
+        self.frame_seconds = frame_seconds(self.transducer, self.features)
+
+    def with_offset(self, offset: NDArray[np.float32] | None) -> Self:
+        """The same model behind another channel. offset: taken from every frame, [M]; None for nothing; see
+        :mod:`device_sdk.features.channel`."""
+        other = copy(self)
+        other.offset = offset
+        return other
+
+    @property
+    def model_version(self) -> str:
+        """Version of the bundle that it recognises with."""
+        return self.bundle.version
+
+    def guide(self, hotwords: Hotwords | None) -> Guide | None:
+        """What a search follows besides the transducer; None for nothing."""
+        if self.ngram is None and (hotwords is None or not hotwords.phrases):
+            return None
+        return Guide(self.tokenizer, hotwords, self.ngram, self.settings.ngram_weight)
+
+
+def _first_pass_ngram(bundle: Bundle) -> NgramModel:
+    from device_sdk.runtimes.ngram import load_ngram  # here, because most recognisers do without
+
+    ngram = load_ngram(bundle)
+    if ngram is None:
+        raise ConfigurationError(
+            f"decoding.ngram_weight: {bundle.path} holds no n-gram, or kenlm is not installed; set it to 0, or use a "
+            "bundle with ngram.arpa and pip install 'idiolect[ngram]'"
+        )
+    return ngram

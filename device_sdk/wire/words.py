@@ -1,0 +1,14 @@
+"""What may become a word of the public list."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["is_word"]
+
+_WORD = re.compile(r"[^\W\d_](?:[^\W_]|['’.-]){0,62}")
+
+
+def is_word(text: str) -> bool:
+    """Whether it may become a word of the list: a letter first, no spaces, no longer than 63."""
+    return _WORD.fullmatch(text) is not None
