@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     __version__: str
     from device_sdk.audio import SAMPLE_AUDIO, read_audio
     from device_sdk.bundle import Bundle
-    from device_sdk.checkin import CheckInReport, Client
+    from device_sdk.checkin.client import Client
+    from device_sdk.checkin.exchange import CheckInReport
     from device_sdk.consent import Consent
     from device_sdk.decoding import (
         DecodingSettings,
@@ -120,7 +121,8 @@ __all__ = [
 _HOMES = {
     "audio": ("SAMPLE_AUDIO", "read_audio"),
     "bundle": ("Bundle",),
-    "checkin": ("CheckInReport", "Client"),
+    "checkin.client": ("Client",),
+    "checkin.exchange": ("CheckInReport",),
     "decoding": (
         "DecodingSettings",
         "EndpointRule",

@@ -37,7 +37,6 @@ from device_sdk.feedback.repetition import carried_back, is_repetition, silence
 from device_sdk.feedback.signals import CostFunction, Repeated, Signal, check_signal, combined
 from device_sdk.host import Host, check_host
 from device_sdk.hypothesis import Hypothesis, Result
-from device_sdk.knowledge import Knowledge
 from device_sdk.learned import Learned
 from device_sdk.learning import kept
 from device_sdk.learning.judge import Judge
@@ -47,6 +46,7 @@ from device_sdk.learning.memory import Example, Recent, Remembered, utterances
 from device_sdk.learning.memory_budget import step_bytes
 from device_sdk.learning.rehearsal import Transcribed, is_due, rotation
 from device_sdk.learning.serving import served
+from device_sdk.model_state import Knowledge
 from device_sdk.permit import Permit
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.cache import UtteranceCounts
@@ -60,7 +60,6 @@ from device_sdk.session import DeviceSession
 from device_sdk.settings import DeviceSettings
 from device_sdk.state import Store, records
 from device_sdk.turns import Turns
-from device_sdk.updates.trust import check_trusted_root
 
 if TYPE_CHECKING:  # what check-ins need is loaded by the first one: recognition starts without it
     from device_sdk.checkin.client import Client
@@ -89,6 +88,8 @@ class Device:
     ) -> None:
         self.settings = settings
         if trusted_root is not None:
+            from device_sdk.checkin.updates.trust import check_trusted_root
+
             check_trusted_root(trusted_root)
         self._trusted_root = trusted_root
         self._store = store

@@ -20,22 +20,23 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from device_sdk.checkin import budget, exchange
 from device_sdk.checkin.exchange import Sent
 from device_sdk.checkin.identity import server_name
-from device_sdk.checkin.outbox import Outgoing
 from device_sdk.checkin.refusals import Refused
+from device_sdk.checkin.taken_back import take_back
 from device_sdk.errors import PrivacyError, ProtocolError, StateError
 from device_sdk.personalization.cache import reported
 from device_sdk.privacy.contributions import bounded_counts
 from device_sdk.privacy.local import locally_noised
 from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
 from device_sdk.state import records
+from device_sdk.state.outbox import Outgoing
 from device_sdk.wire.messages import MarginalPlan, Message
 from device_sdk.wire.secure_aggregation import AggregationTask, Stage
 
 if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
     from device_sdk.checkin.identity import Identity
-    from device_sdk.knowledge import Knowledge
     from device_sdk.learning.memory import Recent
+    from device_sdk.model_state import Knowledge
     from device_sdk.privacy.bounds import OfferBounds
     from device_sdk.state import Store
     from device_sdk.wire.messages import RoundOffer
@@ -215,7 +216,7 @@ def _leave(
             records.write_number(store, "marginals_sent", records.read_number(store, "marginals_sent") + 1)
         elif kept.restore and restore:
             held = base64.b64decode(kept.restore)
-            knowledge.take_back(Outgoing(report_id, who.server, "marginals", participant.round_id, b"", held))
+            take_back(knowledge, Outgoing(report_id, who.server, "marginals", participant.round_id, b"", held))
     size = len(participant.masked.model_dump_json()) if participant.masked is not None else 0
     return Progress((Sent(report_id, participant.round_id, "marginals", size, refused=refused),))
 

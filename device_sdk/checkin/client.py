@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from device_sdk.checkin.download import download
 from device_sdk.checkin.identity import Identity, signed_headers
 from device_sdk.checkin.line import Broken, Line
-from device_sdk.checkin.outbox import Outgoing
 from device_sdk.checkin.refusals import PROBLEM_BYTES, RETRIED, refusal
 from device_sdk.errors import CheckInError
 from device_sdk.permit import current
+from device_sdk.state.outbox import Outgoing
 from device_sdk.wire.messages import CheckedIn, CheckIn, Enrol, Enrolled, Marginals, Message, Receipt
 from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask, Stage, StageReceipt
 

@@ -15,20 +15,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.checkin import history
 from device_sdk.checkin.client import Client
 from device_sdk.checkin.identity import Identity
-from device_sdk.checkin.outbox import Outgoing, keep, one_by_one, release
 from device_sdk.checkin.refusals import UNKNOWN, Refused
 from device_sdk.errors import CheckInError, StateError
 from device_sdk.learning.delta import bounded
-from device_sdk.learning.encoding import encode
 from device_sdk.learning.measures import Measures
 from device_sdk.learning.step import Arrays
 from device_sdk.personalization.cache import MarginalCache, reported
 from device_sdk.privacy.contributions import bounded_counts, unbounded_counts
 from device_sdk.privacy.local import locally_noised
 from device_sdk.state import Store, records
+from device_sdk.state import reported_counts as history
+from device_sdk.state.outbox import Outgoing, keep, one_by_one, release
+from device_sdk.wire.delta_codec import encode
 from device_sdk.wire.messages import (
     DeltaHeader,
     DeltaPlan,

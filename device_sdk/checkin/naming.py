@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from device_sdk.checkin.exchange import remember
 from device_sdk.checkin.identity import Identity
-from device_sdk.checkin.outbox import Outgoing, keep
 from device_sdk.personalization.given import commonest, to_bytes
 from device_sdk.privacy.new_words import named_words
 from device_sdk.state import Store
+from device_sdk.state.outbox import Outgoing, keep
 from device_sdk.wire.messages import RoundOffer, WordPlan, WordReport
 from rescoring.words import WordList
 

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from device_sdk.checkin import aggregation, budget, exchange, identity, naming
 from device_sdk.checkin.refusals import Refused
+from device_sdk.checkin.taken_back import take_back
+from device_sdk.checkin.updates.fetching import Base, Wanted, base_of, fetch, install, largest, teacher_of
+from device_sdk.checkin.updates.release import Adopted
 from device_sdk.errors import CheckInError
 from device_sdk.learning.delta import difference
 from device_sdk.learning.gradients import mean
 from device_sdk.state import records
-from device_sdk.updates.fetching import Base, Wanted, base_of, fetch, install, largest, teacher_of
-from device_sdk.updates.release import Adopted
 from device_sdk.wire.messages import REVISION, CheckedIn, CheckIn
 
 if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
     from device_sdk.checkin.exchange import CheckInReport
     from device_sdk.checkin.identity import Identity
-    from device_sdk.knowledge import Knowledge
     from device_sdk.learning.memory import Recent
+    from device_sdk.model_state import Knowledge
     from device_sdk.settings import DeviceSettings
     from device_sdk.state import Store
     from device_sdk.wire.messages import DeltaPlan, MarginalPlan, RoundOffer, WordPlan
@@ -106,7 +108,7 @@ def _visit(
     turn: AbstractContextManager[object],
 ) -> CheckInReport:
     store = knowledge.store
-    sent = exchange.flush(client, store, who, knowledge.take_back)
+    sent = exchange.flush(client, store, who, partial(take_back, knowledge))
     answer = client.check_in(
         who,
         CheckIn(
@@ -121,7 +123,7 @@ def _visit(
     anew = knowledge.differs_in_model(answer.model_version, answer.model_sha256)
     with turn:
         left_out = _enqueue(who, answer, knowledge, recent, settings, same_model=not anew)
-    sent += exchange.flush(client, store, who, knowledge.take_back)
+    sent += exchange.flush(client, store, who, partial(take_back, knowledge))
     willing = settings.share_marginals and knowledge.consent.marginals
     aggregated = aggregation.take_part(
         client, who, knowledge, recent, answer.round, willing=willing, bounds=settings.bounds
@@ -130,7 +132,7 @@ def _visit(
     if trusted_root is None:
         adopted = _adopt(client, answer, knowledge, settings, turn)
     else:
-        from device_sdk.updates.adoption import adopt
+        from device_sdk.checkin.updates.adoption import adopt
 
         adopted = adopt(client, knowledge, settings, trusted_root, who.device_id or "", turn=turn)
     return exchange.CheckInReport(

@@ -19,12 +19,12 @@ from device_sdk.audio import read_audio
 from device_sdk.benchmarks import Figure
 from device_sdk.bundle import Bundle
 from device_sdk.learning.delta import noised
-from device_sdk.learning.encoding import ScalePer, decode, encode
 from device_sdk.learning.gradients import add, empty, mean
 from device_sdk.learning.rehearsal import Transcribed, lesson
 from device_sdk.learning.step import global_norm
 from device_sdk.privacy.clipping import clip
 from device_sdk.runtimes.training import TrainingSession
+from device_sdk.wire.delta_codec import ScalePer, decode, encode
 from device_sdk.wire.messages import Encoding
 
 __all__ = ["benchmark", "figures_of", "speech_gradient"]

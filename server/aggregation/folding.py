@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from device_sdk.errors import StateError
-from device_sdk.learning.encoding import decode
+from device_sdk.wire.delta_codec import decode
 from device_sdk.wire.messages import DeltaPlan
 from server.aggregation import deltas
 from server.aggregation.deltas import DeltaSum, Weights

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import ProtocolError
-from device_sdk.learning.encoding import LEVELS, SCALE, decode, group_sizes
 from device_sdk.privacy.clipping import layer_bounds
 from device_sdk.privacy.contributions import weight_units
+from device_sdk.wire.delta_codec import LEVELS, SCALE, decode, group_sizes
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 from server.aggregation.weights_file import parse_tensors
 

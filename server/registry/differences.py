@@ -14,8 +14,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
 
+from device_sdk.checkin.updates import difference
 from device_sdk.errors import ProtocolError
-from device_sdk.updates import difference
 from server.problems import Refusal
 from server.registry.models import blob_name, find_model, load
 from server.registry.publications import current_version

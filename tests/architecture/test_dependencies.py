@@ -20,7 +20,7 @@ DEVICE_LIBRARIES = {
 }
 LIBRARIES = {
     "rescoring": {"numpy"},
-    "device_sdk/wire": {"pydantic"},
+    "device_sdk/wire": {"numpy", "pydantic"},
     "device_sdk": DEVICE_LIBRARIES,
 }
 EXECUTORCH = "device_sdk/runtimes/executorch/bindings.py"

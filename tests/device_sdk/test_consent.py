@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, ConfigurationError, Corrected, Device, DeviceSettings, LearningSettings, StateError
-from device_sdk.checkin.outbox import Outgoing, discard, keep, one_by_one
 from device_sdk.consent import STREAMS, Consent, Stream, from_bytes, to_bytes
 from device_sdk.learning import StepSettings
 from device_sdk.state import Store
+from device_sdk.state.outbox import Outgoing, discard, keep, one_by_one
 from tests.signals import noise
 
 KEY = bytes(range(32))

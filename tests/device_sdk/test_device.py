@@ -29,11 +29,12 @@ from device_sdk import (
     SlotLexicon,
     StateError,
 )
-from device_sdk.checkin.outbox import Outgoing
+from device_sdk.checkin.taken_back import take_back
 from device_sdk.learning import StepSettings, TeacherSettings
 from device_sdk.learning.memory import Recent
 from device_sdk.personalization.cache import UtteranceCounts, reported
 from device_sdk.state import Store
+from device_sdk.state.outbox import Outgoing
 
 KEY = bytes(range(32))
 LEXICON = SlotLexicon({"place": ("kitchen", "bedroom"), "thing": ("light", "window")})
@@ -262,7 +263,7 @@ def test_a_refused_report_and_a_new_utterance_do_not_wait_for_each_other(device:
 
     def refuse() -> None:
         for number in range(200):
-            device._knowledge.take_back(Outgoing(str(number), "http://server.test", "marginals", "r1", b"", held))
+            take_back(device._knowledge, Outgoing(str(number), "http://server.test", "marginals", "r1", b"", held))
         done.set()
 
     threading.Thread(target=refuse, daemon=True).start()

@@ -13,8 +13,8 @@ import numpy as np
 
 from device_sdk.benchmarks import Figure
 from device_sdk.bundle import Bundle
+from device_sdk.checkin.updates import difference
 from device_sdk.errors import IdiolectError
-from device_sdk.updates import difference
 from server.aggregation.weights_file import dump_weights
 
 __all__ = ["benchmark"]

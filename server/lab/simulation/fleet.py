@@ -253,7 +253,7 @@ def _published(
         rescorer = Rescorer(bundle)
         return Recognizer(bundle, DecodingSettings(), rescorer.rescore)
     from device_sdk.bundle import weights as weight_files
-    from device_sdk.checkin import Client
+    from device_sdk.checkin.client import Client
     from device_sdk.checkin.exchange import decode_marginals
 
     status = operator.status()

@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin import Client, aggregation
+from device_sdk.checkin import aggregation
+from device_sdk.checkin.client import Client
 from device_sdk.checkin.exchange import CheckInReport
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError, StateError

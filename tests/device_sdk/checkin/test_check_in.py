@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin import Client
+from device_sdk.checkin.client import Client
 from device_sdk.device import Device
 from device_sdk.errors import BundleError, CheckInError
 from device_sdk.features import logmel

@@ -13,7 +13,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from safetensors.numpy import load
 
-from device_sdk.checkin import Client, Refused, history, identity
+from device_sdk.checkin import identity
+from device_sdk.checkin.client import Client
 from device_sdk.checkin.exchange import (
     decode_marginals,
     enqueue_delta,
@@ -22,11 +23,13 @@ from device_sdk.checkin.exchange import (
     has_reported,
     restored,
 )
-from device_sdk.checkin.outbox import Outgoing, keep, release, waiting
+from device_sdk.checkin.refusals import Refused
 from device_sdk.errors import CheckInError, StateError
 from device_sdk.learning.delta import difference
 from device_sdk.personalization.cache import MarginalCache
 from device_sdk.state import Store, records
+from device_sdk.state import reported_counts as history
+from device_sdk.state.outbox import Outgoing, keep, release, waiting
 from device_sdk.wire import signing
 from device_sdk.wire.messages import (
     CheckIn,

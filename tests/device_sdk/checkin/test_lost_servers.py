@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, CheckInError, Corrected, Device, DeviceSettings, LearningSettings
-from device_sdk.checkin import Client, identity
+from device_sdk.checkin import identity
+from device_sdk.checkin.client import Client
 from device_sdk.wire.signing import TIMESTAMP
 from tests.device_sdk.hostile.server import Hostile, Request, plain
 from tests.live import LiveServer

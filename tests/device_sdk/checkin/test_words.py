@@ -11,12 +11,13 @@ import httpx
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin import Client, naming
-from device_sdk.checkin.outbox import Outgoing
+from device_sdk.checkin import naming
+from device_sdk.checkin.client import Client
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError, ConfigurationError
 from device_sdk.feedback import Alternate, Corrected
 from device_sdk.settings import DeviceSettings
+from device_sdk.state.outbox import Outgoing
 from tests.bounds import ANYTHING
 from tests.device_sdk.privacy import canaries
 from tests.device_sdk.privacy.canaries import Needles

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from device_sdk import Bundle, Corrected, Device, DeviceSettings, IdiolectError, LearningSettings
 from device_sdk.audio import read_audio
 from device_sdk.bundle.subsets import SUBSETS, Subset, frozen_file, training_file
-from device_sdk.checkin import identity, outbox
+from device_sdk.checkin import identity
 from device_sdk.decoding import DecodingSettings
 from device_sdk.hypothesis import Result
-from device_sdk.state import Store, records
+from device_sdk.state import Store, outbox, records
 from tests.bounds import ANYTHING
 from tests.signals import chirp, noise
 

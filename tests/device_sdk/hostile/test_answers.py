@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin import Client
+from device_sdk.checkin.client import Client
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError
 from device_sdk.settings import DeviceSettings
@@ -176,7 +176,8 @@ def test_a_check_in_as_a_whole_has_its_time(answer: Answer, tmp_path: Path, tiny
 
 def test_a_server_that_never_reads_ends_with_the_time_of_the_exchange(tmp_path: Path, tiny_bundle: Bundle) -> None:
     """What is sent waits on the line too: here a report longer than all buffers on it."""
-    from device_sdk.checkin import identity, outbox
+    from device_sdk.checkin import identity
+    from device_sdk.state import outbox
 
     listener = socket.create_server(("127.0.0.1", 0))
     try:

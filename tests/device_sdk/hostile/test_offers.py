@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, CheckInError, Corrected, Device, DeviceSettings, LearningSettings
-from device_sdk.checkin import CheckInReport, Client
+from device_sdk.checkin.client import Client
+from device_sdk.checkin.exchange import CheckInReport
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, RoundOffer, WordPlan
 from tests.device_sdk.hostile.server import TOKEN, Hostile
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import LearningError, PrivacyError, ProtocolError
 from device_sdk.learning.delta import bounded, difference, noised, secret_gaussian
-from device_sdk.learning.encoding import LEVELS, SCALE, decode, encode, group_sizes
 from device_sdk.privacy.clipping import clip, layer_bounds
+from device_sdk.wire.delta_codec import LEVELS, SCALE, decode, encode, group_sizes
 from device_sdk.wire.messages import DeltaPlan
 
 CLIPPINGS = ("global", "uniform", "dim")

@@ -32,8 +32,8 @@ from device_sdk import (
     Semantics,
     SlotLexicon,
 )
-from device_sdk.checkin.outbox import waiting
 from device_sdk.learning import StepSettings
+from device_sdk.state.outbox import waiting
 from tests.bounds import ANYTHING
 from tests.device_sdk.sigkill.points import Points
 from tests.server.parties import ENROLMENT

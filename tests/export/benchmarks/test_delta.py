@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from device_sdk.bundle import Bundle
-from device_sdk.learning.encoding import decode, encode
+from device_sdk.wire.delta_codec import decode, encode
 from export.benchmarks import delta
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from device_sdk.errors import ConfigurationError, StateError
-from device_sdk.learning.encoding import encode
+from device_sdk.wire.delta_codec import encode
 from device_sdk.wire.messages import DeltaPlan, Encoding
 from server.aggregation.deltas import BLOCK, UPDATES, DeltaSum
 from server.aggregation.folding import LEAF, Accepted, Here, Leaf, Workers, ahead, leaves, merged

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save
 
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.learning.encoding import encode
+from device_sdk.wire.delta_codec import encode
 from device_sdk.wire.messages import DeltaPlan
 from server.aggregation import deltas, optimizers
 from server.aggregation.validation import read_delta

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import ProtocolError
 from device_sdk.learning.delta import bounded
-from device_sdk.learning.encoding import SCALE, encode
+from device_sdk.wire.delta_codec import SCALE, encode
 from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan
 from server.aggregation.validation import norm_bound, read_delta, validate_counts, validate_delta, validate_shapes
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata

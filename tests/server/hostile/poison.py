@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.learning.encoding import SCALE, encode
+from device_sdk.wire.delta_codec import SCALE, encode
 from device_sdk.wire.messages import DeltaPlan
 from server.aggregation.validation import norm_bound
 

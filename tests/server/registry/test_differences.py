@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device_sdk.updates import difference
+from device_sdk.checkin.updates import difference
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.registry.differences import RECENT
 from tests.server.parties import Operator, initial

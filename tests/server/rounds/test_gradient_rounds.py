@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save
 
 from device_sdk.errors import StateError
-from device_sdk.learning.encoding import encode
+from device_sdk.wire.delta_codec import encode
 from device_sdk.wire.messages import CheckedIn, DeltaHeader
 from server.aggregation.weights_file import parse_weights
 from server.plans.round import PRESETS, RoundSettings

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin import Client
+from device_sdk.checkin.client import Client
 from device_sdk.device import Device
 from device_sdk.feedback import Corrected
 from device_sdk.learning import LearningSettings, TeacherSettings

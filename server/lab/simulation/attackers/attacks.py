@@ -14,8 +14,8 @@ import numpy as np
 from safetensors.numpy import save
 
 from device_sdk.errors import ConfigurationError
-from device_sdk.learning.encoding import decode, encode
 from device_sdk.privacy.clipping import clip
+from device_sdk.wire.delta_codec import decode, encode
 from device_sdk.wire.messages import DeltaPlan
 from server.aggregation.weights_file import parse_tensors, read_metadata
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from device_sdk.checkin.client import Client
 from device_sdk.checkin.identity import Identity
-from device_sdk.checkin.outbox import Outgoing
+from device_sdk.state.outbox import Outgoing
 from device_sdk.wire.messages import CheckedIn, CheckIn, DeltaPlan, Receipt
 from server.lab.simulation.attackers.attacks import Attack, poisoned
 

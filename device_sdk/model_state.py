@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +30,8 @@ from device_sdk.learning.memory import utterances
 from device_sdk.learning.step import Arrays, Momentum
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization import given, ngrams
-from device_sdk.state import Store, records
+from device_sdk.state import Store, outbox, records, reported_counts
 from rescoring.ngrams import NgramCounts
-
-if TYPE_CHECKING:
-    from device_sdk.checkin.outbox import Outgoing
 
 __all__ = ["Knowledge", "with_published"]
 
@@ -293,8 +289,6 @@ class Knowledge:
 
         ConfigurationError: no such stream.
         """
-        from device_sdk.checkin import outbox
-
         consent = self.consent.withdrawn(*streams)
         with self.together():
             if not consent.marginals:
@@ -310,17 +304,6 @@ class Knowledge:
             if not (consent.keeping and consent.learning):
                 records.drop_kept(self.store, self.store.names("kept"))
             self._keep_consent(consent)
-
-    def take_back(self, outgoing: Outgoing) -> None:
-        """A report that a round ended without: its counts, or words, are due again in the next one."""
-        from device_sdk.checkin import exchange, naming, outbox
-
-        with self.together():
-            outbox.release(self.store, outgoing.report_id)
-            if outgoing.kind == "marginals" and self.consent.marginals:
-                self.keep_cache(exchange.restored(self.store, self.cache, outgoing))
-            if outgoing.kind == "words" and self.consent.words:
-                self.keep_given(naming.restored(self.given, outgoing, self.base.words))
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -342,9 +325,7 @@ class Knowledge:
         return NgramCounts() if content is None else ngrams.from_bytes(content, bundle.words)
 
     def _nothing_due(self) -> None:
-        from device_sdk.checkin import history
-
-        history.clear(self.store)
+        reported_counts.clear(self.store)
         if self.cache.pending_utterances or self.cache.pending.any():
             self.keep_cache(caches.reported(self.cache))
 

@@ -16,17 +16,18 @@ import httpx
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin import CheckInReport, Client
+from device_sdk.checkin.client import Client
+from device_sdk.checkin.exchange import CheckInReport
 from device_sdk.checkin.partial import PART, Partial
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError
 from tests.cutting import CuttingLine
+from tests.device_sdk.checkin.updates.fleet import KEY, TOKEN, Fleet, _Stream, running
 from tests.device_sdk.state.audit import findings
-from tests.device_sdk.updates.fleet import KEY, TOKEN, Fleet, _Stream, running
 
 pytest.importorskip("uvicorn")
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture(scope="module")
@@ -242,9 +243,9 @@ CHILD = """
 import sys
 from pathlib import Path
 from device_sdk.bundle import Bundle
-from device_sdk.checkin import Client
+from device_sdk.checkin.client import Client
 from device_sdk.device import Device
-from tests.device_sdk.updates.fleet import KEY, TOKEN
+from tests.device_sdk.checkin.updates.fleet import KEY, TOKEN
 with Device.open(Path(sys.argv[1]), KEY, Bundle.open(None)) as device:
     with Client(sys.argv[2], timeout=600.0) as client:
         report = device.check_in(client, TOKEN)

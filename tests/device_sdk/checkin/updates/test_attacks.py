@@ -15,8 +15,7 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.device import Device
-from tests.device_sdk.state.audit import findings
-from tests.device_sdk.updates.fleet import (
+from tests.device_sdk.checkin.updates.fleet import (
     KEY,
     Answer,
     Fleet,
@@ -24,6 +23,7 @@ from tests.device_sdk.updates.fleet import (
     running,
     signed_timestamp,
 )
+from tests.device_sdk.state.audit import findings
 
 pytest.importorskip("uvicorn")
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from device_sdk.checkin.updates.difference import BLOCK, MAGIC, apply, make
 from device_sdk.errors import ProtocolError
-from device_sdk.updates.difference import BLOCK, MAGIC, apply, make
 
 Weights = dict[str, NDArray[np.float32]]
 BITS = st.integers(0, 2**32 - 1)

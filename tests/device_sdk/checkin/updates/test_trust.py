@@ -14,16 +14,15 @@ import numpy as np
 import pytest
 
 from device_sdk.bundle import Bundle
+from device_sdk.checkin.updates.release import Release, Target, release_of
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError, ConfigurationError, MissingExtraError
 from device_sdk.learning import LearningSettings, TeacherSettings
 from device_sdk.settings import DeviceSettings
-from device_sdk.updates.release import Release, Target, release_of
 from server.signing.keys import public_key, read_key
 from server.signing.roots import rotate, sign
 from server.signing.signing import Published, signed_targets
-from tests.device_sdk.state.audit import findings
-from tests.device_sdk.updates.fleet import (
+from tests.device_sdk.checkin.updates.fleet import (
     KEY,
     Answer,
     Fleet,
@@ -32,6 +31,7 @@ from tests.device_sdk.updates.fleet import (
     signed_snapshot,
     signed_timestamp,
 )
+from tests.device_sdk.state.audit import findings
 
 pytest.importorskip("uvicorn")
 
@@ -249,7 +249,7 @@ def test_an_answer_that_never_comes_to_an_end_is_left_after_its_time(
             time.sleep(0.02)
             yield b" "
 
-    monkeypatch.setattr("device_sdk.updates.metadata.METADATA_SECONDS", 0.3)
+    monkeypatch.setattr("device_sdk.checkin.updates.metadata.METADATA_SECONDS", 0.3)
     fleet.publish("first", 1)
     with opened(tmp_path / "state", tiny_bundle, fleet) as device:
         fleet.line.exchanged = {f"{UPDATES}timestamp.json": drip}
@@ -362,7 +362,7 @@ def test_a_root_that_does_not_sign_itself_is_refused_by_name(fleet: Fleet, tmp_p
 def test_without_the_library_a_trusted_root_is_an_error_that_names_the_extra(
     tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("device_sdk.updates.trust.find_spec", lambda name: None)
+    monkeypatch.setattr("device_sdk.checkin.updates.trust.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'idiolect\[secure-updates\]'"):
         Device.open(tmp_path / "state", KEY, tiny_bundle, trusted_root=b"{}")
 

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.checkin.partial import Partial
 from device_sdk.checkin.refusals import Refused
+from device_sdk.checkin.updates import difference
 from device_sdk.errors import BundleError, CheckInError, ProtocolError
-from device_sdk.knowledge import with_published
+from device_sdk.model_state import with_published
 from device_sdk.state import records
-from device_sdk.updates import difference
 
 if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
-    from device_sdk.knowledge import Knowledge
+    from device_sdk.model_state import Knowledge
     from device_sdk.state import Store
 
 __all__ = ["Base", "Wanted", "base_of", "fetch", "install", "largest", "patience", "teacher_of"]

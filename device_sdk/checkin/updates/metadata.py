@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from device_sdk.checkin.refusals import Refused
+from device_sdk.checkin.updates.release import Release, release_of
+from device_sdk.checkin.updates.trust import root_version
 from device_sdk.errors import CheckInError, ConfigurationError
-from device_sdk.updates.release import Release, release_of
-from device_sdk.updates.trust import root_version
 
 if TYPE_CHECKING:
     from tuf.ngclient import FetcherInterface

@@ -13,11 +13,11 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin import identity
+from device_sdk.checkin.updates.release import release_of
 from device_sdk.device import Device
 from device_sdk.errors import BundleError, CheckInError
-from device_sdk.updates.release import release_of
 from device_sdk.wire.canary import MILLIONTHS, arm_of, millionths
-from tests.device_sdk.updates.fleet import KEY, Fleet, running
+from tests.device_sdk.checkin.updates.fleet import KEY, Fleet, running
 
 pytest.importorskip("uvicorn")
 

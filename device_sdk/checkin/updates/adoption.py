@@ -10,16 +10,16 @@ from pydantic import ValidationError
 
 from device_sdk.checkin import exchange
 from device_sdk.checkin.client import marginals_bytes
+from device_sdk.checkin.updates.fetching import Base, Wanted, base_of, fetch, install, largest, patience, teacher_of
+from device_sdk.checkin.updates.metadata import refresh
+from device_sdk.checkin.updates.release import Adopted, Release, Target
 from device_sdk.errors import CheckInError
 from device_sdk.state import records
-from device_sdk.updates.fetching import Base, Wanted, base_of, fetch, install, largest, patience, teacher_of
-from device_sdk.updates.metadata import refresh
-from device_sdk.updates.release import Adopted, Release, Target
 from device_sdk.wire.messages import Marginals
 
 if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
-    from device_sdk.knowledge import Knowledge
+    from device_sdk.model_state import Knowledge
     from device_sdk.settings import DeviceSettings
 
 __all__ = ["adopt"]
