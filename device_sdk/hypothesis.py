@@ -14,7 +14,8 @@ class Scores:
     acoustic: log p(tokens | audio) of the transducer, all merged alignments that the beam kept.
     ngram: log p(words </s>) of the n-gram; 0.0 where it has no share, or is not there. neural: the same of the neural
         LM. Both with the letters of unlisted words, where the bundle's combination weighs these.
-    personal: sum over words of lambda * log(g(w) / u(w)), the marginal adaptation (paper 002, eq. 1), and whatever else
+    personal: sum over words of lambda * log(g(w) / u(w)), the marginal adaptation (Liu & Peng 2020, eq. 1), and
+    whatever else
         of the user's own speech the combination weighs.
     hotword: boost of completed hotwords.
     """

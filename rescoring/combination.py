@@ -38,11 +38,11 @@ class CombinationWeights:
     """What a bundle's ``rescoring.json`` holds; chosen on development data by ``idiolect tune rescoring``.
 
     language_model: scale of the language models' log-probability against the acoustic one.
-    ngram_share: share of the n-gram in the linear combination of n-gram and neural log-probabilities (paper 002,
+    ngram_share: share of the n-gram in the linear combination of n-gram and neural log-probabilities (Liu & Peng 2020,
         section 3.2: 0.5).
     word_bonus: nats added for each word.
     unlisted_bonus: nats added for each word outside the public list, whose spelling no language model scores.
-    marginal: lambda of paper 002, eq. 1; 0 turns the adaptation off.
+    marginal: lambda of Liu & Peng 2020, eq. 1; 0 turns the adaptation off.
     alpha, beta: weights of the global and of the personal unigram in eq. 2; alpha + beta <= 1.
     sigma: bandwidth of the n-best kernel, eq. 3, in ranks.
     smoothing: pseudo-words of the background added to the personal counts in eq. 4.
@@ -160,7 +160,7 @@ def combine(
 
     words, unlisted: how many words, and how many of them are not on the public list. s is ``ngram_share``. Without an
     n-gram (None) s is 0; without a neural model the n-gram takes its place, and the marginal adaptation ``personal``
-    then applies to it (s = 1, eq. 1 of paper 002 over the n-gram).
+    then applies to it (s = 1, eq. 1 of Liu & Peng 2020 over the n-gram).
     """
     if neural is None:
         language: Value = personal if ngram is None else ngram + personal

@@ -1,4 +1,4 @@
-"""Words by what feedback tells of them: eq. 1 of paper 002 with what was heard in the place of the background.
+"""Words by what feedback tells of them: eq. 1 of Liu & Peng 2020 with what was heard in the place of the background.
 
 Eq. 1 scales a language model whose word distribution is u to one whose distribution is g. In what one user says, a
 model that knows the domain is far from u; what it expects there shows in what was heard, the word counts of n-best

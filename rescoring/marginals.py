@@ -1,4 +1,4 @@
-"""Fast marginal adaptation: equations 1 to 5 of paper 002 as pure functions.
+"""Fast marginal adaptation: equations 1 to 5 of Liu & Peng 2020 as pure functions.
 
 n: words on the list, with the bucket of unlisted words at 0; S: hypotheses. Counts and distributions are float64 [n];
 scores are natural logarithms (nats). Functions raise ValueError, naming the argument, for values outside its domain.
@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 
 
 def gaussian_kernel(rank: ArrayLike, sigma: float) -> Array:
-    """Weight of the hypothesis at a rank of the n-best list (paper 002, eq. 3).
+    """Weight of the hypothesis at a rank of the n-best list (Liu & Peng 2020, eq. 3).
 
         K(s) = exp(-(rank(s) - 1)^2 / (2 sigma^2))
 
@@ -58,9 +58,9 @@ def kernel_mass(size: int, sigma: float) -> float:
 def nbest_weights(size: int, sigma: float, scores: ArrayLike | None = None, posterior_scale: float = 0.0) -> Array:
     """What each entry of an n-best list counts, best first -> [size].
 
-    By its rank: the kernel of eq. 3; the first counts 1. By its posterior, the "soft labels" that paper 002 leaves to
-    others, where ``posterior_scale`` is above 0 and scores (nats, [size]) are given: softmax(posterior_scale * score),
-    so that the list counts 1 in all, as what was said does.
+    By its rank: the kernel of eq. 3; the first counts 1. By its posterior, the "soft labels" that Liu & Peng 2020
+    leaves to others, where ``posterior_scale`` is above 0 and scores (nats, [size]) are given: softmax(posterior_scale
+    * score), so that the list counts 1 in all, as what was said does.
     """
     if not posterior_scale >= 0:
         raise ValueError(f"posterior_scale: found {posterior_scale!r}, expected 0 or more")
@@ -82,7 +82,7 @@ def decay(half_life: float) -> float:
 def weighted_counts(
     hypotheses: Sequence[Sequence[int]], sigma: float, size: int, weights: ArrayLike | None = None
 ) -> Array:
-    """Word counts over one utterance's n-best list (paper 002, the sum of eq. 4) -> [n].
+    """Word counts over one utterance's n-best list (Liu & Peng 2020, the sum of eq. 4) -> [n].
 
         sum over s of K(s) c_s(w)
 
@@ -102,12 +102,12 @@ def weighted_counts(
 
 
 def pseudo_count(counts: Array) -> float:
-    """c_i: all the weighted counts together (paper 002, eq. 5); the client's weight in eq. 6."""
+    """c_i: all the weighted counts together (Liu & Peng 2020, eq. 5); the client's weight in eq. 6."""
     return float(_counts(counts).sum())
 
 
 def personal_unigram(counts: Array, background: Array, smoothing: float) -> Array:
-    """A user's word distribution (paper 002, eq. 4) -> [n], sums to 1, positive where the background is.
+    """A user's word distribution (Liu & Peng 2020, eq. 4) -> [n], sums to 1, positive where the background is.
 
     The paper leaves the smoothing open; here ``smoothing`` pseudo-words drawn from the background u are added (a
     Dirichlet prior), so a user who has said nothing yet has exactly u:
@@ -128,7 +128,7 @@ def personal_unigram(counts: Array, background: Array, smoothing: float) -> Arra
 def interpolated_marginal(
     background: Array, global_: Array | None, personal: Array | None, alpha: float, beta: float
 ) -> Array:
-    """The marginal a user's language model is adapted to (paper 002, eq. 2) -> [n], sums to 1.
+    """The marginal a user's language model is adapted to (Liu & Peng 2020, eq. 2) -> [n], sums to 1.
 
         g(w) = (1 - alpha - beta) u(w) + alpha q_global(w) + beta q_personal(w)
 
@@ -166,7 +166,7 @@ def refreshed_marginal(
 
 
 def adaptation(marginal: Array, background: Array, strength: float) -> Array:
-    """log of eq. 1's factor for each word (paper 002, unnormalised) -> [n], nats.
+    """log of eq. 1's factor for each word (Liu & Peng 2020, unnormalised) -> [n], nats.
 
         lambda * log(g(w) / u(w))
 
@@ -207,7 +207,7 @@ def personal_scores(sentences: Sequence[Sequence[int]], factors: Array) -> Array
 
 
 def adapted_probabilities(probabilities: Array, factors: Array) -> Array:
-    """The normalised adaptation (paper 002, eq. 1 with Z(h)) -> same shape as probabilities, rows sum to 1.
+    """The normalised adaptation (Liu & Peng 2020, eq. 1 with Z(h)) -> same shape as probabilities, rows sum to 1.
 
         p'(w|h) = exp(factor(w)) p(w|h) / Z(h)
 

@@ -1,4 +1,4 @@
-"""The user's own n-grams: the "higher order" that paper 002, section 5 leaves to others.
+"""The user's own n-grams: the "higher order" that Liu & Peng 2020, section 5 leaves to others.
 
 With p_1 = g, the marginal of eq. 2, and counts c of what the user said,
 

@@ -1,7 +1,7 @@
 """Lambda by device: the one that would have predicted best what was decoded so far.
 
-Eq. 1 of paper 002 over the background unigram itself is p_lambda(w) = u(w) (g(w) / u(w))^lambda / Z, so each word tells
-how much each lambda would have gained on it, with the g of before it was heard:
+Eq. 1 of Liu & Peng 2020 over the background unigram itself is p_lambda(w) = u(w) (g(w) / u(w))^lambda / Z, so each word
+tells how much each lambda would have gained on it, with the g of before it was heard:
 
     gain(lambda) = lambda * log(g(w) / u(w)) - log Z(lambda),    Z(lambda) = sum over v of u(v) (g(v) / u(v))^lambda
 

@@ -15,7 +15,7 @@ LARGEST_LAYERS, LARGEST_SIZE = 64, 1 << 20  # far above any use; what a damaged 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Sizes of an LSTM RNN-T (paper 001, section 3).
+    """Sizes of an LSTM RNN-T (Rao et al. 2023, section 3).
 
     M: mel_bins; K: subsampling_factor (frames stacked into one); H: encoder_size; P: predictor_size;
     E: embedding_size; J: joiner_size; V: pieces, with blank 0.

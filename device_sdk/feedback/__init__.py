@@ -1,4 +1,4 @@
-"""From what an app saw its user do to the cost of every hypothesis (paper 001, section 2.3)."""
+"""From what an app saw its user do to the cost of every hypothesis (Rao et al. 2023, section 2.3)."""
 
 from device_sdk.feedback.noise import noisy_cost
 from device_sdk.feedback.repetition import RepetitionSettings, is_repetition

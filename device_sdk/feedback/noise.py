@@ -1,4 +1,5 @@
-"""Feedback that errs, to learn from what users do as unreliably as they do it (paper 001, section 2.3.2, table 4)."""
+"""Feedback that errs, to learn from what users do as unreliably as they do it (Rao et al. 2023, section 2.3.2, table
+4)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def truncated_normal(sigma: float, size: int, generator: np.random.Generator) ->
 
 
 def noisy_cost(cost: float, sigma: float, generator: np.random.Generator) -> float:
-    """M' = M + (-1)^M U', in [0, 1]: what a user who errs reports of a binary cost (paper 001, results on noisy
+    """M' = M + (-1)^M U', in [0, 1]: what a user who errs reports of a binary cost (Rao et al. 2023, results on noisy
     feedback). U': see :func:`truncated_normal`.
 
     E[M'] = (1 - 2 mu) E[M] + mu with mu = E[U'], so that learning keeps its direction while mu < 1/2.

@@ -1,7 +1,7 @@
 """Whether an utterance says the one before it again: by how alike their n-best lists are, and how soon it came.
 
-A user who repeats a request was misunderstood (paper 001, sections 1 and 2.3). Nobody has to press a button for that:
-two n-best lists of the same words share a hypothesis, or nearly so, even where their best ones differ.
+A user who repeats a request was misunderstood (Rao et al. 2023, sections 1 and 2.3). Nobody has to press a button for
+that: two n-best lists of the same words share a hypothesis, or nearly so, even where their best ones differ.
 
 The default threshold was chosen on 392 real coffee orders that the packaged model heard twice, the second time played
 up to a tenth slower or faster, with noise at 10 to 25 dB. Of the 145 heard otherwise then, 86 % are found; of pairs of
@@ -84,7 +84,7 @@ def silence(elapsed: float, seconds: float, start: float) -> float:
 def carried_back(signal: Signal, served: str) -> Signal | None:
     """What feedback to a repetition says of the utterance that it repeats; None for nothing.
 
-    served: what the repetition was served as. Paper 001 (section 1): what the last request turned out to mean is
+    served: what the repetition was served as. Rao et al. 2023 (section 1): what the last request turned out to mean is
     feedback for the first. The words may have been put otherwise the second time, so they are an ``Alternate``.
     """
     match signal:

@@ -1,6 +1,7 @@
 """What an app can say about an utterance after it has acted, and what that costs each hypothesis.
 
-One table says it all; M is the cost in [0, 1] that paper 001 (sections 2.3.1 and 2.3.2) calls M(y, z), never above 1:
+One table says it all; M is the cost in [0, 1] that Rao et al. 2023 (sections 2.3.1 and 2.3.2) calls M(y, z), never
+above 1:
 
 | signal | the app saw | cost of a hypothesis y | label |
 |---|---|---|---|
@@ -20,8 +21,8 @@ served text was right; costs are the sentence error rate to expect then. 1/2 say
 
 The first four judge what was served; of these the last one counts. Of the others the last one of each kind does, unless
 the user cancelled or repeated since: that takes back all that was said before. What remains of one utterance's signals
-is :class:`Together`: its cost is the mean of theirs, every signal weighing the same (as paper 001 weighs losses), and a
-correction alone makes the label.
+is :class:`Together`: its cost is the mean of theirs, every signal weighing the same (as Rao et al. 2023 weighs losses),
+and a correction alone makes the label.
 
 An app whose outcomes say more passes its own :data:`CostFunction` when it opens the device.
 """
@@ -106,7 +107,7 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True)
 class Alternate:
-    """Another recogniser's transcript of the utterance, which may err (paper 001, section 2.3.1). text: as of
+    """Another recogniser's transcript of the utterance, which may err (Rao et al. 2023, section 2.3.1). text: as of
     :class:`Corrected`."""
 
     text: str
@@ -196,7 +197,7 @@ def combined(earlier: Signal | None, later: Signal) -> Signal:
 
 
 def costs(signal: Signal, texts: Sequence[str], served: str) -> npt.NDArray[np.float32]:
-    """M(y_i, z) of each hypothesis' text under the table above (paper 001, sections 2.3.1 and 2.3.2).
+    """M(y_i, z) of each hypothesis' text under the table above (Rao et al. 2023, sections 2.3.1 and 2.3.2).
 
     N: hypotheses. texts: [N]; served: the text that the app acted on. Returns float32 [N] in [0, 1].
     FeedbackError: ``signal`` is none of the table.

@@ -1,4 +1,4 @@
-"""Slots read from a hypothesis, and what it costs to read them wrongly (paper 001, section 2.3.1).
+"""Slots read from a hypothesis, and what it costs to read them wrongly (Rao et al. 2023, section 2.3.1).
 
 A *slot* is a (type, value) pair such as ``("milk", "soy milk")``; its value is one or more words. What an app knows
 after it has acted is the slots of the request; a hypothesis is judged by the slots that its text yields. The paper
@@ -128,8 +128,8 @@ def slot_errors(truth: Mapping[str, str], found: Iterable[Slot]) -> int:
 def slot_cost(text: str, truth: Mapping[str, str], lexicon: SlotLexicon, mode: CostMode = "strict") -> int:
     """Number of slot errors of a hypothesis' text; divide by ``len(truth)`` for a rate.
 
-    mode "paper" follows section 2.3.1 of paper 001 to the letter: a slot is right if all its tokens are present in the
-    hypothesis, wherever they stand, and extra slots cost nothing.
+    mode "paper" follows section 2.3.1 of Rao et al. 2023 to the letter: a slot is right if all its tokens are present
+    in the hypothesis, wherever they stand, and extra slots cost nothing.
     """
     if mode == "strict":
         return slot_errors(truth, read_slots(text, lexicon))
@@ -140,7 +140,7 @@ def slot_cost(text: str, truth: Mapping[str, str], lexicon: SlotLexicon, mode: C
 
 
 def semantic_cost(text: str, truth: Mapping[str, str], lexicon: SlotLexicon, mode: CostMode = "strict") -> float:
-    """M(z, y) of paper 001, section 2.3.1: slot errors as a fraction of the true slots.
+    """M(z, y) of Rao et al. 2023, section 2.3.1: slot errors as a fraction of the true slots.
 
     In ``strict`` mode extra slots can bring it above 1. Where nothing was asked for (no true slots), every slot
     found costs 1.

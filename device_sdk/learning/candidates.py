@@ -49,7 +49,7 @@ class Heard:
     scores: tuple[float, ...]
 
     def confidence(self) -> float:
-        """Normalised probability of the first hypothesis among the list (paper 001, below eq. 1)."""
+        """Normalised probability of the first hypothesis among the list (Rao et al. 2023, below eq. 1)."""
         return float(posterior(self.scores)[0])
 
 
@@ -118,7 +118,7 @@ def objective(
     baseline: of REINFORCE; by default the settings'.
 
     The label is the correction where there is one. With ``labels`` "teacher" it is else the teacher's, as far as the
-    teacher is sure, whatever else the feedback says (the sum of losses of paper 001). With "feedback" it is the
+    teacher is sure, whatever else the feedback says (the sum of losses of Rao et al. 2023). With "feedback" it is the
     teacher's only where the feedback does not contradict it; where it does, or the teacher is not sure, it is the
     likeliest of the cheapest candidates, weighed by 1 - cost; what only judges the served text gives that text or none.
     """

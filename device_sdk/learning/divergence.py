@@ -1,9 +1,10 @@
 """Divergence of self-learning: labels that a model makes for itself grow shorter and stranger, and are learned.
 
-Paper 001 (table 5) sees it where the teacher follows the student at once. Loss and gradient only fall then, so a check
-of single steps finds nothing. What shows it is the published model, which does not move: it hears the same utterances,
-and comes to find the labels less likely than what it hears itself, while they lose words (or gain them, in loops).
-Neither alone means harm: a model that learns its user well says what the published one did not expect, at its length.
+Rao et al. 2023 (table 5) sees it where the teacher follows the student at once. Loss and gradient only fall then, so a
+check of single steps finds nothing. What shows it is the published model, which does not move: it hears the same
+utterances, and comes to find the labels less likely than what it hears itself, while they lose words (or gain them, in
+loops). Neither alone means harm: a model that learns its user well says what the published one did not expect, at its
+length.
 
 On 240 made utterances of six voices, learned from without feedback by a teacher that follows at every step, both had
 happened after 108, where the last 24 had 58 % word error against 49 % of the published model, and went on to the end.

@@ -1,7 +1,7 @@
 """The mean gradient at the published weights, which FedSGD sends instead of the outcome of local steps.
 
 Sums of sums are sums: what is added in several sittings, or on several devices, has the same mean. Every utterance is
-added once and its features are gone, so a device's data is used in a single pass (paper 001, section 3).
+added once and its features are gone, so a device's data is used in a single pass (Rao et al. 2023, section 3).
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def compared(
     proven: Heard,
     costs: Callable[[Example, Sequence[str]], Sequence[float] | None],
 ) -> Comparison:
-    """Expected cost over the n-best (paper 001, eq. 1) of ``local`` less that of ``other``.
+    """Expected cost over the n-best (Rao et al. 2023, eq. 1) of ``local`` less that of ``other``.
 
     costs: of texts [N] by the example's feedback, in [0, 1]; None where it does not say what was right. Then a text
     costs the word error that the ``proven`` model expects of it.

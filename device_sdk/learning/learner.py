@@ -111,8 +111,8 @@ class Teacher:
         self._transducer: Transducer | None = None
 
     def hear(self, weights: Arrays, example: Example) -> Hearing:
-        """What an utterance's clean features are heard as (paper 001, section 2.2). Texts hold the app's phrases where
-        the utterance's own do."""
+        """What an utterance's clean features are heard as (Rao et al. 2023, section 2.2). Texts hold the app's phrases
+        where the utterance's own do."""
         if self._transducer is None or weights is not self._weights:
             self._transducer = self._open(self._bundle.with_weights(weights, "teacher"))
             self._weights = weights

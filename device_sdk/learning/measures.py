@@ -1,4 +1,4 @@
-"""How well learning went, for rounds that weigh devices by their loss or word error (paper 003, eq. 9 and 10).
+"""How well learning went, for rounds that weigh devices by their loss or word error (Gao et al. 2022, eq. 9 and 10).
 
 Counted since the base came, over the utterances that were learned from. Numbers only: nothing of what was said.
 """
@@ -29,15 +29,15 @@ class Measures:
 
     @property
     def mean_loss(self) -> float | None:
-        """L_k of paper 003, eq. 9. None without an utterance, and where REINFORCE made it negative: such a loss is a
-        reward, on no common scale."""
+        """L_k of Gao et al. 2022, eq. 9. None without an utterance, and where REINFORCE made it negative: such a loss
+        is a reward, on no common scale."""
         mean = self.loss / self.utterances if self.utterances else math.nan
         return mean if mean >= 0 else None
 
     @property
     def word_error(self) -> float | None:
-        """wer_k of paper 003, eq. 10, on words that the model had not learned from when it served them. None where the
-        user gave no words."""
+        """wer_k of Gao et al. 2022, eq. 10, on words that the model had not learned from when it served them. None
+        where the user gave no words."""
         return self.word_errors / self.words if self.words else None
 
 

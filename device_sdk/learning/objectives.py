@@ -1,4 +1,4 @@
-"""What a device learns from one utterance, as one weighted sum over hypotheses (paper 001, section 2).
+"""What a device learns from one utterance, as one weighted sum over hypotheses (Rao et al. 2023, section 2).
 
 Every loss is  L = sum_i w_i NLL_i + c E[M],  E[M] = sum_i p_i M_i,  p = softmax(-NLL)  over the hypotheses given, so
 losses add by adding weights, and one training graph takes any sum of them. N: hypotheses.
@@ -81,20 +81,20 @@ class Objective:
 
 
 def label(hypothesis: Sequence[int], weight: float = 1.0) -> Objective:
-    """Self-learning: w = ``weight`` on the teacher's label (paper 001, section 2.2: the student learns the teacher's
-    transcript of the clean utterance)."""
+    """Self-learning: w = ``weight`` on the teacher's label (Rao et al. 2023, section 2.2: the student learns the
+    teacher's transcript of the clean utterance)."""
     return Objective((tuple(hypothesis),), np.array([weight], np.float32), np.zeros(1, np.float32))
 
 
 def supervision(transcript: Sequence[int], weight: float = 1.0) -> Objective:
-    """A corrected or true transcript: w = ``weight`` on it (the oracle of paper 001, table 2)."""
+    """A corrected or true transcript: w = ``weight`` on it (the oracle of Rao et al. 2023, table 2)."""
     return label(transcript, weight)
 
 
 def expected_cost(
     hypotheses: Sequence[Sequence[int]], costs: Sequence[float] | npt.NDArray[np.float32], scale: float = 1.0
 ) -> Objective:
-    """scale * E[M] over the n-best (paper 001, eq. 1). costs: [N] in [0, 1]. scale: not negative.
+    """scale * E[M] over the n-best (Rao et al. 2023, eq. 1). costs: [N] in [0, 1]. scale: not negative.
 
     Token sequences that occur twice (the same words cut into the same pieces) are kept once, at their first cost.
     """
@@ -109,7 +109,7 @@ def expected_cost(
 
 
 def reinforce(served: Sequence[int], cost: float, baseline: float = 0.0, scale: float = 1.0) -> Objective:
-    """REINFORCE on the served hypothesis, sampled from the n-best (paper 001, section 2.3.2).
+    """REINFORCE on the served hypothesis, sampled from the n-best (Rao et al. 2023, section 2.3.2).
 
     The gradient of the expected cost is E[M grad log p]; one sample y gives (M(y) - b) grad log p(y). With
     NLL = -log p the weight on NLL is b - M: a hypothesis costlier than the baseline b becomes less likely. b = 0 is the
@@ -135,7 +135,8 @@ def total(objectives: Sequence[Objective]) -> Objective:
 
 
 def posterior(scores: Sequence[float] | npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Normalised probabilities of an n-best from its log-probabilities [N] (paper 001, below eq. 1), float64 [N]."""
+    """Normalised probabilities of an n-best from its log-probabilities [N] (Rao et al. 2023, below eq. 1), float64
+    [N]."""
     values = np.asarray(scores, np.float64)
     shifted = np.exp(values - values.max())
     return np.asarray(shifted / shifted.sum(), np.float64)

@@ -1,7 +1,8 @@
 """Rehearsal: transcribed utterances between the user's own, so that what was known before is not forgotten.
 
-Paper 001 (section 3, table 5) gives historic data to pseudo-devices in the cloud. A device whose app brings transcribed
-speech rehearses alone: after every so many utterances that it learned from, one of these takes a turn, as supervision.
+Rao et al. 2023 (section 3, table 5) gives historic data to pseudo-devices in the cloud. A device whose app brings
+transcribed speech rehearses alone: after every so many utterances that it learned from, one of these takes a turn, as
+supervision.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ __all__ = ["RehearsalSettings", "Transcribed", "is_due", "lesson", "rotation"]
 
 @dataclass(frozen=True, slots=True)
 class RehearsalSettings:
-    """every: utterances of the user that steps were taken on, between two rehearsed ones (paper 001 has ten devices to
-    one pseudo-device). weight: on the transcript, 0 for none."""
+    """every: utterances of the user that steps were taken on, between two rehearsed ones (Rao et al. 2023 has ten
+    devices to one pseudo-device). weight: on the transcript, 0 for none."""
 
     every: int = 4
     weight: float = 1.0

@@ -1,8 +1,8 @@
 """Which hypothesis the app gets: the best one, or one drawn from the n-best list.
 
-REINFORCE (paper 001, section 2.3.2) learns from what one served hypothesis cost its user. Its gradient is that of the
-expected cost only where the hypothesis was sampled from the normalised n-best, since always the best one never shows
-what another would have cost. Users pay for that with the hypotheses that they are served.
+REINFORCE (Rao et al. 2023, section 2.3.2) learns from what one served hypothesis cost its user. Its gradient is that of
+the expected cost only where the hypothesis was sampled from the normalised n-best, since always the best one never
+shows what another would have cost. Users pay for that with the hypotheses that they are served.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["served"]
 
 def served(result: Result, serving: Serving, generator: np.random.Generator) -> Result:
     """The result as the app gets it: ``best`` leaves it alone; ``sampled`` puts first a hypothesis drawn from p, the
-    normalised probabilities that the transducer alone gives the list (paper 001, below eq. 1), since these are what
-    learning moves. The others keep their order; ``probability`` is that of the one drawn."""
+    normalised probabilities that the transducer alone gives the list (Rao et al. 2023, below eq. 1), since these are
+    what learning moves. The others keep their order; ``probability`` is that of the one drawn."""
     if serving == "best":
         return result
     p = posterior([hypothesis.scores.acoustic for hypothesis in result.nbest])

@@ -17,7 +17,7 @@ __all__ = ["SUBSETS", "Labels", "LearningSettings", "Serving", "Subset"]
 
 Labels = Literal["feedback", "teacher"]
 """Whose label an utterance with feedback gets, see :func:`device_sdk.learning.candidates.objective`. feedback: the
-teacher's, unless feedback speaks against it. teacher: the teacher's, always (paper 001)."""
+teacher's, unless feedback speaks against it. teacher: the teacher's, always (Rao et al. 2023)."""
 
 Serving = Literal["best", "sampled"]
 """Which hypothesis the app gets first, see :mod:`device_sdk.learning.serving`."""
@@ -25,12 +25,12 @@ Serving = Literal["best", "sampled"]
 
 @dataclass(frozen=True, slots=True)
 class LearningSettings:
-    """Losses are summed with these weights; 0 leaves one out (paper 001 weighs them equally).
+    """Losses are summed with these weights; 0 leaves one out (Rao et al. 2023 weighs them equally).
 
     label_weight: on the label; labels: whose that is. cost_weight: on the expected cost over the n-best (eq. 1).
     supervision_weight: on the words that the user gave. reinforce_weight: REINFORCE on the served hypothesis, against
     ``baseline``, which is what serving usually costs: ``baseline_decay`` of it stays with every utterance that has
-    feedback, the rest becomes that utterance's cost (1 leaves it fixed; paper 001 has none). serving: sampled
+    feedback, the rest becomes that utterance's cost (1 leaves it fixed; Rao et al. 2023 has none). serving: sampled
     hypotheses are what REINFORCE asks for, the best one is what users do. rehearsal: of transcribed utterances that
     the app supplies, so that what was known before is not forgotten.
     hypotheses: how many an utterance's losses run over at most. repair: propose candidates that the beam missed, where

@@ -1,4 +1,4 @@
-"""SpecAugment in numpy: the student sees masked features, the teacher clean ones (paper 001, section 2.2)."""
+"""SpecAugment in numpy: the student sees masked features, the teacher clean ones (Rao et al. 2023, section 2.2)."""
 
 from __future__ import annotations
 

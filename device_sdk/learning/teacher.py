@@ -1,4 +1,5 @@
-"""The teacher: an exponential moving average of the student, so that errors do not feed themselves (paper 001, 2.2)."""
+"""The teacher: an exponential moving average of the student, so that errors do not feed themselves (Rao et al. 2023,
+2.2)."""
 
 from __future__ import annotations
 

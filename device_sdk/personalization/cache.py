@@ -1,4 +1,4 @@
-"""The n-best unigram cache: what a user said, as weighted word counts (paper 002, section 2.2).
+"""The n-best unigram cache: what a user said, as weighted word counts (Liu & Peng 2020, section 2.2).
 
 A cache is frozen data; every function returns a new one. n: words on the public list, id 0 the bucket of all others.
 Words outside the list are also counted one by one, in ``unlisted``, and n-grams in ``ngrams`` where they are used: both
@@ -116,7 +116,8 @@ def reported(cache: MarginalCache) -> MarginalCache:
 
 
 def personal(cache: MarginalCache, background: NDArray[np.float64], smoothing: float) -> NDArray[np.float64]:
-    """The user's word distribution (paper 002, eq. 4 and 5) -> [n]; ``smoothing`` pseudo-words of the background."""
+    """The user's word distribution (Liu & Peng 2020, eq. 4 and 5) -> [n]; ``smoothing`` pseudo-words of the
+    background."""
     return marginals.personal_unigram(cache.counts, background, smoothing)
 
 
@@ -126,7 +127,8 @@ def marginal(
     global_: NDArray[np.float64] | None,
     weights: CombinationWeights,
 ) -> NDArray[np.float64]:
-    """The marginal g that rescoring adapts to (paper 002, eq. 2) -> [n]. global_: published by the server, or None.
+    """The marginal g that rescoring adapts to (Liu & Peng 2020, eq. 2) -> [n]. global_: published by the server, or
+    None.
 
     With ``weights.refresh`` "round" the user's part is of what was reported; what never is due (the user shares
     nothing, so there are no rounds) counts at once.

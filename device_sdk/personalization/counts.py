@@ -42,7 +42,7 @@ def count(
     order: int = 1,
     at: int | None = None,
 ) -> UtteranceCounts:
-    """Weighted counts of one utterance (paper 002, eq. 3 and the sum of eq. 4).
+    """Weighted counts of one utterance (Liu & Peng 2020, eq. 3 and the sum of eq. 4).
 
     texts: the n-best list's texts, best first; one text (a correction, say) counts fully. sigma: the kernel's width.
     weights: what each text counts, in place of the kernel. order: the longest n-grams counted. at: the cache's clock.

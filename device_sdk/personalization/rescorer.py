@@ -80,9 +80,9 @@ class Rescorer:
     ) -> tuple[Hypothesis, ...]:
         """The same hypotheses, best first, with every part of ``scores`` filled and ``score`` combined.
 
-        marginal: g of paper 002, eq. 2 [n] (``device_sdk.personalization.cache.marginal``), or None for no adaptation.
-        cache: the user's, for what the combination uses of it beyond g: lambda, n-grams, own unlisted words.
-        Each language model is asked once, for the whole list. Hypotheses of equal score keep their order.
+        marginal: g of Liu & Peng 2020, eq. 2 [n] (``device_sdk.personalization.cache.marginal``), or None for no
+        adaptation. cache: the user's, for what the combination uses of it beyond g: lambda, n-grams, own unlisted
+        words. Each language model is asked once, for the whole list. Hypotheses of equal score keep their order.
         """
         if not hypotheses:
             return ()

@@ -1,4 +1,4 @@
-"""Bounding the L2 norm of a delta: as a whole, or every parameter array on its own (paper 004, definition 3).
+"""Bounding the L2 norm of a delta: as a whole, or every parameter array on its own (Pelikan et al. 2023, definition 3).
 
 K: parameter arrays, the paper's layers. Whichever way, the norm of the whole ends at most C, which is all that privacy
 accounting asks of clipping. Arrays are only ever scaled down.

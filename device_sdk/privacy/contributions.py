@@ -28,7 +28,8 @@ def bounded_counts(pending: NDArray[np.float64], plan: MarginalPlan) -> dict[int
 
 
 def unbounded_counts(total: NDArray[np.float64]) -> dict[int, int]:
-    """Every count so far (paper 002, the sum of eq. 4 over all hypotheses) -> word id: units, rounded to the nearest.
+    """Every count so far (Liu & Peng 2020, the sum of eq. 4 over all hypotheses) -> word id: units, rounded to the
+    nearest.
 
     For mode ``paper``, which bounds nothing: no epsilon follows for a user. total: float64 [n]. Raises PrivacyError.
     """

@@ -86,5 +86,5 @@ class Training(Protocol):
         costs: ArrayLike | None = None,
         cost_scale: float = 0.0,
     ) -> Gradients:
-        """d(sum_i weights_i NLL_i + cost_scale * E[M]) by everything trainable (paper 001, eq. 1)."""
+        """d(sum_i weights_i NLL_i + cost_scale * E[M]) by everything trainable (Rao et al. 2023, eq. 1)."""
         ...

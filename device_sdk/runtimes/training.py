@@ -110,7 +110,7 @@ class TrainingSession:
         costs: ArrayLike | None = None,
         cost_scale: float = 0.0,
     ) -> Gradients:
-        """d(sum_i weights_i NLL_i + cost_scale * E[M]) by every trainable parameter (paper 001, eq. 1).
+        """d(sum_i weights_i NLL_i + cost_scale * E[M]) by every trainable parameter (Rao et al. 2023, eq. 1).
 
         F: frames; M: mel bins; N: hypotheses; r: rank.
         parameters: parameters and constants by name, float32, and for adapters the factors, [out, r] and [r, in], whose

@@ -20,8 +20,8 @@ devices.
 
     1  weight differences in float32, clipped as a whole
     2  gradients, clipping by layer, float16 and int8; a teacher beside the model
-    3  marginals: discrete Gaussian noise, shares of noise under secure aggregation, the counts of paper 002
-    4  a delta's training loss or word error, where the round weighs devices by it (paper 003)
+    3  marginals: discrete Gaussian noise, shares of noise under secure aggregation, the counts of Liu & Peng 2020
+    4  a delta's training loss or word error, where the round weighs devices by it (Gao et al. 2022)
     5  words outside the public list that users gave, a few a device
     6  the digest of the current marginals
 """
@@ -148,13 +148,12 @@ class MarginalPlan(Message):
     """What a device sends of its counts, how that is bounded, and where which noise is added.
 
     mode: ``bounded`` sends the utterances since the last report, at most ``max_words`` distinct words, each with a
-    count of at most ``max_weight``. ``paper`` sends every count so far without a bound, for noise of scale
-    1 / epsilon words (paper 002, eq. 8 and 9): epsilon is then of one count in one release, and no epsilon holds for
-    an utterance or a user.
-    mechanism: of the noise; ``discrete_gaussian`` holds for (epsilon, delta), ``discrete_laplace`` needs no delta.
-    trust: who adds it. ``central``: the server, which sees every count. ``local``: the device, all of it.
-    ``distributed``: every device a share, such that ``minimum_survivors`` shares are all of it; only where the counts
-    are summed by secure aggregation, since a share alone hides nothing.
+    count of at most ``max_weight``. ``paper`` sends every count so far without a bound, for noise of scale 1 / epsilon
+    words (Liu & Peng 2020, eq. 8 and 9): epsilon is then of one count in one release, and no epsilon holds for an
+    utterance or a user. mechanism: of the noise; ``discrete_gaussian`` holds for (epsilon, delta), ``discrete_laplace``
+    needs no delta. trust: who adds it. ``central``: the server, which sees every count. ``local``: the device, all of
+    it. ``distributed``: every device a share, such that ``minimum_survivors`` shares are all of it; only where the
+    counts are summed by secure aggregation, since a share alone hides nothing.
     """
 
     max_words: Annotated[int, Field(ge=1, le=1000)] = 20
@@ -192,15 +191,13 @@ class DeltaPlan(Message):
 
     kind: ``difference`` is the local weights minus those that the local steps began from; ``gradient`` is the mean
     gradient at the published weights, without local steps, of at most ``batch_size`` utterances, each of which is in
-    one gradient only (FedSGD in a single pass: paper 001, section 3).
-    clip_norm: L2 bound C of the whole. clipping: ``global`` scales all of it; ``uniform`` and ``dim`` scale every one
-    of the K parameter arrays on its own, to C / sqrt(K), or to C sqrt(D_i / sum D) by its size D_i (paper 004,
-    definition 3). Nothing is ever scaled up.
-    noise_stddev: standard deviation of the Gaussian noise this device adds to every value (its share of the cohort's
-    noise), 0 for none (then epsilon is infinite).
-    encoding: of the values on the wire; one scale for each ``scale_per``.
-    measure: what the device tells of its learning besides, for rounds that weigh devices by it (paper 003, eq. 9 and
-    10): the mean training loss, or the word error where its user gave the words. It is not noised.
+    one gradient only (FedSGD in a single pass: Rao et al. 2023, section 3). clip_norm: L2 bound C of the whole.
+    clipping: ``global`` scales all of it; ``uniform`` and ``dim`` scale every one of the K parameter arrays on its own,
+    to C / sqrt(K), or to C sqrt(D_i / sum D) by its size D_i (Pelikan et al. 2023, definition 3). Nothing is ever
+    scaled up. noise_stddev: standard deviation of the Gaussian noise this device adds to every value (its share of the
+    cohort's noise), 0 for none (then epsilon is infinite). encoding: of the values on the wire; one scale for each
+    ``scale_per``. measure: what the device tells of its learning besides, for rounds that weigh devices by it (Gao et
+    al. 2022, eq. 9 and 10): the mean training loss, or the word error where its user gave the words. It is not noised.
     """
 
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
@@ -260,9 +257,9 @@ class RoundOffer(Message):
 class CheckedIn(Message):
     """The server's answer: what is current, the open round if any, and when to come back.
 
-    teacher_version, teacher_sha256: the model that the current one learned from, an average of it and its
-    predecessors, where the server keeps one (paper 001, section 2.2); fetched like any model. marginals_sha256: of
-    their probabilities' bytes. A device that has another content of a current version takes the current one.
+    teacher_version, teacher_sha256: the model that the current one learned from, an average of it and its predecessors,
+    where the server keeps one (Rao et al. 2023, section 2.2); fetched like any model. marginals_sha256: of their
+    probabilities' bytes. A device that has another content of a current version takes the current one.
     """
 
     model_version: str

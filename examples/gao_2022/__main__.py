@@ -1,6 +1,6 @@
-"""Table 1 and figures 3 and 4 of paper 003: a crowd of unlike speakers, and how their updates are weighed.
+"""Table 1 and figures 3 and 4 of Gao et al. 2022: a crowd of unlike speakers, and how their updates are weighed.
 
-    python -m examples.gao_2022 --work runs/paper_003 --seeds 3
+    python -m examples.gao_2022 --work runs/gao_2022 --seeds 3
 
 Made voices read digits in French and Italian; some speakers say much, most say little, and a quarter of them
 is hardly heard. A CTC transformer is warmed up on the speakers with most speech, and learns from the others in rounds:
@@ -27,7 +27,7 @@ from server.lab.simulation.progress import progress
 
 
 def main(
-    work: Annotated[Path, typer.Option(help="Folder of speech, models and finished rows.")] = Path("runs/paper_003"),
+    work: Annotated[Path, typer.Option(help="Folder of speech, models and finished rows.")] = Path("runs/gao_2022"),
     seeds: Annotated[int, typer.Option(help="How many seeds: other speakers, sentences and order.")] = 3,
     languages: Annotated[list[str] | None, typer.Option("--language", help="fr or it; both by default.")] = None,
     rows: Annotated[list[str] | None, typer.Option(help="Only rows whose name holds this.")] = None,
@@ -38,7 +38,7 @@ def main(
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
     plots: Annotated[Path | None, typer.Option(help="Write charts into this folder.")] = None,
 ) -> None:
-    """Run the rows of paper 003, and say which of its findings hold here."""
+    """Run the rows of Gao et al. 2022, and say which of its findings hold here."""
     scale = Scale.full() if full else Scale()
     recipes = [*table_1(scale.rounds, scale.cohort), *(by_cohort(scale.rounds) if cohorts else ())]
     chosen = [recipe for recipe in recipes if not rows or any(part in recipe.name for part in rows)]

@@ -1,4 +1,4 @@
-"""The rows of table 1 of paper 003, and the settings that they share."""
+"""The rows of table 1 of Gao et al. 2022, and the settings that they share."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The tables of paper 002: devices adapt to how often words are said, and what that is worth on meetings.
+"""The tables of Liu & Peng 2020: devices adapt to how often words are said, and what that is worth on meetings.
 
-    IDIOLECT_DATA=... python -m examples.liu_2020 --work runs/paper_002
+    IDIOLECT_DATA=... python -m examples.liu_2020 --work runs/liu_2020
 
 Every meeting (``ami``) is a client that talks in the order of time, with a voice of espeak-ng for each person. A
 recogniser and two language models are trained without the test meetings' series, its 20-best lists are scored once and
 cached, and everything else is arithmetic on them: lambda and all other settings are chosen on development meetings,
 then every row is measured on test meetings. What was made is kept in the work folder; ``--lists`` takes a folder of
-cached lists (``runs/paper_002/lists``, say) and needs no data, no speech and no torch.
+cached lists (``runs/liu_2020/lists``, say) and needs no data, no speech and no torch.
 
 The paper's other set, Curated Video, is not public.
 """
@@ -29,7 +29,7 @@ from server.lab.simulation.progress import progress
 
 
 def main(
-    work: Annotated[Path, typer.Option(help="Folder of models and n-best lists.")] = Path("runs/paper_002"),
+    work: Annotated[Path, typer.Option(help="Folder of models and n-best lists.")] = Path("runs/liu_2020"),
     data: Annotated[Path | None, typer.Option(help="Folder with ami/ and slurp/; by default IDIOLECT_DATA.")] = None,
     lists: Annotated[Path | None, typer.Option(help="Cached n-best lists to rescore, instead of making them.")] = None,
     meetings: Annotated[int | None, typer.Option(min=1, help="Test meetings to recognise; all by default.")] = None,
@@ -41,7 +41,8 @@ def main(
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a chart of word errors to this SVG file.")] = None,
 ) -> None:
-    """Run the rows of tables 2 to 4 of paper 002 and what goes beyond them, and say which of its findings hold here."""
+    """Run the rows of tables 2 to 4 of Liu & Peng 2020 and what goes beyond them, and say which of its findings hold
+    here."""
     with progress() as tell:
         if lists is None:
             from examples.liu_2020.experiment import Scale, make_lists

@@ -48,8 +48,8 @@ class Lengths:
 @dataclass(frozen=True, slots=True)
 class BaseSettings:
     """recogniser_steps, language_model_steps: of training. shard: utterances made at a time. watched: of each
-    development meeting, whose word error is logged. size, feed_forward, blocks, heads: of the Transformer, as in paper
-    002. order, cutoffs: of the n-gram."""
+    development meeting, whose word error is logged. size, feed_forward, blocks, heads: of the Transformer, as in Liu &
+    Peng 2020. order, cutoffs: of the n-gram."""
 
     lengths: Lengths = field(default_factory=Lengths)
     recogniser_steps: int = 660

@@ -1,4 +1,5 @@
-"""What goes beyond paper 002, chosen on development meetings: each alone, then all that earn their place together.
+"""What goes beyond Liu & Peng 2020, chosen on development meetings: each alone, then all that earn their place
+together.
 
 Every extension is tried beside the paper's method with a personal part that follows after each utterance. One earns its
 place if development meetings have fewer word errors with it than without.

@@ -1,4 +1,4 @@
-"""What one device of the simulation knows of its user, and how an utterance changes it: eq. 1 to 5 of paper 002.
+"""What one device of the simulation knows of its user, and how an utterance changes it: eq. 1 to 5 of Liu & Peng 2020.
 
 The equations and the extensions are :mod:`rescoring`'s own, chosen by the same weights as on a device; what is spared
 is all that a device does besides, so that a table of many thousand utterances takes minutes. A test compares the two.
@@ -27,9 +27,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to adapt: the weights of a device, and whose order eq. 3 goes by: the ``first`` pass' as in paper 002, or
-    the ``second``'s as on a device. ``errors`` counts the entry with the fewest word errors alone: a yardstick, for
-    which somebody would have to know what was said."""
+    """A way to adapt: the weights of a device, and whose order eq. 3 goes by: the ``first`` pass' as in Liu & Peng
+    2020, or the ``second``'s as on a device. ``errors`` counts the entry with the fewest word errors alone: a
+    yardstick, for which somebody would have to know what was said."""
 
     weights: CombinationWeights
     ranks: Literal["first", "second", "errors"] = "first"

@@ -1,7 +1,7 @@
 """The server's side of a round: from what all clients counted to the distribution that it publishes.
 
-Exact: eq. 6 of paper 002. ``paper``: eq. 8 and 9, fresh noise on all counts so far. ``bounded``: what devices of this
-project send by default, few words of each client with bounded weight, noised once and added up over the rounds.
+Exact: eq. 6 of Liu & Peng 2020. ``paper``: eq. 8 and 9, fresh noise on all counts so far. ``bounded``: what devices of
+this project send by default, few words of each client with bounded weight, noised once and added up over the rounds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Algorithm 1 of paper 002: clients rescore, learn from what they recognised, and a server averages what they learned.
+"""Algorithm 1 of Liu & Peng 2020: clients rescore, learn from what they recognised, and a server averages what they
+learned.
 
 A client's utterances lie in T + 1 groups in the order of time; those of round t are rescored with what the server
 published after round t - 1, so the first group has nothing of others. All clients take part in every round.

@@ -1,4 +1,5 @@
-"""The rows of paper 002's tables 2 to 4 on meetings, of the private default, and of what goes beyond the paper."""
+"""The rows of Liu & Peng 2020's tables 2 to 4 on meetings, of the private default, and of what goes beyond the
+paper."""
 
 from __future__ import annotations
 

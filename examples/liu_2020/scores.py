@@ -43,7 +43,8 @@ class Heard:
     errors: NDArray[np.int64]
 
     def personal(self, factors: Array) -> Array:
-        """What eq. 1 of paper 002 adds to each hypothesis [N]: the sum of its words' factors. factors: [n], nats."""
+        """What eq. 1 of Liu & Peng 2020 adds to each hypothesis [N]: the sum of its words' factors. factors: [n],
+        nats."""
         found: Array = np.bincount(self.owner, factors[self.flat], minlength=len(self.ids)).astype(np.float64)
         return found
 

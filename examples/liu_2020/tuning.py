@@ -27,7 +27,7 @@ Axes = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Values that are tried. Half of the language models' part is the n-gram's, as in paper 002."""
+    """Values that are tried. Half of the language models' part is the n-gram's, as in Liu & Peng 2020."""
 
     scales: Axes = field(
         default_factory=lambda: {

@@ -1,6 +1,7 @@
-"""Paper 004 in miniature: federated learning of speech with differential privacy, and what per-layer clipping is worth.
+"""Pelikan et al. 2023 in miniature: federated learning of speech with differential privacy, and what per-layer clipping
+is worth.
 
-    python -m examples.pelikan_2023 --work runs/paper_004 --seeds 3
+    python -m examples.pelikan_2023 --work runs/pelikan_2023 --seeds 3
 
 A small CTC transformer (the paper's network, smaller) is trained on a server's voices, then goes on to learn from
 clients with other voices and accents in federated rounds: every client's delta is clipped, the sum is noised, the
@@ -30,7 +31,7 @@ CONSOLE = Console(stderr=True)
 
 def main(
     work: Annotated[Path, typer.Option(help="Folder of speech, models, states and finished rows.")] = Path(
-        "runs/paper_004"
+        "runs/pelikan_2023"
     ),
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
     rows: Annotated[list[str] | None, typer.Option(help="Only rows whose name or table holds this.")] = None,
@@ -41,7 +42,7 @@ def main(
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a chart of word errors to this SVG file.")] = None,
 ) -> None:
-    """Run the rows of paper 004 and say whether per-layer clipping wins back what noise costs."""
+    """Run the rows of Pelikan et al. 2023 and say whether per-layer clipping wins back what noise costs."""
     found = read_recipes(recipes)
     chosen = [r for r in found if not rows or any(part in r.name or part == r.table for part in rows)]
     results = []

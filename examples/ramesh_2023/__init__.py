@@ -1,1 +1,2 @@
-"""The experiment of paper 000: encoders pre-trained without text, centrally or by a federation, and then taught."""
+"""The experiment of Ramesh et al. 2023: encoders pre-trained without text, centrally or by a federation, and then
+taught."""

@@ -1,6 +1,7 @@
-"""Tables 2 and 3 of paper 000: encoders pre-trained without text, by a federation or centrally, and then taught.
+"""Tables 2 and 3 of Ramesh et al. 2023: encoders pre-trained without text, by a federation or centrally, and then
+taught.
 
-    python -m examples.ramesh_2023 --work runs/paper_000
+    python -m examples.ramesh_2023 --work runs/ramesh_2023
 
 Contrastive predictive coding trains a feed-forward and LSTM encoder on silos of speakers, an RNN-T begins with it and
 learns from a little transcribed speech. The small setting speaks strings of digits with voices of espeak-ng, in English
@@ -28,7 +29,7 @@ from server.lab.simulation.progress import progress
 
 
 def main(
-    work: Annotated[Path, typer.Option(help="Folder of speech, encoders and outcomes.")] = Path("runs/paper_000"),
+    work: Annotated[Path, typer.Option(help="Folder of speech, encoders and outcomes.")] = Path("runs/ramesh_2023"),
     full: Annotated[bool, typer.Option("--full", help="The paper's sizes on its corpora; wants a GPU.")] = False,
     data: Annotated[
         Path | None, typer.Option(help="Folder of the corpora of --full; by default IDIOLECT_DATA.")
@@ -41,7 +42,7 @@ def main(
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a chart of word errors to this SVG file.")] = None,
 ) -> None:
-    """Run the rows of tables 2 and 3 of paper 000 and say which of its findings hold here."""
+    """Run the rows of tables 2 and 3 of Ramesh et al. 2023 and say which of its findings hold here."""
     sizes = FULL if full else SMALL
     known = [*(one for rows in read_rows().values() for one in rows), *(read_row(path) for path in recipe or ())]
     chosen = [one for one in known if (not table or one.table in table) and (not row or one.name in row)]

@@ -101,8 +101,9 @@ def together(
     tell: Callable[[int, int], None] = lambda done, total: None,
     device: torch.device | None = None,
 ) -> tuple[CPC, dict[str, Any]]:
-    """FedSGD (paper 000, algorithm 1): each client takes one step of rate 1 on one batch of one speaker, the server one
-    of Adam on their mean by utterances. share: of the usual rounds. Returns the network and figures of the run.
+    """FedSGD (Ramesh et al. 2023, algorithm 1): each client takes one step of rate 1 on one batch of one speaker, the
+    server one of Adam on their mean by utterances. share: of the usual rounds. Returns the network and figures of the
+    run.
 
     device: on a processor (the default) clients go through the cohort engine; on a GPU the mean delta is computed as
     what it is there, minus the mean gradient of the round's utterances, whoever has them.

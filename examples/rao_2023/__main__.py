@@ -1,6 +1,7 @@
-"""The tables of paper 001: devices learn a new domain without transcripts, and how much of supervision that is worth.
+"""The tables of Rao et al. 2023: devices learn a new domain without transcripts, and how much of supervision that is
+worth.
 
-    IDIOLECT_DATA=... python -m examples.rao_2023 --work runs/paper_001 --seeds 3
+    IDIOLECT_DATA=... python -m examples.rao_2023 --work runs/rao_2023 --seeds 3
 
 A base model learns general sentences, spoken in quiet places. Then cohorts of devices, whose people make requests over
 a narrow band, learn in FedSGD rounds with a server's Adam: from true transcripts (the oracle), from a teacher that
@@ -28,7 +29,7 @@ CONSOLE = Console(stderr=True)
 
 def main(
     work: Annotated[Path, typer.Option(help="Folder of the base model, speech and finished rows.")] = Path(
-        "runs/paper_001"
+        "runs/rao_2023"
     ),
     data: Annotated[Path | None, typer.Option(help="Folder with ami/ and slurp/; by default IDIOLECT_DATA.")] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds: other devices, speech, order and noise.")] = 3,
@@ -44,7 +45,7 @@ def main(
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a chart of word errors to this SVG file.")] = None,
 ) -> None:
-    """Run the rows of tables 2 to 5 of paper 001, and say which of its findings hold here."""
+    """Run the rows of tables 2 to 5 of Rao et al. 2023, and say which of its findings hold here."""
     folder = data or Path(os.environ.get("IDIOLECT_DATA", ""))
     scale = Scale.full() if full else Scale()
     if minutes is not None:

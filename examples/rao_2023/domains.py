@@ -1,4 +1,5 @@
-"""Two domains: what a base model was trained for, and the new use that devices bring (paper 001, sections 1 and 3).
+"""Two domains: what a base model was trained for, and the new use that devices bring (Rao et al. 2023, sections 1 and
+3).
 
 *General*: sentences of meetings and of assistants, by base voices in quiet places. *Requests*: labelled assistant
 sentences, by the voices of devices over a narrow band. A sentence belongs to one stage only, by a hash of its text;

@@ -1,4 +1,5 @@
-"""The rows of paper 001's tables on made speech: base model, speech, every method under every seed, kept on the way."""
+"""The rows of Rao et al. 2023's tables on made speech: base model, speech, every method under every seed, kept on the
+way."""
 
 from __future__ import annotations
 

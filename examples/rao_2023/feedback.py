@@ -1,4 +1,4 @@
-"""What a simulated user and an alternate recogniser say, as losses over hypotheses (paper 001, section 2.3)."""
+"""What a simulated user and an alternate recogniser say, as losses over hypotheses (Rao et al. 2023, section 2.3)."""
 
 from __future__ import annotations
 

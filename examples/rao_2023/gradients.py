@@ -61,7 +61,7 @@ def likelihoods(
 
 
 def mean_loss(nll: Tensor, objectives: Sequence[Objective]) -> Tensor:
-    """Mean over B utterances of sum_i w_i NLL_i + c E[M], nats, float64 (paper 001, eq. 1 and section 2.3.2).
+    """Mean over B utterances of sum_i w_i NLL_i + c E[M], nats, float64 (Rao et al. 2023, eq. 1 and section 2.3.2).
 
     nll: [R] of all their hypotheses, utterance after utterance.
     """

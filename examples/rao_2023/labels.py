@@ -1,4 +1,4 @@
-"""What a teacher teaches: the best of its n-best after a second pass, where it is sure (paper 001, section 2.2).
+"""What a teacher teaches: the best of its n-best after a second pass, where it is sure (Rao et al. 2023, section 2.2).
 
 The second pass knows general text only, nothing of what people say to their devices.
 """

@@ -49,8 +49,8 @@ def errors(clips: Sequence[Clip], texts: Sequence[str]) -> Errors:
 def newly_frequent(
     before: Iterable[str], now: Iterable[str], factor: float = 5.0, longest: int = 3, least: int = 3
 ) -> frozenset[Ngram]:
-    """n-grams of one to ``longest`` words that are at least ``factor`` times as frequent now as before (paper 001's
-    *Delta* test sets, section 3).
+    """n-grams of one to ``longest`` words that are at least ``factor`` times as frequent now as before (Rao et al.
+    2023's *Delta* test sets, section 3).
 
     Frequency is the share among n-grams of the same length; what was never said before counts as said half a time.
     least: times that an n-gram must have been said now, below which its frequency means little.

@@ -1,4 +1,4 @@
-"""How a cohort learns: one row of the paper's tables, as data (paper 001, sections 2 and 3)."""
+"""How a cohort learns: one row of the paper's tables, as data (Rao et al. 2023, sections 2 and 3)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """FedSGD rounds of a cohort: labels and feedback, one mean gradient, a step of the server's optimizer, the teacher.
 
-Paper 001, algorithm 1: every round a few devices take a batch of what was said to them since, their teacher labels the
-clean features, the student sees masked ones, and the server adds the mean gradient by Adam. Every clip is used in one
-pass. Pseudo-devices on the server rehearse transcribed clips of the old domain.
+Rao et al. 2023, algorithm 1: every round a few devices take a batch of what was said to them since, their teacher
+labels the clean features, the student sees masked ones, and the server adds the mean gradient by Adam. Every clip is
+used in one pass. Pseudo-devices on the server rehearse transcribed clips of the old domain.
 """
 
 from __future__ import annotations

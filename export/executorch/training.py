@@ -21,7 +21,7 @@ __all__ = ["TrainingStep", "training_example"]
 
 
 class TrainingStep(nn.Module):
-    """loss = sum_i w_i NLL_i + c E[M] over one utterance's hypotheses (paper 001, eq. 1), and its gradients."""
+    """loss = sum_i w_i NLL_i + c E[M] over one utterance's hypotheses (Rao et al. 2023, eq. 1), and its gradients."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()

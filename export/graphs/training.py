@@ -1,6 +1,6 @@
 """The training graph: one graph for every objective that weighs the hypotheses of one utterance.
 
-    loss = sum_i w_i NLL_i + c E[M],    E[M] = sum_i p_i M_i,    p = softmax(-NLL)        (paper 001, eq. 1)
+    loss = sum_i w_i NLL_i + c E[M],    E[M] = sum_i p_i M_i,    p = softmax(-NLL)        (Rao et al. 2023, eq. 1)
 
     dE[M]/dNLL_i = p_i (E[M] - M_i)
 

@@ -1,4 +1,4 @@
-"""The RNN-T of paper 000: the encoder of contrastive predictive coding, a prediction network and a joint.
+"""The RNN-T of Ramesh et al. 2023: the encoder of contrastive predictive coding, a prediction network and a joint.
 
 B: batch; F: feature frames (10 ms); T: stacked frames (30 ms); M: bins; H: encoder size; J: joiner size; V: pieces.
 """

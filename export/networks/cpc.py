@@ -1,4 +1,5 @@
-"""Contrastive predictive coding: an encoder that learns from speech without text (paper 000, appendix A.1), in torch.
+"""Contrastive predictive coding: an encoder that learns from speech without text (Ramesh et al. 2023, appendix A.1), in
+torch.
 
 B: utterances; F: feature frames (10 ms); M: bins; S: frames stacked; T: stacked frames, F // S; D: size of a latent;
 H: size of the context; K: future steps predicted; N: candidates, the true latent and N - 1 negatives.
@@ -56,14 +57,14 @@ CPCS: dict[str, ContextShape] = {
     "small": ContextShape(feature_layers=2, feature_size=128, context_layers=2, context_size=160),
     "paper": ContextShape(),
 }
-"""tiny is for tests, small learns on one CPU, paper is paper 000's."""
+"""tiny is for tests, small learns on one CPU, paper is Ramesh et al. 2023's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
     """What is predicted, and against what. steps: K; candidates: N; temperature: kappa.
 
-    Paper 000 does not print these three; the steps are those of van den Oord et al. (2018).
+    Ramesh et al. 2023 does not print these three; the steps are those of van den Oord et al. (2018).
     """
 
     steps: int = 12

@@ -1,4 +1,5 @@
-"""Convolutions, LSTM and dense layers, a CTC head and an attention decoder (paper 003, sections 2 and 5.1), in torch.
+"""Convolutions, LSTM and dense layers, a CTC head and an attention decoder (Gao et al. 2022, sections 2 and 5.1), in
+torch.
 
 B: utterances; F: feature frames (10 ms); M: mel bins; C: channels; T: frames after pooling, ceil(F / time_pool);
 E: encoder size; U: tokens of a text; V: tokens with blank, which is the boundary of texts, too, 0.
@@ -73,8 +74,8 @@ CRDNNS: dict[str, CRDNNShape] = {
     "small": CRDNNShape(100, 64, (16, 24), 3, 2, 4, 2, 128, True, 1, 160, 48, 160, 96, 8, 31, 0.1),
     "paper": CRDNNShape(),
 }
-"""tiny is for tests, small learns on one CPU. Paper 003 refers to its repository for sizes; ``paper`` has those of the
-Common Voice recipe of SpeechBrain, which it builds on."""
+"""tiny is for tests, small learns on one CPU. Gao et al. 2022 refers to its repository for sizes; ``paper`` has those
+of the Common Voice recipe of SpeechBrain, which it builds on."""
 
 
 class _Block(nn.Module):
@@ -178,7 +179,7 @@ class CRDNN(nn.Module):
     def losses(
         self, features: Tensor, frames: Tensor, tokens: Tensor, lengths: Tensor, mu: float = 0.7
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(mu CE + (1 - mu) CTC, CE, CTC) of each utterance [B], nats (paper 003, eq. 1 to 3).
+        """(mu CE + (1 - mu) CTC, CE, CTC) of each utterance [B], nats (Gao et al. 2022, eq. 1 to 3).
 
         tokens: [B, U] int64, padded with anything in 0..V-1; lengths: [B] int64. CE counts the end of the text; CTC is
         0 where no path exists.

@@ -1,4 +1,4 @@
-"""A Transformer encoder trained with CTC over characters (paper 004, section 4 and appendix B), in torch.
+"""A Transformer encoder trained with CTC over characters (Pelikan et al. 2023, section 4 and appendix B), in torch.
 
 B: utterances; F: feature frames (10 ms); M: mel bins; T: frames after striding (30 ms), ceil(F / 3); D: size;
 V: characters with blank 0.
@@ -73,7 +73,7 @@ CTC_TRANSFORMERS: dict[str, CTCTransformerShape] = {
     "small": CTCTransformerShape(size=144, feed_forward=576, layers=6, heads=4, dropout=0.1, layer_drop=0.0),
     "paper": CTCTransformerShape(),
 }
-"""tiny is for tests, small learns on one CPU, paper has the 255 M parameters of paper 004."""
+"""tiny is for tests, small learns on one CPU, paper has the 255 M parameters of Pelikan et al. 2023."""
 
 
 class _Layer(nn.Module):

@@ -1,4 +1,4 @@
-"""The word-level Transformer language model of the second pass (paper 002, section 3.2), in torch."""
+"""The word-level Transformer language model of the second pass (Liu & Peng 2020, section 3.2), in torch."""
 
 from __future__ import annotations
 

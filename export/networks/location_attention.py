@@ -1,4 +1,5 @@
-"""A decoder that looks where it looked before: location-aware attention and a GRU (paper 003, section 5.1), in torch.
+"""A decoder that looks where it looked before: location-aware attention and a GRU (Gao et al. 2022, section 5.1), in
+torch.
 
 B: utterances; T: encoder frames; E: encoder size; S: decoder size; A: attention size; V: tokens, where 0 is both the
 beginning and the end of a text; U: tokens of a text. Attention as in Chorowski et al. (2015), equations 6 to 9.

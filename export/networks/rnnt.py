@@ -26,7 +26,7 @@ _TO_TORCH = (0, 2, 3, 1)
 
 
 class RNNT(nn.Module):
-    """LSTM encoder over stacked log-mel, LSTM prediction network, additive tanh joint (paper 001, section 3).
+    """LSTM encoder over stacked log-mel, LSTM prediction network, additive tanh joint (Rao et al. 2023, section 3).
 
     ``dropout`` acts between encoder layers, on the encoder's output and on the embedding, in training only.
     """

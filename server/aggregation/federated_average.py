@@ -1,4 +1,5 @@
-"""The server's side of paper 002 as it is written: equations 6, 8 and 9, sampled users and deltas (sections 2.3 and 4).
+"""The server's side of Liu & Peng 2020 as it is written: equations 6, 8 and 9, sampled users and deltas (sections 2.3
+and 4).
 
 K: clients, n: words. Distributions and counts are float64 [n]; a stack of them is [K, n]. The counts that devices send
 are summed by :mod:`server.aggregation.marginals`, which the live rounds use; here are the same equations over
@@ -33,7 +34,7 @@ Client = TypeVar("Client")
 
 
 def federated_average(distributions: ArrayLike, weights: ArrayLike) -> Array:
-    """The global distribution of a round (paper 002, eq. 6) -> [n], sums to 1.
+    """The global distribution of a round (Liu & Peng 2020, eq. 6) -> [n], sums to 1.
 
         q_global(w) = sum_i c_i q_i(w) / sum_i c_i
 
@@ -49,7 +50,7 @@ def federated_average(distributions: ArrayLike, weights: ArrayLike) -> Array:
 
 
 def distribution_delta(personal: ArrayLike, before: ArrayLike) -> Array:
-    """What a device may send instead of its distribution (paper 002, section 2.3) -> [n], sums to 0.
+    """What a device may send instead of its distribution (Liu & Peng 2020, section 2.3) -> [n], sums to 0.
 
     q_i(w) - q_global(w), with the global distribution before this round
     """
@@ -60,7 +61,7 @@ def distribution_delta(personal: ArrayLike, before: ArrayLike) -> Array:
 
 
 def averaged_deltas(before: ArrayLike, deltas: ArrayLike, weights: ArrayLike) -> Array:
-    """The global distribution from deltas (paper 002, eq. 6 in the form of section 2.3) -> [n].
+    """The global distribution from deltas (Liu & Peng 2020, eq. 6 in the form of section 2.3) -> [n].
 
         q_global(w) = before(w) + sum_i c_i (q_i(w) - before(w)) / sum_i c_i
 
@@ -73,7 +74,8 @@ def averaged_deltas(before: ArrayLike, deltas: ArrayLike, weights: ArrayLike) ->
 
 
 def sampled_users(clients: Sequence[Client], size: int, generator: np.random.Generator) -> list[Client]:
-    """The users of one round: ``size`` different ones, uniformly drawn, in the order given (paper 002, section 2.3).
+    """The users of one round: ``size`` different ones, uniformly drawn, in the order given (Liu & Peng 2020, section
+    2.3).
 
     No privacy is claimed from the draw: a server that chooses knows whom it chose.
     """
@@ -83,7 +85,8 @@ def sampled_users(clients: Sequence[Client], size: int, generator: np.random.Gen
 
 
 def noised_average(counts: ArrayLike, noise: ArrayLike) -> Array:
-    """Equation 8 of paper 002 to the letter -> [n], sums to 1; an entry is negative where noise outweighs its count.
+    """Equation 8 of Liu & Peng 2020 to the letter -> [n], sums to 1; an entry is negative where noise outweighs its
+    count.
 
         q(w) = (sum_i c_i q_i(w) + r(w)) / (sum_i c_i + sum_w r(w))
 
@@ -101,7 +104,7 @@ def noised_average(counts: ArrayLike, noise: ArrayLike) -> Array:
 
 
 def laplace_noise(words: int, epsilon: float) -> Array:
-    """r(w) of equation 9 of paper 002 -> [n]: independent draws of Laplace(1 / epsilon), in words.
+    """r(w) of equation 9 of Liu & Peng 2020 -> [n]: independent draws of Laplace(1 / epsilon), in words.
 
     On the grid of 1 / 256, by the exact discrete sampler: a float sampler's low-order bits give counts away. Secret
     randomness, no seed.

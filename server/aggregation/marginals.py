@@ -1,4 +1,4 @@
-"""The global marginal: equation 6 of paper 002 over bounded, noised counts.
+"""The global marginal: equation 6 of Liu & Peng 2020 over bounded, noised counts.
 
 Each round's bounded counts are summed (an exact integer sum, so any order and any grouping agree), noised once, and
 released. Releases of a lineage are added up: what was published before is used again at no further privacy cost, and
@@ -106,8 +106,8 @@ def global_marginal(
 
 
 def nearest_counts(released: Counts) -> NDArray[np.float64]:
-    """The counts nearest to ``released`` that are not negative and add up to the same: equation 8 of paper 002, which
-    leaves negative entries open, and the distribution nearest to it. All zero where noise outweighs every count.
+    """The counts nearest to ``released`` that are not negative and add up to the same: equation 8 of Liu & Peng 2020,
+    which leaves negative entries open, and the distribution nearest to it. All zero where noise outweighs every count.
 
     released: int64 [words], noised counts in fixed-point units. Returns float64 [words], in words.
     """

@@ -1,4 +1,5 @@
-"""Server optimizers: how a mean delta moves the model (FedAvg and its adaptive forms, papers 003 and 004).
+"""Server optimizers: how a mean delta moves the model (FedAvg and its adaptive forms, Gao et al. 2022 and Pelikan et
+al. 2023).
 
 The pseudo-gradient is minus the mean delta, since a delta is local minus base: plain SGD with learning rate 1 moves
 the base onto the mean of the local models.

@@ -1,4 +1,4 @@
-"""The server's teacher: an exponential moving average of the models of a lineage (paper 001, section 2.2)."""
+"""The server's teacher: an exponential moving average of the models of a lineage (Rao et al. 2023, section 2.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much each device's delta counts in a round's mean: equations 8 to 10 of paper 003.
+"""How much each device's delta counts in a round's mean: equations 8 to 10 of Gao et al. 2022.
 
 K: devices of a round. Each function gives the coefficients alpha_k [K] float64, which sum to 1; no device gives none.
 They depend on what the devices report of their data, so they are for rounds without noise: under

@@ -80,7 +80,7 @@ def plan(
     rounds: Annotated[int, typer.Option(help="In which one device reports.", min=1, max=100_000)] = 1,
     mechanism: Annotated[str, typer.Option(help="discrete_laplace or discrete_gaussian.")] = "discrete_laplace",
     trust: Annotated[str, typer.Option(help="Who adds the noise: central, distributed or local.")] = "central",
-    mode: Annotated[str, typer.Option(help="bounded, or paper for the counts of paper 002.")] = "bounded",
+    mode: Annotated[str, typer.Option(help="bounded, or paper for the counts of Liu & Peng 2020.")] = "bounded",
     max_words: Annotated[int, typer.Option(help="Distinct words a device may report.")] = 20,
     max_weight: Annotated[float, typer.Option(help="Largest count of one word.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Of Gaussian noise, and of the composition.")] = 1e-6,
@@ -102,7 +102,7 @@ def plan(
     """What a plan for marginals costs over its rounds, and how much a word must be said to stand out of the noise.
 
     With --population: epsilon of a user whose deltas are summed with Gaussian noise, by RDP and PLD, and of larger
-    federations at the same noise of the mean update (paper 004, tables 2, 16 and 17).
+    federations at the same noise of the mean update (Pelikan et al. 2023, tables 2, 16 and 17).
     """
     if population is not None:
         from server.commands.privacy_plan import plan_cohorts

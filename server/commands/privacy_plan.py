@@ -24,7 +24,7 @@ def plan_cohorts(
 
     scales: larger cohorts, of populations as much larger; populations: then still larger ones with the largest cohort;
     both are numbers with commas between. Larger cohorts take noise that grows with them, so that the model learns as
-    before (paper 004, tables 2, 16 and 17).
+    before (Pelikan et al. 2023, tables 2, 16 and 17).
     """
     from server.privacy.plans import amplified, extrapolated, needed_scale, unamplified
 

@@ -1,4 +1,4 @@
-"""``idiolect privacy table``: paper 004's privacy tables, recomputed row by row."""
+"""``idiolect privacy table``: Pelikan et al. 2023's privacy tables, recomputed row by row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def table(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write the JSON to a file.")] = None,
 ) -> None:
-    """Recompute tables 2, 16 and 17 of paper 004: epsilon by RDP at each row's order, misprints named, PLD beside."""
+    """Recompute tables 2, 16 and 17 of Pelikan et al. 2023: epsilon by RDP at each row's order, misprints named, PLD
+    beside."""
     from rich.progress import track
 
     from server.privacy.published import judge, pld_epsilon, published_rows
@@ -91,4 +92,4 @@ def _print(lines: list[dict[str, Any]]) -> None:
         for line in lines
     ]
     columns = ("table", "noise", "cohort", "population", "rounds", "printed", "order", "RDP", "PLD", "misprint")
-    show("Epsilon of paper 004", columns, rows)
+    show("Epsilon of Pelikan et al. 2023", columns, rows)

@@ -23,14 +23,14 @@ app = typer.Typer(help="Plan, open, close, list and show rounds.", no_args_is_he
 
 def _settings(
     preset: Annotated[
-        str | None, typer.Option(help="Whole settings by name: paper-001. Options given besides have no effect.")
+        str | None, typer.Option(help="Whole settings by name: rao-2023. Options given besides have no effect.")
     ] = None,
     marginals: Annotated[bool, typer.Option(help="Collect word counts.")] = True,
     deltas: Annotated[bool, typer.Option(help="Collect model deltas.")] = False,
     epsilon: Annotated[float, typer.Option(help="Epsilon of the marginals' release.")] = 1.0,
     max_words: Annotated[int, typer.Option(help="Distinct words a device may report.")] = 20,
     mode: Annotated[
-        str, typer.Option(help="Of counts: bounded, or paper for all counts so far without a bound (paper 002).")
+        str, typer.Option(help="Of counts: bounded, or paper for all counts so far without a bound (Liu & Peng 2020).")
     ] = "bounded",
     mechanism: Annotated[
         str | None,

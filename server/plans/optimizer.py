@@ -16,8 +16,9 @@ class ScheduleSettings(BaseModel):
     """How the learning rate moves with the number of updates t = 1, 2, ...
 
     warmup: updates over which it rises linearly to its value. start, decay, transition: after ``start`` updates it is
-    multiplied by decay^((t - start) / transition), or in whole steps of it where ``staircase`` (paper 004: decay 0.6
-    over 250 to 750 updates from t = 750 or 1,000 on). least: the smallest share of the learning rate that is left.
+    multiplied by decay^((t - start) / transition), or in whole steps of it where ``staircase`` (Pelikan et al. 2023:
+    decay 0.6 over 250 to 750 updates from t = 750 or 1,000 on). least: the smallest share of the learning rate that is
+    left.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

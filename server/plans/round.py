@@ -32,8 +32,8 @@ _MEASURES = {"loss": "loss", "word_errors": "word_error"}
 
 class TeacherPlan(BaseModel):
     """The teacher that is published beside the model: decay * teacher + (1 - decay) * model, taken after every
-    ``interval`` models of a lineage (delta and u of paper 001, table 5); it begins as the model that the first round
-    started from. Between, the teacher stays the same. decay 1 never updates it."""
+    ``interval`` models of a lineage (delta and u of Rao et al. 2023, table 5); it begins as the model that the first
+    round started from. Between, the teacher stays the same. decay 1 never updates it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     decay: Annotated[float, Field(ge=0, le=1)] = 0.999
@@ -41,8 +41,8 @@ class TeacherPlan(BaseModel):
 
 
 class RehearsalPlan(BaseModel):
-    """Pseudo-devices on the server, which learn from transcribed speech and count among the devices (paper 001, section
-    3): so a model does not lose what it was trained on.
+    """Pseudo-devices on the server, which learn from transcribed speech and count among the devices (Rao et al. 2023,
+    section 3): so a model does not lose what it was trained on.
 
     pseudo_devices: how many a round. batch_size: utterances of each, at most; no utterance is drawn again before all
     have been. weight: of one pseudo-device, in devices. learning_rate: of its steps, where the round collects weight
@@ -60,7 +60,7 @@ class RehearsalPlan(BaseModel):
 
 class ServerStep(BaseModel):
     """Steps on transcribed speech that the server holds, taken from the weights that a round has made and before they
-    are published: the additional iteration on held-out data of paper 003, section 3.1.
+    are published: the additional iteration on held-out data of Gao et al. 2022, section 3.1.
 
     utterances: one step each, drawn as for rehearsal. learning_rate: of the steps. clip_norm: L2 bound of what they
     move together. seed: of the draws.
@@ -94,7 +94,7 @@ class RoundSettings(BaseModel):
     the round closes by itself and beyond which it accepts none; None leaves closing to the deadline or the operator.
     minimum: a stream with fewer reports releases nothing. seconds: from opening to the deadline. smoothing: weight of
     the background in the published marginal, in words. weighting: of deltas in their mean, by utterances, by training
-    loss or by word error (paper 003, eq. 8 to 10), or alike; weight_limit: the largest number of utterances that
+    loss or by word error (Gao et al. 2022, eq. 8 to 10), or alike; weight_limit: the largest number of utterances that
     counts. averaging: ``median`` of every value, its mean without the ``trimmed`` share of the largest and of the
     smallest, or the mean without up to the ``trimmed`` share of the devices, by ``krum`` those farthest from the
     others, by ``cosine`` those that point away from them. A minority cannot pull these far; devices count
@@ -277,7 +277,7 @@ class RoundSettings(BaseModel):
 
 
 PRESETS: dict[str, RoundSettings] = {
-    "paper-001": RoundSettings(
+    "rao-2023": RoundSettings(
         marginals=None,
         deltas=DeltaPlan(kind="gradient", batch_size=16),
         goal=400,
@@ -289,6 +289,6 @@ PRESETS: dict[str, RoundSettings] = {
         rounds=3000,
     )
 }
-"""Whole settings by name. paper-001: FedSGD in a single pass, 400 devices and 40 pseudo-devices a round, 3,000 rounds,
-batches of 16, Adam (paper 001, section 3; the teacher as in the best row of table 5). The paper gives neither a
+"""Whole settings by name. rao-2023: FedSGD in a single pass, 400 devices and 40 pseudo-devices a round, 3,000 rounds,
+batches of 16, Adam (Rao et al. 2023, section 3; the teacher as in the best row of table 5). The paper gives neither a
 clipping bound nor Adam's settings: those are the usual ones."""

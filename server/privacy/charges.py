@@ -44,7 +44,7 @@ class Charge:
 
     @property
     def count_epsilon(self) -> float | None:
-        """What paper 002 states: epsilon of one count in one release; None where more is promised than that."""
+        """What Liu & Peng 2020 states: epsilon of one count in one release; None where more is promised than that."""
         return self.sensitivity / self.scale if self.mechanism == PAPER else None
 
 

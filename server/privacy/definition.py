@@ -1,4 +1,5 @@
-"""What differential privacy says: equation 7 of paper 002, for mechanisms whose output distributions are known."""
+"""What differential privacy says: equation 7 of Liu & Peng 2020, for mechanisms whose output distributions are
+known."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ __all__ = ["is_private", "smallest_delta"]
 
 
 def smallest_delta(outputs: ArrayLike, neighbours: ArrayLike, epsilon: float) -> float:
-    """The smallest delta for which equation 7 of paper 002 holds for a pair of adjacent data sets, in this direction.
+    """The smallest delta for which equation 7 of Liu & Peng 2020 holds for a pair of adjacent data sets, in this
+    direction.
 
         P(M(d) in S) <= e^epsilon P(M(d') in S) + delta  for every set S of outputs
 
@@ -28,6 +30,6 @@ def smallest_delta(outputs: ArrayLike, neighbours: ArrayLike, epsilon: float) ->
 
 
 def is_private(outputs: ArrayLike, neighbours: ArrayLike, epsilon: float, delta: float = 0.0) -> bool:
-    """Whether equation 7 of paper 002 holds both ways round, but for rounding of one part in 10^12."""
+    """Whether equation 7 of Liu & Peng 2020 holds both ways round, but for rounding of one part in 10^12."""
     worst = max(smallest_delta(outputs, neighbours, epsilon), smallest_delta(neighbours, outputs, epsilon))
     return worst <= delta + 1e-12

@@ -39,7 +39,7 @@ def plan_noise(plan: MarginalPlan) -> Noise:
     """One party's noise: the server's under trust ``central``, each device's otherwise.
 
     Central: such that one release costs at most ``plan.epsilon`` (and ``plan.delta``, where it is Gaussian). Mode
-    ``paper``: scale 1 / epsilon words (paper 002, eq. 9).
+    ``paper``: scale 1 / epsilon words (Liu & Peng 2020, eq. 9).
     """
     if plan.mechanism == "discrete_gaussian":
         variance = gaussian_variance(plan) if plan.trust == "central" else share_variance(plan)

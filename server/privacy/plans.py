@@ -1,8 +1,9 @@
 """What a federation would cost its users, before it runs: epsilon of sampled Gaussian rounds, and of larger ones.
 
 N: population; L: cohort, q = L / N; T: rounds; z: noise multiplier, standard deviation of the noise in a round's sum
-over the clipping bound. Paper 004 trains with what it can compute and states epsilon for more users at the same noise
-of the mean update over the bound, z / L: as far as the mean goes, training is the same, and z grows with the cohort.
+over the clipping bound. Pelikan et al. 2023 trains with what it can compute and states epsilon for more users at the
+same noise of the mean update over the bound, z / L: as far as the mean goes, training is the same, and z grows with the
+cohort.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from server.privacy.renyi import epsilon_at
 __all__ = ["EVERY_ORDER", "Plan", "amplified", "extrapolated", "needed_scale", "rdp_epsilon", "unamplified"]
 
 EVERY_ORDER = tuple(sorted({*ORDERS, 1.05, 1.2, 1.4, 1.7, 3.5, 12.0, 30.0, 40.0, 50.0, 64.0, 100.0, 128.0, 256.0}))
-"""Orders to take the best of: paper 004's, those between, and the higher ones that small epsilons need."""
+"""Orders to take the best of: Pelikan et al. 2023's, those between, and the higher ones that small epsilons need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,8 @@ def amplified(q: float, z: float, rounds: int, delta: float, *, pld: bool = True
 
 
 def extrapolated(plan: Plan, scales: Sequence[float], populations: Sequence[float]) -> list[Plan]:
-    """Paper 004's rows: the plan itself, larger cohorts of populations as much larger, then the largest cohort of still
-    larger populations."""
+    """Pelikan et al. 2023's rows: the plan itself, larger cohorts of populations as much larger, then the largest
+    cohort of still larger populations."""
     found = [plan, *(plan.scaled(scale, scale) for scale in scales)]
     largest = max((1.0, *scales))
     return [*found, *(plan.scaled(largest, largest * more) for more in populations)]

@@ -1,4 +1,5 @@
-"""Paper 004's privacy tables (2, 16 and 17) recomputed: what is printed, what it should be, and what PLD gives.
+"""Pelikan et al. 2023's privacy tables (2, 16 and 17) recomputed: what is printed, what it should be, and what PLD
+gives.
 
 A row of the paper is a Gaussian mechanism with Poisson-sampled users. The paper prints epsilon to two digits with the
 Rényi order it was found at. A row whose figure does not follow from its order is a misprint: of the order where another
@@ -59,7 +60,7 @@ class Verdict:
 @cache
 def published_rows() -> tuple[PublishedRow, ...]:
     """Every row of tables 2, 16 and 17, in the order of the tables."""
-    text = files("server.privacy").joinpath("paper_004.csv").read_text("utf-8")
+    text = files("server.privacy").joinpath("pelikan_2023.csv").read_text("utf-8")
     whole = {"table", "cohort", "population", "rounds"}
     rows: list[dict[str, Any]] = [
         {name: int(value) if name in whole else float(value) for name, value in row.items()}

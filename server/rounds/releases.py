@@ -112,7 +112,7 @@ def release_counts(
 ) -> Release:
     """What a sum of reports releases: with the server's noise under trust ``central``, as it is where the devices have
     added theirs. Bounded counts are added to what was released before, and what does not stand out of the noise is
-    dropped. Those of mode ``paper`` are all counts so far and take its place (paper 002, eq. 8).
+    dropped. Those of mode ``paper`` are all counts so far and take its place (Liu & Peng 2020, eq. 8).
 
     Raises PrivacyError where the server adds noise and ``key`` is not that of these inputs.
     """

@@ -1,4 +1,5 @@
-"""The additional iteration on held-out speech of the server's own, after a round's step (paper 003, section 3.1)."""
+"""The additional iteration on held-out speech of the server's own, after a round's step (Gao et al. 2022, section
+3.1)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ __all__ = ["staleness_weight", "weights_of"]
 
 
 def weights_of(settings: RoundSettings, contributions: Sequence[Row[Any]]) -> list[float]:
-    """A weight for each report, in units of one device: of mean 1 where they are shares (paper 003, eq. 9 and 10)."""
+    """A weight for each report, in units of one device: of mean 1 where they are shares (Gao et al. 2022, eq. 9 and
+    10)."""
     match settings.weighting:
         case "utterances":  # eq. 8, whose denominator is the sum of the weights
             weights = [float(min(report.utterances, settings.weight_limit)) for report in contributions]

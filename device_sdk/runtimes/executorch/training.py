@@ -81,7 +81,8 @@ class ExecutorchTrainingSession:
         costs: ArrayLike | None = None,
         cost_scale: float = 0.0,
     ) -> Gradients:
-        """What :meth:`device_sdk.runtimes.training.TrainingSession.run` gives for the whole model (paper 001, eq. 1).
+        """What :meth:`device_sdk.runtimes.training.TrainingSession.run` gives for the whole model (Rao et al. 2023, eq.
+        1).
 
         Raises :class:`LearningError` for a wrong argument, or an utterance that is too large for every bucket.
         """

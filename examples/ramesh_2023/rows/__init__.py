@@ -1,4 +1,5 @@
-"""The rows of tables 2 and 3 of paper 000, a file each: how the encoder is made, and the word errors it had there."""
+"""The rows of tables 2 and 3 of Ramesh et al. 2023, a file each: how the encoder is made, and the word errors it had
+there."""
 
 from __future__ import annotations
 

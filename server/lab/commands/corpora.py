@@ -40,7 +40,7 @@ def report(
     output: Annotated[Path | None, typer.Option(help="Write the JSON to a file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write an SVG of permutation entropies by speaker.")] = None,
 ) -> None:
-    """Compare how heterogeneous the speakers of corpora are as clients of a federation (paper 003, section 4)."""
+    """Compare how heterogeneous the speakers of corpora are as clients of a federation (Gao et al. 2022, section 4)."""
     from rich.progress import track
 
     from server.lab.corpora import open_corpus
@@ -104,7 +104,7 @@ def _print(found: Sequence[Heterogeneity]) -> None:
     for one in found:
         table.add_column(f"{one.name}\n{one.clients} speakers, {one.recordings} recordings", justify="right")
     for name in PUBLISHED:
-        table.add_column(f"{name}\n(paper 003)", justify="right")
+        table.add_column(f"{name}\n(Gao et al. 2022)", justify="right")
     for measure, title in MEASURES.items():
         own = [one.spreads[measure] for one in found]
         printed = [PUBLISHED[name][measure] for name in PUBLISHED]

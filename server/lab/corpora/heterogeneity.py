@@ -1,4 +1,4 @@
-"""How much the clients of a federation differ from each other, and each within itself (paper 003, section 4).
+"""How much the clients of a federation differ from each other, and each within itself (Gao et al. 2022, section 4).
 
 For each measure: a recording's value is the mean over its frames; a client has the mean and the standard deviation of
 its recordings. The deviation of means tells clients apart, the deviation of deviations how even they are within.
@@ -54,8 +54,8 @@ PUBLISHED: Mapping[str, Mapping[str, tuple[float, float]]] = {
         "blind_snr": (18.47, 6.54),
     },
 }
-"""Paper 003's figures, (between, within). Loudness is in other units there, and purity (0.77 and 0.62) comes from other
-embeddings: compare corpora within one table, not with these."""
+"""Gao et al. 2022's figures, (between, within). Loudness is in other units there, and purity (0.77 and 0.62) comes from
+other embeddings: compare corpora within one table, not with these."""
 
 _CEPSTRA = 20
 

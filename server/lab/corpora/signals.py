@@ -1,4 +1,4 @@
-"""Low-level measures of one recording: what microphones, rooms and noise leave in it (paper 003, section 4.2).
+"""Low-level measures of one recording: what microphones, rooms and noise leave in it (Gao et al. 2022, section 4.2).
 
 S: samples at 16 kHz; N: frames of 60 ms every 10 ms, long enough for several periods of a low voice; L: samples of a
 frame, 960. Measures take frames [N, L] float64 and give one value a frame [N].

@@ -1,9 +1,9 @@
 """What marginals could give at most: first-pass lists put in order again with words that only the truth knows.
 
 A device counts what it heard. Here the counts are of what was said: by this user so far, by everybody else, or even
-later. Lambda (paper 002, eq. 1) and the pseudo-words beside the counts (eq. 4) are those of a grid that suit a row best
-on the very utterances it is measured on. So no device can have more than a row says, and where no row gains there is
-nothing that word frequencies could tell.
+later. Lambda (Liu & Peng 2020, eq. 1) and the pseudo-words beside the counts (eq. 4) are those of a grid that suit a
+row best on the very utterances it is measured on. So no device can have more than a row says, and where no row gains
+there is nothing that word frequencies could tell.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def background_text(texts: Sequence[Path], sentences: int, seed: int) -> list[st
 
 
 def background_unigram(sentences: Iterable[str], words: WordList, least: float = 0.5) -> NDArray[np.float64]:
-    """u of paper 002: the text's word distribution over the list -> float64 [n], positive, sums to 1.
+    """u of Liu & Peng 2020: the text's word distribution over the list -> float64 [n], positive, sums to 1.
 
     least: added to every count, so that a listed word the text lacks has a probability too (eq. 1 divides by it).
     """

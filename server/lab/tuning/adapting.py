@@ -52,7 +52,8 @@ def marginal_errors(
 def others_marginals(
     lists: DevelopmentLists, weights: CombinationWeights, words: WordList, background: Array
 ) -> dict[str, Array]:
-    """speaker -> what a server would publish of the other speakers of its source (paper 002, eq. 6, without noise).
+    """speaker -> what a server would publish of the other speakers of its source (Liu & Peng 2020, eq. 6, without
+    noise).
 
     Counted by rank in the order of the second pass without adaptation. Who is alone in a source is left out.
     """

@@ -1,4 +1,4 @@
-"""The crowd of paper 003: who says what, who holds it, and a row from speech to word error."""
+"""The crowd of Gao et al. 2022: who says what, who holds it, and a row from speech to word error."""
 
 from __future__ import annotations
 

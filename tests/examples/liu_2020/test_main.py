@@ -1,4 +1,4 @@
-"""The experiment of paper 002 from end to end, on the n-best lists that are shipped."""
+"""The experiment of Liu & Peng 2020 from end to end, on the n-best lists that are shipped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the script makes of the shipped lists."""
-    folder = tmp_path_factory.mktemp("paper_002")
+    folder = tmp_path_factory.mktemp("liu_2020")
     result = run(
         "--lists", str(LISTS), "--repeats", "1", "--output", str(folder / "x.json"), "--plot", str(folder / "x.svg")
     )

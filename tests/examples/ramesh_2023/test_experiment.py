@@ -1,4 +1,4 @@
-"""The experiment of paper 000 from end to end, at a size that learns nothing but goes through everything."""
+"""The experiment of Ramesh et al. 2023 from end to end, at a size that learns nothing but goes through everything."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plan(work: Path, sizes: Sizes = TINY) -> Plan:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Outcome]]:
-    work = tmp_path_factory.mktemp("paper_000")
+    work = tmp_path_factory.mktemp("ramesh_2023")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,5 @@
-"""The script of paper 000 on finished outcomes; how they are made is tested beside the modules that make them."""
+"""The script of Ramesh et al. 2023 on finished outcomes; how they are made is tested beside the modules that make
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiment of paper 001 from end to end, as small as it can be: every part is the real one."""
+"""The experiment of Rao et al. 2023 from end to end, as small as it can be: every part is the real one."""
 
 from __future__ import annotations
 

@@ -196,7 +196,8 @@ def test_expected_cost_is_that_of_the_posterior(nbest: Case) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_expected_cost_by_finite_differences_of_itself(nbest: Case, seed: int) -> None:
-    """Eq. 1 of paper 001: the slope of E[M] along a random direction, from values of E[M] alone; a sign must show."""
+    """Eq. 1 of Rao et al. 2023: the slope of E[M] along a random direction, from values of E[M] alone; a sign must
+    show."""
     rng = np.random.default_rng(seed)
     _, _, gradients = run(nbest)
     direction = {name: rng.normal(size=value.shape) for name, value in gradients.items()}

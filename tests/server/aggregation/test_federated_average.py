@@ -1,4 +1,4 @@
-"""Equations 6, 8 and 9 of paper 002 by hand, and their algebra."""
+"""Equations 6, 8 and 9 of Liu & Peng 2020 by hand, and their algebra."""
 
 from __future__ import annotations
 

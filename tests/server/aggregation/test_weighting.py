@@ -1,4 +1,4 @@
-"""Equations 8 to 10 of paper 003 by hand, and what every weighting has in common."""
+"""Equations 8 to 10 of Gao et al. 2022 by hand, and what every weighting has in common."""
 
 from __future__ import annotations
 

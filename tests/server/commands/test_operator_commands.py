@@ -294,10 +294,10 @@ def test_a_sampled_round_says_whom_it_asks(run: Run, device: Party) -> None:
 
 
 def test_presets(run: Run) -> None:
-    with pytest.raises(ConfigurationError, match="expected one of paper-001"):
-        run(rounds.app, "plan", "--preset", "paper-000")
+    with pytest.raises(ConfigurationError, match="expected one of rao-2023"):
+        run(rounds.app, "plan", "--preset", "ramesh-2023")
     with pytest.raises(CheckInError, match=r"start it with --rehearsal KIND:PATH"):
-        run(rounds.app, "plan", "--preset", "paper-001")
+        run(rounds.app, "plan", "--preset", "rao-2023")
 
 
 def test_models(run: Run, tmp_path: Path, operator: Operator, tiny_bundle: Bundle) -> None:

@@ -37,7 +37,7 @@ def outputs(charge: Charge, shift: int, half: int = 300) -> np.ndarray:
 
 @pytest.mark.parametrize("charge", [laplace(0.8, 2), laplace(2.0, 2, 3), gaussian(3.0, 2), gaussian(5.0, 2, 4)])
 def test_two_words_against_the_whole_joint_distribution(charge: Charge) -> None:
-    """Every outcome of two noised counts, summed: equation 7 of paper 002 at the epsilon that is stated."""
+    """Every outcome of two noised counts, summed: equation 7 of Liu & Peng 2020 at the epsilon that is stated."""
     weight = int(charge.sensitivity)
     pair = [np.outer(outputs(charge, shift), outputs(charge, shift)).ravel() for shift in (0, weight)]
     delta = 1e-4

@@ -1,4 +1,4 @@
-"""Equation 7 of paper 002, on mechanisms that can be written down."""
+"""Equation 7 of Liu & Peng 2020, on mechanisms that can be written down."""
 
 from __future__ import annotations
 

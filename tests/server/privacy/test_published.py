@@ -1,4 +1,4 @@
-"""Rényi accounting against dp-accounting where that converges, and paper 004's tables."""
+"""Rényi accounting against dp-accounting where that converges, and Pelikan et al. 2023's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds of paper 001: gradients, Adam, a teacher beside the model, rehearsal, one round after another."""
+"""Rounds of Rao et al. 2023: gradients, Adam, a teacher beside the model, rehearsal, one round after another."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_a_series_gives_way_to_a_round_that_is_open(operator: Operator) -> None:
 
 
 def test_the_setting_of_the_paper_can_be_asked_for() -> None:
-    plan = PRESETS["paper-001"]
+    plan = PRESETS["rao-2023"]
     assert plan.deltas is not None and plan.rehearsal is not None and plan.teacher is not None
     assert (plan.goal, plan.rounds, plan.deltas.kind, plan.deltas.batch_size) == (400, 3000, "gradient", 16)
     assert (plan.rehearsal.pseudo_devices, plan.rehearsal.batch_size, plan.optimizer.kind) == (40, 16, "adam")
@@ -281,7 +281,7 @@ def test_a_round_of_the_paper_at_its_size(rehearsing: Any) -> None:
     """400 devices and 40 pseudo-devices; the 400th closes the round, Adam steps, the next of the series opens."""
     operator = Operator(rehearsing)
     parties = [Party(rehearsing).enrol() for _ in range(401)]
-    plan = PRESETS["paper-001"].model_dump(mode="json")
+    plan = PRESETS["rao-2023"].model_dump(mode="json")
     round_id = str(operator.post("rounds", json={"settings": plan})["id"])
     for number, device in enumerate(parties):
         answer = device.send_delta(round_id, values_of(0.1 if number % 2 else -0.05), kind="gradient", utterances=16)

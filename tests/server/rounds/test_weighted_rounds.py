@@ -1,4 +1,4 @@
-"""Rounds that weigh devices by their loss or word error, and a step on held-out speech afterwards (paper 003)."""
+"""Rounds that weigh devices by their loss or word error, and a step on held-out speech afterwards (Gao et al. 2022)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of paper 004's tables: every recipe under every seed, kept on the way."""
+"""Rows of Pelikan et al. 2023's tables: every recipe under every seed, kept on the way."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Who dictates what: strings of digits by made voices, as clients, as a server's own speech, and as tests.
 
 The server's voices and those of clients come from disjoint sets of speakers, and the server's have no regional accent,
-so that a seed model meets another domain (paper 004, section 5.3). Tests are of the clients' domain, by other people in
-other rooms. F: feature frames (10 ms); M: mel bins; U: characters.
+so that a seed model meets another domain (Pelikan et al. 2023, section 5.3). Tests are of the clients' domain, by other
+people in other rooms. F: feature frames (10 ms); M: mel bins; U: characters.
 """
 
 from __future__ import annotations

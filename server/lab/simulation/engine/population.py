@@ -156,7 +156,7 @@ def joined(batches: Sequence[Tensors]) -> tuple[Tensors, Tensor]:
 
 
 def reassigned(owners: Sequence[int], clients: int, seed: int) -> list[int]:
-    """An owner for every example, uniformly drawn: the IID counterpart of a population (paper 004, figure 4).
+    """An owner for every example, uniformly drawn: the IID counterpart of a population (Pelikan et al. 2023, figure 4).
 
     Every one of the ``clients`` keeps at least one example, so that each can be drawn.
     """

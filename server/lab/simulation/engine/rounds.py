@@ -232,7 +232,8 @@ def _rehearsed(run: Engine, share: Sequence[int], key: Sequence[int]) -> Iterato
 
 
 def _weigh(settings: EngineSettings, held: Vector) -> Callable[[Vector, Vector | None], Vector]:
-    """Equations 8 to 10 of paper 003, but for the sum that they are divided by, which the mean's denominator is."""
+    """Equations 8 to 10 of Gao et al. 2022, but for the sum that they are divided by, which the mean's denominator
+    is."""
     clients = iter(held)
 
     def weigh(losses: Vector, errors: Vector | None) -> Vector:
@@ -285,7 +286,8 @@ class _Tally:
             self.layers[name] += float(values.sum())
 
     def figures(self) -> dict[str, Any]:
-        """loss, norm: means of clients; layers: mean norms of their deltas by parameter (paper 004, figure 5)."""
+        """loss, norm: means of clients; layers: mean norms of their deltas by parameter (Pelikan et al. 2023, figure
+        5)."""
         count = sum(len(values) for values in self.losses)
         if not count:
             return {"loss": None, "norm": None, "layers": {}}

@@ -49,9 +49,9 @@ class LocalWork(_Settings):
 
 
 class Privacy(_Settings):
-    """clip_norm: C, the L2 bound of what a client sends; clipping: of the whole or of every parameter array (paper 004,
-    definition 3). noise_multiplier: z, the noise of the round's sum over C; 0 for none, and then epsilon is infinite.
-    delta: at which epsilon is stated."""
+    """clip_norm: C, the L2 bound of what a client sends; clipping: of the whole or of every parameter array (Pelikan et
+    al. 2023, definition 3). noise_multiplier: z, the noise of the round's sum over C; 0 for none, and then epsilon is
+    infinite. delta: at which epsilon is stated."""
 
     clip_norm: Positive
     clipping: Clipping = "global"
@@ -67,7 +67,8 @@ class HeldOutStep(_Settings):
 
 
 class Rehearsal(_Settings):
-    """Pseudo-devices of a round, which work on the server's examples and count like clients (paper 001, section 3)."""
+    """Pseudo-devices of a round, which work on the server's examples and count like clients (Rao et al. 2023, section
+    3)."""
 
     pseudo_devices: Count
     weight: Positive = 1.0
@@ -78,9 +79,10 @@ class EngineSettings(_Settings):
 
     seed: decides cohorts, dropouts, batches; never noise. cohort: clients of a round. sampling: ``fixed`` draws as many
     without replacement; ``poisson`` draws each with chance cohort / population. dropout: the chance that a drawn client
-    never reports. weighting: equations 8 to 10 of paper 003, or all alike. averaging: all but ``mean`` keep the deltas
-    of a round on disk. way: how clients are computed; ``auto`` takes ``ghost`` for one step and ``grouped`` for several
-    where the network allows it. group: clients that are computed at once. held_out, rehearsal: what the server adds.
+    never reports. weighting: equations 8 to 10 of Gao et al. 2022, or all alike. averaging: all but ``mean`` keep the
+    deltas of a round on disk. way: how clients are computed; ``auto`` takes ``ghost`` for one step and ``grouped`` for
+    several where the network allows it. group: clients that are computed at once. held_out, rehearsal: what the server
+    adds.
     """
 
     seed: Annotated[int, Field(ge=0)] = 1

@@ -59,7 +59,8 @@ def clip_scales(
 ) -> dict[str, Tensor]:
     """What every client's delta is multiplied with to stay within its bounds, by parameter [K], at most 1.
 
-    squares: squared norms of deltas by parameter [K]; the bounds are those of devices (paper 004, definition 3).
+    squares: squared norms of deltas by parameter [K]; the bounds are those of devices (Pelikan et al. 2023, definition
+    3).
     """
     whole = torch.stack(list(squares.values())).sum(0)
     if privacy is None:

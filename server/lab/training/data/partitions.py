@@ -1,4 +1,5 @@
-"""Who of a federation holds what: pure functions from utterances to clients (papers 000, 003 and 004).
+"""Who of a federation holds what: pure functions from utterances to clients (Ramesh et al. 2023; Gao et al. 2022;
+Pelikan et al. 2023).
 
 A *partition* is client -> ids of utterances, clients in a fixed order. Everything random is a function of its seed.
 """
@@ -40,7 +41,8 @@ class Item:
 
 
 def speaker_silos(items: Iterable[Item]) -> Partition:
-    """One client a speaker, utterances in the order of sessions and ids, which stands for time (paper 000, 3.1)."""
+    """One client a speaker, utterances in the order of sessions and ids, which stands for time (Ramesh et al. 2023,
+    3.1)."""
     return {
         speaker: tuple(item.id for item in sorted(own, key=lambda item: (_natural(item.session), _natural(item.id))))
         for speaker, own in _by_speaker(items).items()
@@ -48,7 +50,7 @@ def speaker_silos(items: Iterable[Item]) -> Partition:
 
 
 def cross_silo(items: Iterable[Item], clients: int = 10, seed: int = 0) -> Partition:
-    """``clients`` random parts with whole speakers and about as much speech each (paper 003, 5.2).
+    """``clients`` random parts with whole speakers and about as much speech each (Gao et al. 2022, 5.2).
 
     Speakers go, longest first after a random order among equals of an octave, to the client with the least speech.
     Raises ConfigurationError where there are fewer speakers than clients.
@@ -70,7 +72,8 @@ def cross_silo(items: Iterable[Item], clients: int = 10, seed: int = 0) -> Parti
 
 
 def speakers_together(items: Iterable[Item], each: int = 2, seed: int = 0) -> Partition:
-    """``each`` random speakers a device (paper 003, 5.2: two, as in a home or a car; one is a device of one's own).
+    """``each`` random speakers a device (Gao et al. 2022, 5.2: two, as in a home or a car; one is a device of one's
+    own).
 
     The last device has those that are left.
     """
@@ -87,7 +90,7 @@ def speakers_together(items: Iterable[Item], each: int = 2, seed: int = 0) -> Pa
 
 def warm_up_split(items: Iterable[Item], share: float = 0.5) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
     """(items to begin with centrally, items of the federation): the speakers with most utterances until they hold
-    ``share`` of all utterances, and all others (paper 003, 5.3)."""
+    ``share`` of all utterances, and all others (Gao et al. 2022, 5.3)."""
     _share(share)
     speakers = _by_speaker(items)
     wanted = share * sum(len(own) for own in speakers.values())
@@ -100,7 +103,7 @@ def warm_up_split(items: Iterable[Item], share: float = 0.5) -> tuple[tuple[Item
 
 def seed_split(items: Iterable[Item], share: float = 0.1, seed: int = 0) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
     """(items of the seed model, items of the federation): all data of a random ``share`` of the users, and of all
-    others (paper 004, section 4). At least one user is on each side."""
+    others (Pelikan et al. 2023, section 4). At least one user is on each side."""
     _share(share)
     speakers = _by_speaker(items)
     if len(speakers) < 2:
@@ -115,7 +118,8 @@ def seed_split(items: Iterable[Item], share: float = 0.1, seed: int = 0) -> tupl
 
 
 def randomly_reassigned(items: Iterable[Item], seed: int = 0, clients: int | None = None) -> Partition:
-    """Every utterance goes to a user drawn uniformly (paper 004, section 5.2): the IID counterpart of users' own data.
+    """Every utterance goes to a user drawn uniformly (Pelikan et al. 2023, section 5.2): the IID counterpart of users'
+    own data.
 
     clients: how many users; by default as many as there are speakers, whose names are kept. Who draws none is left out.
     """
@@ -135,7 +139,8 @@ def local_tests(
     partition: Mapping[str, Sequence[str]], share: float = 0.1, least: int = 2, seed: int = 0
 ) -> tuple[Partition, Partition]:
     """(what clients train on, what they are tested on): a random ``share`` of each client's utterances, ``least`` at
-    the least, is kept for testing (paper 003, 5.3). A client that would have nothing left to train on is not tested.
+    the least, is kept for testing (Gao et al. 2022, 5.3). A client that would have nothing left to train on is not
+    tested.
     """
     _share(share)
     train: Partition = {}

@@ -1,4 +1,4 @@
-"""Log spectra: the features of paper 000, 256 bins of a short-time Fourier transform every 10 ms."""
+"""Log spectra: the features of Ramesh et al. 2023, 256 bins of a short-time Fourier transform every 10 ms."""
 
 from __future__ import annotations
 

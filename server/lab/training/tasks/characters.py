@@ -1,4 +1,5 @@
-"""Recognition of whole utterances, as tasks: the CTC transformer of paper 004 and the CTC-attention CRDNN of paper 003.
+"""Recognition of whole utterances, as tasks: the CTC transformer of Pelikan et al. 2023 and the CTC-attention CRDNN of
+Gao et al. 2022.
 
 Batches count feature frames: their sampler has a subsampling of 1.
 """
@@ -44,7 +45,7 @@ class CtcTransformerTask(Task[Batch]):
 
 
 class CrdnnTask(Task[Batch]):
-    """mu CE + (1 - mu) CTC (paper 003, eq. 3). write: token ids to text."""
+    """mu CE + (1 - mu) CTC (Gao et al. 2022, eq. 3). write: token ids to text."""
 
     module: CRDNN
 

@@ -115,7 +115,7 @@ class ClipSampler(Sampler[Batch]):
 def masked(
     mean: Features, *, bands: int = 2, widest: int = 30, times: int = 10, longest: int = 50, share: float = 0.1
 ) -> Change:
-    """SpecAugment as in paper 004, appendix B: bands of bins and stretches of time become the ``mean`` [M].
+    """SpecAugment as in Pelikan et al. 2023, appendix B: bands of bins and stretches of time become the ``mean`` [M].
 
     bands, widest: how many, and bins of each at most; times, longest, share: how many, frames of each at most, and at
     most this share of the clip.

@@ -1,4 +1,5 @@
-"""Pre-training by contrastive predictive coding, and recognition that begins with its encoder (paper 000), as tasks."""
+"""Pre-training by contrastive predictive coding, and recognition that begins with its encoder (Ramesh et al. 2023), as
+tasks."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.speech import packaged
 
 @pytest.mark.slow
 def test_a_teacher_that_follows_at_once_is_caught(tmp_path: Path) -> None:
-    """Paper 001, table 5, right: decay and interval that diverge, without feedback and without a filter."""
+    """Rao et al. 2023, table 5, right: decay and interval that diverge, without feedback and without a filter."""
     bundle = packaged()
     learning = LearningSettings(
         wait_seconds=0.0,

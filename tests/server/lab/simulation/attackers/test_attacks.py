@@ -26,7 +26,7 @@ from server.registry.initial import initial_from_bundle
 from tests.bounds import ANYTHING
 from tests.server.hostile.poison import PLANS, honest
 from tests.server.parties import ENROLMENT, Operator, settings
-from tests.server.rounds.test_paper_001 import InProcess, sound
+from tests.server.rounds.test_rao_2023 import InProcess, sound
 from tests.tiny import SENTENCES
 
 SHAPES = {"a": (40, 6), "b": (15,)}

@@ -1,4 +1,5 @@
-"""The experiment of paper 004 at a size that a test can afford: its rows, its recipes and what it concludes."""
+"""The experiment of Pelikan et al. 2023 at a size that a test can afford: its rows, its recipes and what it
+concludes."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def recorded(weights: EngineSettings) -> tuple[list[Arrays], list[float], list[f
 @pytest.mark.parametrize("way", ["ghost", "grouped", "loop"])
 @pytest.mark.parametrize("weights", ["uniform", "examples", "loss"])
 def test_weights_are_those_of_the_server(way: Any, weights: Any) -> None:
-    """A round is the mean of its clients by equations 8 to 10 of paper 003, whose coefficients sum to 1."""
+    """A round is the mean of its clients by equations 8 to 10 of Gao et al. 2022, whose coefficients sum to 1."""
     given = EngineSettings(cohort=SIZE, local=LocalWork(batch=9), weighting=weights, way=way, group=2)
     own, losses, examples, _ = recorded(given)
     ways = {

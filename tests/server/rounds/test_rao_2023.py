@@ -1,4 +1,5 @@
-"""The setting of paper 001 with few of everything: real devices, FedSGD, Adam, a teacher, pseudo-devices, a series."""
+"""The setting of Rao et al. 2023 with few of everything: real devices, FedSGD, Adam, a teacher, pseudo-devices, a
+series."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def http(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Any]:
 
 
 def test_its_setting_in_small(tmp_path: Path, tiny_bundle: Bundle, http: Any, operator: Operator) -> None:
-    whole = PRESETS["paper-001"].model_dump(mode="json")
+    whole = PRESETS["rao-2023"].model_dump(mode="json")
     small = whole | {"goal": DEVICES, "minimum": DEVICES, "rounds": ROUNDS}
     small["deltas"] = whole["deltas"] | {"batch_size": BATCH, "encoding": "int8", "clipping": "dim", "clip_norm": 50.0}
     small["teacher"] = {"decay": 0.5, "interval": 1}
