@@ -43,7 +43,7 @@ class Compile(build_ext):
         try:
             # Late, because reading metadata makes a command of this class, too, and type checking takes a while.
             self.distribution.ext_modules = [*self.search(), self.steps()]
-            self.swig_opts = None  # as before the options were finalised the first time
+            self.swig_opts = None  # as before the options were finalized the first time
             self.finalize_options()
             super().run()
         except (Exception, SystemExit) as error:  # mypy exits

@@ -1,4 +1,4 @@
-"""The device: one user's recogniser that hears, remembers briefly, learns, and checks in."""
+"""The device: one user's recognizer that hears, remembers briefly, learns, and checks in."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class Device:
         self._check_open()
         return DeviceSession(
             self._check_open,
-            self._recogniser,
+            self._recognizer,
             self._heard,
             lambda result: served(result, self.settings.learning.serving, self._generator),
             sample_rate,
@@ -198,7 +198,7 @@ class Device:
             hotwords=hotwords_of(hotwords),
         )
 
-    def recognise(
+    def recognize(
         self,
         audio: Audio,
         sample_rate: int | None = None,
@@ -572,8 +572,8 @@ class Device:
         if self._store.closed:
             raise SessionError("device: found it closed, expected open; call Device.open for another one")
 
-    def _recogniser(self) -> Recognizer:
-        """The recogniser of the local weights, built again only after they changed, with the marginal of now."""
+    def _recognizer(self) -> Recognizer:
+        """The recognizer of the local weights, built again only after they changed, with the marginal of now."""
         with self._guard:
             base, student = self._knowledge.base, self._knowledge.student
             if self._recognizer is None or self._recognizer[0] is not student:
@@ -866,9 +866,9 @@ def _never() -> bool:
 
 
 def _try(bundle: Bundle, rescorer: Rescorer, settings: DeviceSettings) -> None:
-    """Recognises a second of noise. Raises BundleError for a bundle that cannot."""
+    """Recognizes a second of noise. Raises BundleError for a bundle that cannot."""
     transducer = settings.engine().transducer(bundle)
     try_transducer(transducer, str(bundle.path))
     recognizer = Recognizer(bundle, settings.decoding, rescorer.rescore, transducer=transducer)
     noise = 0.1 * np.random.default_rng(0).standard_normal(bundle.features.sample_rate, np.float32)
-    recognizer.recognise(noise, bundle.features.sample_rate)
+    recognizer.recognize(noise, bundle.features.sample_rate)

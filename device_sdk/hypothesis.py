@@ -1,4 +1,4 @@
-"""What a recogniser returns: partials while audio arrives, an n-best list at the end, each score in parts."""
+"""What a recognizer returns: partials while audio arrives, an n-best list at the end, each score in parts."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Knowledge:
     def __init__(
         self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None], *, keep_ngrams: bool = False
     ) -> None:
-        """packaged: the app's bundle. attempt: raises BundleError for a bundle that cannot recognise; called before
+        """packaged: the app's bundle. attempt: raises BundleError for a bundle that cannot recognize; called before
         a new one of the app takes the place of what was learned. keep_ngrams: the app lets the user's n-grams be
         stored; what an app allowed before is deleted. Raises StateError: damaged state."""
         self.store = store

@@ -27,7 +27,7 @@ class DeviceSession(RecognitionSession):
     def __init__(
         self,
         check_device: Callable[[], None],
-        recogniser: Callable[[], Recognizer],
+        recognizer: Callable[[], Recognizer],
         heard: Callable[[Result, NDArray[np.float32], NDArray[np.float32] | None, Spellings | None], None],
         serve: Callable[[Result], Result],
         sample_rate: int,
@@ -36,14 +36,14 @@ class DeviceSession(RecognitionSession):
         endpointing: Endpointing | None = Endpointing(),
         hotwords: Hotwords | None = None,
     ) -> None:
-        """check_device: raises SessionError where the device is closed. recogniser: the newest one. heard: told of
+        """check_device: raises SessionError where the device is closed. recognizer: the newest one. heard: told of
         every result, the features [F, M] it came from, the offset [M] that was taken from them, and the spellings that
         its phrases were heard by. serve: puts the hypothesis first that the app is to get."""
         self._check_device = check_device
-        self._newest = recogniser
+        self._newest = recognizer
         self._heard = heard
         self._serve = serve
-        super().__init__(recogniser(), sample_rate, mix_down=mix_down, endpointing=endpointing, hotwords=hotwords)
+        super().__init__(recognizer(), sample_rate, mix_down=mix_down, endpointing=endpointing, hotwords=hotwords)
 
     def partial(self) -> Partial:
         self._check_device()
@@ -66,7 +66,7 @@ class DeviceSession(RecognitionSession):
         begun = time.monotonic()
         result = self._serve(super()._result())
         took = 1000 * (time.monotonic() - begun)
-        log.debug("recognised %.2f s: %d hypotheses, ended in %d ms", result.seconds, len(result.nbest), took)
+        log.debug("recognized %.2f s: %d hypotheses, ended in %d ms", result.seconds, len(result.nbest), took)
         return result
 
     def _ended(self, result: Result) -> None:

@@ -50,7 +50,7 @@ class DeviceSettings:
     memory_utterances, memory_seconds: bound of what is kept in memory for late feedback and learning.
     check_in_seconds: how long a check-in may take in all, however slow the server is; a download that is not done by
     then is gone on with by the next one.
-    threads: of each onnxruntime session. precision: of the recogniser's products, float32, the quicker int8, or auto;
+    threads: of each onnxruntime session. precision: of the recognizer's products, float32, the quicker int8, or auto;
     what is learned is always float32.
     runtime: runs the networks; ``executorch`` needs the extra of that name and programs, the folder that ``idiolect
     export executorch BUNDLE DIR --training`` wrote (None: the folder ``executorch`` in the bundle's).

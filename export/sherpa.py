@@ -1,7 +1,7 @@
 """A bundle's weights in the layout that sherpa-onnx's NeMo transducers have, so that unmodified sherpa-onnx decodes
 them, streaming and offline: blank last, LSTM state in the caches, what sherpa must know in the encoder's metadata.
 
-Its streaming recogniser computes the very features of the bundle. Its offline recogniser takes another window (povey)
+Its streaming recognizer computes the very features of the bundle. Its offline recognizer takes another window (povey)
 and mel filters that end 400 Hz lower, and its API changes neither, so the offline encoder first maps those features to
 the bundle's: log-mel is a smooth function of frequency, hence each bin is interpolated between the two nearest ones.
 """
@@ -33,7 +33,7 @@ CHUNK_FRAMES = 30
 """10 ms feature frames that sherpa-onnx hands to the encoder at a time; left-over frames at the end are dropped."""
 
 OFFLINE_TOP = 400.0
-"""Hz below half the sampling rate at which the mel filters of sherpa-onnx's offline recogniser end."""
+"""Hz below half the sampling rate at which the mel filters of sherpa-onnx's offline recognizer end."""
 
 README = """# {name}, version {version}, for sherpa-onnx
 
@@ -110,9 +110,9 @@ def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
 
 
 def offline_mapping(settings: FeatureSettings) -> tuple[Float, float]:
-    """From the log-mel frames of sherpa-onnx's offline recogniser, x [F, M], to the bundle's: x @ matrix + constant.
+    """From the log-mel frames of sherpa-onnx's offline recognizer, x [F, M], to the bundle's: x @ matrix + constant.
 
-    Returns (matrix [M, M] float32, constant). The filters are area-normalised, so a bin is the mean power around its
+    Returns (matrix [M, M] float32, constant). The filters are area-normalized, so a bin is the mean power around its
     centre, and bins at other centres lie between; those above the highest one take its value.
     """
     given = mel_filters(replace(settings, high_frequency=settings.sample_rate / 2 - OFFLINE_TOP))

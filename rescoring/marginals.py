@@ -166,7 +166,7 @@ def refreshed_marginal(
 
 
 def adaptation(marginal: Array, background: Array, strength: float) -> Array:
-    """log of eq. 1's factor for each word (Liu & Peng 2020, unnormalised) -> [n], nats.
+    """log of eq. 1's factor for each word (Liu & Peng 2020, unnormalized) -> [n], nats.
 
         lambda * log(g(w) / u(w))
 
@@ -207,12 +207,12 @@ def personal_scores(sentences: Sequence[Sequence[int]], factors: Array) -> Array
 
 
 def adapted_probabilities(probabilities: Array, factors: Array) -> Array:
-    """The normalised adaptation (Liu & Peng 2020, eq. 1 with Z(h)) -> same shape as probabilities, rows sum to 1.
+    """The normalized adaptation (Liu & Peng 2020, eq. 1 with Z(h)) -> same shape as probabilities, rows sum to 1.
 
         p'(w|h) = exp(factor(w)) p(w|h) / Z(h)
 
     probabilities: [..., n], p(w|h) of a language model. factors: [n] from ``adaptation`` (append 0 for a sentence
-    boundary, which has no marginal). Rescoring uses the unnormalised form; this one is for checks and reports.
+    boundary, which has no marginal). Rescoring uses the unnormalized form; this one is for checks and reports.
     """
     table = np.asarray(probabilities, dtype=np.float64)
     if table.shape[-1] != factors.shape[0]:

@@ -27,7 +27,7 @@ __all__ = ["VOICES", "Lived", "live", "voices"]
 
 VOICES, ROUNDS, OTHERS, CALLS = 5, 32, 33, 5
 NAMES = {"saoirse": "seersha", "niamh": "neev", "joaquin": "wakeen", "siobhan": "shivawn", "xochitl": "sochee"}
-"""A name -> how to write it for the synthesiser to say it."""
+"""A name -> how to write it for the synthesizer to say it."""
 LOST_AT_MOST = 1
 
 
@@ -78,7 +78,7 @@ def live(voice: Voice, name: str, seed: int, bundle: Bundle) -> Lived | None:
         rolled_back, learned = [], 0
         for _ in range(ROUNDS):
             for spoken in (next(commands), next(calls)):
-                result = device.recognise(spoken.waveform, SAMPLE_RATE)
+                result = device.recognize(spoken.waveform, SAMPLE_RATE)
                 right = result.text == spoken.text
                 device.feedback(result, Accepted() if right else Corrected(spoken.text))
             learned += right
@@ -91,7 +91,7 @@ def live(voice: Voice, name: str, seed: int, bundle: Bundle) -> Lived | None:
 
 
 def _right(device: Device, spoken: _Spoken) -> bool:
-    return device.recognise(spoken.waveform, SAMPLE_RATE).text == spoken.text
+    return device.recognize(spoken.waveform, SAMPLE_RATE).text == spoken.text
 
 
 def _commands(voice: Voice, generator: np.random.Generator) -> Iterator[_Spoken]:

@@ -1,4 +1,4 @@
-"""The speech that ships with the benchmarks, and a recogniser of the packaged bundle."""
+"""The speech that ships with the benchmarks, and a recognizer of the packaged bundle."""
 
 from __future__ import annotations
 

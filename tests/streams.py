@@ -100,7 +100,7 @@ def met(spans: Sequence[tuple[float, float]], results: Sequence[tuple[float, flo
 
 
 def one_at_a_time(recognizer: Recognizer, orders: Sequence[Order]) -> Row:
-    heard = [recognizer.recognise(order.recording, SAMPLE_RATE).text for order in orders]
+    heard = [recognizer.recognize(order.recording, SAMPLE_RATE).text for order in orders]
     errors, deletions = percentages([order.text for order in orders], heard)
     return Row("one at a time", len(orders), sum(map(bool, heard)), len(heard), errors, deletions)
 

@@ -62,7 +62,7 @@ def given_audio(audio: Audio, sample_rate: int | None) -> tuple[NDArray[np.gener
     if isinstance(audio, np.ndarray):
         if sample_rate is None:
             raise AudioError(
-                "sample_rate: found none, expected the rate of these samples in Hz, as in recognise(samples, 48_000)"
+                "sample_rate: found none, expected the rate of these samples in Hz, as in recognize(samples, 48_000)"
             )
         return audio, sample_rate
     samples, rate, name = _decoded(audio)

@@ -1,4 +1,4 @@
-"""Bundles: everything a recogniser needs, checked before anything is used."""
+"""Bundles: everything a recognizer needs, checked before anything is used."""
 
 from __future__ import annotations
 

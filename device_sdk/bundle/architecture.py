@@ -64,7 +64,7 @@ class Architecture:
         return shapes
 
     def constant_shapes(self) -> dict[str, tuple[int, ...]]:
-        """What the weights file also holds but no step changes: normalised = (log-mel - mean) * scale."""
+        """What the weights file also holds but no step changes: normalized = (log-mel - mean) * scale."""
         return {"features.mean": (self.mel_bins,), "features.scale": (self.mel_bins,)}
 
     def parameter_count(self) -> int:

@@ -1,4 +1,4 @@
-"""A bundle: one folder or zip that holds everything a recogniser needs, checked before anything is used."""
+"""A bundle: one folder or zip that holds everything a recognizer needs, checked before anything is used."""
 
 from __future__ import annotations
 

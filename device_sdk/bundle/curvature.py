@@ -16,7 +16,7 @@ from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import BundleError
 
-__all__ = ["CURVATURE_FILE", "Curvature", "moments", "read", "serialise"]
+__all__ = ["CURVATURE_FILE", "Curvature", "moments", "read", "serialize"]
 
 CURVATURE_FILE = "curvature.safetensors"
 
@@ -35,9 +35,9 @@ def moments(squares: Mapping[str, NDArray[np.float64]]) -> dict[str, tuple[NDArr
     }
 
 
-def serialise(curvature: Curvature) -> bytes:
+def serialize(curvature: Curvature) -> bytes:
     """safetensors bytes: one tensor ``NAME/AXIS`` an axis."""
-    return weight_files.serialise(
+    return weight_files.serialize(
         {f"{name}/{axis}": vector for name, vectors in curvature.items() for axis, vector in enumerate(vectors)}
     )
 

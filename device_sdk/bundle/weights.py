@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import BundleError
 
-__all__ = ["PACKED_FILE", "Slot", "architecture_digest", "check", "layout", "pack", "read", "serialise", "unpack"]
+__all__ = ["PACKED_FILE", "Slot", "architecture_digest", "check", "layout", "pack", "read", "serialize", "unpack"]
 
 PACKED_FILE = "weights"
 FLOAT_BYTES = 4
@@ -88,7 +88,7 @@ def unpack(architecture: Architecture, packed: bytes) -> dict[str, Float]:
     }
 
 
-def serialise(weights: Mapping[str, NDArray[np.generic]]) -> bytes:
+def serialize(weights: Mapping[str, NDArray[np.generic]]) -> bytes:
     """Safetensors bytes; the same weights give the same bytes."""
     from safetensors.numpy import save
 

@@ -1,4 +1,4 @@
-"""Audio that arrives while it is recognised: standard input and the microphone."""
+"""Audio that arrives while it is recognized: standard input and the microphone."""
 
 from __future__ import annotations
 

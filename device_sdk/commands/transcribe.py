@@ -167,7 +167,7 @@ def command(
 
 @contextmanager
 def _device(options: Options, state: Path, key_file: Path | None, jobs: int) -> Iterator[Device]:
-    """The device that hears instead of a recogniser; says at the end how what it heard is corrected."""
+    """The device that hears instead of a recognizer; says at the end how what it heard is corrected."""
     if jobs > 1:
         raise ConfigurationError(f"--jobs: found {jobs} with --state, expected 1: a state has one process at a time")
     if not options.rescore:

@@ -38,7 +38,7 @@ FILE_BLOCK = 2.4  # s that files are decoded in where nobody watches partials: a
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a command decodes: what a process needs to know to open a recogniser of its own.
+    """How a command decodes: what a process needs to know to open a recognizer of its own.
 
     block_seconds: of :class:`~device_sdk.decoding.DecodingSettings`; None for what it is there. device: hears instead.
     """

@@ -14,9 +14,9 @@ __all__ = ["Endpointing", "EndpointRule", "endpoint", "trailing_silence"]
 class EndpointRule:
     """One reason to end an utterance. All of its conditions must hold, as for a rule of Kaldi or sherpa-onnx.
 
-    must_contain_text: only where something was recognised.
+    must_contain_text: only where something was recognized.
     min_trailing_silence: seconds in which nobody spoke (:func:`trailing_silence`); since the start, where nothing was
-        recognised.
+        recognized.
     min_utterance_length: seconds of audio.
     """
 
@@ -66,7 +66,7 @@ def trailing_silence(since_token: float, quiet: float) -> float:
     """How long nobody has spoken, seconds. since_token: since the last token of the best hypothesis; quiet: since the
     last sound of a speaker.
 
-    A sound without tokens counts half: a word that is long or not recognised ends no utterance, and noise cannot keep
+    A sound without tokens counts half: a word that is long or not recognized ends no utterance, and noise cannot keep
     one open for long.
     """
     return max(min(since_token, quiet), since_token / 2)
@@ -75,7 +75,7 @@ def trailing_silence(since_token: float, quiet: float) -> float:
 def endpoint(has_text: bool, silence: float, seconds: float, settings: Endpointing) -> tuple[str, EndpointRule] | None:
     """The first rule that holds, by its name; None where none does.
 
-    has_text: whether something was recognised; silence: see :func:`trailing_silence`, all of the utterance where
+    has_text: whether something was recognized; silence: see :func:`trailing_silence`, all of the utterance where
     nothing was; seconds: of audio so far.
     """
     for name, rule in settings.rules():

@@ -1,4 +1,4 @@
-"""Phrases that an app expects: names of contacts and devices, boosted while they are recognised.
+"""Phrases that an app expects: names of contacts and devices, boosted while they are recognized.
 
 An Aho-Corasick automaton reads the characters of every piece, so a phrase is found however the pieces split it. N:
 states; C: characters; V: pieces, with blank.

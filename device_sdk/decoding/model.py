@@ -70,7 +70,7 @@ class Model:
 
     @property
     def model_version(self) -> str:
-        """Version of the bundle that it recognises with."""
+        """Version of the bundle that it recognizes with."""
         return self.bundle.version
 
     def guide(self, hotwords: Hotwords | None) -> Guide | None:
@@ -81,7 +81,7 @@ class Model:
 
 
 def _first_pass_ngram(bundle: Bundle) -> NgramModel:
-    from device_sdk.runtimes.ngram import load_ngram  # here, because most recognisers do without
+    from device_sdk.runtimes.ngram import load_ngram  # here, because most recognizers do without
 
     ngram = load_ngram(bundle)
     if ngram is None:

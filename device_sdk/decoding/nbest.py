@@ -56,12 +56,12 @@ def distinct(
     tokenizer: Tokenizer,
     frame_seconds: float,
     seconds: float,
-    length_normalisation: float = 0.0,
+    length_normalization: float = 0.0,
     spellings: Spellings | None = None,
 ) -> tuple[Hypothesis, ...]:
     """One hypothesis per text, best first: the best tokens for it, and the sum of the probabilities of all of them.
 
-    length_normalisation: scores are divided by the number of these tokens to this power. spellings: texts and words
+    length_normalization: scores are divided by the number of these tokens to this power. spellings: texts and words
     hold the phrases in place of these, and tokens what was heard.
     """
     chosen: dict[str, Path] = {}
@@ -75,7 +75,7 @@ def distinct(
         else:
             chosen[text], totals[text] = path, path.score
     scores = {
-        text: (totals[text] + path.bonus) / max(1, len(path.tokens)) ** length_normalisation
+        text: (totals[text] + path.bonus) / max(1, len(path.tokens)) ** length_normalization
         for text, path in chosen.items()
     }
     known: Known = {}

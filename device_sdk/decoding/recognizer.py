@@ -35,7 +35,7 @@ class Recognizer(Model):
             self, sample_rate, mix_down=mix_down, endpointing=endpointing, hotwords=hotwords_of(hotwords)
         )
 
-    def recognise(
+    def recognize(
         self,
         audio: Audio,
         sample_rate: int | None = None,

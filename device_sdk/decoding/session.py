@@ -42,7 +42,7 @@ _KEPT_SECONDS = 0.5  # a word is emitted a little after it began: what is kept o
 class RecognitionSession:
     """Owns the state of one utterance at a time, and a clock that runs on from one to the next.
 
-    Sessions of one recogniser may run in parallel threads. One session is for one thread at a time: a call while
+    Sessions of one recognizer may run in parallel threads. One session is for one thread at a time: a call while
     another is running raises :class:`SessionError` and changes nothing.
     """
 
@@ -255,7 +255,7 @@ class RecognitionSession:
 
     def skip(self) -> None:
         """At an endpoint before which nothing was said: begin another utterance with the last moment of this one, where
-        a word may have begun that is not recognised yet."""
+        a word may have begun that is not recognized yet."""
         with self._alone:
             kept = np.concatenate(self._recent) if self._recent else self._held[:0]
             self._consumed -= kept.size
@@ -363,9 +363,9 @@ class RecognitionSession:
         settings, beam = recognizer.settings, stream.beam
 
         def found(beam: Beam) -> tuple[Hypothesis, ...]:
-            normalisation = settings.length_normalisation
+            normalization = settings.length_normalization
             pieces, frame = recognizer.tokenizer, recognizer.frame_seconds
-            return distinct(paths(beam), pieces, frame, seconds, normalisation, self._spellings)
+            return distinct(paths(beam), pieces, frame, seconds, normalization, self._spellings)
 
         hypotheses = found(beam)
         while len(hypotheses) < settings.nbest and settings.beam < _WIDEST * recognizer.settings.beam:

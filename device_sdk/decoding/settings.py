@@ -12,13 +12,13 @@ __all__ = ["DecodingSettings"]
 
 @dataclass(frozen=True, slots=True)
 class DecodingSettings:
-    """Settings of a recogniser.
+    """Settings of a recognizer.
 
     beam: hypotheses kept after each frame; 1 is greedy decoding.
     nbest: entries of a result, at most ``beam``.
     symbols_per_frame: tokens that one 30 ms frame may emit.
     threshold: nats; a hypothesis further than this below the best one is not extended. Larger is slower and surer.
-    length_normalisation: the first pass ranks a text by its score divided by its number of pieces to this power; 0
+    length_normalization: the first pass ranks a text by its score divided by its number of pieces to this power; 0
         leaves it out. A second pass has weights of its own for that.
     ngram_weight: of the bundle's n-gram in the first pass, which adds the n-gram's log-probability of every word that
         ended, times this, to a hypothesis' rank; 0 leaves it out. A second pass weighs the same n-gram anew.
@@ -33,7 +33,7 @@ class DecodingSettings:
     nbest: int = 8
     symbols_per_frame: int = 2
     threshold: float = 5.0
-    length_normalisation: float = 0.0
+    length_normalization: float = 0.0
     ngram_weight: float = 0.0
     pause_seconds: float = 0.48
     block_seconds: float = 0.3
@@ -52,7 +52,7 @@ class DecodingSettings:
             value = getattr(self, name)
             if not value > 0.0 or (name in ("block_seconds", "max_seconds") and not isfinite(value)):
                 raise ConfigurationError(f"decoding.{name}: found {value!r}, expected a positive number")
-        for name in ("length_normalisation", "ngram_weight"):
+        for name in ("length_normalization", "ngram_weight"):
             value = getattr(self, name)
             if not 0.0 <= value < inf:
                 raise ConfigurationError(f"decoding.{name}: found {value!r}, expected a number of 0 or more")

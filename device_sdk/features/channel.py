@@ -1,4 +1,4 @@
-"""The channel between a user and the recogniser: microphone, room, line and voice, as a running mean of features.
+"""The channel between a user and the recognizer: microphone, room, line and voice, as a running mean of features.
 
 A filter in front of a microphone adds the same to every log-mel frame, and loudness adds the same to every bin. What a
 device takes from its frames is the part of it that it can be sure of: the difference between the mean of what it heard
@@ -7,7 +7,7 @@ model's mean, n their number and n_0 the prior's,
 
     offset = sum_t (x_t - mu) / (n + n_0)
 
-which is the posterior mean of the difference where both are Gaussian (mean normalisation, made cautious and causal: an
+which is the posterior mean of the difference where both are Gaussian (mean normalization, made cautious and causal: an
 utterance is heard with what the ones before it gave, so that streaming needs no look ahead).
 """
 

@@ -143,11 +143,11 @@ def _transform(samples: Float, count: int, settings: FeatureSettings) -> Float:
         return found
     samples = samples[: (count - 1) * settings.shift + settings.window]
     window, mel, size = _tables(settings)
-    emphasised = samples[:-1] * np.float32(-settings.preemphasis)
-    emphasised += samples[1:]
+    emphasized = samples[:-1] * np.float32(-settings.preemphasis)
+    emphasized += samples[1:]
     # Within a window the first sample has no predecessor, and needs none: Hann's window begins with 0.
     framed = np.zeros((count, size), np.float32)
-    np.multiply(_overlapping(emphasised, count, settings), window, out=framed[:, 1 : settings.window])
+    np.multiply(_overlapping(emphasized, count, settings), window, out=framed[:, 1 : settings.window])
     # The window holds the factor that "forward" divides by: a power of two, which changes no digit. Without "forward"
     # numpy would scale by the integer 1, and with an integer it works in float64.
     parts = np.fft.rfft(framed, norm="forward").astype(np.complex64, copy=False).view(np.float32)
@@ -175,7 +175,7 @@ def _tables(settings: FeatureSettings) -> tuple[Float, Float, int]:
 
 @cache
 def mel_filters(settings: FeatureSettings) -> Float:
-    """Slaney's area-normalised triangles on the Slaney mel scale: [fft_size / 2 + 1, M] float32."""
+    """Slaney's area-normalized triangles on the Slaney mel scale: [fft_size / 2 + 1, M] float32."""
     points = _slaney_hertz(
         np.linspace(
             _slaney_mel(np.asarray(settings.low_frequency)),

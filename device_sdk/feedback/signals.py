@@ -10,7 +10,7 @@ above 1:
 | ``Repeated(texts)`` | the user said it again | 1 for the served text, see below for others | none |
 | ``Rating(x)`` | the user's own judgement | 1 - x for the served text, x for every other | served, 2 x - 1 |
 | ``Corrected(text)`` | the user gave the words | word error rate against the text | the text |
-| ``Alternate(text)`` | another recogniser's words | word error rate against the text | cheapest |
+| ``Alternate(text)`` | another recognizer's words | word error rate against the text | cheapest |
 | ``Semantics(slots, lexicon)`` | what was done in the end | (wrong + missing + extra) / true slots | cheapest |
 
 *cheapest*: the teacher's label if no candidate costs less, else the likeliest of the cheapest, weighed by 1 - M.
@@ -107,7 +107,7 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True)
 class Alternate:
-    """Another recogniser's transcript of the utterance, which may err (Rao et al. 2023, section 2.3.1). text: as of
+    """Another recognizer's transcript of the utterance, which may err (Rao et al. 2023, section 2.3.1). text: as of
     :class:`Corrected`."""
 
     text: str

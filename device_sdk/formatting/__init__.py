@@ -1,4 +1,4 @@
-"""Recognised text as people write it: digits for spoken numbers, capitals, subtitles."""
+"""Recognized text as people write it: digits for spoken numbers, capitals, subtitles."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ __all__ = ["Cue", "cues", "srt", "webvtt"]
 LONGEST = 6.0  # s
 WIDEST = 42  # characters, one line on a television
 PAUSE = 0.8  # s
-SHORTEST = 0.7  # s; word times say when a word was recognised, not how long to read it
+SHORTEST = 0.7  # s; word times say when a word was recognized, not how long to read it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A recognised text, lower-case words, as people write it. Punctuation is not recognised, so there is none."""
+"""A recognized text, lower-case words, as people write it. Punctuation is not recognized, so there is none."""
 
 from __future__ import annotations
 

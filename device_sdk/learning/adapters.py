@@ -1,6 +1,6 @@
 """Adapters: factors of low rank beside the matrices, which steps move in place of the matrices (Hu et al. 2021, LoRA).
 
-A matrix W [out, in] with factors up [out, r] and down [r, in] is used as W + up down. Recogniser, teacher, delta and
+A matrix W [out, in] with factors up [out, r] and down [r, in] is used as W + up down. Recognizer, teacher, delta and
 state know that sum only: what steps change of it has rank r at most, so the factors are found in it again whenever they
 are not at hand. There is no second copy of what was learned that could disagree with the first.
 """
@@ -17,7 +17,7 @@ from device_sdk.errors import LearningError
 from device_sdk.learning.preconditioner import Scales
 from device_sdk.learning.step import Arrays
 
-__all__ = ["factor_scales", "factorised", "merged"]
+__all__ = ["factor_scales", "factorized", "merged"]
 
 Float = NDArray[np.float32]
 
@@ -25,7 +25,7 @@ _ITERATIONS = 2
 _TINY = float(np.finfo(np.float32).tiny)
 
 
-def factorised(
+def factorized(
     weights: Arrays, start: Arrays, matrices: Collection[str], rank: int, generator: np.random.Generator
 ) -> dict[str, Float]:
     """Factors of what steps changed: up @ down is weights - start, as far as that is of rank r; by their names.

@@ -49,7 +49,7 @@ class Heard:
     scores: tuple[float, ...]
 
     def confidence(self) -> float:
-        """Normalised probability of the first hypothesis among the list (Rao et al. 2023, below eq. 1)."""
+        """Normalized probability of the first hypothesis among the list (Rao et al. 2023, below eq. 1)."""
         return float(posterior(self.scores)[0])
 
 

@@ -276,7 +276,7 @@ def _descended(
     if settings.subset == "adapters":
         matrices, start = trainable(bundle.architecture, "adapters"), student.start or bundle.weights
         if not student.factors:
-            found_again = adapters.factorised(student.weights, start, matrices, settings.rank, generator)
+            found_again = adapters.factorized(student.weights, start, matrices, settings.rank, generator)
             student = replace(student, factors=found_again)
         sizes = None if sizes is None else adapters.factor_scales(sizes, matrices)
     # The same as gradients times the share, but that they are measured as they are.

@@ -3,7 +3,7 @@
 Every loss is  L = sum_i w_i NLL_i + c E[M],  E[M] = sum_i p_i M_i,  p = softmax(-NLL)  over the hypotheses given, so
 losses add by adding weights, and one training graph takes any sum of them. N: hypotheses.
 
-Signs. A weight of +1 on a hypothesis makes it likelier with every step down the gradient; minimising E[M] makes
+Signs. A weight of +1 on a hypothesis makes it likelier with every step down the gradient; minimizing E[M] makes
 hypotheses cheaper than the mean likelier, since dE[M]/dNLL_i = p_i (E[M] - M_i).
 """
 
@@ -135,7 +135,7 @@ def total(objectives: Sequence[Objective]) -> Objective:
 
 
 def posterior(scores: Sequence[float] | npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Normalised probabilities of an n-best from its log-probabilities [N] (Rao et al. 2023, below eq. 1), float64
+    """Normalized probabilities of an n-best from its log-probabilities [N] (Rao et al. 2023, below eq. 1), float64
     [N]."""
     values = np.asarray(scores, np.float64)
     shifted = np.exp(values - values.max())

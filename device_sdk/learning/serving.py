@@ -1,7 +1,7 @@
 """Which hypothesis the app gets: the best one, or one drawn from the n-best list.
 
 REINFORCE (Rao et al. 2023, section 2.3.2) learns from what one served hypothesis cost its user. Its gradient is that of
-the expected cost only where the hypothesis was sampled from the normalised n-best, since always the best one never
+the expected cost only where the hypothesis was sampled from the normalized n-best, since always the best one never
 shows what another would have cost. Users pay for that with the hypotheses that they are served.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["served"]
 
 def served(result: Result, serving: Serving, generator: np.random.Generator) -> Result:
     """The result as the app gets it: ``best`` leaves it alone; ``sampled`` puts first a hypothesis drawn from p, the
-    normalised probabilities that the transducer alone gives the list (Rao et al. 2023, below eq. 1), since these are
+    normalized probabilities that the transducer alone gives the list (Rao et al. 2023, below eq. 1), since these are
     what learning moves. The others keep their order; ``probability`` is that of the one drawn."""
     if serving == "best":
         return result

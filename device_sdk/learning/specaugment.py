@@ -37,7 +37,7 @@ def masked(
     settings: MaskSettings,
     generator: np.random.Generator,
 ) -> npt.NDArray[np.float32]:
-    """features [F, M] raw log-mel with bands and spans of it replaced by ``mean`` [M], which the graphs normalise to
+    """features [F, M] raw log-mel with bands and spans of it replaced by ``mean`` [M], which the graphs normalize to
     zero. F: frames; M: mel bins. The features given are not changed."""
     frames, bins = features.shape
     result = features.copy()

@@ -18,7 +18,7 @@ __all__ = ["TeacherSettings", "updated"]
 @dataclass(frozen=True, slots=True)
 class TeacherSettings:
     """decay: how much of the teacher stays at an update (delta of table 5). interval: student steps between updates
-    (u of table 5). confidence: labels whose normalised n-best probability is lower are not learned from; 0 keeps all.
+    (u of table 5). confidence: labels whose normalized n-best probability is lower are not learned from; 0 keeps all.
     schedule: ``server`` takes the teacher that the server publishes beside its model, which follows the models of all
     devices, and leaves it alone; while there is none, and under ``local``, the teacher follows this device's student.
 

@@ -27,7 +27,7 @@ def confirmed_texts(texts: Sequence[str], signal: Signal) -> tuple[str, ...] | N
     texts: the n-best list as served. ``Accepted``, ``Alternate``, a ``Rating`` of 1/2 or more: None. ``Cancelled``,
     ``Repeated``, a lower ``Rating``: nothing is counted. ``Corrected``: the correction. ``Semantics``: the entries with
     every slot right, in their order; where there is none, the closest repair of an entry
-    (``device_sdk.feedback.repair``), or else the entries with the fewest slot errors. So a misrecognised value does not
+    (``device_sdk.feedback.repair``), or else the entries with the fewest slot errors. So a misrecognized value does not
     enter the cache when the app knows the right one. Of several signals the one that tells most words decides: a
     correction, then semantics, then the rest.
     """

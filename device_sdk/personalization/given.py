@@ -1,6 +1,6 @@
 """Words outside the public list that the user gave: what may be named, where the user agrees to help the list grow.
 
-A word is given with a correction, or with another recogniser's transcript; what the device itself heard is not. Kept is
+A word is given with a correction, or with another recognizer's transcript; what the device itself heard is not. Kept is
 in how many utterances each was given since the last report, and nothing of the order or the company it came in.
 """
 
@@ -22,7 +22,7 @@ LIMIT = 1000
 
 def given_words(signal: Signal, words: WordList) -> frozenset[str]:
     """What may become a word of the list, and is none yet, in the text that an utterance's feedback gives: the user's
-    correction, or else another recogniser's transcript."""
+    correction, or else another recognizer's transcript."""
     for kind in (Corrected, Alternate):
         for each in parts(signal):
             if isinstance(each, kind):

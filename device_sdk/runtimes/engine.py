@@ -21,7 +21,7 @@ RUNTIMES: tuple[Runtime, ...] = ("onnxruntime", "executorch")
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Opens what recognises and what learns. programs: folder of ExecuTorch programs, as ``idiolect export executorch``
+    """Opens what recognizes and what learns. programs: folder of ExecuTorch programs, as ``idiolect export executorch``
     wrote it; None is the folder ``executorch`` in the bundle's. threads: of each session. precision: of products of
     recognition, on onnxruntime."""
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.quantised import COARSE_LEVELS, quantise
+from device_sdk.bundle.quantized import COARSE_LEVELS, quantize
 from device_sdk.bundle.subsets import Frozen
 from device_sdk.errors import BundleError
 from device_sdk.runtimes.onnxruntime import open_session, run
@@ -31,7 +31,7 @@ class FrozenLayers:
         threads: int = 1,
     ) -> None:
         """graph: ``frozen.SUBSET.int8.onnx``. source: where it is from, for messages. levels: largest integer of a
-        quantised weight: what this processor multiplies exactly (see :mod:`device_sdk.bundle.quantised`)."""
+        quantized weight: what this processor multiplies exactly (see :mod:`device_sdk.bundle.quantized`)."""
         self._graph, self._source, self._architecture = graph, source, architecture
         self._levels, self._threads = levels, threads
         self._names = frozen.parameters(architecture)
@@ -59,9 +59,9 @@ class FrozenLayers:
         return dict(zip(self.outputs, found, strict=True))
 
     def _open(self, parameters: Mapping[str, Float]) -> None:
-        self._quantised = quantise(self._architecture, parameters, self._levels, self._names)
+        self._quantized = quantize(self._architecture, parameters, self._levels, self._names)
         self._session = open_session(
-            self._graph, self._source, None, self._architecture, self._threads, self._quantised, arena=True
+            self._graph, self._source, None, self._architecture, self._threads, self._quantized, arena=True
         )
         known = self._shapes().keys() | {"features", "tokens"} | self._architecture.constant_shapes().keys()
         inputs = {each.name for each in self._session.get_inputs()}

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.quantised import COARSE_LEVELS, LEVELS, QUANTISED_FILE, layout, quantise
+from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS, QUANTIZED_FILE, layout, quantize
 from device_sdk.bundle.weights import PACKED_FILE, architecture_digest
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.runtimes.protocol import RecurrentState
@@ -62,13 +62,13 @@ def open_session(
     packed: bytes | None = None,
     architecture: Architecture | None = None,
     threads: int = 1,
-    quantised: bytes | None = None,
+    quantized: bytes | None = None,
     arena: bool = False,
 ) -> InferenceSession:
     """A session over a graph whose weights are ``packed`` (see :mod:`device_sdk.bundle.weights`).
 
     source: the graph's file, for messages. architecture: what the graph's metadata must name, where given.
-    quantised: the int8 weights, for a graph that reads them. The caller keeps ``packed`` and ``quantised`` alive.
+    quantized: the int8 weights, for a graph that reads them. The caller keeps ``packed`` and ``quantized`` alive.
     arena: keep freed memory for the next run. Good for a few large runs; the many shapes of streaming fragment it.
     Raises :class:`BundleError` for a graph that is damaged or of another architecture.
     """
@@ -79,7 +79,7 @@ def open_session(
     options.log_severity_level = 4
     options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    files = {PACKED_FILE: packed, QUANTISED_FILE: quantised}
+    files = {PACKED_FILE: packed, QUANTIZED_FILE: quantized}
     held = {name: content for name, content in files.items() if content is not None}
     if held:
         options.add_external_initializers_from_files_in_memory(
@@ -130,7 +130,7 @@ class OnnxTransducer:
     """The :class:`~device_sdk.runtimes.protocol.Transducer` of a bundle on onnxruntime's CPU provider."""
 
     def __init__(self, bundle: Bundle, threads: int = 1, precision: Precision = "float32") -> None:
-        """precision: ``int8`` quantises the bundle's weights here and runs its int8 graphs; ``auto`` does so where the
+        """precision: ``int8`` quantizes the bundle's weights here and runs its int8 graphs; ``auto`` does so where the
         bundle has such graphs and the processor sums their products exactly.
 
         Raises BundleError where the bundle has none, or a graph is damaged; ConfigurationError for another precision.
@@ -147,12 +147,12 @@ class OnnxTransducer:
         self.precision = precision
         self._architecture = bundle.architecture
         self._packed = bundle.packed
-        self._quantised = None
+        self._quantized = None
         made = None
         if precision == "int8":
             levels = LEVELS if exact_products(bundle) else COARSE_LEVELS
-            self._quantised = quantise(bundle.architecture, bundle.weights, levels)
-            made = layout(bundle.architecture), self._quantised
+            self._quantized = quantize(bundle.architecture, bundle.weights, levels)
+            made = layout(bundle.architecture), self._quantized
         self._encoder = self._open(bundle.file(f"encoder{suffix}.onnx"), threads, 3)
         self._predictor = self._open(bundle.file(f"predictor{suffix}.onnx"), threads, 3)
         self._joiner = self._open(bundle.file(f"joiner{suffix}.onnx"), threads, 1)
@@ -219,7 +219,7 @@ class OnnxTransducer:
         return log_probs.reshape(*shape[:-1], log_probs.shape[1])
 
     def _open(self, path: Path, threads: int, outputs: int) -> _Graph:
-        session = open_session(path.read_bytes(), str(path), self._packed, self._architecture, threads, self._quantised)
+        session = open_session(path.read_bytes(), str(path), self._packed, self._architecture, threads, self._quantized)
         found = len(session.get_outputs())
         if found != outputs:
             raise BundleError(f"{path}: has {found} outputs, expected {outputs}; take the bundle from its source again")
@@ -270,8 +270,8 @@ def _tried_exact(bundle: Bundle) -> bool:
     np.frombuffer(content, np.int8, prod(output.shape), output.values).reshape(output.shape)[:, 1:] = LEVELS
     np.frombuffer(content, np.float32, output.scales, output.scale)[:] = logit / (LEVELS * sizes.joiner_size)
     path = bundle.file("joiner.int8.onnx")
-    packed, quantised = bytes(len(bundle.packed)), bytes(content)
-    joiner = open_session(path.read_bytes(), str(path), packed, sizes, quantised=quantised)
+    packed, quantized = bytes(len(bundle.packed)), bytes(content)
+    joiner = open_session(path.read_bytes(), str(path), packed, sizes, quantized=quantized)
     row = np.full((1, sizes.joiner_size), 10.0, np.float32)
     scores = np.asarray(run(joiner, _rows(row, row, row.shape, _joined_rank(joiner)), str(path))[0])
     if scores.shape != (1, sizes.pieces):

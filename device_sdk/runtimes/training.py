@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.bundle import Bundle
-from device_sdk.bundle.quantised import COARSE_LEVELS, LEVELS
+from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS
 from device_sdk.bundle.subsets import Subset, factor_names, frozen, frozen_file, trainable, training_file
 from device_sdk.errors import BundleError
 from device_sdk.runtimes.feeds import check_parameter, utterance_feeds

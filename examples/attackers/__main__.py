@@ -3,7 +3,7 @@
     python -m examples.attackers [--source barista:PATH] [--seeds 7 8 9] [--output figures.json]
 
 Devices take local steps on the shipped model; their reports, some of them poisoned, go through the server's own checks
-and averages round after round, and held-out voices are recognised with the result. Made people speak into microphones
+and averages round after round, and held-out voices are recognized with the result. Made people speak into microphones
 that the model does not know, so that there is something to learn. Some three minutes a seed on one core; every other
 average takes one more.
 """

@@ -2,7 +2,7 @@
 
 Each voice is a device: the bundle's own training graph takes the local steps, from transcripts, and the SDK bounds and
 writes the report. Some reports are poisoned on their way; then they go through the server's checks, its averages and
-its optimizer, round after round, and voices that no device has are recognised with the model that comes out. There is
+its optimizer, round after round, and voices that no device has are recognized with the model that comes out. There is
 no HTTP here: :class:`server.lab.simulation.settings.FleetSettings` has the same attacks for a fleet with a server.
 """
 

@@ -3,7 +3,7 @@
     IDIOLECT_DATA=... python -m examples.liu_2020 --work runs/liu_2020
 
 Every meeting (``ami``) is a client that talks in the order of time, with a voice of espeak-ng for each person. A
-recogniser and two language models are trained without the test meetings' series, its 20-best lists are scored once and
+recognizer and two language models are trained without the test meetings' series, its 20-best lists are scored once and
 cached, and everything else is arithmetic on them: lambda and all other settings are chosen on development meetings,
 then every row is measured on test meetings. What was made is kept in the work folder; ``--lists`` takes a folder of
 cached lists (``runs/liu_2020/lists``, say) and needs no data, no speech and no torch.
@@ -32,7 +32,7 @@ def main(
     work: Annotated[Path, typer.Option(help="Folder of models and n-best lists.")] = Path("runs/liu_2020"),
     data: Annotated[Path | None, typer.Option(help="Folder with ami/ and slurp/; by default IDIOLECT_DATA.")] = None,
     lists: Annotated[Path | None, typer.Option(help="Cached n-best lists to rescore, instead of making them.")] = None,
-    meetings: Annotated[int | None, typer.Option(min=1, help="Test meetings to recognise; all by default.")] = None,
+    meetings: Annotated[int | None, typer.Option(min=1, help="Test meetings to recognize; all by default.")] = None,
     utterances: Annotated[int, typer.Option(min=1, help="Of each meeting, from its beginning.")] = 200,
     rounds: Annotated[int, typer.Option(min=1, help="T of tables 3 and 4.")] = 10,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each row with noise, averaged.")] = 3,

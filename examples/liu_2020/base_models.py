@@ -1,4 +1,4 @@
-"""What a fleet is shipped with: a recogniser and two language models that have never met a test meeting.
+"""What a fleet is shipped with: a recognizer and two language models that have never met a test meeting.
 
 All three learn from the meetings of the stage ``learn`` and from sentences said to assistants (``slurp/lm.txt``).
 """
@@ -31,7 +31,7 @@ __all__ = [
     "base_sentences",
     "shipped_bundle",
     "train_language_models",
-    "train_recogniser",
+    "train_recognizer",
 ]
 
 _LICENCE = "CC BY 4.0 (AMI corpus, SLURP)"
@@ -47,12 +47,12 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class BaseSettings:
-    """recogniser_steps, language_model_steps: of training. shard: utterances made at a time. watched: of each
+    """recognizer_steps, language_model_steps: of training. shard: utterances made at a time. watched: of each
     development meeting, whose word error is logged. size, feed_forward, blocks, heads: of the Transformer, as in Liu &
     Peng 2020. order, cutoffs: of the n-gram."""
 
     lengths: Lengths = field(default_factory=Lengths)
-    recogniser_steps: int = 660
+    recognizer_steps: int = 660
     language_model_steps: int = 600
     shard: int = 3000
     watched: int = 8
@@ -84,7 +84,7 @@ def watched(meetings: Sequence[Meeting], lengths: Lengths, each: int, stage: Sta
     return found
 
 
-def train_recogniser(data: Path, meetings: Sequence[Meeting], settings: BaseSettings, start: Bundle, out: Path) -> None:
+def train_recognizer(data: Path, meetings: Sequence[Meeting], settings: BaseSettings, start: Bundle, out: Path) -> None:
     """Train the packaged model further on general sentences, where the folder has no finished weights.
 
     What it starts from has heard commands and requests to assistants, no meeting.
@@ -94,7 +94,7 @@ def train_recogniser(data: Path, meetings: Sequence[Meeting], settings: BaseSett
         return
     recipe = Recipe(
         preset=next(name for name, shape in PRESETS.items() if shape == start.architecture),
-        budget=Budget(steps=settings.recogniser_steps),
+        budget=Budget(steps=settings.recognizer_steps),
         peak=1.5e-3,
         helper=0.0,
         augment_share=0.0,
@@ -135,11 +135,11 @@ def train_language_models(
     return {name: json.loads(path.read_text("utf-8"))["perplexity"] for name, path in described.items()}
 
 
-def shipped_bundle(recogniser: Path, language_models: Path, out: Path) -> Bundle:
+def shipped_bundle(recognizer: Path, language_models: Path, out: Path) -> Bundle:
     """The bundle that every device of the simulation has; written where there is none."""
     if not out.exists():
         card = {"description": "Base models of the experiment with meetings; made by examples.liu_2020."}
-        bundle_run([recogniser, language_models], out, name="meetings", version="1", licence=_LICENCE, card=card)
+        bundle_run([recognizer, language_models], out, name="meetings", version="1", licence=_LICENCE, card=card)
     return Bundle.open(out)
 
 

@@ -11,7 +11,7 @@ from examples.liu_2020.base_models import (
     BaseSettings,
     shipped_bundle,
     train_language_models,
-    train_recogniser,
+    train_recognizer,
 )
 from examples.liu_2020.cache import describe, ship
 from examples.liu_2020.first_pass import FirstPass, chosen, decode
@@ -25,7 +25,7 @@ __all__ = ["Scale", "make_lists"]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large everything is. development, test: meetings that are recognised; None for all. processes: at once."""
+    """How large everything is. development, test: meetings that are recognized; None for all. processes: at once."""
 
     base: BaseSettings = field(default_factory=BaseSettings)
     first: FirstPass = field(default_factory=FirstPass)
@@ -37,15 +37,15 @@ class Scale:
 def make_lists(data: Path, work: Path, scale: Scale, tell: Tell, start: Bundle | None = None) -> Path:
     """The cache folder of scored n-best lists, made in ``work`` as far as it is not there.
 
-    start: the bundle that the recogniser grows from; by default the packaged one.
+    start: the bundle that the recognizer grows from; by default the packaged one.
     """
     meetings = read_meetings(data / "ami" / "meetings.jsonl")
-    recogniser, models, cache = work / "recogniser", work / "language_models", work / "lists"
-    train_recogniser(data, meetings, scale.base, start or Bundle.open(), recogniser)
+    recognizer, models, cache = work / "recognizer", work / "language_models", work / "lists"
+    train_recognizer(data, meetings, scale.base, start or Bundle.open(), recognizer)
     perplexity = train_language_models(
         data, meetings, scale.base, models, lambda at: tell("language model", round(100 * at.share), 100)
     )
-    bundle = shipped_bundle(recogniser, models, work / "bundle")
+    bundle = shipped_bundle(recognizer, models, work / "bundle")
     ship(bundle, cache)
     counts: dict[Stage, int | None] = {"development": scale.development, "test": scale.test}
     for stage, count in counts.items():

@@ -1,4 +1,4 @@
-"""The first pass: what our own recogniser makes of a meeting, as n-best lists."""
+"""The first pass: what our own recognizer makes of a meeting, as n-best lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from examples.liu_2020.transcripts import Meeting, series_of, utterances
 from examples.rao_2023.domains import Stage
 from server.lab.evaluation import word_errors
 
-__all__ = ["FirstPass", "chosen", "decode", "recognise"]
+__all__ = ["FirstPass", "chosen", "decode", "recognize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ def chosen(meetings: Sequence[Meeting], count: int | None) -> list[Meeting]:
     return [meeting for _, _, meeting in sorted(ranked, key=lambda entry: entry[:2])][:count]
 
 
-def recognise(meeting: Meeting, stage: Stage, recognizer: Recognizer, settings: FirstPass) -> Client:
+def recognize(meeting: Meeting, stage: Stage, recognizer: Recognizer, settings: FirstPass) -> Client:
     """The n-best lists of a meeting's first utterances, said by voices of the stage."""
     lengths, persons = settings.lengths, cast(meeting, stage)
     found = []
     for number, said in enumerate(utterances(meeting, lengths.shortest, lengths.longest)[: settings.most]):
-        nbest = recognizer.recognise(waveform(meeting, number, said, persons), 16_000).nbest
+        nbest = recognizer.recognize(waveform(meeting, number, said, persons), 16_000).nbest
         found.append(
             NBest(
                 speaker=said.speaker,
@@ -95,4 +95,4 @@ def _prepare(bundle: Path, decoding: DecodingSettings) -> None:
 
 def _write(meeting: Meeting, stage: Stage, folder: Path, settings: FirstPass) -> None:
     assert _recognizer is not None
-    write_client(folder, recognise(meeting, stage, _recognizer, settings))
+    write_client(folder, recognize(meeting, stage, _recognizer, settings))

@@ -1,7 +1,7 @@
 """n-best lists of meetings, cached so that everything after the first pass reruns in minutes.
 
 A list holds what the device has of an utterance, and how many word errors each entry makes. The transcript itself is
-not in it: no count, weight or word of it can come into a simulation by any other way than being recognised.
+not in it: no count, weight or word of it can come into a simulation by any other way than being recognized.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NBest:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A meeting as a client of the server: what it recognised, in the order of time."""
+    """A meeting as a client of the server: what it recognized, in the order of time."""
 
     name: str
     utterances: tuple[NBest, ...]

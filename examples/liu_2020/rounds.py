@@ -1,4 +1,4 @@
-"""Algorithm 1 of Liu & Peng 2020: clients rescore, learn from what they recognised, and a server averages what they
+"""Algorithm 1 of Liu & Peng 2020: clients rescore, learn from what they recognized, and a server averages what they
 learned.
 
 A client's utterances lie in T + 1 groups in the order of time; those of round t are rescored with what the server

@@ -2,7 +2,7 @@
 
     python examples/liu_2020/yardsticks.py --data barista:PATH --seeds 3
 
-Every utterance is recognised once; its list is then put in order again with the frequencies of words that only the
+Every utterance is recognized once; its list is then put in order again with the frequencies of words that only the
 truth knows, by the lambda that suits each row best. See server/lab/simulation/yardsticks.py.
 """
 
@@ -37,7 +37,7 @@ def main(
     voices = opened.manifest.training.get("voices", {})
     with tempfile.TemporaryDirectory(prefix="idiolect-yardsticks-") as folder, progress() as tell:
         populations = gather_all(data, range(1, seeds + 1), Shape(rounds=rounds), voices, Path(folder), tell)
-        said = heard_lists(opened, populations, lambda done, total: tell("recognised", done, total))
+        said = heard_lists(opened, populations, lambda done, total: tell("recognized", done, total))
         lexicon = next(iter(populations.values())).lexicon
     document = yardsticks(said, opened.words, opened.background, lexicon)
     if deliver(document, json_, output, folders=True):

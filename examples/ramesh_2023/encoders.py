@@ -37,16 +37,16 @@ Rounds = Sequence[Sequence[Sequence[int]]]
 """Clips by number, of each client of each round."""
 Watch = Callable[[], None]
 
-_NORMALISED_BY = 500  # clips are plenty for a mean and a deviation of every bin
+_NORMALIZED_BY = 500  # clips are plenty for a mean and a deviation of every bin
 
 
 def fresh(sizes: Sizes, clips: Clips, seed: int) -> CPC:
-    """An untrained network that normalises by the moments of some clips."""
+    """An untrained network that normalizes by the moments of some clips."""
     torch.manual_seed(seed)
     network = CPC(sizes.shape, sizes.contrast)
     begin_lstm(network.encoder)
     count = len(clips.frames)
-    chosen = np.random.default_rng(0).permutation(count)[:_NORMALISED_BY]
+    chosen = np.random.default_rng(0).permutation(count)[:_NORMALIZED_BY]
     mean, scale = moments(clips[int(index)] for index in sorted(chosen))
     network.mean.copy_(torch.from_numpy(mean))
     network.scale.copy_(torch.from_numpy(scale))

@@ -1,4 +1,4 @@
-"""Teaching a recogniser from transcribed speech, and counting its word errors."""
+"""Teaching a recognizer from transcribed speech, and counting its word errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Errors(TypedDict):
 
 
 def taught(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, folder: Path) -> ContextRnntTask:
-    """A recogniser after its training on the speech's transcribed clips, from a pre-trained encoder or from scratch.
+    """A recognizer after its training on the speech's transcribed clips, from a pre-trained encoder or from scratch.
 
     Both begin from the same weights but for the encoder, with the same batches and masks.
     """

@@ -1,4 +1,4 @@
-"""What a simulated user and an alternate recogniser say, as losses over hypotheses (Rao et al. 2023, section 2.3)."""
+"""What a simulated user and an alternate recognizer say, as losses over hypotheses (Rao et al. 2023, section 2.3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["alternate", "policy_gradient", "weak_losses"]
 
 
 def alternate(text: str, words: Sequence[str], rate: float, generator: np.random.Generator) -> str:
-    """The text as another recogniser may hear it: each word with probability ``rate`` is another one or left out."""
+    """The text as another recognizer may hear it: each word with probability ``rate`` is another one or left out."""
     heard = []
     for word in text.split():
         if generator.random() >= rate:
@@ -32,7 +32,7 @@ def alternate(text: str, words: Sequence[str], rate: float, generator: np.random
 def policy_gradient(
     hypotheses: Sequence[Tokens], chances: NDArray[np.float64], served: int, weight: float
 ) -> Objective:
-    """REINFORCE under the policy that the served hypothesis was drawn from, the normalised n-best p (section 2.3.2).
+    """REINFORCE under the policy that the served hypothesis was drawn from, the normalized n-best p (section 2.3.2).
 
     weight: b - M, baseline minus cost. grad log p_s = -(grad NLL_s - sum_j p_j grad NLL_j), so the weights on the NLLs
     are (b - M)(1 - p_s) for the served one and -(b - M) p_j for the others. They add up to zero: what is made less
@@ -58,7 +58,7 @@ def weak_losses(
     """The losses of one utterance by what feedback says of its n-best; none where it says the same of every entry.
 
     taught: the label beside them, if any, whose cost is then part of the expectation, as the devices have it (a sum of
-    losses is over one set of hypotheses). words: what the alternate recogniser mistakes words for. lexicon: the slots'
+    losses is over one set of hypotheses). words: what the alternate recognizer mistakes words for. lexicon: the slots'
     values.
     """
     tokens = [entry for entry, _ in hypotheses]

@@ -21,7 +21,7 @@ Weak = Literal["transcript", "slots", "score"]
 class Method:
     """label: what the student is taught: the true transcript (the oracle), the teacher's, or nothing.
     teacher: how it follows the student; decay 1 never updates it. weak: what feedback says of the student's n-best:
-    word errors against another recogniser's transcript, wrong slots (both by expected cost), or only whether the served
+    word errors against another recognizer's transcript, wrong slots (both by expected cost), or only whether the served
     hypothesis was wrong (REINFORCE). sigma: noise of that score. rehearsal: pseudo-devices with transcribed clips of
     the old domain, a round."""
 
@@ -47,7 +47,7 @@ class CohortSettings:
     optimizer: the server's; its rate falls linearly to ``floor`` of what it is at first. beam: length of the n-best
     lists that feedback is about. baseline: of REINFORCE. weight: of the feedback beside the label; an expected cost
     pulls a quarter as hard as a label at most. masks: SpecAugment of what the student sees. labels: how a teacher finds
-    them. alternate_errors: word errors of the other recogniser. trained: prefixes of the parameters that learn, by
+    them. alternate_errors: word errors of the other recognizer. trained: prefixes of the parameters that learn, by
     default those through which the encoder hears: what easy utterances teach of how the new domain sounds then holds
     for hard ones too, while a whole network rather learns its wrong labels by heart. evaluate_every: rounds between
     points of the curve, on development speech.

@@ -65,7 +65,7 @@ def learn(
 
     base: parameters and constants to begin with. said: the devices' clips in the order of time, used once each.
     remembered: transcribed clips of the old domain, used once each by rehearsal. words: what an
-    alternate recogniser mistakes words for. lexicon: the slots' values. text: the second pass over a teacher's n-best.
+    alternate recognizer mistakes words for. lexicon: the slots' values. text: the second pass over a teacher's n-best.
     watch: called after every ``evaluate_every`` rounds with the round and the student; what it returns makes the curve.
     ConfigurationError: fewer clips than the rounds need.
     """

@@ -2,7 +2,7 @@
 
 Audio: recordings of ``barista`` where ``IDIOLECT_DATA`` holds them, else the made speech next to this file (held-out
 voices of espeak-ng). Weights: the packaged bundle, else the ``bench`` preset with random ones. sherpa-onnx runs its
-streaming recogniser; like ours it gets 300 ms at a time. Figures of *files* decode in longer blocks, as ``idiolect
+streaming recognizer; like ours it gets 300 ms at a time. Figures of *files* decode in longer blocks, as ``idiolect
 transcribe`` does with a folder, where nobody waits for partials; the encoder alone has 300 ms at a time there. Time
 is the processor's, which other work on the machine changes less than the clock's. Precision is float32, the default and
 the peer's, where a figure does not say int8.
@@ -303,7 +303,7 @@ def _ours(recognizer: Recognizer, clip: Clip, hotwords: Hotwords | None = None) 
 
 
 def _encode(recognizer: Recognizer, clip: Clip, ready: bool = False, block: int = CHUNK_FRAMES) -> None:
-    """The encoder in chunks of ``block`` frames, as the recogniser uses it. ready: on features, else on samples."""
+    """The encoder in chunks of ``block`` frames, as the recognizer uses it. ready: on features, else on samples."""
     factor, state = recognizer.bundle.architecture.subsampling_factor, None
     found = clip.features if ready else streamed(clip.samples)
     for at in range(0, len(found) - len(found) % factor, block):

@@ -117,7 +117,7 @@ def _encode(transducer: Transducer, features: list[Float]) -> None:
 
 def _decode(recognizer: Recognizer, clips: list[Float]) -> None:
     for clip in clips:
-        recognizer.recognise(clip, 16_000)
+        recognizer.recognize(clip, 16_000)
 
 
 def _starts(bundle: Bundle, programs: Path, clip: Float, file: Path) -> list[Figure]:
@@ -139,7 +139,7 @@ def _starts(bundle: Bundle, programs: Path, clip: Float, file: Path) -> list[Fig
 
 def _agreement(bundle: Bundle, ours: Transducer, peer: Transducer, clips: list[Float]) -> list[Figure]:
     found, expected = (Recognizer(bundle, transducer=transducer) for transducer in (ours, peer))
-    pairs = [(found.recognise(clip, 16_000).nbest[0], expected.recognise(clip, 16_000).nbest[0]) for clip in clips]
+    pairs = [(found.recognize(clip, 16_000).nbest[0], expected.recognize(clip, 16_000).nbest[0]) for clip in clips]
     same = [abs(one.score - other.score) for one, other in pairs if one.tokens == other.tokens]
     return [
         Figure("clips with the same best hypothesis", "share", len(same) / len(pairs), target=1.0),

@@ -71,10 +71,10 @@ def write_bundle(
     weight_files.check(architecture, weights, "weights to export")
     files: dict[str, bytes] = {
         **build_graphs(architecture),
-        "weights.safetensors": weight_files.serialise(weights),
+        "weights.safetensors": weight_files.serialize(weights),
         "tokenizer.model": tokenizer_model,
         "words.txt": words.text().encode(),
-        "background.safetensors": weight_files.serialise({"unigram": np.asarray(background, np.float64)}),
+        "background.safetensors": weight_files.serialize({"unigram": np.asarray(background, np.float64)}),
         "rescoring.json": card_bytes(combination.to_mapping(), sort=True),
         "card.json": card_bytes(card),
         "MODEL_CARD.md": render(name, version, card).encode(),
@@ -85,7 +85,7 @@ def write_bundle(
     elif language_model is not None:
         files.update(language_model)
     if curvature is not None:
-        files[CURVATURE_FILE] = curvature_files.serialise(curvature)
+        files[CURVATURE_FILE] = curvature_files.serialize(curvature)
     if ngram is not None:
         files["ngram.arpa.gz" if ngram.startswith(GZIP_MAGIC) else "ngram.arpa"] = ngram
     manifest = Manifest(

@@ -1,4 +1,4 @@
-"""A bundle as ExecuTorch programs for phones and other small machines, which recognise and, where asked to, train."""
+"""A bundle as ExecuTorch programs for phones and other small machines, which recognize and, where asked to, train."""
 
 from __future__ import annotations
 

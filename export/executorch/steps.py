@@ -1,4 +1,4 @@
-"""The steps that recognise, in torch as XNNPACK wants them: encoder, predictor and joiner.
+"""The steps that recognize, in torch as XNNPACK wants them: encoder, predictor and joiner.
 
 The LSTMs are written out as cells, one linear map for each gate, since XNNPACK runs such a step whole; with a joint map
 that is cut into gates, or with torch's own LSTM, every cut leaves it. The encoder takes one stacked frame a call: ten

@@ -55,7 +55,7 @@ def export_executorch(bundle: Bundle, folder: str | Path, training: Sequence[Buc
     sizes = bundle.architecture
     files, constants = {}, {}
     values = program_constants(sizes, bundle.weights)
-    for name, (program, places) in _recognising(sizes).items():
+    for name, (program, places) in _recognizing(sizes).items():
         files[name] = _written(folder / name, with_constants(program, places, values[name], name))
         constants[name] = places
     for bucket in training:
@@ -81,7 +81,7 @@ def _written(path: Path, program: bytes) -> FileEntry:
     return FileEntry(sha256=hashlib.sha256(program).hexdigest(), size=len(program))
 
 
-def _recognising(sizes: Architecture) -> dict[str, tuple[bytes, dict[str, int]]]:
+def _recognizing(sizes: Architecture) -> dict[str, tuple[bytes, dict[str, int]]]:
     """File -> (program, where its constants stand). Random weights tell each of them from all others by its bytes."""
     rng = np.random.default_rng(0)
     shapes = sizes.constant_shapes() | sizes.parameter_shapes()

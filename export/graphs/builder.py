@@ -12,9 +12,9 @@ import onnx
 from numpy.typing import ArrayLike, DTypeLike
 from onnx import TensorProto, helper, numpy_helper
 
-from device_sdk.bundle import quantised
+from device_sdk.bundle import quantized
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.quantised import QUANTISED_FILE
+from device_sdk.bundle.quantized import QUANTIZED_FILE
 from device_sdk.bundle.weights import PACKED_FILE, architecture_digest, layout
 from device_sdk.runtimes.onnxruntime import ARCHITECTURE_KEY
 
@@ -77,7 +77,7 @@ class GraphBuilder:
             self._external(name, PACKED_FILE, FLOAT, shape, offset, 4 * prod(shape))
         return name
 
-    def quantised(self, name: str, lead: int = 0) -> tuple[Value, Value]:
+    def quantized(self, name: str, lead: int = 0) -> tuple[Value, Value]:
         """A parameter as int8 [K, N] (embeddings: uint8 [V, E]) and its scales, initializers in the int8 buffer.
 
         lead: axes of size 1 in front of both shapes. Scales are [N]; [] for embeddings.
@@ -85,11 +85,11 @@ class GraphBuilder:
         values, scale = f"{name}.int8", f"{name}.scale"
         if values not in self._names.packed:
             self._names.packed.add(values)
-            slot, front = quantised.layout(self.architecture, self._matrices)[name], [1] * lead
+            slot, front = quantized.layout(self.architecture, self._matrices)[name], [1] * lead
             kind = TensorProto.UINT8 if slot.scales == 1 else TensorProto.INT8
-            self._external(values, QUANTISED_FILE, kind, [*front, *slot.shape], slot.values, prod(slot.shape))
+            self._external(values, QUANTIZED_FILE, kind, [*front, *slot.shape], slot.values, prod(slot.shape))
             scales = [] if slot.scales == 1 else [slot.scales]
-            self._external(scale, QUANTISED_FILE, FLOAT, [*front, *scales], slot.scale, 4 * slot.scales)
+            self._external(scale, QUANTIZED_FILE, FLOAT, [*front, *scales], slot.scale, 4 * slot.scales)
         return values, scale
 
     def _external(self, name: str, file: str, kind: int, shape: Sequence[int], offset: int, length: int) -> None:

@@ -1,4 +1,4 @@
-"""The two graphs of a CTC-attention recogniser: the encoder of a whole utterance, and one step of the decoder."""
+"""The two graphs of a CTC-attention recognizer: the encoder of a whole utterance, and one step of the decoder."""
 
 from __future__ import annotations
 

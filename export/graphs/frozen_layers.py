@@ -8,7 +8,7 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.subsets import Frozen
 from export.graphs.builder import INT64, GraphBuilder, Value
 from export.graphs.lstm import lstm_cell
-from export.graphs.quantised import embedded_product, product, quantised_lstm, unit
+from export.graphs.quantized import embedded_product, product, quantized_lstm, unit
 from export.graphs.streaming import stacked_frames
 
 __all__ = ["frozen_layers", "started"]
@@ -19,7 +19,7 @@ def frozen_layers(architecture: Architecture, frozen: Frozen) -> bytes:
 
     Inputs: features [F, M] float32 raw log-mel, F >= K; tokens [N, U] int64, padded with 0, where the predictor is
     frozen; biases and constants by their names, float32. The matrices are in an int8 buffer of their own
-    (``device_sdk.bundle.quantised``, the names of :meth:`Frozen.parameters`).
+    (``device_sdk.bundle.quantized``, the names of :meth:`Frozen.parameters`).
     Outputs, float32: ``heard`` [T, 1, H], the last frozen encoder layer's; ``said`` [U + 1, N, P], the predictor's.
     """
     names = frozen.parameters(architecture)
@@ -31,7 +31,7 @@ def frozen_layers(architecture: Architecture, frozen: Frozen) -> bytes:
         features = g.input("features", ["F", architecture.mel_bins])
         x = stacked_frames(g, features, "features.mean", "features.scale")
         for layer in range(frozen.encoder_layers):
-            x, _, _ = quantised_lstm(g, x, f"encoder.{layer}", f"encoder.{layer}.B", architecture.encoder_size)
+            x, _, _ = quantized_lstm(g, x, f"encoder.{layer}", f"encoder.{layer}.B", architecture.encoder_size)
         g.output("heard", x, ["T", 1, architecture.encoder_size])
     if frozen.predictor:
         g.output("said", _said(g, g.input("tokens", ["N", "U"], INT64)), ["S", "N", architecture.predictor_size])

@@ -52,10 +52,10 @@ def language_model_graph(
         values = graph.op("Add", values, graph.linear(f"{name}.outer", _gelu(graph, inner)))
     transposed = graph.op("Transpose", graph.weight("embedding"), perm=[1, 0])
     logits = graph.op("Add", graph.op("MatMul", graph.norm("norm", values), transposed), graph.weight("bias"))
-    # log_softmax only at the targets: the normaliser and one logit a word, not a second [B, L, n + 1] table.
+    # log_softmax only at the targets: the normalizer and one logit a word, not a second [B, L, n + 1] table.
     chosen = graph.op("GatherElements", logits, graph.op("Unsqueeze", "targets", graph.integers([2])), axis=2)
-    normaliser = graph.op("ReduceLogSumExp", logits, graph.integers([2]), keepdims=1)
-    graph.op("Squeeze", graph.op("Sub", chosen, normaliser), graph.integers([2]), output="log_probs")
+    normalizer = graph.op("ReduceLogSumExp", logits, graph.integers([2]), keepdims=1)
+    graph.op("Squeeze", graph.op("Sub", chosen, normalizer), graph.integers([2]), output="log_probs")
 
     proto = helper.make_graph(
         graph.nodes,

@@ -14,12 +14,12 @@ so the runtime computes it once, when it loads the graph."""
 
 
 def stacked_frames(g: GraphBuilder, features: Value, mean: Value, scale: Value) -> Value:
-    """Normalise [F, M] log-mel, stack K frames into one (left-over frames are dropped): [T, 1, K * M]."""
+    """Normalize [F, M] log-mel, stack K frames into one (left-over frames are dropped): [T, 1, K * M]."""
     factor, bins = g.architecture.subsampling_factor, g.architecture.mel_bins
     count = g.op("Div", g.size(features, 0), g.integers(factor))
     whole = g.slice(features, 0, g.multiply(count, g.integers(factor)), 0)
-    normalised = g.multiply(g.subtract(whole, mean), scale)
-    return g.reshape(normalised, count, 1, factor * bins)
+    normalized = g.multiply(g.subtract(whole, mean), scale)
+    return g.reshape(normalized, count, 1, factor * bins)
 
 
 def encoder(architecture: Architecture) -> bytes:

@@ -67,7 +67,7 @@ def _join(encoded, predicted, e, p, hidden, width, BLOCK: tl.constexpr, EXACT: t
 
 
 @triton.jit
-def _normaliser(row, width, BLOCK: tl.constexpr, EXACT: tl.constexpr):
+def _normalizer(row, width, BLOCK: tl.constexpr, EXACT: tl.constexpr):
     """The log-sum of a row's exponentials, by running maximum and sum."""
     highest = tl.full((), float("-inf"), EXACT)
     total = tl.full((), 0.0, EXACT)
@@ -84,22 +84,22 @@ def _normaliser(row, width, BLOCK: tl.constexpr, EXACT: tl.constexpr):
 def _score(logits, labels, found, cells, width, BLOCK: tl.constexpr, EXACT: tl.constexpr):
     cell = tl.program_id(0).to(tl.int64)
     row = logits + cell * width
-    normaliser = _normaliser(row, width, BLOCK, EXACT)
-    tl.store(found + cell, tl.load(row).to(EXACT) - normaliser)
-    tl.store(found + cells + cell, tl.load(row + tl.load(labels + cell)).to(EXACT) - normaliser)
+    normalizer = _normalizer(row, width, BLOCK, EXACT)
+    tl.store(found + cell, tl.load(row).to(EXACT) - normalizer)
+    tl.store(found + cells + cell, tl.load(row + tl.load(labels + cell)).to(EXACT) - normalizer)
 
 
 @triton.jit
 def _gradient(logits, labels, to_blank, to_label, found, width, BLOCK: tl.constexpr, EXACT: tl.constexpr):
     cell = tl.program_id(0).to(tl.int64)
     row = logits + cell * width
-    normaliser = _normaliser(row, width, BLOCK, EXACT)
+    normalizer = _normalizer(row, width, BLOCK, EXACT)
     label = tl.load(labels + cell)
     b, y = tl.load(to_blank + cell).to(EXACT), tl.load(to_label + cell).to(EXACT)
     for start in range(0, width, BLOCK):
         at = start + tl.arange(0, BLOCK)
         kept = at < width
         x = tl.load(row + at, mask=kept, other=float("-inf")).to(EXACT)
-        value = tl.exp(x - normaliser) * (b + y)
+        value = tl.exp(x - normalizer) * (b + y)
         value -= tl.where(at == 0, b, 0.0) + tl.where(at == label, y, 0.0)
         tl.store(found + cell * width + at, value, mask=kept)

@@ -20,7 +20,7 @@ __all__ = ["rnnt_loss_of_logits"]
 def rnnt_loss_of_logits(logits: Tensor, tokens: Tensor, frames: Tensor, lengths: Tensor) -> Tensor:
     """Negative log-likelihoods [B] (nats, float64) of ``tokens``.
 
-    logits: [B, T, U + 1, V], finite, not normalised; tokens: [B, U] int64, padded with anything in 0..V-1; frames: [B]
+    logits: [B, T, U + 1, V], finite, not normalized; tokens: [B, U] int64, padded with anything in 0..V-1; frames: [B]
     int64 in 1..T; lengths: [B] int64 in 0..U. Blank is 0. Besides the logits one tensor of their size is held, which
     becomes their gradient, so that can be taken once. Raises ValueError for shapes that do not fit.
     """

@@ -1,4 +1,4 @@
-"""Characters as tokens: what a recogniser of letters writes (Pelikan et al. 2023, section 4)."""
+"""Characters as tokens: what a recognizer of letters writes (Pelikan et al. 2023, section 4)."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class ContextRNNT(RNNT):
 
 @torch.no_grad()
 def begin_encoder(network: RNNT, pretrained: CPC) -> None:
-    """Give a recogniser the encoder that pre-training made: its normalisation, feature layers and LSTM.
+    """Give a recognizer the encoder that pre-training made: its normalization, feature layers and LSTM.
 
     A plain RNNT takes one that was pre-trained without feature layers, on the same bins and stacking.
     Raises ConfigurationError where the encoders differ.

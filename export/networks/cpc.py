@@ -80,10 +80,10 @@ class Contrast:
 
 
 def stacked(features: Tensor, mean: Tensor, scale: Tensor, count: int) -> Tensor:
-    """[B, F, M] to [B, F // count, count * M], normalised by mean [M] and 1 / standard deviation [M]."""
+    """[B, F, M] to [B, F // count, count * M], normalized by mean [M] and 1 / standard deviation [M]."""
     kept = features.shape[1] // count
-    normalised = (features[:, : kept * count] - mean) * scale
-    return normalised.reshape(features.shape[0], kept, count * features.shape[2])
+    normalized = (features[:, : kept * count] - mean) * scale
+    return normalized.reshape(features.shape[0], kept, count * features.shape[2])
 
 
 def feature_layers(shape: ContextShape) -> nn.Sequential:

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from device_sdk.bundle.architecture import BLANK
 from device_sdk.errors import ConfigurationError
-from export.networks.ctc_transformer import normalised
+from export.networks.ctc_transformer import normalized
 from export.networks.location_attention import BOUNDARY, AttentionDecoder
 
 __all__ = ["CRDNN", "CRDNNS", "CRDNNShape"]
@@ -79,7 +79,7 @@ of the Common Voice recipe of SpeechBrain, which it builds on."""
 
 
 class _Block(nn.Module):
-    """Two convolutions over time and frequency, each normalised over frequencies and channels, and pooled bins."""
+    """Two convolutions over time and frequency, each normalized over frequencies and channels, and pooled bins."""
 
     def __init__(self, shape: CRDNNShape, channels_in: int, channels: int, bins: int) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class _Block(nn.Module):
 
 
 class CRDNN(nn.Module):
-    """The encoder with its CTC head, and the decoder. Features are normalised for each utterance and mel bin."""
+    """The encoder with its CTC head, and the decoder. Features are normalized for each utterance and mel bin."""
 
     def __init__(self, shape: CRDNNShape) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class CRDNN(nn.Module):
     def encode(self, features: Tensor, frames: Tensor) -> Tensor:
         """features: [B, F, M] raw log-mel, padded with anything; frames: [B] int64 in 1..F. -> [B, T, E]."""
         kept = (torch.arange(features.shape[1], device=features.device) < frames[:, None]).to(features.dtype)
-        values = normalised(features, frames)[:, None]
+        values = normalized(features, frames)[:, None]
         for block in self.blocks:
             values = block(values, kept[:, None, :, None])
         pool = self.shape.time_pool

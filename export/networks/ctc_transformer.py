@@ -29,7 +29,7 @@ class CTCTransformerShape:
     """Sizes of the network.
 
     tokens: V. size: D; feed_forward: of the inner layer; kernel, stride: of the first convolution, in feature frames.
-    norm: ``pre`` normalises the input of each sublayer, ``post`` the sum after it. dropout and layer_drop (the share of
+    norm: ``pre`` normalizes the input of each sublayer, ``post`` the sum after it. dropout and layer_drop (the share of
     layers left out of a step, Fan et al. 2020) act in training only.
     """
 
@@ -116,7 +116,7 @@ class _Layer(nn.Module):
 class CTCTransformer(nn.Module):
     """A strided convolution with gated linear units, CAPE positions, Transformer layers, one linear layer.
 
-    Features are normalised to mean 0 and variance 1 for each utterance and mel bin. Initial weights are torch's but for
+    Features are normalized to mean 0 and variance 1 for each utterance and mel bin. Initial weights are torch's but for
     the residual branches of ``pre``, which begin smaller the more layers there are, so that depth does not change the
     scale of the output.
     """
@@ -142,7 +142,7 @@ class CTCTransformer(nn.Module):
 
         What stands in the padding changes nothing in the frames before it.
         """
-        values = normalised(features, frames)
+        values = normalized(features, frames)
         values = functional.glu(self.convolution(values.transpose(1, 2)), dim=1).transpose(1, 2)
         count = values.shape[1]
         heard = torch.arange(count, device=values.device) < self.strided(frames)[:, None]
@@ -165,7 +165,7 @@ class CTCTransformer(nn.Module):
         return functional.ctc_loss(log_probs, tokens, self.strided(frames), lengths, BLANK, "none", zero_infinity=True)
 
 
-def normalised(features: Tensor, frames: Tensor) -> Tensor:
+def normalized(features: Tensor, frames: Tensor) -> Tensor:
     """[B, F, M] with mean 0 and variance 1 over the first ``frames`` [B] of each utterance; 0 after them."""
     kept = (torch.arange(features.shape[1], device=features.device) < frames[:, None])[..., None]
     count = frames[:, None, None].to(features.dtype)

@@ -55,11 +55,11 @@ class RNNT(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def stack(self, features: Tensor) -> Tensor:
-        """Raw log-mel [B, F, M] to normalised, stacked input [B, T, K * M] with T = F // K."""
+        """Raw log-mel [B, F, M] to normalized, stacked input [B, T, K * M] with T = F // K."""
         size = self.architecture.subsampling_factor
         kept = features.shape[1] // size
-        normalised = (features - self.mean) * self.scale
-        return normalised[:, : kept * size].reshape(features.shape[0], kept, size * self.architecture.mel_bins)
+        normalized = (features - self.mean) * self.scale
+        return normalized[:, : kept * size].reshape(features.shape[0], kept, size * self.architecture.mel_bins)
 
     def hidden(self, stacked: Tensor) -> Tensor:
         """Stacked input [B, T, K * M] to the encoder's output [B, T, H]."""

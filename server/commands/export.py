@@ -106,7 +106,7 @@ def executorch(
 ) -> None:
     """Write BUNDLE as ExecuTorch programs on XNNPACK: encoder.pte, predictor.pte, joiner.pte and executorch.json.
 
-    A device with DeviceSettings(runtime="executorch", programs=OUT) recognises with them, and learns with --training.
+    A device with DeviceSettings(runtime="executorch", programs=OUT) recognizes with them, and learns with --training.
     """
     from device_sdk.bundle import Bundle
     from export.executorch import TRAINING_BUCKETS, export_executorch

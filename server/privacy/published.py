@@ -93,7 +93,7 @@ def judge(row: PublishedRow, orders: Sequence[float] = ORDERS) -> Verdict:
 def pld_epsilon(q: float, z: float, rounds: int, delta: float) -> float:
     """Epsilon by composing privacy loss distributions (dp-accounting): the tight figure. Seconds for some rows.
 
-    The loss is discretised to a millionth of epsilon or to 1e-4, whichever is more; rounding is upwards.
+    The loss is discretized to a millionth of epsilon or to 1e-4, whichever is more; rounding is upwards.
     """
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.pld import PLDAccountant

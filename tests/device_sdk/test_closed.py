@@ -19,7 +19,7 @@ SOUND = noise(9_600, 1)
 
 CALLS: dict[str, Callable[[Device], object]] = {
     "session": lambda device: device.session(16_000),
-    "recognise": lambda device: device.recognise(SOUND, 16_000),
+    "recognize": lambda device: device.recognize(SOUND, 16_000),
     "feedback": lambda device: device.feedback("an utterance", Corrected("lights on")),
     "learn": lambda device: device.learn(),
     "remembered": lambda device: device.remembered(),
@@ -98,4 +98,4 @@ def test_another_device_may_use_the_folder(tmp_path: Path, tiny_bundle: Bundle) 
     device.close()
     with Device.open(tmp_path, KEY, tiny_bundle) as again, pytest.raises(SessionError):
         device.learn()
-        assert again.recognise(SOUND, 16_000).text
+        assert again.recognize(SOUND, 16_000).text

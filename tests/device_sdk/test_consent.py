@@ -28,7 +28,7 @@ def device(tmp_path: Path, tiny_bundle: Bundle):
 
 
 def taught(device: Device, seed: int = 1) -> None:
-    device.feedback(device.recognise(noise(9600, seed), 16_000).utterance_id, Corrected("turn on the light"))
+    device.feedback(device.recognize(noise(9600, seed), 16_000).utterance_id, Corrected("turn on the light"))
     device.learn()
 
 
@@ -75,13 +75,13 @@ def test_consent_outlives_the_process(tmp_path: Path, tiny_bundle: Bundle) -> No
 
 
 def test_what_was_said_before_the_user_agreed_is_never_due(device: Device) -> None:
-    before = device.recognise(noise(9600, 1), 16_000)
+    before = device.recognize(noise(9600, 1), 16_000)
     assert device._knowledge.cache.pending.sum() == 0.0
     device.agree("marginals")
     device.feedback(before.utterance_id, Corrected("turn on the light"))  # late, of an utterance before the consent
     assert device._knowledge.cache.counts.sum() == 4.0
     assert device._knowledge.cache.pending.sum() == 0.0
-    after = device.recognise(noise(9600, 2), 16_000)
+    after = device.recognize(noise(9600, 2), 16_000)
     device.feedback(after.utterance_id, Corrected("stop the radio"))
     assert device._knowledge.cache.pending.sum() == 3.0
     assert device._knowledge.cache.pending_utterances == 1
@@ -124,7 +124,7 @@ def test_withdrawing_deletes_what_waits_of_that_stream_alone(tmp_path: Path) -> 
 
 def test_withdrawing_marginals_takes_back_what_is_due(device: Device) -> None:
     device.agree("marginals")
-    heard = device.recognise(noise(9600, 1), 16_000)
+    heard = device.recognize(noise(9600, 1), 16_000)
     counted = device._knowledge.cache.counts.copy()
     assert device._knowledge.cache.pending.sum() > 0.0
     device.withdraw("marginals")
@@ -136,12 +136,12 @@ def test_withdrawing_marginals_takes_back_what_is_due(device: Device) -> None:
 
 
 def test_words_are_noted_from_the_consent_on_and_gone_with_it(device: Device) -> None:
-    before = device.recognise(noise(9600, 1), 16_000)
+    before = device.recognize(noise(9600, 1), 16_000)
     device.feedback(before.utterance_id, Corrected("turn on the lungo"))
     device.agree("words")
     device.feedback(before.utterance_id, Corrected("turn on the cortado"))  # late, of an utterance before the consent
     assert device._knowledge.given == {}
-    after = device.recognise(noise(9600, 2), 16_000)
+    after = device.recognize(noise(9600, 2), 16_000)
     device.feedback(after.utterance_id, Corrected("stop the babyccino"))
     device.feedback(after.utterance_id, Corrected("stop the zugzwang"))
     assert device._knowledge.given == {"zugzwang": 1}
@@ -157,14 +157,14 @@ def test_words_are_noted_from_the_consent_on_and_gone_with_it(device: Device) ->
 def test_words_need_no_other_consent(device: Device, others: tuple[Stream, ...]) -> None:
     device.withdraw(*others)
     device.agree("words")
-    device.feedback(device.recognise(noise(9600, 1), 16_000).utterance_id, Corrected("stop the zugzwang"))
+    device.feedback(device.recognize(noise(9600, 1), 16_000).utterance_id, Corrected("stop the zugzwang"))
     assert device._knowledge.given == {"zugzwang": 1}
 
 
 def test_words_that_an_app_does_not_share_are_not_noted(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(share_words=False)) as device:
         device.agree("words")
-        device.feedback(device.recognise(noise(9600, 1), 16_000).utterance_id, Corrected("stop the zugzwang"))
+        device.feedback(device.recognize(noise(9600, 1), 16_000).utterance_id, Corrected("stop the zugzwang"))
         assert device._knowledge.given == {}
         assert "never sent but for" in device.learned().describe()[1]
 
@@ -172,7 +172,7 @@ def test_words_that_an_app_does_not_share_are_not_noted(tmp_path: Path, tiny_bun
 def test_words_given_outlive_the_process_and_are_forgotten(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         device.agree("words")
-        device.feedback(device.recognise(noise(9600, 1), 16_000).utterance_id, Corrected("stop the zugzwang"))
+        device.feedback(device.recognize(noise(9600, 1), 16_000).utterance_id, Corrected("stop the zugzwang"))
     with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         assert device._knowledge.given == {"zugzwang": 1}
         device.forget()
@@ -184,22 +184,22 @@ def test_words_given_outlive_the_process_and_are_forgotten(tmp_path: Path, tiny_
 
 def test_without_counting_nothing_is_counted(device: Device) -> None:
     device.withdraw("counting")
-    silent = device.recognise(noise(9600, 1), 16_000)
+    silent = device.recognize(noise(9600, 1), 16_000)
     device.feedback(silent.utterance_id, Corrected("turn on the light"))
     assert device.learned().utterances == 0
     device.agree("counting")
     device.feedback(silent.utterance_id, Corrected("turn on the light"))
     assert device.learned().utterances == 0, "what was never counted is not mended"
-    device.recognise(noise(9600, 2), 16_000)
+    device.recognize(noise(9600, 2), 16_000)
     assert device.learned().utterances == 1
 
 
 def test_without_learning_nothing_is_learned_nor_kept_for_it(device: Device) -> None:
-    early = device.recognise(noise(9600, 1), 16_000)
+    early = device.recognize(noise(9600, 1), 16_000)
     device.feedback(early.utterance_id, Corrected("turn on the light"))
     device.withdraw("learning")
     assert device.learn().stopped == "the user has not agreed to learning"
-    late = device.recognise(noise(9600, 2), 16_000)
+    late = device.recognize(noise(9600, 2), 16_000)
     assert {len(example.features) for example in device._recent._examples.values()} == {0}
     device.agree("learning")
     device.feedback(late.utterance_id, Corrected("stop the radio"))  # still mends the counts
@@ -210,7 +210,7 @@ def test_without_learning_nothing_is_learned_nor_kept_for_it(device: Device) -> 
 
 def test_learning_under_way_stops_between_utterances(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(4):
-        device.feedback(device.recognise(noise(9600, seed), 16_000).utterance_id, Corrected("turn on the light"))
+        device.feedback(device.recognize(noise(9600, seed), 16_000).utterance_id, Corrected("turn on the light"))
     asked = []
 
     def withdraw_at_the_second() -> bool:

@@ -60,7 +60,7 @@ def test_corrections_are_learned(tmp_path: Path, tiny_bundle: Bundle) -> None:
         before = device.student.weights
         losses = []
         for _ in range(5):
-            result = device.recognise(speech(1), 16_000)
+            result = device.recognize(speech(1), 16_000)
             device.feedback(result.utterance_id, Corrected("turn on the light"))
             report = device.learn()
             losses.append(report.loss)
@@ -79,7 +79,7 @@ def test_corrections_are_learned(tmp_path: Path, tiny_bundle: Bundle) -> None:
 
 def test_semantics_make_a_label_without_a_transcript(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, quick()) as device:
-        result = device.recognise(speech(2), 16_000)
+        result = device.recognize(speech(2), 16_000)
         device.feedback(result.utterance_id, Semantics({"place": "kitchen"}, LEXICON))
         report = device.learn()
         assert report.steps == 1
@@ -88,7 +88,7 @@ def test_semantics_make_a_label_without_a_transcript(tmp_path: Path, tiny_bundle
 
 @pytest.mark.parametrize(("signal", "steps"), [(Accepted(), 1), (Cancelled(), 1), (None, 0)])
 def test_what_each_signal_teaches(device: Device, signal, steps: int) -> None:
-    result = device.recognise(speech(3), 16_000)
+    result = device.recognize(speech(3), 16_000)
     if signal is not None:
         device.feedback(result.utterance_id, signal)
     report = device.learn()
@@ -100,14 +100,14 @@ def test_an_unsure_teacher_teaches_nothing(tmp_path: Path, tiny_bundle: Bundle) 
     for confidence, steps in ((1.0, 0), (0.0, 1)):
         settings = quick(wait_seconds=0.0, teacher=TeacherSettings(confidence=confidence))
         with Device.open(tmp_path / str(steps), KEY, tiny_bundle, settings) as device:
-            device.recognise(speech(4), 16_000)
+            device.recognize(speech(4), 16_000)
             report = device.learn()
             assert (report.utterances, report.steps) == (1, steps)
             assert report.skipped == ({} if steps else {"the teacher is not sure": 1})
 
 
 def test_an_utterance_is_used_once(device: Device) -> None:
-    result = device.recognise(speech(5), 16_000)
+    result = device.recognize(speech(5), 16_000)
     device.feedback(result.utterance_id, Accepted())
     assert device.learn().steps == 1
     with pytest.raises(FeedbackError, match="not in memory"):
@@ -121,7 +121,7 @@ def test_an_utterance_is_used_once(device: Device) -> None:
 
 def test_learning_stops_when_asked(device: Device) -> None:
     for seed in range(3):
-        device.feedback(device.recognise(speech(seed), 16_000).utterance_id, Accepted())
+        device.feedback(device.recognize(speech(seed), 16_000).utterance_id, Accepted())
     stop = threading.Event()
     stop.set()
     assert device.learn(stop=stop).stopped == "asked to stop"
@@ -142,7 +142,7 @@ def test_learning_stops_when_asked(device: Device) -> None:
     ids=["agree", "learn", "forget", "check in", "close"],
 )
 def test_what_learning_asks_cannot_make_it_wait_for_itself(device: Device, call: Callable[[Device], object]) -> None:
-    device.feedback(device.recognise(speech(1), 16_000), Accepted())
+    device.feedback(device.recognize(speech(1), 16_000), Accepted())
 
     def stop() -> bool:
         with pytest.raises(LearningError, match=r"called by what learning itself asks \(stop,"):
@@ -157,7 +157,7 @@ def test_what_learning_asks_cannot_make_it_wait_for_itself(device: Device, call:
 def test_divergence_is_undone_and_said(tmp_path: Path, tiny_bundle: Bundle) -> None:
     settings = quick(step=StepSettings(learning_rate=0.01, largest_norm=1e-6))
     with Device.open(tmp_path, KEY, tiny_bundle, settings) as device:
-        device.feedback(device.recognise(speech(1), 16_000).utterance_id, Corrected("turn on the light"))
+        device.feedback(device.recognize(speech(1), 16_000).utterance_id, Corrected("turn on the light"))
         before = {name: array.copy() for name, array in device.student.weights.items()}
         report = device.learn()
         assert report.steps == 0
@@ -174,7 +174,7 @@ def test_an_app_prices_hypotheses_itself(tmp_path: Path, tiny_bundle: Bundle) ->
         return [0.25 if text == served else 1.0 for text in texts]
 
     with Device.open(tmp_path, KEY, tiny_bundle, quick(), cost_function=price) as device:
-        result = device.recognise(speech(1), 16_000)
+        result = device.recognize(speech(1), 16_000)
         device.feedback(result.utterance_id, Cancelled())
         assert device.learn().cost == 0.25
         assert seen == [(Cancelled(), result.text)]
@@ -191,7 +191,7 @@ def test_sessions_take_up_what_was_learned(tmp_path: Path, tiny_bundle: Bundle) 
         first = session.finish()
         assert first.utterance_id == session.utterance_id
         for _ in range(4):
-            device.feedback(device.recognise(speech(1), 16_000).utterance_id, Corrected("stop the radio please"))
+            device.feedback(device.recognize(speech(1), 16_000).utterance_id, Corrected("stop the radio please"))
             device.learn()
         session.reset()
         session.feed(speech(1))
@@ -200,7 +200,7 @@ def test_sessions_take_up_what_was_learned(tmp_path: Path, tiny_bundle: Bundle) 
 
 
 def test_counts_follow_the_feedback(device: Device) -> None:
-    result = device.recognise(speech(1), 16_000)
+    result = device.recognize(speech(1), 16_000)
     heard = device._knowledge.cache.counts.sum()
     assert heard > 0
     device.feedback(result.utterance_id, Corrected("turn on the light"))
@@ -213,10 +213,10 @@ def test_counts_follow_the_feedback(device: Device) -> None:
 
 def test_what_was_reported_is_not_reported_again(device: Device) -> None:
     device.agree("marginals")
-    kept, withdrawn = device.recognise(speech(1), 16_000), device.recognise(speech(2), 16_000)
+    kept, withdrawn = device.recognize(speech(1), 16_000), device.recognize(speech(2), 16_000)
     device._knowledge.keep_cache(reported(device._knowledge.cache))
     device._recent.reported()
-    device.recognise(speech(2), 16_000)
+    device.recognize(speech(2), 16_000)
     due = device._knowledge.cache.pending.copy()
     device.feedback(kept.utterance_id, Corrected("turn on the light"))
     device.feedback(withdrawn.utterance_id, Cancelled())
@@ -233,19 +233,19 @@ def test_a_full_disk_costs_no_result(
 
     with Device.open(tmp_path, KEY, tiny_bundle, quick(cost_weight=0.0)) as device:
         device.agree("marginals")
-        first = device.recognise(speech(1), 16_000)
+        first = device.recognize(speech(1), 16_000)
         before = device.student
         with monkeypatch.context() as patch:
             patch.setattr(Store, "put", full)
-            assert device.recognise(speech(1), 16_000).text
-            device.recognise(speech(2), 16_000)
+            assert device.recognize(speech(1), 16_000).text
+            device.recognize(speech(2), 16_000)
             assert "counted in memory only" in caplog.text
             with pytest.raises(StateError, match="full"):
                 device.feedback(first.utterance_id, Corrected("turn on the light"))
             with pytest.raises(StateError, match="full"):
                 device.learn()
         assert device.student is before
-        device.recognise(speech(2), 16_000)
+        device.recognize(speech(2), 16_000)
         assert device.learned().utterances == 4
         counts = device._knowledge.cache.counts.copy()
         with monkeypatch.context() as patch, pytest.raises(StateError), device._knowledge.together():
@@ -281,24 +281,24 @@ def test_forget_that_fails_half_way_writes_nothing_back(device: Device, monkeypa
             raise StateError("state.sqlite: database or disk is full")
         return run(self, statement, *values)
 
-    device.recognise(speech(1), 16_000)
+    device.recognize(speech(1), 16_000)
     with monkeypatch.context() as patch, pytest.raises(StateError, match="full"):
         patch.setattr(Store, "_run", no_room)
         device.forget()
     assert device.learned().utterances == 0
-    device.recognise(speech(2), 16_000)
+    device.recognize(speech(2), 16_000)
     assert device.learned().utterances == 1
 
 
 def test_marginals_are_personal_and_optional(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path / "on", KEY, tiny_bundle, DeviceSettings()) as device:
         for _ in range(3):
-            device.feedback(device.recognise(speech(1), 16_000).utterance_id, Corrected("light light light"))
-        adapted = device.recognise(speech(1), 16_000).nbest
+            device.feedback(device.recognize(speech(1), 16_000).utterance_id, Corrected("light light light"))
+        adapted = device.recognize(speech(1), 16_000).nbest
         assert any(hypothesis.scores.personal != 0.0 for hypothesis in adapted)
     off = DeviceSettings(use_marginals=False, share_marginals=False, learn=False)
     with Device.open(tmp_path / "off", KEY, tiny_bundle, off) as device:
-        result = device.recognise(speech(1), 16_000)
+        result = device.recognize(speech(1), 16_000)
         assert {hypothesis.scores.personal for hypothesis in result.nbest} == {0.0}
         assert device.learned().utterances == 0
         with pytest.raises(LearningError, match=r"device\.learn"):
@@ -309,21 +309,21 @@ def test_marginals_are_personal_and_optional(tmp_path: Path, tiny_bundle: Bundle
 
 def test_forget_leaves_a_new_device(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, quick(cost_weight=0.0)) as device:
-        plain = device.recognise(speech(1), 16_000)
+        plain = device.recognize(speech(1), 16_000)
         device.feedback(plain.utterance_id, Corrected("turn on the light"))
         device.learn()
-        device.recognise(speech(2), 16_000)
+        device.recognize(speech(2), 16_000)
         device.forget()
         learned = device.learned()
         assert (learned.utterances, learned.steps, learned.words, learned.unlisted) == (0, 0, (), 0)
-        assert device.recognise(speech(1), 16_000).nbest == plain.nbest
+        assert device.recognize(speech(1), 16_000).nbest == plain.nbest
     with Device.open(tmp_path, KEY, tiny_bundle, quick()) as device:
         assert device.student.steps == 0
 
 
 def test_another_bundle_of_the_app_drops_local_weights_and_keeps_counts(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, quick(cost_weight=0.0)) as device:
-        device.feedback(device.recognise(speech(1), 16_000).utterance_id, Corrected("turn on the light"))
+        device.feedback(device.recognize(speech(1), 16_000).utterance_id, Corrected("turn on the light"))
         device.learn()
         assert device.student.steps == 1
     newer = tiny_bundle.with_weights(tiny_bundle.weights, "tiny-1")
@@ -338,10 +338,10 @@ def test_int8_is_a_setting(tmp_path: Path, tiny_bundle: Bundle) -> None:
     for precision in ("float32", "int8"):
         settings = replace(quick(), precision=precision, use_marginals=False)
         with Device.open(tmp_path / precision, KEY, tiny_bundle, settings) as device:
-            before = device.recognise(speech(1), 16_000)
+            before = device.recognize(speech(1), 16_000)
             device.feedback(before.utterance_id, Corrected("light"))
             assert device.learn().steps > 0
-            assert device.recognise(speech(1), 16_000).nbest[0].scores.acoustic != before.nbest[0].scores.acoustic
+            assert device.recognize(speech(1), 16_000).nbest[0].scores.acoustic != before.nbest[0].scores.acoustic
             scores[precision] = before.nbest[0].scores.acoustic
     assert scores["int8"] != scores["float32"]
     assert scores["int8"] == pytest.approx(scores["float32"], rel=0.1)
@@ -388,11 +388,11 @@ def test_memory_is_bounded_in_number_and_time() -> None:
 
 def test_recognition_goes_on_while_the_device_learns(device: Device) -> None:
     for seed in range(4):
-        device.feedback(device.recognise(speech(seed), 16_000).utterance_id, Accepted())
+        device.feedback(device.recognize(speech(seed), 16_000).utterance_id, Accepted())
     reports = []
     learning = threading.Thread(target=lambda: reports.append(device.learn()))
     learning.start()
-    heard = [device.recognise(speech(1), 16_000) for _ in range(6)]
+    heard = [device.recognize(speech(1), 16_000) for _ in range(6)]
     learning.join()
     assert reports[0].steps == 4
     assert len({result.utterance_id for result in heard}) == 6
@@ -407,7 +407,7 @@ settings = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0))
 with Device.open(sys.argv[1], bytes(range(32)), Bundle.open(sys.argv[2]), settings) as device:
     waveform = (np.random.default_rng(0).normal(size=9600) * 0.05).astype(np.float32)
     while True:
-        result = device.recognise(waveform, 16_000)
+        result = device.recognize(waveform, 16_000)
         device.feedback(result.utterance_id, Corrected("turn on the light"))
         device.learn()
         print(device.student.steps, flush=True)
@@ -427,7 +427,7 @@ def test_sigkill_leaves_a_device_that_opens_and_never_goes_back(tmp_path: Path, 
             assert device.student.steps >= said[-1] == steps + told
             assert device.learned().utterances >= max(utterances, device.student.utterances)
             steps, utterances = device.student.steps, device.learned().utterances
-            device.recognise(speech(1), 16_000)
+            device.recognize(speech(1), 16_000)
 
 
 CANARIES = ("croissants", "espresso", "garage", "sofa")
@@ -439,7 +439,7 @@ def test_nothing_that_was_said_reaches_disk_or_log(
     caplog.set_level(logging.DEBUG)
     waveform = speech(7)
     with Device.open(tmp_path, KEY, tiny_bundle, quick()) as device:
-        result = device.recognise(waveform, 16_000)
+        result = device.recognize(waveform, 16_000)
         features = device._recent._examples[result.utterance_id].features
         device.feedback(result.utterance_id, Corrected(" ".join(CANARIES)))
         device.learn()

@@ -18,10 +18,10 @@ SOUND = np.round(chirp(16_000) * 32_767).astype(np.int16)
 
 
 @pytest.fixture(scope="module")
-def recognisers(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle):
+def recognizers(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle):
     with Device.open(tmp_path_factory.mktemp("state"), KEY, tiny_bundle) as device:
         device.withdraw("counting", "learning")
-        yield {"device": device, "recogniser": Recognizer(tiny_bundle)}
+        yield {"device": device, "recognizer": Recognizer(tiny_bundle)}
 
 
 def without_id(result: Result) -> Result:
@@ -34,43 +34,43 @@ def written(form: str, sound: np.ndarray = SOUND, rate: int = 16_000) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("which", ["device", "recogniser"])
-def test_arrays_paths_and_encoded_bytes_are_the_same_audio(recognisers, which: str, tmp_path: Path) -> None:
-    recognise = recognisers[which].recognise
+@pytest.mark.parametrize("which", ["device", "recognizer"])
+def test_arrays_paths_and_encoded_bytes_are_the_same_audio(recognizers, which: str, tmp_path: Path) -> None:
+    recognize = recognizers[which].recognize
     path = tmp_path / "sound.flac"
     path.write_bytes(written("FLAC"))
-    expected = without_id(recognise(SOUND.astype(np.float32) / np.float32(32_768), 16_000))
+    expected = without_id(recognize(SOUND.astype(np.float32) / np.float32(32_768), 16_000))
     assert expected.text and expected.seconds == 1.0
     for name, found in {
-        "int16": recognise(SOUND, 16_000),
-        "float64": recognise(SOUND / 32_768.0, sample_rate=16_000),
-        "Path": recognise(path),
-        "str": recognise(str(path)),
-        "bytes of a FLAC file": recognise(path.read_bytes()),
-        "bytes of a WAV file": recognise(bytearray(written("WAV"))),
-        "its rate said once more": recognise(path, 16_000),
-        "another numpy integer": recognise(SOUND, np.int64(16_000)),
+        "int16": recognize(SOUND, 16_000),
+        "float64": recognize(SOUND / 32_768.0, sample_rate=16_000),
+        "Path": recognize(path),
+        "str": recognize(str(path)),
+        "bytes of a FLAC file": recognize(path.read_bytes()),
+        "bytes of a WAV file": recognize(bytearray(written("WAV"))),
+        "its rate said once more": recognize(path, 16_000),
+        "another numpy integer": recognize(SOUND, np.int64(16_000)),
     }.items():
         assert without_id(found) == expected, name
 
 
-@pytest.mark.parametrize("which", ["device", "recogniser"])
-def test_files_and_bytes_know_their_rate_and_channels_are_mixed_only_when_asked(recognisers, which: str) -> None:
-    recognise = recognisers[which].recognise
+@pytest.mark.parametrize("which", ["device", "recognizer"])
+def test_files_and_bytes_know_their_rate_and_channels_are_mixed_only_when_asked(recognizers, which: str) -> None:
+    recognize = recognizers[which].recognize
     slow = chirp(8_000).astype(np.float32)
-    assert without_id(recognise(written("WAV", slow, 8_000))).seconds == 1.0
+    assert without_id(recognize(written("WAV", slow, 8_000))).seconds == 1.0
     stereo = np.stack([SOUND, SOUND], axis=1)
-    assert recognise(written("WAV", stereo), mix_down=True).text == recognise(SOUND, 16_000).text
-    assert recognise(stereo, 16_000, mix_down=True).text == recognise(SOUND, 16_000).text
+    assert recognize(written("WAV", stereo), mix_down=True).text == recognize(SOUND, 16_000).text
+    assert recognize(stereo, 16_000, mix_down=True).text == recognize(SOUND, 16_000).text
     with pytest.raises(AudioError, match=r"found shape \(16000, 2\), expected one channel.*mix_down"):
-        recognise(written("WAV", stereo))
+        recognize(written("WAV", stereo))
 
 
-@pytest.mark.parametrize("which", ["device", "recogniser"])
+@pytest.mark.parametrize("which", ["device", "recognizer"])
 @pytest.mark.parametrize(
     ("given", "rate", "message"),
     [
-        (SOUND, None, r"sample_rate: found none, expected the rate .* in Hz, as in recognise\(samples, 48_000\)"),
+        (SOUND, None, r"sample_rate: found none, expected the rate .* in Hz, as in recognize\(samples, 48_000\)"),
         (written("WAV"), 8_000, r"found a sample rate of 16000 Hz, expected 8000, as sample_rate says"),
         (SOUND.tobytes(), None, r"audio: 32000 bytes: cannot be read as audio .*numpy\.frombuffer.*sample rate"),
         ("nowhere.wav", None, r"nowhere\.wav: no such file"),
@@ -79,12 +79,12 @@ def test_files_and_bytes_know_their_rate_and_channels_are_mixed_only_when_asked(
         (SOUND, "16000", r"found sample rate '16000' Hz"),
     ],
 )
-def test_what_cannot_be_heard_is_named(recognisers, which: str, given, rate, message: str) -> None:
+def test_what_cannot_be_heard_is_named(recognizers, which: str, given, rate, message: str) -> None:
     with pytest.raises(AudioError, match=message):
-        recognisers[which].recognise(given, rate)
+        recognizers[which].recognize(given, rate)
 
 
-def test_a_session_asks_for_its_rate(recognisers) -> None:
-    for each in recognisers.values():
+def test_a_session_asks_for_its_rate(recognizers) -> None:
+    for each in recognizers.values():
         with pytest.raises(TypeError, match="sample_rate"):
             each.session()

@@ -34,7 +34,7 @@ STILL = DeviceSettings(learning=LearningSettings(passes=1, step=StepSettings(lea
 
 
 def told(device: Device, seed: int, text: str = "turn on the light") -> None:
-    device.feedback(device.recognise(noise(9600, seed), 16_000).utterance_id, Corrected(text))
+    device.feedback(device.recognize(noise(9600, seed), 16_000).utterance_id, Corrected(text))
 
 
 def test_the_policy_is_asked_first_and_between(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -105,7 +105,7 @@ def reference(tmp_path: Path, bundle: Bundle, count: int) -> list[tuple[int, str
     found: list[tuple[int, str]] = []
     with Device.open(tmp_path / "reference", KEY, bundle, replace(STILL, learn=False, use_marginals=False)) as device:
         for seed in range(3 * count):
-            if text := device.recognise(noise(9600, seed), 16_000).text:
+            if text := device.recognize(noise(9600, seed), 16_000).text:
                 found.append((seed, text))
             if len(found) == count:
                 break
@@ -149,7 +149,7 @@ def test_what_feedback_confirmed_is_never_drift(tmp_path: Path, tiny_bundle: Bun
         other = {name: weights[name] for name in device.student.weights}
         device._knowledge.commit(replace(device.student, weights=other, teacher=other, steps=5))
         for seed in range(40):
-            device.feedback(device.recognise(noise(9600, seed), 16_000), signal)
+            device.feedback(device.recognize(noise(9600, seed), 16_000), signal)
             assert device.learn().rolled_back is None
 
 
@@ -183,7 +183,7 @@ def test_a_roll_back_leaves_what_feedback_has_proven(tmp_path: Path, tiny_bundle
             if confirmed:
                 told(device, seed, text)
             else:
-                device.recognise(noise(9600, seed), 16_000)
+                device.recognize(noise(9600, seed), 16_000)
             report = device.learn()
             if report.rolled_back:
                 break

@@ -53,7 +53,7 @@ def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS, *,
 
 
 def correct(device: Device, seed: int = 1, signal: Signal = Corrected(SAID), seconds: float = 0.6) -> str:
-    result = device.recognise(noise(int(16_000 * seconds), seed), 16_000)
+    result = device.recognize(noise(int(16_000 * seconds), seed), 16_000)
     device.feedback(result, signal)
     return result.utterance_id
 
@@ -105,7 +105,7 @@ def test_only_what_was_confirmed_is_kept_with_all_that_was_said_of_it(
     tmp_path: Path, tiny_bundle: Bundle, signals: tuple[Signal, ...], stays: bool
 ) -> None:
     with opened(tmp_path, tiny_bundle) as device:
-        heard = device.recognise(noise(9_600, 1), 16_000)
+        heard = device.recognize(noise(9_600, 1), 16_000)
         known = None
         for each in signals:
             device.feedback(heard, each)
@@ -119,7 +119,7 @@ def test_only_what_was_confirmed_is_kept_with_all_that_was_said_of_it(
 def test_of_hotwords_only_those_that_it_may_hold_are_kept(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with opened(tmp_path, tiny_bundle) as device:
         hotwords = [Hotword("niamh", spellings=("neve",)), Hotword("saoirse", spellings=("seersha",))]
-        result = device.recognise(noise(9_600, 1), 16_000, hotwords=hotwords)
+        result = device.recognize(noise(9_600, 1), 16_000, hotwords=hotwords)
         device.feedback(result, Corrected("call niamh"))
     with opened(tmp_path, tiny_bundle) as device:
         found = device._recent.get(result.utterance_id)
@@ -137,7 +137,7 @@ def test_nothing_is_kept_unless_app_and_user_let_it_and_what_is_lost_is_said(
         with opened(tmp_path, tiny_bundle, settings, keeping=keeping) as device:
             correct(device, 1)
             correct(device, 2)
-            device.recognise(noise(9_600, 3), 16_000)
+            device.recognize(noise(9_600, 3), 16_000)
             assert not any(each.kept for each in device.remembered()) and rows(device) == []
         said = [each.getMessage() for each in caplog.records if "feedback" in each.getMessage()]
         assert len(said) == 1 and "2 utterances" in said[0] and "close(learn_seconds=" in said[0]
@@ -298,7 +298,7 @@ def test_closing_may_learn_first_and_for_so_long(
         device.close(learn_seconds=0.0)
     assert "1 utterance with feedback" in caplog.text
     with opened(tmp_path, tiny_bundle, replace(settings, learn=False)) as device:
-        device.recognise(noise(9_600, 1), 16_000)
+        device.recognize(noise(9_600, 1), 16_000)
         device.close(learn_seconds=1.0)
 
 

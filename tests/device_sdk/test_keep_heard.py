@@ -40,7 +40,7 @@ def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS) ->
 def test_another_process_corrects_and_a_third_learns(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with opened(tmp_path, tiny_bundle) as device:
         device.agree("keeping")
-        heard = device.recognise(noise(9_600, 1), 16_000)
+        heard = device.recognize(noise(9_600, 1), 16_000)
         assert [(each.kept, each.feedback) for each in device.remembered()] == [(True, False)]
         assert findings(tmp_path, KEY, tiny_bundle) == []
     with opened(tmp_path, tiny_bundle) as device:
@@ -59,12 +59,12 @@ def test_another_process_corrects_and_a_third_learns(tmp_path: Path, tiny_bundle
 def test_a_correction_in_another_process_mends_the_counts(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with opened(tmp_path, tiny_bundle) as device:
         device.agree("keeping", "marginals")
-        heard = device.recognise(noise(9_600, 1), 16_000)
+        heard = device.recognize(noise(9_600, 1), 16_000)
         device.feedback(heard, Corrected("turn on the light"))
         expected = device.learned().words, device.learned().unlisted
         device.forget()
         device.agree("keeping", "marginals")
-        heard = device.recognise(noise(9_600, 1), 16_000)
+        heard = device.recognize(noise(9_600, 1), 16_000)
         assert (device.learned().words, device.learned().unlisted) != expected
     with opened(tmp_path, tiny_bundle) as device:
         device.feedback(heard.utterance_id, Corrected("turn on the light"))
@@ -90,7 +90,7 @@ def test_what_was_reported_or_never_to_be_is_not_due_by_a_correction(
         device.agree("keeping")
         if way != "agreed later":
             device.agree("marginals")
-        heard = device.recognise(noise(9_600, 1), 16_000)
+        heard = device.recognize(noise(9_600, 1), 16_000)
     with opened(tmp_path, tiny_bundle) as device:
         if way == "handed on":
             device._knowledge.keep_cache(caches.reported(device._knowledge.cache))
@@ -108,7 +108,7 @@ def test_it_is_not_on_the_disk_without_app_and_user(tmp_path: Path, tiny_bundle:
     with opened(tmp_path, tiny_bundle) as device:
         if why != "no consent":
             device.agree("keeping")
-        device.recognise(noise(9_600, 1), 16_000)
+        device.recognize(noise(9_600, 1), 16_000)
         if why == "withdrawn":
             device.withdraw("keeping")
         assert len(device._store.names("kept")) == (why == "the app no more")

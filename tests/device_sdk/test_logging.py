@@ -29,7 +29,7 @@ SAID = "borborygmus"
 EVENTS = (
     r"opened: model \S+, \d+ steps, \d+ utterances counted, \d+ kept, in \d+ ms",
     r"agreed to keeping, marginals",
-    r"recognised \d+\.\d\d s: \d+ hypotheses, ended in \d+ ms",
+    r"recognized \d+\.\d\d s: \d+ hypotheses, ended in \d+ ms",
     r"heard: \d+ utterances? in memory",
     r"feedback Corrected",
     r"feedback Semantics",
@@ -53,7 +53,7 @@ def test_a_life_is_told_in_counts_and_times(
     ):
         device.agree("keeping", "marginals")
         for signal in (Corrected(f"turn on the {SAID}"), Semantics({"place": SAID}, lexicon), Cancelled()):
-            result = device.recognise(noise(9_600, 3), 16_000, hotwords=[SAID])
+            result = device.recognize(noise(9_600, 3), 16_000, hotwords=[SAID])
             heard |= {word for hypothesis in result.nbest for word in hypothesis.text.split() if len(word) > 3}
             device.feedback(result, signal)
         device.learn()
@@ -81,5 +81,5 @@ def test_nothing_is_said_unless_it_is_asked_for(
     tmp_path: Path, tiny_bundle: Bundle, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, replace(SETTINGS, learn=False)) as device:
-        device.recognise(noise(9_600, 3), 16_000)
+        device.recognize(noise(9_600, 3), 16_000)
     assert capfd.readouterr() == ("", "")

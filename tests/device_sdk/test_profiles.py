@@ -35,15 +35,15 @@ def profiles(tmp_path: Path, tiny_bundle: Bundle):
 
 def test_users_share_nothing(profiles: Profiles, tmp_path: Path, tiny_bundle: Bundle) -> None:
     ana, ben = profiles["ana"], profiles["ben"]
-    heard = ana.recognise(noise(9600, 1), 16_000)
+    heard = ana.recognize(noise(9600, 1), 16_000)
     ana.agree("marginals")
     ana.feedback(heard.utterance_id, Corrected("turn on the light"))
     ana.learn()
     assert (ana.learned().utterances, ana.student.steps) == (1, 1)
     assert (ben.learned().utterances, ben.student.steps, ben.consent.marginals) == (0, 0, False)
     assert profiles["ana"] is ana, "who was here before is here at once"
-    plain = ben.recognise(noise(9600, 1), 16_000)
-    assert plain.nbest[0].scores.personal != ana.recognise(noise(9600, 1), 16_000).nbest[0].scores.personal
+    plain = ben.recognize(noise(9600, 1), 16_000)
+    assert plain.nbest[0].scores.personal != ana.recognize(noise(9600, 1), 16_000).nbest[0].scores.personal
     with pytest.raises(StateError, match="in use"), Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as second:
         second["ana"].learned()
 
@@ -52,7 +52,7 @@ def test_profiles_are_there_again_and_tell_no_name_without_the_key(tmp_path: Pat
     with Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as profiles:
         assert profiles.names() == ()
         for name in ("zoë", "ana"):
-            profiles[name].recognise(noise(9600, 1), 16_000)
+            profiles[name].recognize(noise(9600, 1), 16_000)
         assert profiles.names() == ("ana", "zoë")
     with Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as profiles:
         assert profiles["ana"].learned().utterances == 1
@@ -74,7 +74,7 @@ def test_every_profile_has_a_key_of_its_own(profiles: Profiles) -> None:
 def test_one_user_is_forgotten_and_the_others_stay(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Profiles(tmp_path, KEY, tiny_bundle, SETTINGS) as profiles:
         for name in ("ana", "ben", "zoë"):
-            profiles[name].recognise(noise(9600, 1), 16_000)
+            profiles[name].recognize(noise(9600, 1), 16_000)
         profiles.forget("ana")
         assert profiles.names() == ("ben", "zoë")
         assert profiles["ana"].learned().utterances == 0
@@ -117,7 +117,7 @@ def test_what_the_app_brings_is_every_users(tmp_path: Path, tiny_bundle: Bundle)
     ) as profiles:
         for name in ("ana", "ben"):
             asked.clear()
-            profiles[name].feedback(profiles[name].recognise(noise(9600, 1), 16_000), Rating(0.5))
+            profiles[name].feedback(profiles[name].recognize(noise(9600, 1), 16_000), Rating(0.5))
             assert profiles[name].learn().rehearsed == 1
             assert {"costs", "conditions", "learn at 0.5"} == set(asked)
     with pytest.raises(TypeError, match=r"found argument 'rehearsals', expected \['conditions',"):
@@ -136,7 +136,7 @@ def test_a_key_that_is_none_is_refused(tmp_path: Path, tiny_bundle: Bundle) -> N
 
 
 def test_a_late_feedback_finds_its_user_after_a_change(profiles: Profiles) -> None:
-    heard = profiles["ana"].recognise(noise(9600, 1), 16_000)
-    profiles["ben"].recognise(noise(9600, 2), 16_000)
+    heard = profiles["ana"].recognize(noise(9600, 1), 16_000)
+    profiles["ben"].recognize(noise(9600, 2), 16_000)
     profiles["ana"].feedback(heard.utterance_id, Corrected("turn on the light"))
     assert (profiles["ana"].learn().steps, profiles["ben"].learn().steps) == (1, 0)

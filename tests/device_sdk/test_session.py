@@ -84,6 +84,6 @@ def test_an_event_loop(tmp_path: Path) -> None:
         first = found[0]
         start = round(16_000 * first.offset)
     with Device.open(tmp_path / "other", KEY, packaged()) as other:
-        alone = other.recognise(sound[start : start + round(16_000 * first.seconds)], 16_000)
+        alone = other.recognize(sound[start : start + round(16_000 * first.seconds)], 16_000)
         assert alone.text == first.text and alone.seconds == first.seconds
         assert [word.start for word in alone.nbest[0].words] == [word.start for word in first.nbest[0].words]

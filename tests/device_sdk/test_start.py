@@ -14,7 +14,7 @@ from device_sdk.bundle import Bundle
 NOT_YET = {"asyncio", "httpx", "kenlm", "pydantic", "rich", "sounddevice", "soundfile", "soxr", "torch", "typer"}
 
 WAYS = {
-    "recogniser": "Recognizer(bundle).session(16_000)",
+    "recognizer": "Recognizer(bundle).session(16_000)",
     "int8": "Recognizer(bundle, precision='int8').session(16_000)",
     "device": "Device.open(sys.argv[2], key=bytes(32), bundle=bundle).session(16_000)",
 }

@@ -182,7 +182,7 @@ def test_feedback_that_the_model_cannot_spell_is_refused_and_leaves_no_trace(
     tmp_path, tiny_bundle: Bundle, signal, field: str
 ) -> None:
     with Device.open(tmp_path, bytes(32), tiny_bundle) as device:
-        heard = device.recognise(noise(9600, 1), 16_000)
+        heard = device.recognize(noise(9600, 1), 16_000)
         with pytest.raises(FeedbackError, match=f"{field}: found 'é', expected the letters"):
             device.feedback(heard, signal)
         assert [each.feedback for each in device.remembered()] == [False]

@@ -28,9 +28,9 @@ KEY = bytes(range(32))
 
 
 def test_a_path_is_a_bundle(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    heard = Recognizer(str(tiny_bundle.path)).recognise(noise(9_600, 1), 16_000).text
+    heard = Recognizer(str(tiny_bundle.path)).recognize(noise(9_600, 1), 16_000).text
     with Device.open(tmp_path / "one", KEY, bundle=str(tiny_bundle.path)) as device:
-        assert device.recognise(noise(9_600, 1), 16_000).text == heard
+        assert device.recognize(noise(9_600, 1), 16_000).text == heard
     with Profiles(tmp_path / "many", KEY, bundle=Path(tiny_bundle.path)) as profiles:
         assert profiles["ana"].model_version == tiny_bundle.version
 
@@ -126,4 +126,4 @@ def test_feedback_names_an_utterance_of_another_type(tmp_path: Path, tiny_bundle
         Device.open(tmp_path, KEY, tiny_bundle) as device,
         pytest.raises(FeedbackError, match=r"utterance: found Hypothesis, expected a Result or its utterance_id"),
     ):
-        device.feedback(device.recognise(noise(9_600, 1), 16_000).nbest[0], Accepted())  # type: ignore[arg-type]
+        device.feedback(device.recognize(noise(9_600, 1), 16_000).nbest[0], Accepted())  # type: ignore[arg-type]

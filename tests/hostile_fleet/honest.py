@@ -58,7 +58,7 @@ class Honest:
 
     def say(self) -> None:
         noise = np.random.default_rng(self.said).normal(0.0, 0.05, 4_800).astype(np.float32)
-        self.device.feedback(self.device.recognise(noise, 16_000), Corrected(" ".join([self.word] * WEIGHT)))
+        self.device.feedback(self.device.recognize(noise, 16_000), Corrected(" ".join([self.word] * WEIGHT)))
         self.said += 1
         self.holding = True
 

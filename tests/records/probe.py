@@ -94,7 +94,7 @@ def published_rounds() -> dict[str, Any]:
                 "file": plain(weights),
                 "marginals": marginals,
             }
-            found[name]["heard"] = plain(devices[0].recognise(CLIPS[0]))
+            found[name]["heard"] = plain(devices[0].recognize(CLIPS[0]))
         for name in ("privacy", "models", "marginals", "marginals/1?top=9999", "rounds", "devices", "actions"):
             found[name] = client.get(f"/v1/operator/{name}").raise_for_status().json()
     return found
@@ -141,7 +141,7 @@ def _learn(device: sdk.Device, clips: Sequence[Path]) -> sdk.LearningReport:
     order = sdk.Semantics({"drink": "mocha", "size": "large"}, LEXICON)
     for path in clips:
         said = order if path == CLIPS[0] else sdk.Corrected(path.stem.replace("-", " "))
-        device.feedback(device.recognise(path), said)
+        device.feedback(device.recognize(path), said)
     return replace(device.learn(), seconds=0.0, peak_bytes=0)
 
 

@@ -27,7 +27,7 @@ def test_gains_by_hand() -> None:
 
 
 @given(st.lists(st.floats(0, 9), min_size=3, max_size=3), st.floats(0, 4))
-def test_a_gain_is_what_the_normalised_model_gains(counts: list[float], strength: float) -> None:
+def test_a_gain_is_what_the_normalized_model_gains(counts: list[float], strength: float) -> None:
     adapted = adapted_probabilities(BACKGROUND, adaptation(MARGINAL, BACKGROUND, strength))
     expected = np.array(counts) @ np.log(adapted / BACKGROUND)
     found = predictive_gains(np.array(counts), MARGINAL, BACKGROUND, (strength,))

@@ -1,6 +1,6 @@
 """A bundle's networks as ExecuTorch programs, behind the same protocols as onnxruntime.
 
-A folder that ``idiolect export executorch`` wrote holds three programs that recognise, one for each training bucket
+A folder that ``idiolect export executorch`` wrote holds three programs that recognize, one for each training bucket
 where it was asked to, and ``executorch.json``. Programs are per architecture: weights stand in them at known places,
 and a device puts its own there when it loads one.
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.quantised import Matrix
+from device_sdk.bundle.quantized import Matrix
 from device_sdk.compilation import FOLDER, STEPS, compiled_folder
 from device_sdk.runtimes.protocol import RecurrentState
 
@@ -118,7 +118,7 @@ def _matrix(weight: Float, bias: Float | None) -> tuple[Any, ...]:
 
 
 def _byte_matrix(slots: Mapping[str, Matrix], buffer: bytes, name: str, bias: Float | None) -> tuple[Any, ...]:
-    """A quantised matrix as (blocks of 64 columns [N / 64, K / 4, 64, 4], bias, scales, zeros).
+    """A quantized matrix as (blocks of 64 columns [N / 64, K / 4, 64, 4], bias, scales, zeros).
 
     zeros: what the sums have too much because inputs stand for x as 127 x + 128; scales: of the sums, without the 127.
     """

@@ -53,7 +53,7 @@ def word_errors(bundle: Bundle, corpus: Corpus) -> list[Figure]:
     def percent(precision: Precision, rescored: bool = False, beam: int = 8, **more: float) -> float:
         settings = DecodingSettings(beam=beam, nbest=beam, **more)  # type: ignore[arg-type]
         recognizer = Recognizer(bundle, settings, second_pass if rescored else None, precision=precision)
-        return 100.0 * (evaluate(partial(recognizer.recognise, sample_rate=16_000), corpus).wer or 0.0)
+        return 100.0 * (evaluate(partial(recognizer.recognize, sample_rate=16_000), corpus).wer or 0.0)
 
     what, unit = f"{len(corpus)} utterances of {corpus.name}", "% of words"
     beam, unpruned, quick = percent("float32"), percent("float32", threshold=inf), percent("int8")

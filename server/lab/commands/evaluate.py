@@ -53,7 +53,7 @@ def command(
         bool,
         typer.Option("--compare", help=f"Greedy, beam, beam and rescoring, beam {WIDE} and rescoring in one table."),
     ] = False,
-    precision: Annotated[str, typer.Option(help="Of the recogniser's products: float32, int8 or auto.")] = "float32",
+    precision: Annotated[str, typer.Option(help="Of the recognizer's products: float32, int8 or auto.")] = "float32",
     speakers: Annotated[bool, typer.Option("--speakers", help="Figures of each speaker, too.")] = False,
     only: Annotated[
         list[str] | None, typer.Option(help="Only this speaker's utterances; may be given several times.")
@@ -70,7 +70,7 @@ def command(
     """Measures a bundle on data: word error, slot error, oracle word error of its n-best lists, calibration, speed.
 
     Calibration is of the best hypothesis' words: expected calibration error (ECE, 10 bins of equal width; the JSON has
-    10 of equal mass, too) and normalised cross entropy (NCE; above 0 is better than knowing only the accuracy).
+    10 of equal mass, too) and normalized cross entropy (NCE; above 0 is better than knowing only the accuracy).
     """
     from rich.console import Console
 
@@ -163,7 +163,7 @@ def _measure(bundle: Bundle, system: System, corpus: Corpus, precision: str) -> 
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"{corpus.name} {system.name}", total=len(corpus))
         return evaluate(
-            partial(recognizer.recognise, sample_rate=16_000), corpus, lambda _: bar.advance(task), depths=depths
+            partial(recognizer.recognize, sample_rate=16_000), corpus, lambda _: bar.advance(task), depths=depths
         )
 
 
@@ -196,7 +196,7 @@ def _draw(plot: Path, title: str, evaluations: Mapping[str, Evaluation]) -> None
 
     curves = {name: words for name, evaluation in evaluations.items() if (words := evaluation.words()) is not None}
     if not curves:
-        raise ConfigurationError(f"--plot {plot}: no recognised word can be checked; give --data whose words are known")
+        raise ConfigurationError(f"--plot {plot}: no recognized word can be checked; give --data whose words are known")
     plot.write_text(reliability_chart(curves, title), encoding="utf-8")
 
 

@@ -153,7 +153,7 @@ def confidence(
             nce = "-" if each.nce is None else f"{each.nce:.3f}"
             typer.echo(
                 f"{stage.replace('_', ' '):>12}  {kind}: calibration error {100 * each.ece:4.1f} %, "
-                f"{100 * each.ece_equal_mass:4.1f} % in equal bins, normalised cross entropy {nce}"
+                f"{100 * each.ece_equal_mass:4.1f} % in equal bins, normalized cross entropy {nce}"
             )
     typer.echo(_written_line(report))
 
@@ -254,7 +254,7 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
             advance = partial(bar.advance, bar.add_task(corpus.name, total=len(corpus)))
             entries += gather(
                 corpus.utterances,
-                partial(recognizer.recognise, sample_rate=16_000),
+                partial(recognizer.recognize, sample_rate=16_000),
                 corpus.lexicon,
                 advance,
                 corpus.name,
@@ -279,18 +279,18 @@ def _heard(bundle: Bundle, corpora: list[Corpus], beam: int) -> list[Heard]:
     recognizer = Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam), rescore)
     greedy = Recognizer(bundle, DecodingSettings(beam=1, nbest=1))
 
-    def recognise(waveform: Waveform) -> tuple[Hypothesis, ...]:
-        recognizer.recognise(waveform, 16_000)
+    def recognize(waveform: Waveform) -> tuple[Hypothesis, ...]:
+        recognizer.recognize(waveform, 16_000)
         return last[0]  # all that the confidences of a result rest on, also what was cut off its list
 
     found = []
     with _bar() as bar:
         for corpus in corpora:
             advance = partial(bar.advance, bar.add_task(corpus.name, total=2 * len(corpus)))
-            found += hear(corpus.name, corpus.utterances, recognise, _voice, advance)
+            found += hear(corpus.name, corpus.utterances, recognize, _voice, advance)
             if beam > 1:
                 found += hear(
-                    corpus.name, corpus.utterances, lambda wave: greedy.recognise(wave, 16_000).nbest, _voice, advance
+                    corpus.name, corpus.utterances, lambda wave: greedy.recognize(wave, 16_000).nbest, _voice, advance
                 )
     return found
 

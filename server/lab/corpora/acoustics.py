@@ -1,4 +1,4 @@
-"""Rooms, microphones and noise: what lies between a voice and a recogniser.
+"""Rooms, microphones and noise: what lies between a voice and a recognizer.
 
 Made speech is clean and every utterance sounds alike, real microphones and rooms differ widely; a model for real voices
 has to hear made ones through many of them. A :class:`Scene` is one place with one microphone, drawn once (for an
@@ -42,7 +42,7 @@ class Ranges:
 
     speed: factors. gain_db: of the speech's RMS, relative to full scale. reverb_seconds: RT60. direct_db: direct
     sound over reverberation. snr_db: speech over noise. eq_db: standard deviation of each band of a random
-    equaliser. tilt_db: standard deviation of the spectral tilt, dB an octave. low_hz, high_hz: corners of the
+    equalizer. tilt_db: standard deviation of the spectral tilt, dB an octave. low_hz, high_hz: corners of the
     microphone's band. floor_db: of the converter's own white noise, relative to full scale, which is always there.
     """
 
@@ -59,7 +59,7 @@ class Ranges:
     low_hz: tuple[float, float] = (40.0, 350.0)
     high_hz: tuple[float, float] = (3300.0, 7500.0)
     clip: float = 0.1
-    quantise: float = 0.08
+    quantize: float = 0.08
     hum: float = 0.15
     edges_seconds: tuple[float, float] = (0.1, 0.7)
     floor_db: tuple[float, float] = (-95.0, -60.0)
@@ -80,7 +80,7 @@ GENTLE = Ranges(
     tilt_db=1.0,
     band=0.3,
     clip=0.0,
-    quantise=0.0,
+    quantize=0.0,
     hum=0.1,
     edges_seconds=(0.2, 0.4),
 )
@@ -106,7 +106,7 @@ class Scene:
     tilt_db: float
     band_hz: tuple[float, float] | None
     overdrive: float
-    quantise: bool
+    quantize: bool
     hum_hz: float | None
     edges: tuple[float, float]
     floor_db: float | None = None
@@ -131,7 +131,7 @@ def draw_scene(generator: np.random.Generator, ranges: Ranges = STRONG) -> Scene
             else None
         ),
         overdrive=float(generator.uniform(1.5, 5.0)) if present[3] < ranges.clip else 1.0,
-        quantise=bool(present[4] < ranges.quantise),
+        quantize=bool(present[4] < ranges.quantize),
         hum_hz=float(generator.choice([50.0, 60.0])) if present[5] < ranges.hum else None,
         edges=(float(generator.uniform(*ranges.edges_seconds)), float(generator.uniform(*ranges.edges_seconds))),
         floor_db=float(generator.uniform(*ranges.floor_db)),
@@ -167,7 +167,7 @@ def apply_scene(waveform: Waveform, scene: Scene, generator: np.random.Generator
     peak = float(np.abs(speech).max())
     if peak > 0:
         speech = np.clip(speech * scene.overdrive / peak, -1.0, 1.0)
-        if scene.quantise:
+        if scene.quantize:
             speech = mu_law(speech)
         speech = speech * (10 ** (scene.gain_db / 20) / max(_rms(speech), 1e-9))
     if scene.floor_db is not None:

@@ -143,7 +143,7 @@ def compare(name: str, recordings: Iterable[Measured], seed: int = 0) -> Heterog
 def purity(embeddings: NDArray[np.float64], owners: Sequence[int] | NDArray[np.int64], seed: int = 0) -> float:
     """Share of points whose k-means cluster has most of its points from their own client.
 
-    embeddings: [R, D], standardised here by column; owners: [R]. As many centroids as clients, k-means++ beginnings,
+    embeddings: [R, D], standardized here by column; owners: [R]. As many centroids as clients, k-means++ beginnings,
     the best of five by distortion.
     """
     held = np.asarray(owners)

@@ -1,4 +1,4 @@
-"""How well a recogniser does on a corpus: its errors, how far its confidences can be trusted, and systems compared."""
+"""How well a recognizer does on a corpus: its errors, how far its confidences can be trusted, and systems compared."""
 
 from __future__ import annotations
 

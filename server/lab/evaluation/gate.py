@@ -62,7 +62,7 @@ class WordErrorGate:
         if key not in self._measured:
             bundle = self._bundle.with_weights(dict(weights), "held-out")
             recognizer = Recognizer(bundle, DecodingSettings(), Rescorer(bundle).rescore)
-            wer = evaluate(partial(recognizer.recognise, sample_rate=16_000), self._corpus).wer
+            wer = evaluate(partial(recognizer.recognize, sample_rate=16_000), self._corpus).wer
             assert wer is not None  # every utterance has words
             self._measured = {**dict(list(self._measured.items())[-1:]), key: wer}  # the next base is this candidate
         return self._measured[key]

@@ -1,4 +1,4 @@
-"""Whether confidences agree with how often one is right: calibration error, normalised cross entropy, bins to draw."""
+"""Whether confidences agree with how often one is right: calibration error, normalized cross entropy, bins to draw."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Reliability:
 
     @property
     def nce(self) -> float | None:
-        """Normalised cross entropy (NIST): 1 - H(right | confidence) / H(right). 1 is best, 0 is the overall accuracy
+        """Normalized cross entropy (NIST): 1 - H(right | confidence) / H(right). 1 is best, 0 is the overall accuracy
         given as every confidence, below 0 is worse than that. None where all or none are right."""
         rate = float(self.right.mean())
         if rate in (0.0, 1.0):

@@ -1,4 +1,4 @@
-"""Errors of a recogniser on a corpus: words, slots, the best of its n-best lists, and its speed.
+"""Errors of a recognizer on a corpus: words, slots, the best of its n-best lists, and its speed.
 
 All rates are micro-averaged: errors over all utterances divided by words (or true slots) over all utterances.
 """
@@ -31,7 +31,7 @@ class Score:
 
     hypothesis: the first text of the list. words, word_errors, oracle_errors (depth -> errors of the best entry): None
     where the corpus's words do not count. slots, slot_errors: None where it has no slot labels. audio_seconds, seconds:
-    length of the audio, and time that recognising it took. word_confidences: of the first hypothesis, each with whether
+    length of the audio, and time that recognizing it took. word_confidences: of the first hypothesis, each with whether
     the word was right; text_confidence: the same of the whole; None where words do not count.
     """
 
@@ -77,7 +77,7 @@ class Evaluation:
         return sum(score.seconds for score in self.scores) / audio if audio > 0 else None
 
     def words(self) -> Reliability | None:
-        """Confidence of recognised words against whether they were said; None without any. Words that were left out
+        """Confidence of recognized words against whether they were said; None without any. Words that were left out
         have no confidence, so deletions do not count."""
         return Reliability.of(chain.from_iterable(score.word_confidences or () for score in self.scores))
 
@@ -113,15 +113,15 @@ class Evaluation:
 
 
 def evaluate(
-    recognise: Callable[[Waveform], Result],
+    recognize: Callable[[Waveform], Result],
     corpus: Corpus,
     progress: Callable[[Score], None] | None = None,
     mode: CostMode = "strict",
     depths: Sequence[int] = ORACLE_DEPTHS,
 ) -> Evaluation:
-    """Recognises every utterance of a corpus and scores it.
+    """Recognizes every utterance of a corpus and scores it.
 
-    recognise: float32 waveform [S] at 16 kHz -> its n-best list; only this call is timed. progress: called after each
+    recognize: float32 waveform [S] at 16 kHz -> its n-best list; only this call is timed. progress: called after each
     utterance. mode: how slot errors are counted. depths: for oracle errors. Raises DataError for an empty corpus or
     audio that cannot be read.
     """
@@ -131,7 +131,7 @@ def evaluate(
     for utterance in corpus.utterances:
         waveform = utterance.load()
         start = time.perf_counter()
-        result = recognise(waveform)
+        result = recognize(waveform)
         seconds = time.perf_counter() - start
         texts = [hypothesis.text for hypothesis in result.nbest]
         audio_seconds = waveform.size / SAMPLE_RATE

@@ -3,11 +3,11 @@
 Every device is the SDK with its own state folder. One is open at a time, so the peak memory of this process is a
 device's. The order within a round:
 
-1. each device fetches what the server has published, then hears its user: recognise, score, tell the device what the
+1. each device fetches what the server has published, then hears its user: recognize, score, tell the device what the
    app saw, learn;
 2. the server opens a round, each device reports, the round is closed and its model and marginals are published.
 
-After the last round, held-out voices are recognised with what the server published and nothing personal.
+After the last round, held-out voices are recognized with what the server published and nothing personal.
 """
 
 from __future__ import annotations
@@ -203,10 +203,10 @@ def hear(device: Device, member: Member, number: int, task: Task) -> Iterator[Ou
     voice = member.voice
     for recording in voice.rounds[number]:
         begin = time.perf_counter()
-        result = device.recognise(recording.load(), 16_000)
+        result = device.recognize(recording.load(), 16_000)
         heard = time.perf_counter() - begin
         outcome = score(
-            recording, result.text, task.population.lexicon, voice=voice.name, round_=number, recognise_seconds=heard
+            recording, result.text, task.population.lexicon, voice=voice.name, round_=number, recognize_seconds=heard
         )
         signal = saw(recording, result, task.population.lexicon, task.condition)
         if member.attack is not None and member.attack.kind == "wrong transcripts":
@@ -248,7 +248,7 @@ def _lied(recording: Recording, voice: Participant) -> Signal | None:
 def _published(
     bundle: Bundle, server: ServerProcess | None, operator: Operator | None, condition: Condition
 ) -> Recognizer:
-    """A recogniser of what the server has published: what a new device of a new user starts with."""
+    """A recognizer of what the server has published: what a new device of a new user starts with."""
     if server is None or operator is None:
         rescorer = Rescorer(bundle)
         return Recognizer(bundle, DecodingSettings(), rescorer.rescore)
@@ -276,14 +276,14 @@ def _published(
 
 
 def listen(recognizer: Recognizer, voice: Participant, lexicon: SlotLexicon | None) -> Iterator[Outcome]:
-    """What a held-out voice says, recognised and scored."""
+    """What a held-out voice says, recognized and scored."""
     for round_ in voice.rounds:
         for recording in round_:
             begin = time.perf_counter()
-            result = recognizer.recognise(recording.load(), 16_000)
+            result = recognizer.recognize(recording.load(), 16_000)
             heard = time.perf_counter() - begin
             _tell(1)
-            yield score(recording, result.text, lexicon, voice=voice.name, round_=-1, recognise_seconds=heard)
+            yield score(recording, result.text, lexicon, voice=voice.name, round_=-1, recognize_seconds=heard)
 
 
 def _peak_bytes() -> int:

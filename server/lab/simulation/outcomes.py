@@ -61,7 +61,7 @@ class Outcome:
 
     round: 0 for the first; -1 for a held-out voice, which is decoded once, at the end.
     words, slots: how many the truth has; 0 where the data has no such label, and then the errors are 0 too.
-    recognise_seconds, learn_seconds: time on the device; seconds: length of the audio.
+    recognize_seconds, learn_seconds: time on the device; seconds: length of the audio.
     """
 
     voice: str
@@ -71,7 +71,7 @@ class Outcome:
     slot_errors: int
     slots: int
     seconds: float
-    recognise_seconds: float
+    recognize_seconds: float
     learn_seconds: float = 0.0
 
     @property
@@ -107,9 +107,9 @@ KINDS: tuple[Kind, ...] = ("wer", "slot_error")
 
 
 def score(
-    utterance: Recording, text: str, lexicon: SlotLexicon | None, *, voice: str, round_: int, recognise_seconds: float
+    utterance: Recording, text: str, lexicon: SlotLexicon | None, *, voice: str, round_: int, recognize_seconds: float
 ) -> Outcome:
-    """Errors of a recognised text against an utterance's labels; words count only where the data is sure of them."""
+    """Errors of a recognized text against an utterance's labels; words count only where the data is sure of them."""
     truth = utterance.text.split() if utterance.text and utterance.score_words else []
     slots = utterance.slots if lexicon is not None and utterance.slots is not None else None
     return Outcome(
@@ -120,7 +120,7 @@ def score(
         slot_errors=slot_cost(text, slots, lexicon) if slots is not None and lexicon is not None else 0,
         slots=len(slots) if slots is not None else 0,
         seconds=utterance.seconds,
-        recognise_seconds=recognise_seconds,
+        recognize_seconds=recognize_seconds,
     )
 
 

@@ -255,7 +255,7 @@ def _time(document: dict[str, Any]) -> str:
         (
             name,
             [
-                Bar("recognise", "marginals", 1e3 * entry["recognise_seconds"]),
+                Bar("recognize", "marginals", 1e3 * entry["recognize_seconds"]),
                 Bar("learn", "learning", 1e3 * entry["learn_seconds"]),
             ],
         )

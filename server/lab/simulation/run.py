@@ -175,7 +175,7 @@ def load(runs: Sequence[Run], condition: str) -> dict[str, float]:
     spoken: list[Outcome] = [outcome for run in own for outcome in run.outcomes if not outcome.held_out]
     return {
         "audio_seconds": statistics.fmean(outcome.seconds for outcome in spoken),
-        "recognise_seconds": statistics.fmean(outcome.recognise_seconds for outcome in spoken),
+        "recognize_seconds": statistics.fmean(outcome.recognize_seconds for outcome in spoken),
         "learn_seconds": statistics.fmean(outcome.learn_seconds for outcome in spoken),
         "peak_memory_bytes": float(max(run.memory_bytes for run in own)),
     }

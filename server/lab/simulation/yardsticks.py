@@ -70,7 +70,7 @@ ROWS: dict[str, Row] = {
 
 
 def heard_lists(bundle: Bundle, populations: dict[int, Population], tell: Tell) -> list[Said]:
-    """The devices' utterances in order, each recognised once whatever the seeds; tell(done, all)."""
+    """The devices' utterances in order, each recognized once whatever the seeds; tell(done, all)."""
     recognizer, rescorer = Recognizer(bundle, DecodingSettings()), Rescorer(bundle)
     lists: dict[str, tuple[Hypothesis, ...]] = {}
     said = [
@@ -83,7 +83,7 @@ def heard_lists(bundle: Bundle, populations: dict[int, Population], tell: Tell) 
     found = []
     for done, (seed, voice, number, recording) in enumerate(said):
         if recording.id not in lists:
-            lists[recording.id] = rescorer.rescore(recognizer.recognise(recording.load(), 16_000).nbest)
+            lists[recording.id] = rescorer.rescore(recognizer.recognize(recording.load(), 16_000).nbest)
         found.append(Said(seed, voice, number, recording, lists[recording.id]))
         tell(done + 1, len(said))
     return found
@@ -102,7 +102,7 @@ def yardsticks(
     known = _known(said, words)
 
     def outcome(each: Said, text: str) -> Outcome:
-        return score(each.recording, text, lexicon, voice=each.voice, round_=each.round, recognise_seconds=0.0)
+        return score(each.recording, text, lexicon, voice=each.voice, round_=each.round, recognize_seconds=0.0)
 
     def scored(texts: Sequence[str]) -> list[Outcome]:
         return [outcome(each, text) for each, text in zip(said, texts, strict=True)]

@@ -40,7 +40,7 @@ REAL = Ranges(
     tilt_db=1.2,
     band=0.2,
     clip=0.05,
-    quantise=0.05,
+    quantize=0.05,
     hum=0.05,
     edges_seconds=(0.0, 0.45),
 )

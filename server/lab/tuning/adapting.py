@@ -1,4 +1,4 @@
-"""Every speaker's device, simulated on development lists: what it recognises with all that it has heard before."""
+"""Every speaker's device, simulated on development lists: what it recognizes with all that it has heard before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def marginal_errors(
     background: Array,
     others: Mapping[str, Array] | None = None,
 ) -> NDArray[np.int64]:
-    """Word errors of each utterance [U] when every speaker's device adapts to what it recognised before.
+    """Word errors of each utterance [U] when every speaker's device adapts to what it recognized before.
 
     Predict, then learn: an utterance is rescored with its speaker's cache as it was, then counted as the device counts
     it: by its n-best list in the order of the second pass or, where slots are labelled, by what they confirm.

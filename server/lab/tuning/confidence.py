@@ -55,18 +55,18 @@ class Fitted:
 def hear(
     source: str,
     utterances: Iterable[Utterance],
-    recognise: Callable[[Waveform], Sequence[Hypothesis]],
+    recognize: Callable[[Waveform], Sequence[Hypothesis]],
     voice: Callable[[str], str] = str,
     progress: Callable[[], None] | None = None,
 ) -> list[Heard]:
-    """Recognise utterances; those without sure words are left out.
+    """Recognize utterances; those without sure words are left out.
 
-    recognise: waveform -> all hypotheses with final scores. voice: from a speaker's name to whose voice it is.
+    recognize: waveform -> all hypotheses with final scores. voice: from a speaker's name to whose voice it is.
     """
     found = []
     for utterance in utterances:
         if utterance.text is not None and utterance.score_words:
-            hypotheses = tuple(recognise(utterance.load()))
+            hypotheses = tuple(recognize(utterance.load()))
             best = " ".join(word.text for word in hypotheses[0].words)
             right = right_words(utterance.text, best)
             sure = word_errors(utterance.text, best) == 0
@@ -80,7 +80,7 @@ def fit(heard: Sequence[Heard], scales: Sequence[float] = SCALES) -> Calibration
     """The calibration under which what was right is most probable; every source counts the same.
 
     Its scale is the best of ``scales`` for words; the curves are logistic regressions with a slight pull to the plain
-    posterior. Lists of one hypothesis have curves of their own. Raises DataError where no word was recognised.
+    posterior. Lists of one hypothesis have curves of their own. Raises DataError where no word was recognized.
     """
     return _fit(_designs(heard, scales), np.ones(len(heard), bool))
 
@@ -141,7 +141,7 @@ class _Design:
 
 def _designs(heard: Sequence[Heard], scales: Sequence[float]) -> dict[float, _Design]:
     if not any(each.right for each in heard):
-        raise DataError("development data: no word was recognised where words are known for sure; give other --data")
+        raise DataError("development data: no word was recognized where words are known for sure; give other --data")
     return {scale: _Design.of(heard, scale) for scale in scales}
 
 

@@ -114,14 +114,14 @@ class DevelopmentLists:
 
 def entry(
     utterance: Utterance,
-    recognise: Callable[[Waveform], Result],
+    recognize: Callable[[Waveform], Result],
     lexicon: SlotLexicon | None = None,
     source: str = "",
 ) -> ListEntry | None:
     """The n-best list of one utterance, or None where the corpus does not know its words for sure."""
     if utterance.text is None or not utterance.score_words:
         return None
-    nbest = recognise(utterance.load()).nbest
+    nbest = recognize(utterance.load()).nbest
     texts = tuple(hypothesis.text for hypothesis in nbest)
     confirmed = None
     if utterance.slots is not None and lexicon is not None:
@@ -132,15 +132,15 @@ def entry(
 
 def gather(
     utterances: Iterable[Utterance],
-    recognise: Callable[[Waveform], Result],
+    recognize: Callable[[Waveform], Result],
     lexicon: SlotLexicon | None = None,
     progress: Callable[[], None] | None = None,
     source: str = "",
 ) -> list[ListEntry]:
-    """Recognise utterances in their order; those without sure words are left out. lexicon: to read slots with."""
+    """Recognize utterances in their order; those without sure words are left out. lexicon: to read slots with."""
     found = []
     for utterance in utterances:
-        made = entry(utterance, recognise, lexicon, source)
+        made = entry(utterance, recognize, lexicon, source)
         if made is not None:
             found.append(made)
         if progress is not None:

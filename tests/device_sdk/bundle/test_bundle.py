@@ -50,7 +50,7 @@ def weights(change: Callable[[dict[str, np.ndarray]], None]) -> Damage:
     def damage(folder: Path) -> None:
         tensors = dict(weight_files.read((folder / "weights.safetensors").read_bytes(), "test"))
         change(tensors)
-        replace("weights.safetensors", weight_files.serialise(tensors))(folder)
+        replace("weights.safetensors", weight_files.serialize(tensors))(folder)
 
     return damage
 
@@ -76,7 +76,7 @@ def sizes(**changes: object) -> Damage:
 
 
 def background(value: np.ndarray, key: str = "unigram") -> Damage:
-    return replace("background.safetensors", weight_files.serialise({key: value}))
+    return replace("background.safetensors", weight_files.serialize({key: value}))
 
 
 DAMAGES: dict[str, tuple[Damage, str]] = {

@@ -7,7 +7,7 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import PRESETS
-from device_sdk.bundle.curvature import CURVATURE_FILE, moments, read, serialise
+from device_sdk.bundle.curvature import CURVATURE_FILE, moments, read, serialize
 from device_sdk.errors import BundleError
 from export.bundles import rewrite
 
@@ -27,7 +27,7 @@ def test_moments_by_hand() -> None:
 
 def test_it_comes_back_as_it_was_written() -> None:
     before = moments(squares())
-    after = read(serialise(before), TINY, "test")
+    after = read(serialize(before), TINY, "test")
     assert before.keys() == after.keys()
     for name, vectors in before.items():
         for one, other in zip(vectors, after[name], strict=True):
@@ -49,7 +49,7 @@ def test_what_does_not_fit_is_refused(damage, words: str) -> None:
     found = moments(squares())
     damage(found)
     with pytest.raises(BundleError, match=words):
-        read(serialise(found), TINY, "curvature of a test")
+        read(serialize(found), TINY, "curvature of a test")
 
 
 def test_a_bundle_keeps_it_with_other_weights_and_when_rewritten(tiny_bundle: Bundle, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def opened(folder: Path, bundle: Bundle, key: int) -> Device:
 def taught(device: Device, seed: int, signal: Any = Corrected("turn on the light")) -> str:
     """Hears a noise, gets the signal, learns. Returns what was served."""
     waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
-    result = device.recognise(waveform, 16_000)
+    result = device.recognize(waveform, 16_000)
     device.feedback(result.utterance_id, signal)
     report = device.learn()
     assert report.steps, report

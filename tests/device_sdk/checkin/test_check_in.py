@@ -95,7 +95,7 @@ def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS, ke
 
 def heard(device: Device, seed: int = 1) -> None:
     waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
-    result = device.recognise(waveform, 16_000)
+    result = device.recognize(waveform, 16_000)
     device.feedback(result.utterance_id, Corrected("turn on the light"))
 
 
@@ -137,7 +137,7 @@ def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bu
     with opened(tmp_path / "device", tiny_bundle) as device:
         assert device.model_version == closed["model_version"]
         assert device.learned().marginals_version == report.marginals_version
-        device.recognise(np.zeros(9600, np.float32), 16_000)
+        device.recognize(np.zeros(9600, np.float32), 16_000)
 
 
 def test_what_the_user_taught_stays_on_a_new_base_and_is_not_reported_again(
@@ -173,7 +173,7 @@ def test_what_the_user_taught_stays_on_a_new_base_and_is_not_reported_again(
             np.testing.assert_allclose(one.base.weights[name] - before[name], array, atol=1e-6)
     with Device.open(tmp_path / "one", KEY, tiny_bundle, kept) as one:
         assert one.student.start is not None
-        one.recognise(np.zeros(9600, np.float32), 16_000)
+        one.recognize(np.zeros(9600, np.float32), 16_000)
 
 
 def test_without_the_users_consent_nothing_is_sent(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
@@ -438,4 +438,4 @@ def test_the_servers_teacher_labels_where_the_app_wants_it(
         assert one.check_in(server.url).teacher_version is None, "the server keeps none any more"
         assert all(np.array_equal(one.student.teacher[name], one.student.weights[name]) for name in before)
     with opened(tmp_path / "one", tiny_bundle) as one:
-        one.recognise(np.zeros(9600, np.float32), 16_000)
+        one.recognize(np.zeros(9600, np.float32), 16_000)

@@ -37,7 +37,7 @@ def opened(folder: Path, bundle: Bundle) -> Device:
 
 def taught(device: Device, seed: int = 1) -> None:
     waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
-    device.feedback(device.recognise(waveform, 16_000), Corrected("turn on the light"))
+    device.feedback(device.recognize(waveform, 16_000), Corrected("turn on the light"))
     device.learn()
 
 

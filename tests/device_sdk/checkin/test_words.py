@@ -46,7 +46,7 @@ def line(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[tuple[Tap, Operator]]:
 
 def gave(device: Device, *texts: str) -> None:
     for number, text in enumerate(texts):
-        heard = device.recognise(noise(9_600, number), 16_000)
+        heard = device.recognize(noise(9_600, number), 16_000)
         device.feedback(heard.utterance_id, (Alternate if number % 2 else Corrected)(text))
 
 

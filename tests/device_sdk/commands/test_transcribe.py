@@ -195,7 +195,7 @@ def wav(samples, rate=16_000, subtype="PCM_16", form="WAV"):
     [("WAV", each) for each in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW")]
     + [("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("MP3", "MPEG_LAYER_III")],
 )
-def test_standard_input_is_recognised_as_its_file_is(tiny_bundle, tmp_path, monkeypatch, capsys, form, subtype):
+def test_standard_input_is_recognized_as_its_file_is(tiny_bundle, tmp_path, monkeypatch, capsys, form, subtype):
     content = wav(noise(24_000, 1), subtype=subtype, form=form)
     (tmp_path / "a.wav").write_bytes(content)
     assert run(tiny_bundle, tmp_path / "a.wav", "--json") == 0
@@ -280,7 +280,7 @@ def test_subtitles(tiny_bundle, recordings, tmp_path, monkeypatch, capsys):
     assert out.read_text("utf-8").startswith("WEBVTT"), "what could not be read replaces nothing"
 
 
-def test_formatted_text_stands_beside_what_was_recognised(tiny_bundle, recordings, capsys):
+def test_formatted_text_stands_beside_what_was_recognized(tiny_bundle, recordings, capsys):
     from device_sdk.formatting import formatted
 
     assert run(tiny_bundle, recordings / "a.wav", "--json", "--format") == 0

@@ -78,10 +78,10 @@ class Ground:
         state = scratch / "whole"
         with Device.open(state, KEY, bundle, SETTINGS) as device:
             for seed in range(2):
-                result = device.recognise(chirp(4_800, seed), 16_000)
+                result = device.recognize(chirp(4_800, seed), 16_000)
                 device.feedback(result.utterance_id, Corrected("turn on the light"))
             device.learn()
-            device.recognise(SOUND, 16_000)
+            device.recognize(SOUND, 16_000)
             store = device._store
             records.write_marginals(store, 3, bundle.words.digest, bundle.background)
             who = identity.new(store, SERVER)
@@ -177,14 +177,14 @@ def _live(
 ) -> None:
     """An utterance, its feedback, a step. What fails leaves the state as it was."""
     try:
-        result = device.recognise(SOUND, 16_000)
+        result = device.recognize(SOUND, 16_000)
     except IdiolectError:
-        _same_rows(before, state, "an utterance could not be recognised")
+        _same_rows(before, state, "an utterance could not be recognized")
         raise
     _valid(result)
     after = _rows(state)
     if carried:  # a bundle of another version drops what was learned from the last one
-        _same_rows(_but_counts(before), _but_counts(after), "an utterance was recognised")
+        _same_rows(_but_counts(before), _but_counts(after), "an utterance was recognized")
     device.feedback(result.utterance_id, Corrected("turn on the light"))
     device.learned()
     after = _rows(state)
@@ -334,9 +334,9 @@ def _audio_file(ground: Ground, rng: Generator) -> None:
     before = _rows(state)
     with Device.open(state, KEY, ground.bundle, SETTINGS) as device:
         try:
-            _valid(device.recognise(waveform, 16_000))
+            _valid(device.recognize(waveform, 16_000))
         except IdiolectError:
-            _same_rows(before, state, "an utterance could not be recognised")
+            _same_rows(before, state, "an utterance could not be recognized")
             raise
 
 
@@ -368,7 +368,7 @@ def _state(ground: Ground, rng: Generator) -> None:
         raise
     with device:
         store = device._store
-        result = device.recognise(SOUND, 16_000)
+        result = device.recognize(SOUND, 16_000)
         _valid(result)
         device.learned()
         device.feedback(result.utterance_id, Corrected("turn on the light"))

@@ -128,9 +128,9 @@ def test_empty_lists_and_texts(texts: list[str]) -> None:
     assert all(0 <= each.confidence <= 1 for each in found)
 
 
-def test_a_recognisers_results_carry_confidences(tiny_bundle: Bundle) -> None:
+def test_a_recognizers_results_carry_confidences(tiny_bundle: Bundle) -> None:
     samples = np.random.default_rng(3).standard_normal(16_000).astype(np.float32) * 0.1
-    result = Recognizer(tiny_bundle).recognise(samples, 16_000)
+    result = Recognizer(tiny_bundle).recognize(samples, 16_000)
     assert all(0 < each.confidence < 1 for each in result.nbest)
     assert all(0 < word.confidence < 1 for each in result.nbest for word in each.words)
     assert sum(each.confidence for each in result.nbest) <= 1.01

@@ -21,7 +21,7 @@ def name(has_text, silence, seconds, rules):
     [
         (0.9, 0.9, 0.9),
         (0.9, 1.5, 0.9),  # a word that was said softly
-        (1.4, 0.1, 0.7),  # a sound without a token counts half: a long word, or one that is not recognised
+        (1.4, 0.1, 0.7),  # a sound without a token counts half: a long word, or one that is not recognized
         (1.4, 0.8, 0.8),
         (5.0, 0.0, 2.5),  # noise that nobody can tell from a speaker
         (0.0, 3.0, 0.0),

@@ -1,4 +1,4 @@
-"""The first-pass n-gram and length normalisation: the same scores as the exhaustive search and the second pass give."""
+"""The first-pass n-gram and length normalization: the same scores as the exhaustive search and the second pass give."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def test_the_second_pass_weighs_the_ngram_anew():
     first = Recognizer(default_bundle, DecodingSettings(ngram_weight=0.1))
     both = Recognizer(default_bundle, DecodingSettings(ngram_weight=0.1), rescorer.rescore)
     clip = shipped_speech()[1]
-    once = {each.text: each for each in first.recognise(clip, 16_000).nbest}
-    for each in both.recognise(clip, 16_000).nbest:
+    once = {each.text: each for each in first.recognize(clip, 16_000).nbest}
+    for each in both.recognize(clip, 16_000).nbest:
         assert each.scores.ngram == pytest.approx(once[each.text].scores.ngram)
         scores = once[each.text].scores
         assert once[each.text].score == pytest.approx(scores.acoustic + 0.1 * scores.ngram)
@@ -129,7 +129,7 @@ def test_an_ngram_that_is_not_there_is_named(tiny_bundle, monkeypatch):
         Recognizer(tiny_bundle, DecodingSettings(ngram_weight=0.2))
 
 
-def test_length_normalisation_ranks_by_the_share_of_a_piece():
+def test_length_normalization_ranks_by_the_share_of_a_piece():
     listed = [Path((4,), -2.0, (1,)), Path((4, 5, 3), -3.0, (1, 2, 3)), Path((), -9.0, ())]
     plain, half, whole = (distinct(listed, PIECES, 0.03, 1.0, power) for power in (0.0, 0.5, 1.0))
     assert [each.score for each in plain] == [-2.0, -3.0, -9.0]

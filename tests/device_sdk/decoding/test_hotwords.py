@@ -231,26 +231,26 @@ def test_a_hotword_mends_a_misheard_name(tmp_path):
     recognizer = Recognizer(default_bundle)
     contacts = Hotwords.build(["Sven", "Svetlana", Hotword("Doctor Snowden", spellings=("doc snowden",))])
 
-    def recognised(session):
+    def recognized(session):
         for at in range(0, len(clip), 1_000):
             session.feed(clip[at : at + 1_000])
         return session.finish()
 
-    plain = recognised(recognizer.session(16_000))
-    mended = recognised(recognizer.session(16_000, hotwords=contacts))
+    plain = recognized(recognizer.session(16_000))
+    mended = recognized(recognizer.session(16_000, hotwords=contacts))
     assert "sven" not in plain.text.split()
     assert {each.scores.hotword for each in plain.nbest} == {0.0}
     assert "sven" in mended.text.split()
     for each in mended.nbest:
         assert each.scores.hotword == 2.0 * each.text.split().count("sven")
         assert each.score == pytest.approx(each.scores.acoustic + each.scores.hotword)
-    again = recognised(recognizer.session(16_000, hotwords=["sven", "svetlana", "doctor snowden"]))
+    again = recognized(recognizer.session(16_000, hotwords=["sven", "svetlana", "doctor snowden"]))
     assert [each.text for each in again.nbest] == [each.text for each in mended.nbest]
     with Device.open(tmp_path / "state", bytes(32), default_bundle) as device:
-        heard = recognised(device.session(16_000, hotwords=contacts))
+        heard = recognized(device.session(16_000, hotwords=contacts))
         assert {each.scores.hotword for each in heard.nbest} >= {2.0}
         with pytest.raises(ConfigurationError, match=r"hotwords\[0\]: found '2', expected letters"):
             device.session(16_000, hotwords=["R2"])
     with pytest.raises(ConfigurationError, match=r"hotwords\[0\]: found 'ë', expected the letters"):
         recognizer.session(16_000, hotwords=["Zoë"])
-    assert recognised(recognizer.session(16_000, hotwords=[])).nbest == plain.nbest
+    assert recognized(recognizer.session(16_000, hotwords=[])).nbest == plain.nbest

@@ -60,7 +60,7 @@ def test_utterances_are_those_that_were_said(recognizer, sound, expected):
     # Each is what its own audio gives: text of the stream is the sum of its utterances.
     for result in expected:
         start, length = round(16_000 * result.offset), round(16_000 * result.seconds)
-        alone = recognizer.recognise(sound[start : start + length], 16_000)
+        alone = recognizer.recognize(sound[start : start + length], 16_000)
         assert alone.text == result.text and alone.seconds == result.seconds
         assert [word.start for word in alone.nbest[0].words] == [word.start for word in result.nbest[0].words]
 
@@ -300,7 +300,7 @@ def test_leaving_the_loop_early(recognizer, sound, expected):
 
 def test_four_threads_give_what_one_gives(recognizer):
     spoken = clips()[:4]
-    serial = [replace(recognizer.recognise(clip, 16_000), utterance_id="") for clip in spoken]
+    serial = [replace(recognizer.recognize(clip, 16_000), utterance_id="") for clip in spoken]
     found: dict[int, Result] = {}
 
     def work(index: int) -> None:
@@ -343,7 +343,7 @@ def test_two_threads_in_one_session_are_refused(tiny_bundle):
     leave.set()
     first.join()
     found = session.finish()
-    assert replace(found, utterance_id="") == replace(recognizer.recognise(chirp(16_000), 16_000), utterance_id="")
+    assert replace(found, utterance_id="") == replace(recognizer.recognize(chirp(16_000), 16_000), utterance_id="")
 
 
 def resident() -> float:
@@ -364,8 +364,8 @@ def test_listening_on_and_on_in_the_same_memory(recognizer, minutes):
     assert before is not None
     assert resident() - before < 5.0
     assert len(heard) > 8 * minutes
-    # The text is the sum of that of its utterances, each recognised alone.
+    # The text is the sum of that of its utterances, each recognized alone.
     sound = np.concatenate(list(conversation(60.0 * minutes, seed=1)))
     for offset, seconds, text in heard[:: max(2, minutes // 10)]:
         start = round(16_000 * offset)
-        assert recognizer.recognise(sound[start : start + round(16_000 * seconds)], 16_000).text == text
+        assert recognizer.recognize(sound[start : start + round(16_000 * seconds)], 16_000).text == text

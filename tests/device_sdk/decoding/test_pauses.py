@@ -32,7 +32,7 @@ def commands(recognizer):
         waveform = each.audio()
         loud = np.flatnonzero(np.abs(waveform) > 0.05 * np.abs(waveform).max())
         cut = waveform[loud[0] : loud[-1]]
-        if recognizer.recognise(cut, 16_000).text == each.text:
+        if recognizer.recognize(cut, 16_000).text == each.text:
             found.append((each.text, cut))
     assert len(found) >= 5
     return found
@@ -73,7 +73,7 @@ def test_a_stream_loses_no_words_in_pauses(recognizer, spoken, alone, pause):
 
 @pytest.mark.parametrize("pause", [0.5, 1.2, 6.0])
 def test_one_utterance_loses_no_words_in_pauses(recognizer, spoken, alone, pause):
-    result = recognizer.recognise(joined(spoken, pause), 16_000)
+    result = recognizer.recognize(joined(spoken, pause), 16_000)
     assert errors(alone, result.text) <= 3
     assert len({hypothesis.text for hypothesis in result.nbest}) == len(result.nbest)
 
@@ -96,7 +96,7 @@ def test_networks_hear_nothing_of_a_long_pause(recognizer, spoken):
     for pause in (1.0, 60.0):
         heard.clear()
         rest = ROOM * np.random.default_rng(1).standard_normal(round(pause * 16_000))
-        counting.recognise(np.concatenate([spoken[0], rest, spoken[1]]).astype(np.float32), 16_000)
+        counting.recognize(np.concatenate([spoken[0], rest, spoken[1]]).astype(np.float32), 16_000)
         found.append(sum(heard))
     assert found[1] <= found[0] + 30
 

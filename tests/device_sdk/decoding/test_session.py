@@ -125,13 +125,13 @@ def test_one_sample_at_a_time():
 
 def test_single_samples_through_a_session(recognizer):
     waveform = chirp(1_700)
-    assert without_id(run(recognizer, waveform, range(1_700))[2]) == without_id(recognizer.recognise(waveform, 16_000))
+    assert without_id(run(recognizer, waveform, range(1_700))[2]) == without_id(recognizer.recognize(waveform, 16_000))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_nbest_list(recognizer, seed):
     waveform = chirp(32_000, seed)
-    result = recognizer.recognise(waveform, 16_000)
+    result = recognizer.recognize(waveform, 16_000)
     texts = [hypothesis.text for hypothesis in result.nbest]
     assert len(texts) == len(set(texts)) == 8
     assert result.text == texts[0]
@@ -173,34 +173,34 @@ def test_short_audio_gives_a_result(tiny_bundle, length, beam):
 
 def test_texts_that_several_token_sequences_spell_do_not_shorten_the_list(tiny_bundle, monkeypatch):
     waveform = noise(32_000)
-    expected = Recognizer(tiny_bundle, DecodingSettings(beam=16, nbest=16)).recognise(waveform, 16_000)
+    expected = Recognizer(tiny_bundle, DecodingSettings(beam=16, nbest=16)).recognize(waveform, 16_000)
     decode = tiny_bundle.tokenizer.decode
 
     def forgetful(self, tokens):
         return decode(tokens)[:8]
 
     monkeypatch.setattr(type(tiny_bundle.tokenizer), "decode", forgetful)
-    result = Recognizer(tiny_bundle, DecodingSettings(beam=4, nbest=4)).recognise(waveform, 16_000)
+    result = Recognizer(tiny_bundle, DecodingSettings(beam=4, nbest=4)).recognize(waveform, 16_000)
     assert len({hypothesis.text[:8] for hypothesis in expected.nbest}) >= 4
     assert len({hypothesis.text for hypothesis in result.nbest}) == len(result.nbest) == 4
     monkeypatch.setattr(type(tiny_bundle.tokenizer), "decode", lambda self, tokens: "one")
-    result = Recognizer(tiny_bundle, DecodingSettings(beam=2, nbest=2)).recognise(waveform, 16_000)
+    result = Recognizer(tiny_bundle, DecodingSettings(beam=2, nbest=2)).recognize(waveform, 16_000)
     assert [hypothesis.text for hypothesis in result.nbest] == ["one"]
     assert result.nbest[0].score < 0.0
 
 
 def test_silence_gives_a_result(recognizer):
-    assert recognizer.recognise(np.zeros(16_000, np.float32), 16_000).nbest
+    assert recognizer.recognize(np.zeros(16_000, np.float32), 16_000).nbest
 
 
 def test_int16_and_float32_are_the_same_audio(recognizer):
     integers = (chirp(16_000) * 32_767).astype(np.int16)
     floats = integers.astype(np.float32) / 32_768
-    assert without_id(recognizer.recognise(integers, 16_000)) == without_id(recognizer.recognise(floats, 16_000))
+    assert without_id(recognizer.recognize(integers, 16_000)) == without_id(recognizer.recognize(floats, 16_000))
 
 
 def test_other_rates_are_resampled(recognizer):
-    result = recognizer.recognise(chirp(88_200), 44_100)
+    result = recognizer.recognize(chirp(88_200), 44_100)
     assert result.seconds == 2.0
     session = recognizer.session(48_000)
     session.feed(chirp(48_000))
@@ -221,10 +221,10 @@ def test_channels_are_mixed_down_where_asked(recognizer, dtype):
     mixed = stereo.astype(np.float32).mean(axis=1) / np.float32(1 if dtype is np.float32 else 32_768)
     found = session.finish()
     np.testing.assert_allclose(session.features, logmel(mixed), atol=1e-3)
-    assert found.text == recognizer.recognise(mixed, 16_000).text
+    assert found.text == recognizer.recognize(mixed, 16_000).text
     session.reset()
     session.feed(left)  # one channel is fine too
-    assert session.finish().text == recognizer.recognise(left, 16_000).text
+    assert session.finish().text == recognizer.recognize(left, 16_000).text
     with pytest.raises(AudioError, match=r"found shape \(2, 100\), expected \[samples\] or .* channels come first"):
         recognizer.session(16_000, mix_down=True).feed(np.zeros((2, 100), np.float32))
     with pytest.raises(AudioError, match=r"expected one channel.*mix_down"):
@@ -255,7 +255,7 @@ def test_an_error_in_the_middle_of_decoding_ends_the_utterance(tiny_bundle):
     session.reset()
     session.feed(chirp(16_000))
     assert replace(session.finish(), utterance_id="", offset=0.0) == without_id(
-        recognizer.recognise(chirp(16_000), 16_000)
+        recognizer.recognize(chirp(16_000), 16_000)
     )
 
 
@@ -298,7 +298,7 @@ def test_bad_samples_leave_the_utterance_as_it_was(recognizer, samples, message)
     with pytest.raises(AudioError, match=message):
         session.feed(samples)
     session.feed(waveform[9_000:])
-    assert without_id(session.finish()) == without_id(recognizer.recognise(waveform, 16_000))
+    assert without_id(session.finish()) == without_id(recognizer.recognize(waveform, 16_000))
 
 
 def test_an_utterance_has_an_end(tiny_bundle):
@@ -307,7 +307,7 @@ def test_an_utterance_has_an_end(tiny_bundle):
     session.feed(chirp(16_000))
     with pytest.raises(AudioError, match=r"found an utterance of 1\.10 s, expected at most 1 s"):
         session.feed(chirp(1_600))
-    assert without_id(session.finish()) == without_id(recognizer.recognise(chirp(16_000), 16_000))
+    assert without_id(session.finish()) == without_id(recognizer.recognize(chirp(16_000), 16_000))
 
 
 def test_reset_begins_another_utterance(recognizer):
@@ -336,16 +336,16 @@ def test_a_second_pass_orders_the_list(tiny_bundle):
         seen.extend(hypotheses)
         return tuple(replace(h, score=-float(i)) for i, h in enumerate(reversed(hypotheses)))
 
-    first = Recognizer(tiny_bundle, DecodingSettings(nbest=3)).recognise(chirp(16_000), 16_000)
-    second = Recognizer(tiny_bundle, DecodingSettings(nbest=3), backwards).recognise(chirp(16_000), 16_000)
+    first = Recognizer(tiny_bundle, DecodingSettings(nbest=3)).recognize(chirp(16_000), 16_000)
+    second = Recognizer(tiny_bundle, DecodingSettings(nbest=3), backwards).recognize(chirp(16_000), 16_000)
     assert len(first.nbest) == len(second.nbest) == 3
     assert len(seen) == 8  # all that the beam kept, not only those that were asked for
     assert second.text == seen[-1].text
 
 
-def test_threads_share_a_recogniser(recognizer):
+def test_threads_share_a_recognizer(recognizer):
     waveforms = [chirp(16_000, seed) for seed in range(6)]
-    expected = [without_id(recognizer.recognise(waveform, 16_000)) for waveform in waveforms]
+    expected = [without_id(recognizer.recognize(waveform, 16_000)) for waveform in waveforms]
     found: dict[int, Result] = {}
 
     def work(index: int) -> None:

@@ -126,15 +126,15 @@ def test_lists_are_distinct_again_and_probabilities_add_up() -> None:
 def misheard() -> tuple[Bundle, np.ndarray, str]:
     """The packaged model, a clip, and a word of what it hears there."""
     bundle, clip = packaged(), read_audio(CLIP)
-    return bundle, clip, Recognizer(bundle).recognise(clip, 16_000).text.split()[1]
+    return bundle, clip, Recognizer(bundle).recognize(clip, 16_000).text.split()[1]
 
 
 @pytest.mark.parametrize("phrase", ["saoirse", "van der berg"])
 def test_the_result_holds_the_phrase(misheard, phrase: str) -> None:
     bundle, clip, heard = misheard
     recognizer = Recognizer(bundle, rescore=Rescorer(bundle).rescore)
-    plain = recognizer.recognise(clip, 16_000)
-    result = recognizer.recognise(clip, 16_000, hotwords=[Hotword(phrase, spellings=(heard,))])
+    plain = recognizer.recognize(clip, 16_000)
+    result = recognizer.recognize(clip, 16_000, hotwords=[Hotword(phrase, spellings=(heard,))])
     assert heard in plain.text.split() and heard not in result.text.split()
     assert phrase in result.text and phrase in formatted(result.text)
     texts = [each.text for each in result.nbest]

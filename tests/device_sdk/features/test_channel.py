@@ -125,7 +125,7 @@ def test_settings_are_checked(prior: float, memory: float) -> None:
         ChannelSettings(prior, memory)
 
 
-def test_a_recogniser_behind_a_channel_hears_what_it_would_hear_without(tiny_bundle: Bundle) -> None:
+def test_a_recognizer_behind_a_channel_hears_what_it_would_hear_without(tiny_bundle: Bundle) -> None:
     rng = np.random.default_rng(0)
     audio = (0.1 * rng.standard_normal(20_000)).astype(np.float32)
     filtered = np.convolve(audio, [1.0, -0.6])[: audio.size].astype(np.float32)
@@ -157,15 +157,15 @@ def test_a_device_learns_its_channel_with_consent_and_forgets_it(tmp_path: Path,
 
     with Device.open(tmp_path / "no", KEY, tiny_bundle, settings) as device:
         device.withdraw("learning")
-        assert device.recognise(audio[0], 16_000).text, "the tiny model hears words in noise"
+        assert device.recognize(audio[0], 16_000).text, "the tiny model hears words in noise"
         assert device.learned().channel_seconds == 0.0 and device.session(16_000)._recognizer.offset is None
     with Device.open(tmp_path / "off", KEY, tiny_bundle) as device:
-        device.recognise(audio[0], 16_000)
+        device.recognize(audio[0], 16_000)
         assert device.learned().channel_seconds == 0.0, "off unless an app asks for it"
     with Device.open(tmp_path / "yes", KEY, tiny_bundle, settings) as device:
         device.agree("learning")
         for number, each in enumerate(audio, 1):
-            device.recognise(each, 16_000)
+            device.recognize(each, 16_000)
             assert device.learned().channel_seconds == pytest.approx(3.0 * number, abs=0.1)
         offset_now = device.session(16_000)._recognizer.offset
         assert offset_now is not None
@@ -175,7 +175,7 @@ def test_a_device_learns_its_channel_with_consent_and_forgets_it(tmp_path: Path,
     with Device.open(tmp_path / "yes", KEY, tiny_bundle, settings) as device:
         np.testing.assert_allclose(device.session(16_000)._recognizer.offset, offset_now, atol=1e-4)
         device.withdraw("learning")
-        device.recognise(audio[0], 16_000)
+        device.recognize(audio[0], 16_000)
         assert device.learned().channel_seconds == pytest.approx(15.0, abs=0.1), "nothing is learned without consent"
         np.testing.assert_allclose(device.session(16_000)._recognizer.offset, offset_now, atol=1e-4)
         device.forget()
@@ -186,7 +186,7 @@ def test_a_device_learns_its_channel_with_consent_and_forgets_it(tmp_path: Path,
 def test_a_mean_over_little_speech_stays_in_memory(tmp_path: Path, tiny_bundle: Bundle) -> None:
     noise = (0.1 * np.random.default_rng(2).standard_normal(32_000)).astype(np.float32)
     with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(channel=ChannelSettings())) as device:
-        assert device.recognise(noise, 16_000).text
+        assert device.recognize(noise, 16_000).text
         assert 0 < device.learned().channel_seconds < LEAST_SECONDS
     with Device.open(tmp_path, KEY, tiny_bundle, replace(DeviceSettings(), learn=False)) as device:
         assert device.learned().channel_seconds == 0.0

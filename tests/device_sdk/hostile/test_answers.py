@@ -33,7 +33,7 @@ from device_sdk import Bundle, CheckInError, Device
 with Device.open(sys.argv[1], bytes(range(32)), Bundle.open(sys.argv[2])) as device:
     device.agree("marginals")
     for seed in range(2):
-        device.recognise((np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32), 16_000)
+        device.recognize((np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32), 16_000)
     try:
         device.check_in("http://127.0.0.1:9", "token")  # loads what a check-in needs
     except CheckInError:
@@ -226,7 +226,7 @@ def test_a_server_cannot_send_a_device_away_for_ever(tmp_path: Path, tiny_bundle
 def heard(device: Device, seed: int = 1) -> None:
     import numpy as np
 
-    device.recognise((np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32), 16_000)
+    device.recognize((np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32), 16_000)
 
 
 def test_the_line_of_a_whole_answer_is_used_again(tmp_path: Path, tiny_bundle: Bundle) -> None:

@@ -70,7 +70,7 @@ def silent(request: pytest.FixtureRequest, tiny_bundle: Bundle) -> Iterator[Sile
 def waiting(device: Device, silent: Silent) -> CheckingIn:
     """A check-in that has come to the request which is not answered."""
     device.agree("marginals", "deltas")
-    device.recognise(speech(1), 16_000)
+    device.recognize(speech(1), 16_000)
     thread = CheckingIn(device, silent.server.url)
     thread.start()
     assert silent.asked.wait(30), silent.server.paths()
@@ -98,7 +98,7 @@ def test_an_app_goes_on_beside_a_check_in(silent: Silent, tmp_path: Path, tiny_b
     device = Device.open(tmp_path, KEY, tiny_bundle, SETTINGS)
     thread = waiting(device, silent)
     heard = []
-    promptly(lambda: heard.append(device.recognise(speech(2), 16_000)), "recognise")
+    promptly(lambda: heard.append(device.recognize(speech(2), 16_000)), "recognize")
     promptly(lambda: device.feedback(heard[0], Accepted()), "feedback")
     promptly(device.learn, "learn")
     promptly(lambda: device.agree("words"), "agree")

@@ -255,6 +255,6 @@ def test_an_apps_own_costs_are_checked() -> None:
         gather(SERVED, None, Cancelled(), encode, LearningSettings(), lambda s, texts, served: [2.0] * len(texts))
 
 
-def test_confidence_is_the_normalised_probability() -> None:
+def test_confidence_is_the_normalized_probability() -> None:
     assert heard(("a", 0.0), ("no", 0.0)).confidence() == pytest.approx(0.5)
     assert heard(("a", -3.0)).confidence() == 1.0

@@ -21,7 +21,7 @@ LEARNING = LearningSettings(passes=1, step=StepSettings(1e-3, clip_norm=1e6), ma
 def moved(folder: Path, bundle: Bundle, signal: Signal | None, confirmation: float) -> float:
     learning = replace(LEARNING, confirmation=confirmation)
     with Device.open(folder, bytes(32), bundle, DeviceSettings(learning=learning)) as device:
-        before, result = device.student.weights, device.recognise(noise(9600, 3), 16_000)
+        before, result = device.student.weights, device.recognize(noise(9600, 3), 16_000)
         device.feedback(result, Corrected(result.text) if signal is None else signal)
         assert device.learn().steps == 1
         return global_norm(difference(device.student.weights, before))
@@ -61,7 +61,7 @@ def test_what_had_to_be_corrected_is_gone_over_more_often(
 ) -> None:
     settings = DeviceSettings(learning=LearningSettings(passes=passes))
     with Device.open(tmp_path, bytes(32), tiny_bundle, settings) as device:
-        result = device.recognise(noise(9600, 3), 16_000)
+        result = device.recognize(noise(9600, 3), 16_000)
         device.feedback(result, Corrected(result.text) if signal is None else signal)
         assert device.learn().steps == steps
 

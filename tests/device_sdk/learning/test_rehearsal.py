@@ -68,7 +68,7 @@ def test_what_cannot_be_rehearsed_is_skipped_and_said(
     settings = DeviceSettings(learning=learning, guard=GuardSettings(watch=False))
     with Device.open(tmp_path, KEY, tiny_bundle, settings, rehearsal=[Transcribed(waveform, text)]) as device:
         for seed in range(2):
-            device.feedback(device.recognise(noise(9600, seed), 16_000), Corrected("turn on the light"))
+            device.feedback(device.recognize(noise(9600, seed), 16_000), Corrected("turn on the light"))
         report = device.learn()
     assert (report.utterances, report.steps, report.rehearsed) == (2, 2, 0)
     assert report.stopped == "nothing left to learn from"

@@ -27,7 +27,7 @@ def test_the_best_is_served_as_it_is() -> None:
     assert RESULT.probability == 1.0
 
 
-def test_samples_follow_the_normalised_list() -> None:
+def test_samples_follow_the_normalized_list() -> None:
     generator, p = np.random.default_rng(4), posterior(ACOUSTIC)
     counts = np.zeros(3)
     for _ in range(3000):
@@ -42,7 +42,7 @@ def test_samples_follow_the_normalised_list() -> None:
 
 @pytest.mark.parametrize("baseline", [0.0, 0.4, 1.0])
 def test_sampled_reinforce_is_the_gradient_of_the_expected_cost(baseline: float) -> None:
-    """Through log p of the normalised list, which is -NLL_i + log sum: the mean over samples is that of equation 1."""
+    """Through log p of the normalized list, which is -NLL_i + log sum: the mean over samples is that of equation 1."""
     p, costs = posterior(ACOUSTIC), np.array([1.0, 0.0, 0.5])
     tokens = [hypothesis.tokens for hypothesis in RESULT.nbest]
     exact = p * (float(p @ costs) - costs)

@@ -32,8 +32,8 @@ SETTINGS = DeviceSettings(learning=LearningSettings(passes=1), guard=GuardSettin
 
 def hear(device: Device) -> tuple[Result, str, Example]:
     """An utterance whose first word was heard by a spelling of the phrase."""
-    heard = Recognizer(device.base).recognise(noise(9_600, 3), 16_000).text.split()[0]
-    result = device.recognise(noise(9_600, 3), 16_000, hotwords=[Hotword(PHRASE, spellings=(heard,))])
+    heard = Recognizer(device.base).recognize(noise(9_600, 3), 16_000).text.split()[0]
+    result = device.recognize(noise(9_600, 3), 16_000, hotwords=[Hotword(PHRASE, spellings=(heard,))])
     (example,) = device._recent._examples.values()
     return result, heard, example
 

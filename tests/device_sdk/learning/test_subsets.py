@@ -39,7 +39,7 @@ def speech(seed: int = 1) -> np.ndarray:
 def corrected(device: Device, turns: int) -> list[float]:
     losses = []
     for _ in range(turns):
-        result = device.recognise(speech(), 16_000)
+        result = device.recognize(speech(), 16_000)
         device.feedback(result.utterance_id, Corrected("turn on the light"))
         report = device.learn()
         assert report.steps == 2, report
@@ -60,7 +60,7 @@ def test_a_device_learns(subset: Subset, deep: Bundle, tmp_path: Path) -> None:
 
 
 def test_adapters_keep_their_rank_over_restarts(deep: Bundle, tmp_path: Path) -> None:
-    """Delta, state and recogniser know the sums alone; what changed of each matrix has the rank of its factors."""
+    """Delta, state and recognizer know the sums alone; what changed of each matrix has the rank of its factors."""
     for _ in range(3):
         with Device.open(tmp_path, KEY, deep, settings("adapters", rank=2)) as device:
             corrected(device, 1)

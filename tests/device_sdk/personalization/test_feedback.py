@@ -17,7 +17,7 @@ COUNTING = DeviceSettings(learn=False)
 def test_counts_are_mended_without_learning(tmp_path: Path, tiny_bundle: Bundle) -> None:
     lexicon = SlotLexicon({"drink": ("coffee", "tea")})
     with Device.open(tmp_path, KEY, tiny_bundle, COUNTING) as device:
-        first = device.recognise(speech(1), 16_000).utterance_id
+        first = device.recognize(speech(1), 16_000).utterance_id
         before = dict(device.learned().words)
         device.feedback(first, Semantics({"drink": "coffee"}, lexicon))
         assert dict(device.learned().words).get("coffee", 0.0) > before.get("coffee", 0.0)
@@ -28,6 +28,6 @@ def test_counts_are_mended_without_learning(tmp_path: Path, tiny_bundle: Bundle)
 def test_a_device_that_only_learns_counts_nothing(tmp_path: Path, tiny_bundle: Bundle) -> None:
     settings = DeviceSettings(use_marginals=False, share_marginals=False)
     with Device.open(tmp_path, KEY, tiny_bundle, settings) as device:
-        heard = device.recognise(speech(1), 16_000).utterance_id
+        heard = device.recognize(speech(1), 16_000).utterance_id
         device.feedback(heard, Semantics({"drink": "tea"}, SlotLexicon({"drink": ("coffee", "tea")})))
         assert device.learned().words == ()

@@ -52,7 +52,7 @@ def test_damaged_bytes_are_refused(content: bytes) -> None:
 
 
 def say(device: Device) -> None:
-    device.feedback(device.recognise(speech(1), 16_000), Corrected(SAID))
+    device.feedback(device.recognize(speech(1), 16_000), Corrected(SAID))
 
 
 def test_they_outlive_the_app_only_where_it_allows_that(tmp_path: Path, bundle: Bundle) -> None:

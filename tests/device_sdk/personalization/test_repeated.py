@@ -160,7 +160,7 @@ def test_sampled_serving_and_rehearsal_on_a_device(tmp_path: Path, tiny_bundle: 
     settings = DeviceSettings(learning=learning, repetition=RepetitionSettings(similarity=2.0))
     with Device.open(tmp_path, KEY, tiny_bundle, settings, rehearsal=spoken) as device:
         device._generator = np.random.default_rng(0)
-        results = [device.recognise(speech(1), 16_000) for _ in range(8)]
+        results = [device.recognize(speech(1), 16_000) for _ in range(8)]
         assert len({result.text for result in results}) > 1, "not always the best"
         assert all(0.0 < result.probability < 1.0 for result in results)
         kept = device._recent._examples[results[0].utterance_id]

@@ -162,7 +162,7 @@ def _hears_and_learns(device: Device, spoken: list[NDArray[np.float32]], notes: 
         notes.heard(waveform, session.features, result)
         device.feedback(result.utterance_id, signal)
         notes.count("feedback")
-    device.recognise(spoken[0], 16_000)  # and one that nobody says anything about
+    device.recognize(spoken[0], 16_000)  # and one that nobody says anything about
     notes.count("steps", device.learn().steps)
 
 
@@ -176,7 +176,7 @@ def _contacts(device: Device) -> list[str | Hotword]:
 
 def _provokes(device: Device, notes: Notes) -> None:
     """Every refusal of the SDK that has something of the user's in hand."""
-    utterance = device.recognise(clips()[0], 16_000).utterance_id
+    utterance = device.recognize(clips()[0], 16_000).utterance_id
     calls: list[Callable[[], object]] = [
         lambda: Corrected([SAID]),
         lambda: Corrected(SAID.encode()),
@@ -194,8 +194,8 @@ def _provokes(device: Device, notes: Notes) -> None:
         lambda: device.session(16_000, hotwords=CONTACT),
         lambda: device.session(16_000, hotwords=[Hotword(CONTACT, -1.0)]),
         lambda: device.session(16_000, hotwords=[Hotword("", spellings=(CONTACT,))]),
-        lambda: device.recognise(np.full(800, np.nan, np.float32), 16_000),
-        lambda: device.recognise(clips()[0][None, None], 16_000),
+        lambda: device.recognize(np.full(800, np.nan, np.float32), 16_000),
+        lambda: device.recognize(clips()[0][None, None], 16_000),
         lambda: _cache_of(device, {"listed": {SAID: [SAID, 1.0]}}),
         lambda: _cache_of(device, {"listed": [SAID]}),
         lambda: _cache_of(device, {"unlisted": {SAID: SAID}}),
@@ -206,7 +206,7 @@ def _provokes(device: Device, notes: Notes) -> None:
         with _provoked(notes):
             call()
     device._store._run("PRAGMA max_page_count = 1")
-    device.recognise(clips()[0], 16_000)
+    device.recognize(clips()[0], 16_000)
     with _provoked(notes):
         device.feedback(utterance, Corrected(SAID))
     device._store._run("PRAGMA max_page_count = 1000000")

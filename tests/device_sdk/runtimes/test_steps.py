@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import PRESETS, Architecture
-from device_sdk.bundle.quantised import layout, quantise
+from device_sdk.bundle.quantized import layout, quantize
 from device_sdk.compilation import STEPS, SWITCH
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.runtimes import steps
@@ -42,7 +42,7 @@ def shape(sizes: tuple[int, int, int]) -> Architecture:
 
 
 def begun(architecture: Architecture, weights: dict[str, Float], precision: Precision) -> Steps:
-    made = (layout(architecture), quantise(architecture, weights)) if precision == "int8" else None
+    made = (layout(architecture), quantize(architecture, weights)) if precision == "int8" else None
     found = Steps.begin(architecture, weights, made)
     if found is None:
         pytest.skip(f"this processor has no quick products of {precision}")

@@ -89,7 +89,7 @@ def life(order: Order, bundle: Bundle, tell: Callable[..., None]) -> None:
         for _ in range(order.actions):
             kind = rng.choice(kinds)
             if kind == "hear":
-                heard.append(device.recognise(rng.choice(SOUNDS), 16_000).utterance_id)
+                heard.append(device.recognize(rng.choice(SOUNDS), 16_000).utterance_id)
             elif kind == "feedback" and heard:
                 device.feedback(rng.choice(heard), rng.choice(SIGNALS))
             elif kind == "learn":
@@ -125,7 +125,7 @@ def shared_life(order: Order, bundle: Bundle, tell: Callable[..., None]) -> None
                 profiles.forget(user)
                 tell("forgot", user=user)
             elif kind == "hear":
-                profiles[user].feedback(profiles[user].recognise(rng.choice(SOUNDS), 16_000), rng.choice(SIGNALS))
+                profiles[user].feedback(profiles[user].recognize(rng.choice(SOUNDS), 16_000), rng.choice(SIGNALS))
             else:
                 profiles[user].learn()
             if kind != "forget":

@@ -109,7 +109,7 @@ def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: i
             operator.close(round_id)
             device.check_in(server.url)
             operator.open(**PLANS)
-            device.feedback(device.recognise(SOUNDS[0], 16_000).utterance_id, Corrected("turn on the light"))
+            device.feedback(device.recognize(SOUNDS[0], 16_000).utterance_id, Corrected("turn on the light"))
             assert device.learn().steps == 1
             sent = device.check_in(server.url).sent
             assert [(each.kind, each.refused) for each in sent] == [("marginals", None), ("deltas", None)]

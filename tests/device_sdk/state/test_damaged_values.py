@@ -53,7 +53,7 @@ def test_values(tmp_path: Path, damage: Callable[[Store], None], read: Callable[
 
 def _learned(folder: Path, bundle: Bundle) -> int:
     with Device.open(folder, KEY, bundle, SETTINGS) as device:
-        result = device.recognise(noise(8_000), 16_000)
+        result = device.recognize(noise(8_000), 16_000)
         device.feedback(result.utterance_id, Corrected("turn on the light"))
         device.learn()
         return device.student.steps
@@ -82,7 +82,7 @@ def test_marginals_of_another_length_are_named(tmp_path: Path, tiny_bundle: Bund
 
 
 @pytest.mark.parametrize("name", ["encoder.onnx", "language_model.onnx"])
-def test_a_new_bundle_that_cannot_recognise_costs_nothing_that_was_learned(
+def test_a_new_bundle_that_cannot_recognize_costs_nothing_that_was_learned(
     tmp_path: Path, tiny_bundle: Bundle, name: str
 ) -> None:
     steps = _learned(tmp_path / "state", tiny_bundle)

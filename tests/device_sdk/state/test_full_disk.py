@@ -33,7 +33,7 @@ said = {}
 with Device.open(sys.argv[1], KEY, bundle, SETTINGS) as device:
     before = device.learned()
     said["utterances"], said["steps"], said["kept"] = before.utterances, before.steps, before.kept
-    result = device.recognise(noise(9_600, 5), 16_000)
+    result = device.recognize(noise(9_600, 5), 16_000)
     said["heard"] = bool(result.text)
     for name, call in {
         "feedback": lambda: device.feedback(result, Corrected("lights on")),
@@ -49,7 +49,7 @@ with Device.open(sys.argv[1], KEY, bundle, SETTINGS) as device:
     said["steps after"] = device.student.steps
     said["consent"] = device.consent.words
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    device.feedback(device.recognise(noise(9_600, 6), 16_000), Corrected("lights on"))
+    device.feedback(device.recognize(noise(9_600, 6), 16_000), Corrected("lights on"))
     said["with room again"] = device.learn().steps
 print(json.dumps(said))
 """
@@ -60,7 +60,7 @@ def lived(folder: Path, bundle: Bundle, *, killed: bool = False) -> None:
     with Device.open(folder, KEY, bundle, SETTINGS) as device:
         device.agree("keeping")
         for seed in range(2):
-            device.feedback(device.recognise(noise(9_600, seed), 16_000), Corrected("turn on the light"))
+            device.feedback(device.recognize(noise(9_600, seed), 16_000), Corrected("turn on the light"))
             if not seed:
                 device.learn()
         if killed:
@@ -129,7 +129,7 @@ def test_a_full_disk_opens(small_disk: Path, tiny_bundle: Bundle, caplog: pytest
     with Device.open(folder, KEY, tiny_bundle, SETTINGS) as device:
         learned = device.learned()
         assert (learned.utterances, learned.steps, learned.kept) == expected
-        result = device.recognise(noise(9_600, 7), 16_000)
+        result = device.recognize(noise(9_600, 7), 16_000)
         assert result.text
         with pytest.raises(StateError, match="make room on the disk"):
             device.feedback(result, Corrected("lights on"))

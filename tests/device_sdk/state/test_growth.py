@@ -25,7 +25,7 @@ def published(bundle: Bundle, number: int) -> records.Published:
         else array
         for name, array in bundle.weights.items()
     }
-    return records.Published(f"round-{number}", weight_files.serialise(weights))
+    return records.Published(f"round-{number}", weight_files.serialize(weights))
 
 
 def size(folder: Path) -> int:
@@ -39,7 +39,7 @@ def test_a_folder_does_not_grow_from_round_to_round(tmp_path: Path, tiny_bundle:
         with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
             device.agree("keeping", "marginals", "deltas")
             for seed in range(8):
-                result = device.recognise(noise(9_600, 8 * number + seed), 16_000)
+                result = device.recognize(noise(9_600, 8 * number + seed), 16_000)
                 device.feedback(result, Corrected("turn on the light"))
             device.learn()
             learned.append(size(tmp_path))

@@ -39,7 +39,7 @@ def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
     with Device.open(folder, KEY, bundle, SETTINGS) as device:
         device.agree("keeping", "marginals", "deltas", "words")
         for seed in range(3):
-            result = device.recognise(noise(9_600, seed), 16_000)
+            result = device.recognize(noise(9_600, seed), 16_000)
             device.feedback(result.utterance_id, Corrected("turn on the borborygmus"))
             device.learn()
         store, knowledge = device._store, device._knowledge
@@ -53,7 +53,7 @@ def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
         aggregation._join(who, knowledge, "r2", shares, OfferBounds())
         knowledge.keep_channel(Channel((-9.0,) * bundle.features.mel_bins, 12.0))
         knowledge.keep_marginals(3, bundle.words.digest, np.asarray(bundle.background, np.float64))
-        device.feedback(device.recognise(noise(9_600, 9), 16_000), Corrected("turn on the borborygmus"))
+        device.feedback(device.recognize(noise(9_600, 9), 16_000), Corrected("turn on the borborygmus"))
         look()
 
 

@@ -23,7 +23,7 @@ from examples.liu_2020.transcripts import read_meetings, staged
 NAMES = ("remote", "button", "battery", "screen", "colour", "shape", "price", "market")
 SMALL = Scale(
     base=BaseSettings(
-        recogniser_steps=1, language_model_steps=2, shard=6, watched=1, size=16, feed_forward=32, blocks=1, heads=2
+        recognizer_steps=1, language_model_steps=2, shard=6, watched=1, size=16, feed_forward=32, blocks=1, heads=2
     ),
     first=FirstPass(most=2, decoding=DecodingSettings(beam=4, nbest=4)),
     development=1,

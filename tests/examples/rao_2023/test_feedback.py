@@ -89,7 +89,7 @@ def test_feedback_that_says_the_same_of_all_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
-def test_an_alternate_recogniser_errs_at_its_rate(rate: float) -> None:
+def test_an_alternate_recognizer_errs_at_its_rate(rate: float) -> None:
     generator = np.random.default_rng(1)
     text = "one two three four five six seven eight nine ten"
     kept = [len(set(text.split()) & set(alternate(text, ["zero"], rate, generator).split())) for _ in range(300)]

@@ -123,7 +123,7 @@ def test_shapes_of_no_architecture_are_refused() -> None:
 def write_run(folder: Path) -> Path:
     folder.mkdir(parents=True)
     weights = tiny_weights(PRESETS["tiny"])
-    (folder / "weights.safetensors").write_bytes(weight_files.serialise(weights))
+    (folder / "weights.safetensors").write_bytes(weight_files.serialize(weights))
     (folder / "tokenizer.model").write_bytes(tiny_tokenizer(PRESETS["tiny"].pieces))
     (folder / "words.txt").write_text(tiny_words().text())
     training = {
@@ -147,7 +147,7 @@ def test_a_run_becomes_a_bundle(tmp_path: Path) -> None:
     extra = tmp_path / "extra"
     extra.mkdir()
     words = tiny_words()
-    (extra / "background.safetensors").write_bytes(weight_files.serialise({"unigram": tiny_background(words)}))
+    (extra / "background.safetensors").write_bytes(weight_files.serialize({"unigram": tiny_background(words)}))
     (extra / "rescoring.json").write_text('{"marginal": 0.125}')
     (extra / "card.json").write_text('{"description": "mine"}')
     bundle = Bundle.open(bundle_run([run, extra], tmp_path / "out", name="n", version="8", licence="L"))

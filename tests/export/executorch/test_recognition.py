@@ -132,7 +132,7 @@ def compare(bundle, transducer, clips):
     ours, peers = Recognizer(bundle, transducer=transducer), Recognizer(bundle)
     largest = 0.0
     for clip in clips:
-        (found, *_), (expected, *_) = (recognizer.recognise(clip, 16_000).nbest for recognizer in (ours, peers))
+        (found, *_), (expected, *_) = (recognizer.recognize(clip, 16_000).nbest for recognizer in (ours, peers))
         assert found.tokens == expected.tokens and found.text == expected.text
         largest = max(largest, abs(found.score - expected.score), abs(found.scores.acoustic - expected.scores.acoustic))
     return largest
@@ -169,9 +169,9 @@ def test_the_benchmark_says_what_it_should(bundle, folder, monkeypatch):
 def test_threads_share_one(bundle, transducer):
     recognizer = Recognizer(bundle, DecodingSettings(beam=4, nbest=4), transducer=transducer)
     clips = [noise(16_000, seed) for seed in range(4)]
-    alone = [recognizer.recognise(clip, 16_000) for clip in clips]
+    alone = [recognizer.recognize(clip, 16_000) for clip in clips]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(partial(recognizer.recognise, sample_rate=16_000), clips * 2))
+        together = list(pool.map(partial(recognizer.recognize, sample_rate=16_000), clips * 2))
     assert [r.nbest for r in together] == [r.nbest for r in alone * 2]
 
 

@@ -158,13 +158,13 @@ def lived(state, bundle, settings, sounds):
         device._generator = np.random.default_rng(0)
         for number, sound in enumerate(sounds):
             signal = Accepted() if number % 2 else Corrected("set a timer")
-            device.feedback(device.recognise(sound, 16_000), signal)
+            device.feedback(device.recognize(sound, 16_000), signal)
         report, student = device.learn(), device.student.weights
         delta = np.concatenate([(student[name] - device.base.weights[name]).ravel() for name in student])
         return (
             report,
             delta.astype(np.float64),
-            [device.recognise(sound, 16_000).text for sound in sounds],
+            [device.recognize(sound, 16_000).text for sound in sounds],
             device._training,
         )
 
@@ -229,4 +229,4 @@ def test_a_device_without_programs_says_how_to_write_them(tiny_bundle, tmp_path)
     settings = DeviceSettings(runtime="executorch", programs=tmp_path / "none")
     device = Device.open(tmp_path / "state", bytes(32), tiny_bundle, settings)
     with device, pytest.raises(BundleError, match=r"none: no such folder; .*idiolect export executorch"):
-        device.recognise(noise(16_000), 16_000)
+        device.recognize(noise(16_000), 16_000)

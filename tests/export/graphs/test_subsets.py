@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.quantised import EMBEDDING_ZERO, layout, quantise
+from device_sdk.bundle.quantized import EMBEDDING_ZERO, layout, quantize
 from device_sdk.bundle.subsets import SUBSETS, Frozen, Subset, factor_names, frozen, trainable
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.learning.objectives import Objective, expected_cost, label, reinforce, supervision, total
@@ -196,7 +196,7 @@ def test_frozen_layers_are_near_the_float_ones_and_each_hypothesis_stands_alone(
 
 
 def test_frozen_layers_follow_their_weights() -> None:
-    """A run with other weights requantises; one that moves only what is above does not."""
+    """A run with other weights requantizes; one that moves only what is above does not."""
     architecture = ARCHITECTURES[0]
     run, beneath = session(architecture, "top")
     assert beneath is not None
@@ -222,7 +222,7 @@ def test_a_buffer_of_some_matrices() -> None:
     names = ("encoder.0.W", "encoder.0.B", "predictor.embedding")
     slots, weights = layout(architecture, names), tiny_weights(architecture)
     assert set(slots) == {"encoder.0.W", "predictor.embedding"}
-    buffer = quantise(architecture, weights, names=names)
+    buffer = quantize(architecture, weights, names=names)
     slot = slots["encoder.0.W"]
     scale = np.frombuffer(buffer, np.float32, slot.scales, slot.scale)
     values = np.frombuffer(buffer, np.int8, slot.shape[0] * slot.shape[1], slot.values).reshape(slot.shape)

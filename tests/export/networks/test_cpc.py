@@ -25,7 +25,7 @@ def network(contrast: Contrast = Contrast(3, 5), seed: int = 0) -> CPC:
     return made
 
 
-def recogniser(shape: ContextShape = TINY) -> ContextRNNT:
+def recognizer(shape: ContextShape = TINY) -> ContextRNNT:
     torch.manual_seed(1)
     return ContextRNNT(shape, predictor_layers=2, predictor_size=12, embedding_size=10, joiner_size=14, pieces=16)
 
@@ -109,18 +109,18 @@ def test_a_few_steps_find_what_comes_next() -> None:
     assert seen[-1][1] > 0.5 > 0.3 > seen[0][1]
 
 
-def test_a_recogniser_begins_with_the_pretrained_encoder() -> None:
-    pretrained, target = network(), recogniser()
+def test_a_recognizer_begins_with_the_pretrained_encoder() -> None:
+    pretrained, target = network(), recognizer()
     begin_encoder(target, pretrained)
     features = torch.randn(2, 21, TINY.bins)
     context, _ = pretrained.encoder(pretrained.latents(features))
     torch.testing.assert_close(target.hidden(target.stack(features)), context)
     before = target.to_parameters()
-    other = recogniser().from_parameters(before)
+    other = recognizer().from_parameters(before)
     torch.testing.assert_close(other.encode(features), target.encode(features))
 
 
-def test_a_device_s_recogniser_takes_an_encoder_without_feature_layers() -> None:
+def test_a_device_s_recognizer_takes_an_encoder_without_feature_layers() -> None:
     a = PRESETS["tiny"]
     shape = ContextShape(a.mel_bins, a.subsampling_factor, 0, 1, a.encoder_layers, a.encoder_size)
     pretrained, target = CPC(shape, Contrast(2, 4)), RNNT(a)
@@ -129,11 +129,11 @@ def test_a_device_s_recogniser_takes_an_encoder_without_feature_layers() -> None
     context, _ = pretrained.encoder(pretrained.latents(features))
     torch.testing.assert_close(target.hidden(target.stack(features)), context)
     with pytest.raises(ConfigurationError, match="expected"):
-        begin_encoder(recogniser(), pretrained)
+        begin_encoder(recognizer(), pretrained)
 
 
 def test_graphs_stream_what_the_network_computes_at_once() -> None:
-    made = recogniser()
+    made = recognizer()
     graphs = context_rnnt_graphs(made)
     assert made.training, "tracing leaves the network as it was"
     made.eval()

@@ -70,7 +70,7 @@ def test_a_layer_in_onnx_layout_is_the_same_layer(batch: int) -> None:
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_three_frames_are_stacked_after_normalisation() -> None:
+def test_three_frames_are_stacked_after_normalization() -> None:
     made = network()
     features = torch.randn(1, 8, 64)
     stacked = made.stack(features)

@@ -86,7 +86,7 @@ def test_its_setting_in_small(tmp_path: Path, tiny_bundle: Bundle, http: Any, op
         for turn in range(ROUNDS):
             for number, device in enumerate(devices):
                 for each in range(BATCH):
-                    result = device.recognise(sound(10 * turn + 3 * number + each), 16_000)
+                    result = device.recognize(sound(10 * turn + 3 * number + each), 16_000)
                     device.feedback(result.utterance_id, Corrected(SENTENCES[number]))
                 report = device.learn()
                 assert (report.utterances, report.steps) == (BATCH, 0)

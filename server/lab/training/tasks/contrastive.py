@@ -44,7 +44,7 @@ class CpcTask(Task[Batch]):
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """When a recogniser is trained by what, as shares of the budget.
+    """When a recognizer is trained by what, as shares of the budget.
 
     flat: up to here by a guess of where each token is; ctc: up to here by CTC, then by RNN-T with ``helper`` times CTC.
     The paper trains by RNN-T alone, which takes far more steps to begin with; (0, 0, 0) is that. pruning: see

@@ -20,7 +20,7 @@ from server.lab.training.greedy import word_errors
 from server.lab.training.trainer.averages import Average
 from server.lab.training.trainer.checkpoints import load_checkpoint, load_tensors, save_checkpoint, save_tensors
 from server.lab.training.trainer.logs import Observer, append_log
-from server.lab.training.trainer.processes import ALONE, Processes, unsynchronised
+from server.lab.training.trainer.processes import ALONE, Processes, unsynchronized
 from server.lab.training.trainer.settings import Settings
 from server.lab.training.trainer.task import B, Sampler, Task
 
@@ -182,7 +182,7 @@ class Trainer(Generic[B]):
         sums: dict[str, float] = {"count": 0.0}
         for index, (batch, weight) in enumerate(batches):
             last = index == len(batches) - 1
-            with nullcontext() if last else unsynchronised(self.forward):
+            with nullcontext() if last else unsynchronized(self.forward):
                 with torch.autocast(device.type, torch.bfloat16, enabled=settings.bfloat16):
                     total, count, parts = self.forward(batch.to(device), self.progress)
                 (total if weight == 1.0 else weight * total).backward()

@@ -65,7 +65,7 @@ class Processes:
 ALONE = Processes()
 
 
-def unsynchronised(module: nn.Module) -> AbstractContextManager[None]:
+def unsynchronized(module: nn.Module) -> AbstractContextManager[None]:
     """Gradients stay this process' own, to be averaged with the next ones."""
     if isinstance(module, DistributedDataParallel):
         held: AbstractContextManager[None] = module.no_sync()

@@ -34,7 +34,7 @@ class Loss:
     """The loss of one batch, as a *sum*, so that parts of a batch add up to the whole.
 
     total: [] float32, summed over whatever is counted (tokens, frames, ...); its gradient is taken. count: how many.
-    The trainer minimises total / count over all processes and accumulated batches together. parts: sums to report, by
+    The trainer minimizes total / count over all processes and accumulated batches together. parts: sums to report, by
     name, each divided by the same count in the log.
     """
 

@@ -1,4 +1,4 @@
-"""A device that trusts a root, and a server whose answers are tampered with: it keeps what it has, and recognises."""
+"""A device that trusts a root, and a server whose answers are tampered with: it keeps what it has, and recognizes."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_an_attack_is_refused_and_costs_nothing(
     shutil.copytree(state, folder)
     waveform = (np.random.default_rng(1).normal(size=9600) * 0.05).astype(np.float32)
     with Device.open(folder, KEY, tiny_bundle, trusted_root=fleet.root) as device:
-        heard = device.recognise(waveform, 16_000).text
+        heard = device.recognize(waveform, 16_000).text
         before = {name: array.copy() for name, array in device.base.weights.items()}
         fleet.line.exchanged, fleet.line.sent = attack(place), 0
         try:
@@ -233,11 +233,11 @@ def test_an_attack_is_refused_and_costs_nothing(
         assert re.search(why, report.updates_refused[0], re.DOTALL), report.updates_refused
         assert (report.new_model, report.model_version, device.model_version) == (False, "second", "second")
         assert all(np.array_equal(before[name], array) for name, array in device.base.weights.items())
-        assert device.recognise(waveform, 16_000).text == heard
+        assert device.recognize(waveform, 16_000).text == heard
         assert fleet.line.sent <= 2 * len(place.model) + (1 << 20), "an endless answer is left"
     with Device.open(folder, KEY, tiny_bundle, trusted_root=fleet.root) as device:
         assert device.model_version == "second"
         report = fleet.check_in(device)  # the server is honest again
         assert (report.new_model, report.updates_refused, device.model_version) == (True, (), "third")
-        device.recognise(waveform, 16_000)
+        device.recognize(waveform, 16_000)
     assert findings(folder, KEY, tiny_bundle) == []

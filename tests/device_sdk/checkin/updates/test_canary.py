@@ -85,20 +85,20 @@ def test_a_share_goes_first_and_back_or_ahead_with_all(scene: Scene, tiny_bundle
     version = scene.named("second")
     scene.fleet.publish(version, 2, published=False)
     scene.begin(version, seconds=1e6, patience=1e6)
-    before = scene.devices[0].recognise(QUIET, 16_000).text
+    before = scene.devices[0].recognize(QUIET, 16_000).text
     arms = scene.arms(version, 0.5)
     for _ in range(2):
         assert scene.check_in() == [version if arm == "canary" else tiny_bundle.version for arm in arms]
     assert scene.state()["arms"]["canary"]["seen"] == arms.count("canary")
     assert scene.fleet.operator.post("/v1/operator/canary/roll-back").is_success
     assert scene.check_in() == [tiny_bundle.version] * 4
-    assert scene.devices[0].recognise(QUIET, 16_000).text == before
+    assert scene.devices[0].recognize(QUIET, 16_000).text == before
     scene.begin(version, seconds=1e6, patience=1e6)
     assert scene.check_in() == [version if arm == "canary" else tiny_bundle.version for arm in arms]
     assert scene.fleet.operator.post("/v1/operator/canary/promote").is_success
     assert scene.check_in() == [version] * 4
     for device in scene.devices:
-        device.recognise(QUIET, 16_000)
+        device.recognize(QUIET, 16_000)
 
 
 def test_weights_that_no_device_takes_are_rolled_back_by_themselves(scene: Scene) -> None:

@@ -119,7 +119,7 @@ def test_stolen_online_keys_cannot_bring_back_an_old_release_and_a_new_root_ends
         fleet.publish("third", 3)
         (refused,) = fleet.check_in(device).updates_refused
         assert "New timestamp version" in refused, "the thieves' timestamp is ahead of every honest one"
-        device.recognise(np.zeros(9600, np.float32), 16_000)
+        device.recognize(np.zeros(9600, np.float32), 16_000)
         for role in ("timestamp", "snapshot"):
             signed_rotation(fleet.keys, role, "root-1", "root-3")
         assert fleet.check_in(device).updates_refused == ()
@@ -157,7 +157,7 @@ def test_a_prolonged_root_ends_its_expiry(fleet: Fleet, tmp_path: Path, tiny_bun
         fleet.line.exchanged = {f"{UPDATES}2.root.json": expired}
         (refused,) = fleet.check_in(device).updates_refused
         assert "root.json is expired" in refused and device.model_version == tiny_bundle.version
-        device.recognise(np.zeros(9600, np.float32), 16_000)
+        device.recognize(np.zeros(9600, np.float32), 16_000)
         fleet.line.exchanged |= {f"{UPDATES}3.root.json": changed_root(expired, signers, days=1.0)}
         assert fleet.check_in(device).updates_refused == ()
         assert device.model_version == "first"

@@ -38,7 +38,7 @@ PLAIN = Scene(
     tilt_db=0.0,
     band_hz=None,
     overdrive=1.0,
-    quantise=False,
+    quantize=False,
     hum_hz=None,
     edges=(0.0, 0.0),
 )
@@ -79,7 +79,7 @@ def test_the_converter_is_never_quite_silent() -> None:
 
 def test_silence_stays_silent() -> None:
     silence = np.zeros(1_000, np.float32)
-    for scene in (PLAIN, replace(PLAIN, snr_db=10.0, hum_hz=50.0, quantise=True, overdrive=3.0, reverb_seconds=0.2)):
+    for scene in (PLAIN, replace(PLAIN, snr_db=10.0, hum_hz=50.0, quantize=True, overdrive=3.0, reverb_seconds=0.2)):
         assert not apply_scene(silence, scene, np.random.default_rng(0)).any()
 
 
@@ -107,17 +107,17 @@ def test_a_narrow_band_removes_what_lies_outside() -> None:
     assert energy(heard, 0, 100) < 0.01 * energy(heard, 1000, 1100)
 
 
-def test_equaliser_and_tilt_shape_the_spectrum() -> None:
+def test_equalizer_and_tilt_shape_the_spectrum() -> None:
     noise = np.random.default_rng(0).standard_normal(SAMPLE_RATE).astype(np.float32) * 0.1
     tilted = apply_scene(noise, replace(PLAIN, tilt_db=-6.0), np.random.default_rng(0))
     low, high = energy(tilted, 950, 1050), energy(tilted, 3900, 4100) / 2
     assert 10 * np.log10(low / high) == pytest.approx(12.0, abs=1.5)
 
 
-def test_overdrive_flattens_peaks_and_quantising_leaves_few_values() -> None:
+def test_overdrive_flattens_peaks_and_quantizing_leaves_few_values() -> None:
     loud = apply_scene(tone(), replace(PLAIN, overdrive=4.0), np.random.default_rng(0))
     assert np.mean(np.abs(loud) > 0.99 * np.abs(loud).max()) > 0.5
-    coarse = apply_scene(tone(), replace(PLAIN, quantise=True), np.random.default_rng(0))
+    coarse = apply_scene(tone(), replace(PLAIN, quantize=True), np.random.default_rng(0))
     assert len(np.unique(coarse)) <= 256
 
 

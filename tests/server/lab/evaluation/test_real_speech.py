@@ -36,7 +36,7 @@ def test_the_rescored_beam_beats_greedy_and_its_confidences_can_be_trusted(
     corpus = open_corpus(f"{kind}:{os.environ['IDIOLECT_DATA']}/{kind}").of_speakers(*UNTRAINED[kind])
     corpus = Corpus(corpus.name, corpus.utterances[:80], corpus.lexicon)
     found: dict[str, Evaluation] = {
-        name: evaluate(partial(each.recognise, sample_rate=16_000), corpus) for name, each in systems.items()
+        name: evaluate(partial(each.recognize, sample_rate=16_000), corpus) for name, each in systems.items()
     }
     greedy, rescored, oracle = found["greedy"].wer, found["rescored"].wer, found["rescored"].oracle_wer(8)
     assert greedy is not None and rescored is not None and oracle is not None

@@ -109,11 +109,11 @@ def test_nothing_to_evaluate_is_refused() -> None:
 def test_recognition_alone_is_timed_and_gets_the_waveform() -> None:
     lengths: list[int] = []
 
-    def recognise(waveform: Waveform) -> Result:
+    def recognize(waveform: Waveform) -> Result:
         lengths.append(waveform.size)
         return result("a")
 
-    evaluation = evaluate(recognise, Corpus("one", (utterance("a"),)))
+    evaluation = evaluate(recognize, Corpus("one", (utterance("a"),)))
     assert lengths == [16_000]
     assert 0 < (evaluation.real_time_factor or 0) < 0.1
 

@@ -26,7 +26,7 @@ def test_a_teacher_that_follows_at_once_is_caught(tmp_path: Path) -> None:
     with Device.open(tmp_path, bytes(32), bundle, DeviceSettings(learning=learning, use_marginals=False)) as device:
         rolled_back, heard = None, 0
         while rolled_back is None and heard < len(utterances):
-            device.recognise(utterances[heard].load(), 16_000)
+            device.recognize(utterances[heard].load(), 16_000)
             rolled_back = device.learn().rolled_back
             heard += 1
         assert rolled_back is not None, f"not seen in {heard} utterances"

@@ -49,14 +49,14 @@ def test_score(
     words: tuple[int, int],
     found: tuple[int, int],
 ) -> None:
-    result = score(recording(said, slots, sure), heard, LEXICON, voice="a", round_=0, recognise_seconds=0.1)
+    result = score(recording(said, slots, sure), heard, LEXICON, voice="a", round_=0, recognize_seconds=0.1)
     assert (result.word_errors, result.words) == words
     assert (result.slot_errors, result.slots) == found
     assert result.seconds == 1.5 and not result.held_out
 
 
 def test_a_corpus_without_slot_labels_has_no_slot_error() -> None:
-    result = score(recording("one two", None), "one", None, voice="a", round_=0, recognise_seconds=0.1)
+    result = score(recording("one two", None), "one", None, voice="a", round_=0, recognize_seconds=0.1)
     assert result.slots == 0 and rate([result], "slot_error") is None and rate([result], "wer") == 0.5
 
 

@@ -96,7 +96,7 @@ def test_another_language_has_its_own_voices_and_sentences() -> None:
     ]
 
 
-def test_a_recogniser_goes_on_in_another_language(tmp_path: Path, tiny_bundle: Bundle) -> None:
+def test_a_recognizer_goes_on_in_another_language(tmp_path: Path, tiny_bundle: Bundle) -> None:
     """By French voices, with pieces of its own, while the first layer of the encoder stays as it was."""
     text, out = tmp_path / "text.txt", tmp_path / "run"
     text.write_text("\n".join(FRENCH), "utf-8")

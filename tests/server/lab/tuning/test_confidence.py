@@ -116,7 +116,7 @@ def test_hearing_sets_words_against_what_was_said() -> None:
     assert len(calls) == 2
 
 
-def test_nothing_recognised_is_refused() -> None:
-    with pytest.raises(DataError, match="no word was recognised"):
+def test_nothing_recognized_is_refused() -> None:
+    with pytest.raises(DataError, match="no word was recognized"):
         fit([Heard("made", "v", (hypothesis("", 0.0, -1.0),), (), False)])
     assert Calibration() == Calibration.from_mapping({})

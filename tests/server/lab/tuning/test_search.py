@@ -179,7 +179,7 @@ def test_smoothing_prefers_a_valley_to_a_lucky_point() -> None:
 
 
 def test_only_sure_words_are_gathered() -> None:
-    def recognise(waveform: Any) -> Result:
+    def recognize(waveform: Any) -> Result:
         return Result("u", (Hypothesis((), "play jazz", (), Scores(-1.5), -1.5),), 0.1)
 
     def utterance(text: str | None, sure: bool) -> Utterance:
@@ -188,7 +188,7 @@ def test_only_sure_words_are_gathered() -> None:
     ticks: list[int] = []
     found = gather(
         [utterance("play", True), utterance(None, True), utterance("play", False)],
-        recognise,
+        recognize,
         progress=lambda: ticks.append(1),
     )
     assert found == [ListEntry("a", ("play jazz",), (-1.5,), "play")]

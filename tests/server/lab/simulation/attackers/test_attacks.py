@@ -103,7 +103,7 @@ def moved(http: Any, bundle: Bundle, folder: Path, client: Client) -> np.ndarray
     with Device.open(folder, bytes(32), bundle, UNMASKED) as device:
         device.agree("deltas")
         device.check_in(client, ENROLMENT)
-        result = device.recognise(sound(1), 16_000)
+        result = device.recognize(sound(1), 16_000)
         device.feedback(result.utterance_id, Corrected(SENTENCES[0]))
         assert device.learn().steps > 0
         round_id = operator.open(marginals=None, deltas={"clip_norm": 1e-3}, weighting="uniform")

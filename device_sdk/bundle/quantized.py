@@ -2,7 +2,7 @@
 
 Every matrix is symmetric and per output channel: row n of W is ``scale[n] * int8[n]``, scale[n] = max |W[n]| / levels.
 They lie in a buffer of their own, transposed as integer products want them, which the ``.int8`` graphs read beside the
-float32 one (see :mod:`device_sdk.bundle.weights`); biases, tables and normalisation stay float32.
+float32 one (see :mod:`device_sdk.bundle.weights`); biases, tables and normalization stay float32.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
 
-__all__ = ["COARSE_LEVELS", "EMBEDDING_ZERO", "LEVELS", "QUANTISED_FILE", "Matrix", "layout", "quantise"]
+__all__ = ["COARSE_LEVELS", "EMBEDDING_ZERO", "LEVELS", "QUANTIZED_FILE", "Matrix", "layout", "quantize"]
 
-QUANTISED_FILE = "weights.int8"
+QUANTIZED_FILE = "weights.int8"
 LEVELS = 127
 COARSE_LEVELS = 63
 """For processors that add two products of bytes in 16 bits, which 255 * 63 * 2 fits and 255 * 127 * 2 does not."""
@@ -28,7 +28,7 @@ EMBEDDING_ZERO = 128
 
 
 class Matrix(NamedTuple):
-    """Where one quantised matrix lies in the buffer.
+    """Where one quantized matrix lies in the buffer.
 
     shape: [K, N], inputs by outputs. values: offset in bytes of its int8 (or, for embeddings, uint8) [K, N];
     scale: offset of its float32 scales, ``scales`` of them: N, or 1 for embeddings.
@@ -60,7 +60,7 @@ def layout(architecture: Architecture, names: Collection[str] | None = None) -> 
     return slots
 
 
-def quantise(
+def quantize(
     architecture: Architecture,
     weights: Mapping[str, NDArray[np.float32]],
     levels: int = LEVELS,

@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.quantised import quantise
+from device_sdk.bundle.quantized import quantize
 from device_sdk.bundle.weights import pack
 from device_sdk.runtimes.onnxruntime import open_session
-from export.graphs import quantised, streaming
-from tests.device_sdk.bundle.test_quantised import dequantised
+from export.graphs import quantized, streaming
+from tests.device_sdk.bundle.test_quantized import dequantized
 from tests.tiny import tiny_weights
 
 SHAPES = {
@@ -31,13 +31,13 @@ class Case:
 
     def __init__(self, sizes: Architecture) -> None:
         self.sizes, self.weights = sizes, tiny_weights(sizes)
-        self.packed, self.content = pack(sizes, self.weights), quantise(sizes, self.weights)
+        self.packed, self.content = pack(sizes, self.weights), quantize(sizes, self.weights)
 
     def session(self, build: Any) -> Any:
-        return open_session(build(self.sizes), build.__name__, self.packed, self.sizes, quantised=self.content)
+        return open_session(build(self.sizes), build.__name__, self.packed, self.sizes, quantized=self.content)
 
     def matrix(self, name: str) -> Float:
-        return dequantised(self.sizes, self.content, name)
+        return dequantized(self.sizes, self.content, name)
 
 
 @pytest.fixture(params=SHAPES, scope="module")
@@ -65,7 +65,7 @@ def test_the_encoder_is_within_its_rounding_of_the_float_one(case: Case) -> None
     features = np.random.default_rng(0).normal(-6.0, 3.0, (1, 30, sizes.mel_bins)).astype(np.float32)
     zeros = np.zeros((sizes.encoder_layers, 1, sizes.encoder_size), np.float32)
     inputs = {"features": features, "h": zeros, "c": zeros}
-    found, h, c = case.session(quantised.encoder).run(None, inputs)
+    found, h, c = case.session(quantized.encoder).run(None, inputs)
     expected = case.session(streaming.encoder).run(None, inputs)
     assert found.shape == (1, 10, sizes.joiner_size) and h.shape == c.shape == zeros.shape
     for mine, exact in zip((found, h, c), expected, strict=True):
@@ -75,7 +75,7 @@ def test_the_encoder_is_within_its_rounding_of_the_float_one(case: Case) -> None
 
 def test_prediction_is_numpys_whatever_else_is_in_the_batch(case: Case) -> None:
     sizes, weights = case.sizes, case.weights
-    session = case.session(quantised.predictor)
+    session = case.session(quantized.predictor)
     rng = np.random.default_rng(1)
     layers, size = sizes.predictor_layers, sizes.predictor_size
     tokens = rng.integers(1, sizes.pieces, 5)
@@ -107,7 +107,7 @@ def test_the_joiner_is_numpys(case: Case, shapes: tuple[tuple[int, int], tuple[i
     rng = np.random.default_rng(2)
     encoded, predicted = (rng.normal(size=(*shape, case.sizes.joiner_size)) for shape in shapes)
     inputs = {"encoded": encoded.astype(np.float32), "predicted": predicted.astype(np.float32)}
-    (found,) = case.session(quantised.joiner).run(None, inputs)
+    (found,) = case.session(quantized.joiner).run(None, inputs)
     logits = unit(np.tanh(encoded + predicted)).reshape(len(found), -1) @ case.matrix("joiner.output.weight").T
     logits += case.weights["joiner.output.bias"]
     expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))

@@ -1,19 +1,19 @@
-"""The streaming graphs over int8 weights, which the device makes from its float32 ones (device_sdk.bundle.quantised).
+"""The streaming graphs over int8 weights, which the device makes from its float32 ones (device_sdk.bundle.quantized).
 
-The encoder's inputs are quantised as they come, a layer's for a block and its state for a frame. States and the joint
-are outputs of tanh: for prediction and joiner they are quantised on the fixed grid of [-1, 1], so that what one
+The encoder's inputs are quantized as they come, a layer's for a block and its state for a frame. States and the joint
+are outputs of tanh: for prediction and joiner they are quantized on the fixed grid of [-1, 1], so that what one
 hypothesis scores does not depend on the others of its batch.
 """
 
 from __future__ import annotations
 
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.quantised import EMBEDDING_ZERO
+from device_sdk.bundle.quantized import EMBEDDING_ZERO
 from export.graphs.builder import INT64, MICROSOFT, GraphBuilder, Value
 from export.graphs.lstm import lstm_cell
 from export.graphs.streaming import TABLE_PIECES, joined, stacked_frames, states_of
 
-__all__ = ["embedded_product", "encoder", "joiner", "predictor", "product", "quantised_lstm", "unit"]
+__all__ = ["embedded_product", "encoder", "joiner", "predictor", "product", "quantized_lstm", "unit"]
 
 
 def encoder(architecture: Architecture) -> bytes:
@@ -28,7 +28,7 @@ def encoder(architecture: Architecture) -> bytes:
     cells: list[Value] = []
     for layer in range(layers):
         state = (g.slice(states, layer, layer + 1, 0) for states in (h, c))
-        x, h_next, c_next = quantised_lstm(g, x, f"encoder.{layer}", g.weight(f"encoder.{layer}.B"), size, *state)
+        x, h_next, c_next = quantized_lstm(g, x, f"encoder.{layer}", g.weight(f"encoder.{layer}.B"), size, *state)
         hidden.append(h_next)
         cells.append(c_next)
     encoded = g.op(
@@ -79,12 +79,12 @@ def joiner(architecture: Architecture) -> bytes:
     return g.finish("joiner.int8")
 
 
-def quantised_lstm(
+def quantized_lstm(
     g: GraphBuilder, x: Value, name: str, bias: Value, size: int, h: Value = "", c: Value = ""
 ) -> tuple[Value, Value, Value]:
     """As :func:`export.graphs.lstm.lstm` with the int8 weights of layer ``name``; from a zero state unless given."""
-    w, w_scale = g.quantised(f"{name}.W", lead=1)
-    r, r_scale = g.quantised(f"{name}.R", lead=1)
+    w, w_scale = g.quantized(f"{name}.W", lead=1)
+    r, r_scale = g.quantized(f"{name}.R", lead=1)
     zero = g.constant([0], "int8")
     both = g.concat(g.unsqueeze(bias, 0), g.constant([[0.0] * (4 * size)], "float32"), axis=1)
     y, h_next, c_next = g.ops(
@@ -98,9 +98,9 @@ def quantised_lstm(
 
 
 def embedded_product(g: GraphBuilder, tokens: Value, name: str, bias: Value) -> Value:
-    """The quantised embeddings of tokens [B] times a quantised matrix [K, N], plus a bias [N]: [B, N] float32."""
-    values, scale = g.quantised("predictor.embedding")
-    weight, weight_scale = g.quantised(name)
+    """The quantized embeddings of tokens [B] times a quantized matrix [K, N], plus a bias [N]: [B, N] float32."""
+    values, scale = g.quantized("predictor.embedding")
+    weight, weight_scale = g.quantized(name)
     rows, zero = g.op("Gather", values, tokens, axis=0), g.constant(EMBEDDING_ZERO, "uint8")
     return g.op("MatMulIntegerToFloat", rows, weight, scale, weight_scale, zero, "", bias, domain=MICROSOFT)
 
@@ -111,7 +111,7 @@ def unit(g: GraphBuilder, x: Value) -> Value:
 
 
 def product(g: GraphBuilder, unit: Value, name: str, bias: Value = "") -> Value:
-    """[B, K] of :func:`unit` times a quantised matrix [K, N], plus a bias [N] where given: [B, N] float32."""
-    weight, scale = g.quantised(name)
+    """[B, K] of :func:`unit` times a quantized matrix [K, N], plus a bias [N] where given: [B, N] float32."""
+    weight, scale = g.quantized(name)
     inputs = [unit, weight, g.single(1 / 127), scale, g.constant(128, "uint8")]
     return g.op("MatMulIntegerToFloat", *inputs, *(("", bias) if bias else ()), domain=MICROSOFT)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from device_sdk.bundle.architecture import PRESETS, Architecture
-from device_sdk.bundle.quantised import COARSE_LEVELS, EMBEDDING_ZERO, LEVELS, layout, quantise
+from device_sdk.bundle.quantized import COARSE_LEVELS, EMBEDDING_ZERO, LEVELS, layout, quantize
 
 SMALLEST = Architecture(1, 1, 1, 1, 1, 1, 2, mel_bins=1, subsampling_factor=1)
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.floats(-(2.0**-120), 2.0**-120, width=32)
 
 
-def dequantised(architecture: Architecture, content: bytes, name: str) -> np.ndarray:
+def dequantized(architecture: Architecture, content: bytes, name: str) -> np.ndarray:
     """A parameter in its own layout, from its integers and scales."""
     slot = layout(architecture)[name]
     scale = np.frombuffer(content, np.float32, slot.scales, slot.scale).astype(np.float64)
@@ -38,7 +38,7 @@ def test_slots_cover_the_buffer_without_overlap(architecture: Architecture) -> N
     assert all(slot.scale % 4 == 0 for slot in slots.values())
     shapes = architecture.parameter_shapes() | architecture.constant_shapes()
     weights = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
-    assert len(quantise(architecture, weights)) == spans[-1][1]
+    assert len(quantize(architecture, weights)) == spans[-1][1]
     assert slots.keys() == {name for name, shape in architecture.parameter_shapes().items() if len(shape) == 2}
 
 
@@ -50,7 +50,7 @@ def test_every_value_is_within_half_a_step_of_its_channel(levels: int, data: st.
     weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     for name in ("encoder.0.W", "predictor.embedding"):
         weights[name] = data.draw(arrays(np.float32, shapes[name], elements=FLOATS))
-        found = dequantised(sizes, quantise(sizes, weights, levels), name)
+        found = dequantized(sizes, quantize(sizes, weights, levels), name)
         peak = np.abs(weights[name].astype(np.float64)).max(axis=None if name == "predictor.embedding" else 1)
         smallest = levels * np.finfo(np.float32).tiny  # channels that never reach it are taken for zero
         bound = np.where(peak <= 1.001 * smallest, smallest, 0.5001 * peak / levels)
