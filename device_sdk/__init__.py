@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         read_slots,
     )
     from device_sdk.hypothesis import Hypothesis, Partial, Result, Scores, Word
-    from device_sdk.learned import Learned
+    from device_sdk.learned_summary import LearnedSummary
     from device_sdk.learning import GuardSettings, LearningReport, LearningSettings, Transcribed
     from device_sdk.policy import CarefulPolicy, Conditions
     from device_sdk.privacy.bounds import OfferBounds
@@ -90,7 +90,7 @@ __all__ = [
     "Hotwords",
     "Hypothesis",
     "IdiolectError",
-    "Learned",
+    "LearnedSummary",
     "LearningError",
     "LearningReport",
     "LearningSettings",
@@ -147,7 +147,7 @@ _HOMES = {
         "read_slots",
     ),
     "hypothesis": ("Hypothesis", "Partial", "Result", "Scores", "Word"),
-    "learned": ("Learned",),
+    "learned_summary": ("LearnedSummary",),
     "session": ("DeviceSession",),
     "settings": ("DeviceSettings",),
     "learning": ("GuardSettings", "LearningReport", "LearningSettings", "Transcribed"),

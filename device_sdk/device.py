@@ -37,7 +37,7 @@ from device_sdk.feedback.repetition import carried_back, is_repetition, silence
 from device_sdk.feedback.signals import CostFunction, Repeated, Signal, check_signal, combined
 from device_sdk.host import Host, check_host
 from device_sdk.hypothesis import Hypothesis, Result
-from device_sdk.learned import Learned
+from device_sdk.learned_summary import LearnedSummary
 from device_sdk.learning import kept
 from device_sdk.learning.judge import Judge
 from device_sdk.learning.learner import Outcome, Student, Teacher, learn_one, rehearse_one
@@ -46,7 +46,8 @@ from device_sdk.learning.memory import Example, Recent, Remembered, utterances
 from device_sdk.learning.memory_budget import step_bytes
 from device_sdk.learning.rehearsal import Transcribed, is_due, rotation
 from device_sdk.learning.serving import served
-from device_sdk.model_state import Knowledge
+from device_sdk.lock import Lock
+from device_sdk.model_state import ModelState
 from device_sdk.permit import Permit
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.cache import UtteranceCounts
@@ -59,7 +60,6 @@ from device_sdk.runtimes.trial import try_transducer
 from device_sdk.session import DeviceSession
 from device_sdk.settings import DeviceSettings
 from device_sdk.state import Store, records
-from device_sdk.turns import Turns
 
 if TYPE_CHECKING:  # what check-ins need is loaded by the first one: recognition starts without it
     from device_sdk.checkin.client import Client
@@ -97,22 +97,22 @@ class Device:
         self._policy, self._conditions = policy, conditions
         self._rehearsal = tuple(rehearsal)
         self._guard = store.guard  # short: state and what memory mirrors of it, under one lock
-        self._working = Turns()  # long, and never over a network: one learn, forget or change by a check-in at a time
+        self._working = Lock()  # long, and never over a network: one learn, forget or change by a check-in at a time
         self._visiting = threading.Lock()  # over a network: one check-in at a time, for which nothing else waits
         self._permit: Permit | None = None  # of the check-in under way; under the guard
         self._generator = np.random.default_rng()
         self._turns = rotation(len(self._rehearsal), self._generator)
         self._recent = Recent(settings.memory_utterances, settings.memory_seconds)
         self._rescorer = Rescorer(bundle, threads=settings.threads) if rescorer is None else rescorer
-        self._knowledge = Knowledge(
+        self._model_state = ModelState(
             store, bundle, lambda new: _try(new, self._rescorer, settings), keep_ngrams=settings.keep_ngrams
         )
         if settings.learning.teacher.schedule == "local":
-            self._knowledge.adopt_teacher(None)
-        if settings.learning.subset == "adapters" and self._knowledge.student.gradients is not None:
-            self._knowledge.collect(None)  # those of factors are none of the published weights
-        # What is made of the knowledge is kept beside what it was made of, and made again when that is another.
-        self._recognizer: tuple[Student, Recognizer] | None = None
+            self._model_state.adopt_teacher(None)
+        if settings.learning.subset == "adapters" and self._model_state.student.gradients is not None:
+            self._model_state.collect(None)  # those of factors are none of the published weights
+        # What is made of the model_state is kept beside what it was made of, and made again when that is another.
+        self._held_recognizer: tuple[Student, Recognizer] | None = None
         self._marginal: tuple[caches.MarginalCache, NDArray[np.float64] | None, NDArray[np.float64]] | None = None
         self._teacher: tuple[Bundle, Teacher] | None = None
         self._judge: tuple[Bundle, Judge] | None = None
@@ -144,12 +144,12 @@ class Device:
         store = Store(state_folder, key)
         try:
             device = cls(store, bundle, settings, **host)
-            knowledge = device._knowledge
+            model_state = device._model_state
             log.debug(
                 "opened: model %s, %d steps, %d utterances counted, %d kept, in %d ms",
-                knowledge.base.version,
-                knowledge.student.steps,
-                knowledge.cache.utterances,
+                model_state.base.version,
+                model_state.student.steps,
+                model_state.cache.utterances,
                 len(device._recent.kept()),
                 _milliseconds(begun),
             )
@@ -161,17 +161,17 @@ class Device:
     @property
     def model_version(self) -> str:
         """Version of the published model that the device works from."""
-        return self._knowledge.base.version
+        return self._model_state.base.version
 
     @property
     def base(self) -> Bundle:
         """The published model, without what was learned here."""
-        return self._knowledge.base
+        return self._model_state.base
 
     @property
     def student(self) -> Student:
         """The local weights, their teacher and how many steps made them."""
-        return self._knowledge.student
+        return self._model_state.student
 
     def session(
         self,
@@ -230,7 +230,7 @@ class Device:
         if not isinstance(utterance, Result | str):
             raise FeedbackError(f"utterance: found {type(utterance).__name__}, expected a Result or its utterance_id")
         with self._guard:
-            check_signal(signal, self._knowledge.base.tokenizer.letters)
+            check_signal(signal, self._model_state.base.tokenizer.letters)
             self._note(utterance.utterance_id if isinstance(utterance, Result) else utterance, signal)
         log.debug("feedback %s", type(signal).__name__)
 
@@ -274,8 +274,8 @@ class Device:
             if why is not None:
                 return self._counted(not_started(why))
             session, teacher, judge = self._training_session(), self._labeller(), self._guardian()
-            base, settings = self._knowledge.base, self.settings.learning
-            judge.begin(self._knowledge.student, self._knowledge.proven)
+            base, settings = self._model_state.base, self.settings.learning
+            judge.begin(self._model_state.student, self._model_state.proven)
             taken: list[str] = []  # and on the disk still
 
             def take() -> Example | None:
@@ -298,7 +298,7 @@ class Device:
                 )
 
             def commit(student: Student) -> None:
-                self._knowledge.commit_judged(student, judge.watch, judge.proven, taken)
+                self._model_state.commit_judged(student, judge.watch, judge.proven, taken)
                 log.debug("committed: %d steps", student.steps)
                 if taken:
                     self._store.settle()
@@ -311,7 +311,7 @@ class Device:
                 return rehearse_one(student, spoken, session, base, settings, self._generator)
 
             report = learn(
-                self._knowledge.student,
+                self._model_state.student,
                 take,
                 step,
                 commit,
@@ -349,9 +349,9 @@ class Device:
         (``DeviceSettings.check_in_seconds``); everything is kept and the next check-in goes on where this one ended.
         Postponed, a kind of it: the policy says that it is no good time, or the server wants the device later.
         """
-        from device_sdk.checkin import window
+        from device_sdk.checkin import retry_window as window
         from device_sdk.checkin.client import Client
-        from device_sdk.checkin.visit import visit
+        from device_sdk.checkin.session import run_session
 
         self._check_open()
         if when_due and (seconds := self.due_in_seconds(url)):
@@ -365,10 +365,10 @@ class Device:
         try:
             with self._visiting, self._permitted() as permit:
                 try:
-                    report = visit(
+                    report = run_session(
                         client,
                         token,
-                        self._knowledge,
+                        self._model_state,
                         self._recent,
                         self.settings,
                         self._trusted_root,
@@ -423,7 +423,7 @@ class Device:
 
     def due_in_seconds(self, url: str | Client) -> float:
         """When the server at ``url`` wants this device, by its last answer or after as many failures; 0 is now."""
-        from device_sdk.checkin import window
+        from device_sdk.checkin import retry_window as window
 
         self._check_open()
         return window.remaining(self._store, (url if isinstance(url, str) else url.url).rstrip("/"), time.time())
@@ -431,7 +431,7 @@ class Device:
     @property
     def consent(self) -> Consent:
         """What the user has agreed to."""
-        return self._knowledge.consent
+        return self._model_state.consent
 
     def agree(self, *streams: Stream) -> None:
         """The user agrees to these streams: "counting", "learning", "keeping", "marginals", "deltas", "words";
@@ -446,7 +446,7 @@ class Device:
             self._judge = None  # what it would fall back on was learned before
             if "marginals" in streams and not self.consent.marginals:
                 self._recent.reported()
-            self._knowledge.agree(*streams)
+            self._model_state.agree(*streams)
         log.debug("agreed to %s", ", ".join(streams))
 
     def withdraw(self, *streams: Stream) -> None:
@@ -458,7 +458,7 @@ class Device:
         """
         self._check_open()
         with self._guard:
-            self._knowledge.withdraw(*streams)
+            self._model_state.withdraw(*streams)
             if not self.consent.marginals:
                 self._recent.reported()
             if not self.consent.words:
@@ -470,31 +470,31 @@ class Device:
                 self._recent.drop_features()
         log.debug("withdrew %s", ", ".join(streams))
 
-    def learned(self) -> Learned:
+    def learned(self) -> LearnedSummary:
         """What the device has learned of its user."""
         self._check_open()
         with self._guard:
-            knowledge = self._knowledge
-            cache, words = knowledge.cache, knowledge.base.words
+            model_state = self._model_state
+            cache, words = model_state.cache, model_state.base.words
             counts = cache.counts
             top = [word for word in np.argsort(-counts, kind="stable")[:11].tolist() if word and counts[word] > 0][:10]
-            return Learned(
+            return LearnedSummary(
                 utterances=cache.utterances,
                 words=tuple((words[word], float(counts[word])) for word in top),
                 unlisted=len(cache.unlisted),
-                steps=knowledge.student.steps,
-                model_version=knowledge.base.version,
-                marginals_version=knowledge.marginals_version,
+                steps=model_state.student.steps,
+                model_version=model_state.base.version,
+                marginals_version=model_state.marginals_version,
                 marginal_reports=int(records.read_number(self._store, "marginals_sent")),
                 delta_reports=int(records.read_number(self._store, "deltas_sent")),
-                rollbacks=knowledge.watch.rollbacks,
+                rollbacks=model_state.watch.rollbacks,
                 remembered=sum(1 for each in self._recent.contents() if each.sound),
                 waiting=len(self._store.names("outbox")),
-                consent=knowledge.consent,
+                consent=model_state.consent,
                 sequences=len(cache.ngrams.ngrams),
-                sequences_kept=knowledge.keep_ngrams,
+                sequences_kept=model_state.keep_ngrams,
                 word_reports=int(records.read_number(self._store, "words_sent")),
-                channel_seconds=knowledge.channel.seconds,
+                channel_seconds=model_state.channel.seconds,
                 kept=len(self._recent.kept()),
             )
 
@@ -526,7 +526,7 @@ class Device:
             try:
                 self._store.erase(keep=budget.kept(self._store))
             finally:  # erased or not, memory holds what the disk holds, and cannot write back what is gone
-                self._knowledge.load()
+                self._model_state.load()
         log.debug("forgot everything in %d ms", _milliseconds(begun))
 
     def close(self, learn_seconds: float | None = None) -> None:
@@ -575,8 +575,8 @@ class Device:
     def _recognizer(self) -> Recognizer:
         """The recognizer of the local weights, built again only after they changed, with the marginal of now."""
         with self._guard:
-            base, student = self._knowledge.base, self._knowledge.student
-            if self._recognizer is None or self._recognizer[0] is not student:
+            base, student = self._model_state.base, self._model_state.student
+            if self._held_recognizer is None or self._held_recognizer[0] is not student:
                 if student.steps or student.start is not None:
                     base = base.with_weights(student.weights, f"{base.version}+{student.steps}")
                 recognizer = Recognizer(
@@ -585,34 +585,34 @@ class Device:
                     self._rescore,
                     transducer=self.settings.engine().transducer(base),
                 )
-                self._recognizer = student, recognizer
+                self._held_recognizer = student, recognizer
             offset = self._offset()
-            return self._recognizer[1] if offset is None else self._recognizer[1].with_offset(offset)
+            return self._held_recognizer[1] if offset is None else self._held_recognizer[1].with_offset(offset)
 
     def _offset(self) -> NDArray[np.float32] | None:
         """What is taken from every frame of the next utterance."""
-        knowledge, settings = self._knowledge, self.settings.channel
+        model_state, settings = self._model_state, self.settings.channel
         if settings is None:
             return None
-        return channels.offset(knowledge.channel, knowledge.base.weights["features.mean"], settings)
+        return channels.offset(model_state.channel, model_state.base.weights["features.mean"], settings)
 
     def _rescore(self, hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
         if not self.settings.use_marginals:
             return self._rescorer.rescore(hypotheses)
-        return self._rescorer.rescore(hypotheses, self._adapted(), self._knowledge.cache)
+        return self._rescorer.rescore(hypotheses, self._adapted(), self._model_state.cache)
 
     def _adapted(self) -> NDArray[np.float64]:
         """The marginal of what the user and everybody says, worked out again only after one of them changed."""
         with self._guard:
-            cache, shared = self._knowledge.cache, self._knowledge.marginals
+            cache, shared = self._model_state.cache, self._model_state.marginals
             if self._marginal is None or self._marginal[0] is not cache or self._marginal[1] is not shared:
-                marginal = caches.marginal(cache, self._knowledge.base.background, shared, self._rescorer.weights)
+                marginal = caches.marginal(cache, self._model_state.base.background, shared, self._rescorer.weights)
                 self._marginal = cache, shared, marginal
             return self._marginal[2]
 
     def _training_session(self) -> Training:
         if self._training is None:
-            self._training = self.settings.engine().training(self._knowledge.packaged, self.settings.learning.subset)
+            self._training = self.settings.engine().training(self._model_state.packaged, self.settings.learning.subset)
         return self._training
 
     def _next(self) -> Example | None:
@@ -630,14 +630,14 @@ class Device:
 
     def _too_large(self, budget_bytes: int | None) -> str | None:
         """Why not even the shortest utterance can be learned from within ``budget_bytes``."""
-        architecture = self._knowledge.base.architecture
+        architecture = self._model_state.base.architecture
         least = step_bytes(architecture, self.settings.learning.subset, architecture.subsampling_factor, [0])
         if budget_bytes is None or least <= budget_bytes:
             return None
         return f"a step takes {least / 1e6:.0f} MB at least, and {budget_bytes / 1e6:.0f} MB are allowed"
 
     def _guardian(self) -> Judge:
-        base = self._knowledge.base
+        base = self._model_state.base
         if self._judge is None or self._judge[0] is not base:
             settings = self.settings
             judge = Judge(
@@ -646,7 +646,7 @@ class Device:
                 self._open_exact,
                 settings.guard,
                 self._recent.withheld,
-                self._knowledge.watch,
+                self._model_state.watch,
                 self._cost_function,
             )
             self._judge = base, judge
@@ -657,7 +657,7 @@ class Device:
         return self.settings.engine().transducer(bundle, "float32")
 
     def _labeller(self) -> Teacher:
-        base = self._knowledge.base
+        base = self._model_state.base
         if self._teacher is None or self._teacher[0] is not base:
             self._teacher = base, Teacher(base, self.settings.decoding, self._open_exact)
         return self._teacher[1]
@@ -689,22 +689,22 @@ class Device:
             self._tidy()
             if self.settings.channel is not None and self._learning and result.text:
                 self._listen_to(features if offset is None else features + offset, self.settings.channel)
-            knowledge, texts = self._knowledge, [hypothesis.text for hypothesis in result.nbest]
+            model_state, texts = self._model_state, [hypothesis.text for hypothesis in result.nbest]
             counts, due = None, self.consent.marginals
             if self._counting:
-                weights, cache = self._rescorer.weights, knowledge.cache
+                weights, cache = self._rescorer.weights, model_state.cache
                 counts = self._counts_of(result.nbest)
-                adapted = (self._adapted(), knowledge.base.background) if weights.automatic else None
+                adapted = (self._adapted(), model_state.base.background) if weights.automatic else None
                 cache = caches.update(cache, counts, due, half_life=weights.half_life, adapted=adapted)
                 try:
-                    knowledge.keep_cache(cache)
+                    model_state.keep_cache(cache)
                 except StateError as error:  # the user still gets what was heard; the next write holds these counts too
                     log.warning("an utterance is counted in memory only: %s", error)
-                    knowledge.cache = cache
+                    model_state.cache = cache
             before = self._recent.latest()
             again = before is not None and before.signal is None and self._says_again(before, result)
             repeats = before.utterance_id if before is not None and again else None
-            if self._learning and len(features) >= knowledge.base.architecture.subsampling_factor:
+            if self._learning and len(features) >= model_state.base.architecture.subsampling_factor:
                 kept = features
             elif (self._counting or self._naming) and not self._learning:
                 kept = features[:0]  # feedback mends the counts and gives words; that needs no features
@@ -735,19 +735,19 @@ class Device:
 
     def _counts_of(self, nbest: Sequence[Hypothesis]) -> UtteranceCounts:
         """What an utterance that was heard just now adds to the counts."""
-        knowledge, scores = self._knowledge, [hypothesis.score for hypothesis in nbest]
+        model_state, scores = self._model_state, [hypothesis.score for hypothesis in nbest]
         texts = [hypothesis.text for hypothesis in nbest]
-        return caches.heard(texts, knowledge.base.words, self._rescorer.weights, scores, knowledge.cache.clock)
+        return caches.heard(texts, model_state.base.words, self._rescorer.weights, scores, model_state.cache.clock)
 
     def _listen_to(self, features: NDArray[np.float32], settings: channels.ChannelSettings) -> None:
         """What these frames, [F, M] as the microphone gave them, tell of the channel."""
-        form, knowledge = self._knowledge.base.features, self._knowledge
-        channel = channels.heard(knowledge.channel, features, len(features) * form.shift / form.sample_rate, settings)
+        form, model_state = self._model_state.base.features, self._model_state
+        channel = channels.heard(model_state.channel, features, len(features) * form.shift / form.sample_rate, settings)
         try:
-            knowledge.keep_channel(channel)
+            model_state.keep_channel(channel)
         except StateError as error:
             log.warning("the channel is remembered in memory only: %s", error)
-            knowledge.channel = channel
+            model_state.channel = channel
 
     def _says_again(self, before: Example, result: Result) -> bool:
         """Whether the user has just repeated what was heard before."""
@@ -759,25 +759,25 @@ class Device:
     def _note(self, utterance_id: str, signal: Signal) -> None:
         """Feedback, under the guard: to an utterance, its counts and words, and the one that it repeats."""
         example = self._recent.mark(utterance_id, signal)
-        knowledge, texts = self._knowledge, [hypothesis.text for hypothesis in example.nbest]
+        model_state, texts = self._model_state, [hypothesis.text for hypothesis in example.nbest]
         known = combined(example.signal, signal)
         if example.given is not None and self._naming:
-            given = given_words(known, knowledge.base.words)
+            given = given_words(known, model_state.base.words)
             if given != example.given:
-                knowledge.keep_given(regiven(knowledge.given, example.given, given))
+                model_state.keep_given(regiven(model_state.given, example.given, given))
                 self._recent.regive(utterance_id, given)
         if example.counts is not None and self._counting:
             confirmed = confirmed_texts(texts, known)
             weights, said = self._rescorer.weights, texts if confirmed is None else confirmed
             by_text = {hypothesis.text: hypothesis.score for hypothesis in reversed(example.nbest)}
             scores = [by_text[text] for text in said] if by_text.keys() >= set(said) else None
-            counts = caches.heard(said, knowledge.base.words, weights, scores, example.counts.at)
+            counts = caches.heard(said, model_state.base.words, weights, scores, example.counts.at)
             if weights.confirmed and confirmed:
-                counts = caches.taught(counts, by_text, confirmed, knowledge.base.words, weights.confidence.scale)
+                counts = caches.taught(counts, by_text, confirmed, model_state.base.words, weights.confidence.scale)
             if counts != example.counts:
                 due = not example.reported  # what was reported once is not reported again
-                cache = caches.withdraw(knowledge.cache, example.counts, due, half_life=weights.half_life)
-                knowledge.keep_cache(caches.update(cache, counts, due, half_life=weights.half_life))
+                cache = caches.withdraw(model_state.cache, example.counts, due, half_life=weights.half_life)
+                model_state.keep_cache(caches.update(cache, counts, due, half_life=weights.half_life))
                 self._recent.recount(utterance_id, counts)
         self._keep(utterance_id)
         told = carried_back(signal, texts[0])
@@ -793,7 +793,7 @@ class Device:
         if self._keeping and wanted and len(example.features):
             try:
                 self._store.put(
-                    "kept", utterance_id, kept.to_bytes(self._recent.keep(utterance_id), self._knowledge.handed_on())
+                    "kept", utterance_id, kept.to_bytes(self._recent.keep(utterance_id), self._model_state.handed_on())
                 )
             except StateError:
                 if example.kept is None:
@@ -812,8 +812,8 @@ class Device:
         count = self._counts_of if self._counting else None
         for name in names if self._keeping else ():
             try:
-                content, base = self._store.get("kept", name) or b"", self._knowledge.base
-                found = kept.from_bytes(content, name, base, count, self._knowledge.handed_on())
+                content, base = self._store.get("kept", name) or b"", self._model_state.base
+                found = kept.from_bytes(content, name, base, count, self._model_state.handed_on())
                 if self.settings.keep_heard or kept.confirmed(found.signal):
                     self._recent.restore(found)
                 else:

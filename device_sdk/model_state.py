@@ -33,12 +33,12 @@ from device_sdk.personalization import given, ngrams
 from device_sdk.state import Store, outbox, records, reported_counts
 from rescoring.ngrams import NgramCounts
 
-__all__ = ["Knowledge", "with_published"]
+__all__ = ["ModelState", "with_published"]
 
 log = logging.getLogger(__name__)
 
 
-class Knowledge:
+class ModelState:
     """Owns the mirror in memory of what the store holds. Every change is written first, under the store's guard.
 
     base: the published model, or the packaged one. student: local weights, kept beside the base. cache: word counts.

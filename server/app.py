@@ -21,7 +21,8 @@ from server.settings import ServerSettings
 from server.web.bodies import problem
 from server.web.middleware import Limited, Watched
 from server.web.openapi import document
-from server.web.routes import accounts, canaries, dashboard, devices, health, operators, secure_aggregation, updates
+from server.web.routes import accounts, dashboard, devices, health, operators, secure_aggregation, updates
+from server.web.routes import rollouts as rollouts
 from server.web.routes.authorization import authorize
 
 __all__ = ["create_app"]
@@ -57,7 +58,7 @@ def create_app(
     )
     app.openapi = document  # type: ignore[method-assign]
     app.state.service = own
-    for routes in (devices, secure_aggregation, updates, operators, canaries, accounts, health, dashboard):
+    for routes in (devices, secure_aggregation, updates, operators, rollouts, accounts, health, dashboard):
         app.include_router(routes.router)
     app.add_exception_handler(Refusal, _refusal)
     app.add_exception_handler(RequestValidationError, _invalid)

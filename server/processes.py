@@ -2,7 +2,7 @@
 
 The process that watches has claimed the state and listens; the others inherit its socket, each with an interpreter of
 its own, and the system hands every connection to one of them. They end when it does, however it does: their standard
-input ends then. Which of them moves rounds on is settled between themselves (:mod:`server.storage.turns`).
+input ends then. Which of them moves rounds on is settled between themselves (:mod:`server.storage.lock`).
 """
 
 from __future__ import annotations

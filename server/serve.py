@@ -106,7 +106,7 @@ def run_many(
 
     try:
         # Held, not started: the processes do the work.
-        held = Service(replace(settings, workers=None, ray=None, updates=None, canary=None), initial)
+        held = Service(replace(settings, workers=None, ray=None, updates=None, rollout=None), initial)
         try:
             watch(own_command(), settings.processes, listener, told)
         finally:

@@ -13,9 +13,8 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, select
 
-from server.aggregation.folding import Here, Workers
 from server.aggregation.processes import Processes
-from server.buckets import Buckets
+from server.aggregation.tree_reduction import LocalWorkers, Workers
 from server.devices.enrolment import count_devices
 from server.memory import BodyMemory
 from server.metrics import Metrics
@@ -28,6 +27,7 @@ from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose, unhurried
 from server.problems import Refusal
 from server.processes import shared_key
+from server.rate_limit import Buckets
 from server.readiness import Readiness, Ready
 from server.registry.differences import Differences
 from server.registry.initial import InitialModel, register_initial
@@ -48,9 +48,9 @@ from server.settings import ServerSettings
 from server.signing.repository import Repository
 from server.storage.blobs import BlobStore, FolderLock
 from server.storage.database import Database
+from server.storage.lock import Lead, Lock
 from server.storage.places import open_blobs
 from server.storage.schema import publications
-from server.storage.turns import Lead, Turn
 from server.ticks import LOOP, TOLD_SECONDS, Seen, Ticks, seen_of, tell
 
 __all__ = ["Service"]
@@ -59,7 +59,7 @@ log = logging.getLogger("idiolect.server")
 
 PAUSE_AFTER_FAILURE = 10.0
 SHORTEST_PAUSE = 0.05
-CANARY, RETENTION, UPDATES = "canary", "retention", "updates"
+ROLLOUT, RETENTION, UPDATES = "rollout", "retention", "updates"
 """Names of what is looked after beside rounds and groups."""
 
 
@@ -101,7 +101,7 @@ class Service:
         self._workers = _workers(settings, self.blobs)
         self.differences = Differences(self.blobs)
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
-        self._advancing = Turn(self.database)
+        self._advancing = Lock(self.database)
         self._lead = Lead(self.database)
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -200,7 +200,7 @@ class Service:
             groups = {row.id: open_groups(connection, row.id) for row in rows}
         self.ticks.watch(row.id for row in rows)
         names = {row.id: [row.id, *(f"group {group_id}" for group_id in groups[row.id])] for row in rows}
-        self._setbacks.keep([CANARY, RETENTION, UPDATES, *(name for own in names.values() for name in own)])
+        self._setbacks.keep([ROLLOUT, RETENTION, UPDATES, *(name for own in names.values() for name in own)])
         for row in rows:
             now = self.settings.clock()
             if row.state == RoundState.OPEN and row.deadline <= now:
@@ -218,7 +218,7 @@ class Service:
             if not any(self._setbacks.holds(name) for name in own):
                 self.ticks.good(round_id)
         with self.ticks.working():
-            self._attempt(CANARY, self.judge_canary, failures)
+            self._attempt(ROLLOUT, self.judge_rollout, failures)
         if (keep := self.settings.keep_rounds) is not None:
             with self.ticks.working():
                 self._attempt(RETENTION, lambda: forget_old(self.database, keep), failures)
@@ -274,7 +274,7 @@ class Service:
                     self._rehearse,
                     self._workers,
                     self._caps,
-                    self.settings.canary,
+                    self.settings.rollout,
                 )
             )
             if self.settings.keep_models is not None:
@@ -350,14 +350,14 @@ class Service:
         with self.database.read() as connection:
             return view(connection, find_round(connection, round_id))
 
-    def judge_canary(self) -> None:
-        """Promote the running canary's model, or take it back, as far as there is evidence."""
+    def judge_rollout(self) -> None:
+        """Promote the running rollout's model, or take it back, as far as there is evidence."""
         with self._advancing:
             now = self.settings.clock()
             unhurried(lambda: conduct.judge(self.database, self.blobs, self._evaluate, now, self._caps))
 
-    def promote_canary(self, note: str, *, force: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
-        """Raises Refusal: 409 ``no_canary``, ``worse``; 410 ``model_removed``."""
+    def promote_rollout(self, note: str, *, force: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
+        """Raises Refusal: 409 ``no_rollout``, ``worse``; 410 ``model_removed``."""
         with self._advancing:
             now = self.settings.clock()
             return unhurried(
@@ -434,7 +434,7 @@ def _workers(settings: ServerSettings, blobs: BlobStore) -> Workers:
         return RayWorkers(settings.blobs, settings.ray, settings.workers)
     if settings.workers is not None and settings.workers > 1:
         return Processes(settings.blobs, settings.workers)
-    return Here(blobs)
+    return LocalWorkers(blobs)
 
 
 _UNDERWAY = (

@@ -10,8 +10,8 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from device_sdk.errors import ConfigurationError
-from server.buckets import Rate
-from server.plans.rollout import CanarySettings
+from server.plans.rollout import RolloutSettings
+from server.rate_limit import Rate
 
 __all__ = ["THIS_MACHINE", "Limits", "Rates", "ServerSettings", "UpdateSettings", "database_url", "default_blobs"]
 
@@ -117,7 +117,7 @@ class ServerSettings:
     updates: keys that sign what devices may install; None publishes without signed metadata.
     rates: how often one may ask. trusted_proxies: addresses and networks (CIDR) of proxies that are believed when they
     say, by X-Forwarded-For and X-Forwarded-Proto, whom a request is from.
-    canary: how a round's model is tried on some of the devices first; None publishes it to all of them at once.
+    rollout: how a round's model is tried on some of the devices first; None publishes it to all of them at once.
     workers: processes that add up a round's deltas; None: this one, or as many as ``ray`` has processors. ray: address
     of a Ray cluster that does it instead (:mod:`server.aggregation.ray_workers`). What they make is the same.
     processes: how many serve one address, for a database that several may write to. member: whether this is one of
@@ -145,7 +145,7 @@ class ServerSettings:
     rates: Rates = field(default_factory=Rates)
     trusted_proxies: tuple[str, ...] = THIS_MACHINE
     updates: UpdateSettings | None = None
-    canary: CanarySettings | None = None
+    rollout: RolloutSettings | None = None
     workers: int | None = None
     ray: str | None = None
     processes: int = 1

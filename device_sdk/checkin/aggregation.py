@@ -1,7 +1,7 @@
 """A device's part in secure aggregation, over as many check-ins as it takes.
 
-Every visit asks the server what it waits for and answers until there is nothing to answer. What the device keeps of the
-round is written down before its answer is sent, and the counts leave the device's books with the masked input: they
+Every session asks the server what it waits for and answers until there is nothing to answer. What the device keeps of
+the round is written down before its answer is sent, and the counts leave the device's books with the masked input: they
 come back where the sum is taken without this device, or not at all. Where they may be in a sum they stay off the books:
 once the device has revealed its shares, whatever the server says of the group then, and where the device itself stops,
 because the server showed it something that no honest server would.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
     from device_sdk.checkin.identity import Identity
     from device_sdk.learning.memory import Recent
-    from device_sdk.model_state import Knowledge
+    from device_sdk.model_state import ModelState
     from device_sdk.privacy.bounds import OfferBounds
     from device_sdk.state import Store
     from device_sdk.wire.messages import RoundOffer
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "take_part"]
 
 _STEPS = 12
-"""Requests of one visit: twice the stages, and a few where a group moved on meanwhile."""
+"""Requests of one session: twice the stages, and a few where a group moved on meanwhile."""
 
 
 class Participation(BaseModel):
@@ -59,7 +59,7 @@ class Participation(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a visit did. sent: the report, once its outcome is known. due_in_seconds: when the server wants the next
+    """What a session did. sent: the report, once its outcome is known. due_in_seconds: when the server wants the next
     answer, None where it waits for none. left_out: why an offered round is not joined."""
 
     sent: tuple[Sent, ...] = ()
@@ -70,7 +70,7 @@ class Progress:
 def take_part(
     client: Client,
     who: Identity,
-    knowledge: Knowledge,
+    model_state: ModelState,
     recent: Recent,
     offer: RoundOffer | None,
     *,
@@ -82,53 +82,55 @@ def take_part(
     willing: the user and the app agree to share counts. bounds: what an offer may ask. CheckInError: the server cannot
     be reached; everything is kept.
     """
-    kept = _read(knowledge.store, who)
+    kept = _read(model_state.store, who)
     if kept is None:
         plan = offer.marginals if offer is not None and willing else None
         if offer is None or plan is None or plan.trust != "distributed":
             return Progress()
-        if exchange.has_reported(knowledge.store, who, offer.round_id, "marginals"):
+        if exchange.has_reported(model_state.store, who, offer.round_id, "marginals"):
             return Progress()
-        if (why := budget.refused(knowledge.store, bounds, plan)) is not None:
+        if (why := budget.refused(model_state.store, bounds, plan)) is not None:
             return Progress(left_out=(why,))
-        kept = _join(who, knowledge, offer.round_id, plan, bounds)
+        kept = _join(who, model_state, offer.round_id, plan, bounds)
     due = None
     for _ in range(_STEPS):
         try:
             task = client.aggregation_task(who, kept.participant.round_id)
         except Refused as error:
             if error.code != "not_joined":
-                return _refused(error, who, knowledge, kept)
+                return _refused(error, who, model_state, kept)
             try:
                 _send(client, who, kept, "keys", kept.participant.advertised)
             except Refused as refusal:
-                return _refused(refusal, who, knowledge, kept)
+                return _refused(refusal, who, model_state, kept)
             continue
         due = task.retry_after_seconds
         if task.stage == "waiting":
             break
         if task.stage == "done":
-            return _leave(who, knowledge, kept, None)
+            return _leave(who, model_state, kept, None)
         if task.stage == "dropped":
-            return _leave(who, knowledge, kept, "this device came too late for a stage; its counts are in no sum")
+            return _leave(who, model_state, kept, "this device came too late for a stage; its counts are in no sum")
         if task.stage == "abandoned":
             if kept.participant.revealed is not None:
-                return _leave(who, knowledge, kept, "the group was ended without its sum, after this device's part")
-            return _leave(who, knowledge, kept, "too few devices were left; their counts are in no sum")
+                return _leave(who, model_state, kept, "the group was ended without its sum, after this device's part")
+            return _leave(who, model_state, kept, "too few devices were left; their counts are in no sum")
         try:
-            kept, message = _answer(who, knowledge, recent, kept, task)
+            kept, message = _answer(who, model_state, recent, kept, task)
         except (PrivacyError, ProtocolError) as error:
-            return _leave(who, knowledge, kept, str(error), restore=False)
+            return _leave(who, model_state, kept, str(error), restore=False)
         try:
             _send(client, who, kept, task.stage, message)
         except Refused as error:
             if error.code != "other_stage":  # else the group has moved on: the next task says where to
-                return _refused(error, who, knowledge, kept)
+                return _refused(error, who, model_state, kept)
     return Progress(due_in_seconds=due)
 
 
-def _join(who: Identity, knowledge: Knowledge, round_id: str, plan: MarginalPlan, bounds: OfferBounds) -> Participation:
-    cache = knowledge.cache
+def _join(
+    who: Identity, model_state: ModelState, round_id: str, plan: MarginalPlan, bounds: OfferBounds
+) -> Participation:
+    cache = model_state.cache
     participant = advertise(
         _signing_key(who),
         who.device_id or "",
@@ -138,26 +140,26 @@ def _join(who: Identity, knowledge: Knowledge, round_id: str, plan: MarginalPlan
         minimum=max(2, plan.minimum_survivors),
     )
     kept = Participation(participant=participant, plan=plan)
-    with knowledge.together():
-        exchange.remember(knowledge.store, who, round_id, "marginals")
-        budget.charge(knowledge.store, bounds, plan)
-        _write(knowledge.store, who, kept)
+    with model_state.together():
+        exchange.remember(model_state.store, who, round_id, "marginals")
+        budget.charge(model_state.store, bounds, plan)
+        _write(model_state.store, who, kept)
     return kept
 
 
 def _answer(
-    who: Identity, knowledge: Knowledge, recent: Recent, kept: Participation, task: AggregationTask
+    who: Identity, model_state: ModelState, recent: Recent, kept: Participation, task: AggregationTask
 ) -> tuple[Participation, Message]:
     """The answer to a task, kept before it is sent; the one that was kept, where there is one."""
     participant, restore = kept.participant, kept.restore
-    with knowledge.together():
+    with model_state.together():
         message: Message | None = None
         if task.roster is not None:
             participant = share(participant, task.roster)
             message = participant.dealt
         elif task.deliveries is not None:
             if participant.masked is None:
-                participant, restore = _masked(knowledge, recent, kept, task.deliveries)
+                participant, restore = _masked(model_state, recent, kept, task.deliveries)
             else:
                 participant = mask(participant, task.deliveries, np.zeros(participant.words, np.int64))
             message = participant.masked
@@ -170,22 +172,22 @@ def _answer(
         if message is None:
             raise ProtocolError(f"task: found stage {task.stage} without what it needs")
         kept = kept.model_copy(update={"participant": participant, "restore": restore})
-        _write(knowledge.store, who, kept)
+        _write(model_state.store, who, kept)
     return kept, message
 
 
 def _masked(
-    knowledge: Knowledge, recent: Recent, kept: Participation, deliveries: dict[str, bytes]
+    model_state: ModelState, recent: Recent, kept: Participation, deliveries: dict[str, bytes]
 ) -> tuple[Participant, str]:
     """Takes the bounded counts off the books, adds this device's share of the noise and the masks."""
-    cache, plan = knowledge.cache, kept.plan
+    cache, plan = model_state.cache, kept.plan
     if cache.words_digest != kept.participant.advertised.words_digest:
         raise ProtocolError("words_digest: the word list has changed since this device joined")
     counts = locally_noised(bounded_counts(cache.pending, plan), len(cache.pending), plan)
     vector = np.zeros(len(cache.pending), np.int64)
     vector[list(counts.keys())] = list(counts.values())
     participant = mask(kept.participant, deliveries, vector)
-    knowledge.keep_cache(reported(cache))
+    model_state.keep_cache(reported(cache))
     recent.reported()
     return participant, base64.b64encode(exchange.held(cache, plan)).decode()
 
@@ -194,21 +196,21 @@ def _send(client: Client, who: Identity, kept: Participation, stage: Stage, mess
     client.send_stage(who, kept.participant.round_id, stage, message.model_dump_json().encode())
 
 
-def _refused(error: Refused, who: Identity, knowledge: Knowledge, kept: Participation) -> Progress:
+def _refused(error: Refused, who: Identity, model_state: ModelState, kept: Participation) -> Progress:
     if not exchange.is_final(error):
         raise error
-    return _leave(who, knowledge, kept, str(error))
+    return _leave(who, model_state, kept, str(error))
 
 
 def _leave(
-    who: Identity, knowledge: Knowledge, kept: Participation, refused: str | None, *, restore: bool = True
+    who: Identity, model_state: ModelState, kept: Participation, refused: str | None, *, restore: bool = True
 ) -> Progress:
     """The end of this device's part. refused: why its counts are not in a sum, None where they are. What has been
     revealed, or was about to be when the app ended, comes back in no case: the server may have the sum."""
-    participant, store = kept.participant, knowledge.store
+    participant, store = kept.participant, model_state.store
     restore = restore and participant.revealed is None
     report_id = participant.advertised.signature.hex()[:32]
-    with knowledge.together():
+    with model_state.together():
         store.delete("aggregation", server_name(who.server))
         if participant.masked is None:  # nothing of the user was sent
             budget.refund(store, kept.plan)
@@ -216,7 +218,7 @@ def _leave(
             records.write_number(store, "marginals_sent", records.read_number(store, "marginals_sent") + 1)
         elif kept.restore and restore:
             held = base64.b64decode(kept.restore)
-            take_back(knowledge, Outgoing(report_id, who.server, "marginals", participant.round_id, b"", held))
+            take_back(model_state, Outgoing(report_id, who.server, "marginals", participant.round_id, b"", held))
     size = len(participant.masked.model_dump_json()) if participant.masked is not None else 0
     return Progress((Sent(report_id, participant.round_id, "marginals", size, refused=refused),))
 

@@ -33,7 +33,7 @@ from export.networks.rnnt import RNNT
 from server.lab.simulation.progress import Tell, progress
 from server.lab.training.data import Example
 from server.lab.training.trainer import write_atomically
-from server.web.dashboard.dotted import dotted
+from server.web.dashboard.flatten import flatten
 
 __all__ = ["INITIAL", "Experiment", "Row", "Scale", "methods", "run_rows", "teacher_name"]
 
@@ -261,7 +261,7 @@ class Experiment:
     def _settings(self) -> dict[str, str]:
         """What decides a row, as text."""
         base = None if self.given is None else hashlib.sha256(self.given.read_bytes()).hexdigest()
-        return {name: str(value) for name, value in dotted(asdict(self.scale)).items()} | {"base": str(base)}
+        return {name: str(value) for name, value in flatten(asdict(self.scale)).items()} | {"base": str(base)}
 
     def _same_settings(self) -> None:
         """Rows of one folder are compared with each other. DataError: it holds rows of other settings."""

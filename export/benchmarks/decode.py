@@ -271,7 +271,7 @@ def _random_bundle(folder: Path, preset: str) -> Path:
 def _alternate(ways: Mapping[str, Callable[[Clip], Any]], clips: Sequence[Clip]) -> dict[str, float]:
     """Seconds of audio in a second of CPU, each way over the clips; medians of runs.
 
-    The ways take turns pass by pass, so that a busy machine slows all of them. Turns of a clip would measure whose
+    The ways take turns pass by pass, so that a busy machine slows all of them. Lock of a clip would measure whose
     weights the way before has left in the cache: the encoder alone would follow itself, and a search another's network.
     """
     seconds = sum(len(clip.samples) for clip in clips) / SAMPLE_RATE

@@ -24,7 +24,7 @@ from device_sdk.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
     from server.aggregation.deltas import DeltaSum
-    from server.aggregation.folding import Leaf
+    from server.aggregation.tree_reduction import Leaf
     from server.storage.blobs import BlobStore
 
 __all__ = ["Processes"]
@@ -47,7 +47,7 @@ class Processes:
         self._pool: ProcessPoolExecutor | None = None
 
     def fold(self, tasks: Iterable[Leaf]) -> Iterator[DeltaSum]:
-        from server.aggregation.folding import ahead
+        from server.aggregation.tree_reduction import bounded_map
 
         if self._pool is None:
             # Spawned: a fork of a process with threads may begin with their locks held.
@@ -64,7 +64,7 @@ class Processes:
                 return _mapped(path, leaf, *future.result())
 
             try:
-                yield from ahead(tasks, submit, wait, self._count)
+                yield from bounded_map(tasks, submit, wait, self._count)
             except BrokenProcessPool as error:
                 self.close()
                 raise StateError("a worker ended while it folded deltas; was there enough memory?") from error
@@ -92,7 +92,7 @@ def _begin() -> None:
 
 def _fold(place: Path | str, leaf: Leaf, path: Path) -> tuple[float, int]:
     """In a worker -> weight and reports of the partial sum whose values are in ``path`` then."""
-    from server.aggregation.folding import fold_leaf
+    from server.aggregation.tree_reduction import fold_leaf
 
     total = fold_leaf(_blobs(place), leaf)
     with path.open("wb") as file:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from device_sdk.errors import ConfigurationError, IdiolectError, MissingExtraError, StateError
-from server.aggregation.folding import ahead
 from server.aggregation.processes import THREADS
+from server.aggregation.tree_reduction import bounded_map
 
 __all__ = ["RayCluster"]
 
@@ -51,7 +51,7 @@ class RayCluster:
         remote = self._functions.setdefault(function, self._ray.remote(function))
         try:
             count = self._count or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-            yield from ahead(items, lambda item: remote.remote(*shared, item), self._result, count)
+            yield from bounded_map(items, lambda item: remote.remote(*shared, item), self._result, count)
         except self._ray.exceptions.RayError as error:
             self.close()
             raise StateError(f"ray {self._address}: {type(error).__name__}: {_first_line(error)}") from error

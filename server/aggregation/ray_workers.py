@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from server.aggregation.folding import Leaf, fold_leaf
 from server.aggregation.ray_cluster import RayCluster
+from server.aggregation.tree_reduction import Leaf, fold_leaf
 
 if TYPE_CHECKING:
     from server.aggregation.deltas import DeltaSum

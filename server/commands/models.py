@@ -67,8 +67,8 @@ def rollback(
     note: Annotated[str, typer.Option(help="Why.")] = "rolled back",
 ) -> Answer:
     """Take back the model that some devices try; without one, publish an older version again."""
-    if version is None and client.get("canary")["running"] is not None:
-        found = client.post("canary/roll-back", params={"note": note})
+    if version is None and client.get("rollout")["running"] is not None:
+        found = client.post("rollout/roll-back", params={"note": note})
         return found, lambda: typer.echo(f"model {found['version']} is taken back; model {found['base']} stays")
     if version is None:
         state = client.get("models")
@@ -80,8 +80,8 @@ def rollback(
     return found, lambda: typer.echo(f"model {found['version']} is current")
 
 
-@command(app, "canary")
-def canary(
+@command(app, "rollout")
+def rollout(
     client: OperatorClient,
     version: Annotated[
         str | None, typer.Argument(help="Version to try.  [default: none: show how the running one does]")
@@ -100,10 +100,10 @@ def canary(
         settings = {name: value for name, value in given.items() if value is not None}
         if settings or not automatic:
             settings["automatic"] = automatic
-        found = client.post("canary", json={"version": version, "note": note, "settings": settings or None})
+        found = client.post("rollout", json={"version": version, "note": note, "settings": settings or None})
         text = f"model {version} goes to {100 * found['settings']['share']:g} % of the devices"
         return found, lambda: typer.echo(text)
-    found = client.get("canary")
+    found = client.get("rollout")
 
     def present() -> None:
         rows = [
@@ -112,14 +112,14 @@ def canary(
                 entry["base"],
                 entry["state"].replace("_", " "),
                 f"{100 * entry['settings']['share']:g}",
-                *("{failed}/{watched} of {seen}".format(**entry["arms"][arm]) for arm in ("canary", "control")),
+                *("{failed}/{watched} of {seen}".format(**entry["arms"][arm]) for arm in ("rollout", "control")),
                 moment(entry["started_at"]),
                 entry["note"],
             )
-            for entry in found["canaries"]
+            for entry in found["rollouts"]
         ]
         columns = ("version", "instead of", "state", "%", "failed", "failed without", "started", "note")
-        show("Canaries (failed/watched of seen)", columns, rows)
+        show("Rollouts (failed/watched of seen)", columns, rows)
 
     return found, present
 
@@ -131,7 +131,7 @@ def promote(
     note: Annotated[str, typer.Option(help="Why.")] = "",
 ) -> Answer:
     """Publish the model that some devices try to all of them."""
-    found = client.post("canary/promote", params={"note": note, "force": force})
+    found = client.post("rollout/promote", params={"note": note, "force": force})
     return found, lambda: typer.echo(f"model {found['version']} is current")
 
 

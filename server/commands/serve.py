@@ -15,8 +15,8 @@ import typer
 
 from device_sdk.commands.secrets import holds_password, keep_from_process_list
 from device_sdk.errors import ConfigurationError
-from server.buckets import Rate
 from server.logs import configure
+from server.rate_limit import Rate
 from server.serve import run, run_many, write_private
 from server.storage.forgetting import keep_private
 
@@ -107,7 +107,7 @@ def command(
         str | None,
         typer.Option(envvar="IDIOLECT_UPDATES_PASSPHRASE", help="Of encrypted signing keys.", show_default=False),
     ] = None,
-    canary: Annotated[
+    rollout: Annotated[
         float | None,
         typer.Option(
             help="Share of the devices that a round's model goes to first; all get it once these do not fare worse."
@@ -116,8 +116,8 @@ def command(
             max=0.5,
         ),
     ] = None,
-    canary_seconds: Annotated[float, typer.Option(help="How long they have it alone.", min=0.01)] = 172_800.0,
-    canary_patience: Annotated[
+    rollout_seconds: Annotated[float, typer.Option(help="How long they have it alone.", min=0.01)] = 172_800.0,
+    rollout_patience: Annotated[
         float, typer.Option(help="Seconds after which a device that has not come back counts as lost.", min=0.01)
     ] = 86_400.0,
     workers: Annotated[
@@ -158,7 +158,7 @@ def command(
     inherited: Annotated[int | None, typer.Option("--socket", hidden=True)] = None,
 ) -> None:
     """Serve devices and operators until stopped. Stop it with Ctrl-C, or kill it: nothing accepted is lost."""
-    from server.plans.rollout import CanarySettings
+    from server.plans.rollout import RolloutSettings
     from server.registry.initial import initial_from_bundle
     from server.settings import THIS_MACHINE, Rates, ServerSettings, UpdateSettings, default_blobs
 
@@ -189,7 +189,7 @@ def command(
         keep_models=keep_models,
         keep_rounds=keep_rounds or None,
         updates=UpdateSettings(updates, updates_passphrase) if updates is not None else None,
-        canary=CanarySettings(share=canary, seconds=canary_seconds, patience=canary_patience) if canary else None,
+        rollout=RolloutSettings(share=rollout, seconds=rollout_seconds, patience=rollout_patience) if rollout else None,
         workers=workers,
         ray=ray,
         rates=Rates(

@@ -11,9 +11,9 @@ from server.storage.schema import actions
 __all__ = ["Action", "list_actions", "record"]
 
 Action = Literal[
-    "canary.begin",
-    "canary.promote",
-    "canary.roll-back",
+    "rollout.begin",
+    "rollout.promote",
+    "rollout.roll-back",
     "device.revoke",
     "enrolment.add",
     "enrolment.revoke",

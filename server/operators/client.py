@@ -22,7 +22,7 @@ from device_sdk.errors import CheckInError
 from device_sdk.wire.messages import WHOLE, Marginals
 from server.operators import messages
 from server.operators.roles import Role
-from server.plans.rollout import CanarySettings
+from server.plans.rollout import RolloutSettings
 from server.plans.round import RoundSettings
 
 if TYPE_CHECKING:
@@ -100,19 +100,21 @@ class OperatorClient:
     def publish_model(self, version: str, *, note: str = "") -> messages.Model:
         return self._do(messages.Model, f"models/{_part(version)}/publish", params={"note": note})
 
-    def canaries(self) -> messages.Canaries:
-        return self._read(messages.Canaries, "canary")
+    def rollouts(self) -> messages.Rollouts:
+        return self._read(messages.Rollouts, "rollout")
 
-    def begin_canary(self, version: str, settings: CanarySettings | None = None, *, note: str = "") -> messages.Canary:
+    def begin_rollout(
+        self, version: str, settings: RolloutSettings | None = None, *, note: str = ""
+    ) -> messages.Rollout:
         """Have some of the devices get a registered model first. settings: None for the server's own."""
-        wanted = messages.CanaryRequest(version=version, settings=settings, note=note)
-        return self._do(messages.Canary, "canary", json=wanted.model_dump(mode="json"))
+        wanted = messages.RolloutRequest(version=version, settings=settings, note=note)
+        return self._do(messages.Rollout, "rollout", json=wanted.model_dump(mode="json"))
 
-    def promote_canary(self, *, note: str = "", force: bool = False) -> messages.Canary:
-        return self._do(messages.Canary, "canary/promote", params={"note": note, "force": force})
+    def promote_rollout(self, *, note: str = "", force: bool = False) -> messages.Rollout:
+        return self._do(messages.Rollout, "rollout/promote", params={"note": note, "force": force})
 
-    def roll_back_canary(self, *, note: str = "") -> messages.Canary:
-        return self._do(messages.Canary, "canary/roll-back", params={"note": note})
+    def roll_back_rollout(self, *, note: str = "") -> messages.Rollout:
+        return self._do(messages.Rollout, "rollout/roll-back", params={"note": note})
 
     def marginals(self) -> messages.MarginalsList:
         return self._read(messages.MarginalsList, "marginals")

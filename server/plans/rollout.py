@@ -1,4 +1,4 @@
-"""How a canary is run."""
+"""How a rollout is run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["CanarySettings"]
+__all__ = ["RolloutSettings"]
 
 YEAR = 366 * 86_400.0
 
 
-class CanarySettings(BaseModel):
+class RolloutSettings(BaseModel):
     """share: of the devices that get the model first; as many others are the control. seconds: how long it runs before
     it may be promoted. patience: seconds within which a device that was offered something must have come back, with it
     installed; more than the fleet takes between two check-ins. minimum: devices of either arm that must have been

@@ -7,7 +7,7 @@
 | closing | no more reports; noise has its key before it is drawn | aggregated; abandoned: too few, diverged |
 | aggregated | the release is stored, nobody has it; raw reports are gone | evaluated; abandoned: it hears worse |
 | evaluated | it may be published | published |
-| published | final: it is current, or with a canary; the next round opens | |
+| published | final: it is current, or with a rollout; the next round opens | |
 | abandoned | final: nothing is released, what was charged stays charged | |
 
 An operator may abandon every round that is not final. Every way is one transaction, with a line in ``transitions``; a

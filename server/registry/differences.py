@@ -21,12 +21,12 @@ from server.registry.models import blob_name, find_model, load
 from server.registry.publications import current_version
 from server.registry.retention import check_present
 from server.storage.blobs import CHECKED_SECONDS, BlobStore
-from server.storage.schema import canaries, models, publications
+from server.storage.schema import models, publications, rollouts
 
 __all__ = ["RECENT", "Differences", "Way", "find_way"]
 
 RECENT = 8
-"""Versions published last, canaries included, from which there is a way; and from what a lineage began with."""
+"""Versions published last, rollouts included, from which there is a way; and from what a lineage began with."""
 WORTH = 0.9
 """A difference of more than this share of the whole file is not offered."""
 
@@ -47,7 +47,7 @@ class Way:
 def find_way(connection: Connection, version: str, base: str) -> Way:
     """Raises Refusal: 404 ``unknown_model``, or ``no_difference`` where none is offered."""
     target, start = find_model(connection, version), find_model(connection, base)
-    tried = select(canaries.c.version).where(canaries.c.state == "running")
+    tried = select(rollouts.c.version).where(rollouts.c.state == "running")
     wanted = {current_version(connection, "model"), *connection.execute(tried).scalars()}
     rows = [find_model(connection, name) for name in wanted]
     rows += [find_model(connection, row.teacher) for row in rows if row.teacher is not None]
@@ -122,7 +122,7 @@ def _recent(connection: Connection) -> set[str]:
     latest = func.max(publications.c.id)
     query = (
         select(publications.c.version)
-        .where(publications.c.kind.in_(("model", "canary")))
+        .where(publications.c.kind.in_(("model", "rollout")))
         .group_by(publications.c.version)
         .order_by(latest.desc())
         .limit(RECENT)

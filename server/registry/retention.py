@@ -11,7 +11,7 @@ from server.problems import Refusal
 from server.registry.models import blob_name, list_models
 from server.registry.publications import current_version
 from server.storage.blobs import BlobStore
-from server.storage.schema import canaries, removed_weights, rounds
+from server.storage.schema import removed_weights, rollouts, rounds
 
 __all__ = [
     "check_marginals_present",
@@ -30,7 +30,7 @@ LEAST = 2
 def superfluous(connection: Connection, keep: int) -> list[str]:
     """Digests of the weights and optimizer states that nothing needs any more, sorted.
 
-    Needed are the ``keep`` newest models, the current one, those of a running canary, those that rounds under way
+    Needed are the ``keep`` newest models, the current one, those of a running rollout, those that rounds under way
     begin from or have made, what they began as, and the teachers of all of these.
     """
     models = {str(row.version): row for row in list_models(connection)}
@@ -42,7 +42,7 @@ def superfluous(connection: Connection, keep: int) -> list[str]:
     newest = [version for version in models if version not in teachers][:keep]
     wanted = set(newest) | {current_version(connection, "model")}
     wanted |= {version for row in underway for version in row if version is not None}
-    tried = connection.execute(select(canaries.c.version, canaries.c.base).where(canaries.c.state == "running"))
+    tried = connection.execute(select(rollouts.c.version, rollouts.c.base).where(rollouts.c.state == "running"))
     wanted |= {version for row in tried for version in row}
     wanted |= {version for version, row in models.items() if row.parent is None}
     wanted |= {str(models[version].teacher) for version in wanted if models[version].teacher is not None}

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, select, update
 
 from device_sdk.errors import IdiolectError, LearningError, PrivacyError
-from server.aggregation.folding import Workers
-from server.plans.rollout import CanarySettings
+from server.aggregation.tree_reduction import Workers
+from server.plans.rollout import RolloutSettings
 from server.plans.round import RoundSettings
 from server.plans.states import RoundState
 from server.problems import Refusal
@@ -79,10 +79,10 @@ def advance(
     rehearse: Rehearse | None = None,
     workers: Workers | None = None,
     caps: Caps | None = None,
-    canary: CanarySettings | None = None,
+    rollout: RolloutSettings | None = None,
 ) -> None:
     """Take a closing, aggregated or evaluated round as far as it goes: to published or abandoned. Where more rounds
-    like it are to come, the next one is open then. caps: of what devices may be charged; None has no bound. canary:
+    like it are to come, the next one is open then. caps: of what devices may be charged; None has no bound. rollout:
     how the model is tried on some devices first, which the next round waits for; None publishes it to all."""
     while True:
         with database.read() as connection:
@@ -95,7 +95,7 @@ def advance(
             case RoundState.AGGREGATED:
                 _evaluate(database, blobs, row, clock(), evaluate)
             case RoundState.EVALUATED:
-                _publish(database, row, clock(), canary, caps)
+                _publish(database, row, clock(), rollout, caps)
             case _:
                 return
 
@@ -292,7 +292,7 @@ def _evaluate(database: Database, blobs: BlobStore, row: Row[Any], now: float, e
 
 
 def _publish(
-    database: Database, row: Row[Any], now: float, canary: CanarySettings | None = None, caps: Caps | None = None
+    database: Database, row: Row[Any], now: float, rollout: RolloutSettings | None = None, caps: Caps | None = None
 ) -> None:
     with database.write() as connection:
         current = find_round(connection, row.id)
@@ -307,8 +307,8 @@ def _publish(
             if version is None:
                 continue
             if current_version(connection, kind) == str(base):
-                if kind == "model" and canary is not None:
-                    tried = _try(connection, version, canary, now, f"round {current.number}", notes)
+                if kind == "model" and rollout is not None:
+                    tried = _try(connection, version, rollout, now, f"round {current.number}", notes)
                 else:
                     publish(connection, kind, version, now, f"round {current.number}")
             else:  # an operator published another version meanwhile: theirs stays
@@ -319,12 +319,14 @@ def _publish(
     log.info("round %s published: model %s, marginals %s", row.id, row.model_version, row.marginals_version)
 
 
-def _try(connection: Connection, version: str, canary: CanarySettings, now: float, note: str, notes: list[str]) -> bool:
-    """Whether the model's canary has begun; if not, why goes to the notes."""
+def _try(
+    connection: Connection, version: str, rollout: RolloutSettings, now: float, note: str, notes: list[str]
+) -> bool:
+    """Whether the model's rollout has begun; if not, why goes to the notes."""
     try:
-        begin(connection, version, canary, now, note)
+        begin(connection, version, rollout, now, note)
     except Refusal as error:
         notes.append(f"model {version} kept unpublished: {error.detail}")
         return False
-    notes.append(f"model {version} goes to {100 * canary.share:g} % of the devices first")
+    notes.append(f"model {version} goes to {100 * rollout.share:g} % of the devices first")
     return True

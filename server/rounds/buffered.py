@@ -10,7 +10,7 @@ from server.plans.round import RoundSettings
 from server.plans.states import RoundState
 from server.problems import Refusal
 from server.rounds.store import read_settings, rounds_in
-from server.storage.schema import canaries, models, rounds
+from server.storage.schema import models, rollouts, rounds
 
 __all__ = ["check_staleness", "staleness_of", "taking_round"]
 
@@ -70,8 +70,8 @@ def check_staleness(connection: Connection, row: Row[Any], settings: RoundSettin
 
 def _tried(connection: Connection) -> list[Row[Any]]:
     """Rounds whose model goes to some devices first: the next one waits for what comes of it."""
-    made = select(models.c.round_id).join(canaries, canaries.c.version == models.c.version)
-    running = made.where(canaries.c.state == "running")
+    made = select(models.c.round_id).join(rollouts, rollouts.c.version == models.c.version)
+    running = made.where(rollouts.c.state == "running")
     return list(connection.execute(select(rounds).where(rounds.c.id.in_(running))))
 
 

@@ -16,9 +16,9 @@ from device_sdk.errors import LearningError, PrivacyError, StateError
 from device_sdk.wire.messages import FIXED_POINT, DeltaPlan
 from server.aggregation import deltas, optimizers, robust
 from server.aggregation import marginals as counting
-from server.aggregation.folding import Accepted, Here, Workers, leaves, merged, read_accepted
 from server.aggregation.optimizers import update_norm
 from server.aggregation.teachers import follow
+from server.aggregation.tree_reduction import Accepted, LocalWorkers, Workers, leaves, merged, read_accepted
 from server.aggregation.validation import norm_bound
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
 from server.plans.round import RoundSettings
@@ -179,7 +179,7 @@ def release_deltas(
     weights = model_registry.load(blobs, base.sha256)
     shapes = model_registry.trainable(weights)
     grid = _grid(settings, plan, shapes)
-    total = deltas.fold(_summed(blobs, settings, plan, contributions, shapes, workers or Here(blobs), grid))
+    total = deltas.fold(_summed(blobs, settings, plan, contributions, shapes, workers or LocalWorkers(blobs), grid))
     if settings.noise_multiplier:
         total = replace(total, sum=_noised(total.sum, settings, plan, key, digest_of(contributions)))
     elif grid is not None:  # the devices have added their noise

@@ -22,12 +22,12 @@ from server.storage.database import Database
 from server.storage.schema import (
     aggregation_groups,
     aggregation_messages,
-    canaries,
-    canary_devices,
     marginals,
     release_keys,
     releases,
     reports,
+    rollout_devices,
+    rollouts,
     rounds,
     transitions,
 )
@@ -86,10 +86,10 @@ def _forget(connection: Connection, row: Row[Any]) -> bool:
         settle(connection, found)
         connection.execute(delete(reports).where(reports.c.id.in_(found)))
         return False
-    tried = select(canaries.c.id).where(canaries.c.version == row.model_version, canaries.c.state != "running")
+    tried = select(rollouts.c.id).where(rollouts.c.version == row.model_version, rollouts.c.state != "running")
     for table, of in (
         (aggregation_messages, aggregation_messages.c.round_id == row.id),
-        (canary_devices, canary_devices.c.canary_id.in_(tried)),
+        (rollout_devices, rollout_devices.c.rollout_id.in_(tried)),
     ):
         some = list(connection.execute(select(table.c.device_id).where(of).distinct().limit(BATCH)).scalars())
         if some:

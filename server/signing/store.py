@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, func, insert, select
 
-from device_sdk.wire.canary import millionths
+from device_sdk.wire.rollout import millionths
 from server.registry.marginals import find_marginals
 from server.registry.models import find_model, list_models
 from server.registry.publications import current_version
@@ -80,7 +80,7 @@ def last_publication(connection: Connection) -> int:
 def published_files(connection: Connection) -> list[Published]:
     """Every published model with its teacher, and the marginals; which of them is current is part of what is signed, so
     that nobody can send a device back to a version that was good once. So is the share of the devices that gets another
-    model first: a device knows by itself whether it belongs to it (:mod:`device_sdk.wire.canary`)."""
+    model first: a device knows by itself whether it belongs to it (:mod:`device_sdk.wire.rollout`)."""
     current = find_model(connection, current_version(connection, "model"))
     latest = func.max(publications.c.id)
     recent = connection.execute(
@@ -100,7 +100,7 @@ def published_files(connection: Connection) -> list[Published]:
     for version, row in sorted(wanted.items()):
         custom = {"current": True, "teacher": row.teacher} if version == current.version else {}
         if tried is not None and version == tried.version and tried.base == current.version:
-            custom = {"canary": millionths(read_settings(tried).share), "teacher": row.teacher}
+            custom = {"rollout": millionths(read_settings(tried).share), "teacher": row.teacher}
         files.append(Published(f"models/{version}.safetensors", row.size, row.sha256, custom))
     marginals = find_marginals(connection, int(current_version(connection, "marginals")))
     described = {"current": True, "words_digest": marginals.words_digest}

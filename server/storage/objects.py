@@ -14,7 +14,7 @@ from server.storage.blobs import check_content, check_name
 __all__ = ["HELD", "ObjectBlobs"]
 
 HELD = 8
-"""Files that are fetched and kept for downloads: models, teachers, those of a canary, ways between them."""
+"""Files that are fetched and kept for downloads: models, teachers, those of a rollout, ways between them."""
 
 
 class ObjectBlobs:

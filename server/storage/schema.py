@@ -24,8 +24,8 @@ __all__ = [
     "actions",
     "aggregation_groups",
     "aggregation_messages",
-    "canaries",
-    "canary_devices",
+    "rollouts",
+    "rollout_devices",
     "charged_rounds",
     "devices",
     "enrolment_tokens",
@@ -416,12 +416,12 @@ enrolment_tokens = Table(
     Column("revoked_at", Float),
 )
 
-canaries = Table(
-    "canaries",
+rollouts = Table(
+    "rollouts",
     metadata,
     Column("id", Integer, primary_key=True),
     Column("version", ForeignKey("models.version"), nullable=False),
-    # What all other devices have; a canary is over when that changes.
+    # What all other devices have; a rollout is over when that changes.
     Column("base", ForeignKey("models.version"), nullable=False),
     Column("settings", JSON, nullable=False),
     Column("state", String(16), nullable=False, index=True),
@@ -433,15 +433,15 @@ canaries = Table(
     CheckConstraint("state IN ('running', 'promoted', 'rolled_back')", name="state"),
 )
 
-canary_devices = Table(
-    "canary_devices",
+rollout_devices = Table(
+    "rollout_devices",
     metadata,
-    Column("canary_id", ForeignKey("canaries.id"), primary_key=True),
+    Column("rollout_id", ForeignKey("rollouts.id"), primary_key=True),
     Column("device_id", ForeignKey("devices.id"), primary_key=True),
     Column("arm", String(8), nullable=False),
     Column("first_seen", Float, nullable=False),
     Column("last_seen", Float, nullable=False),
     # Whether the device said, when it came last, that it has what its arm is to have.
     Column("installed", Boolean, nullable=False),
-    CheckConstraint("arm IN ('canary', 'control')", name="arm"),
+    CheckConstraint("arm IN ('rollout', 'control')", name="arm"),
 )

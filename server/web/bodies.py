@@ -16,9 +16,9 @@ from starlette.requests import ClientDisconnect
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import Message, Problem
-from server.buckets import key_of
 from server.memory import give_back
 from server.problems import Refusal
+from server.rate_limit import key_of
 from server.service import Service
 
 __all__ = ["answer", "body_reader", "finite", "parse", "plain", "problem", "refused", "service", "upload_reader"]

@@ -22,7 +22,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from device_sdk.wire.messages import Problem
-from server.buckets import key_of
+from server.rate_limit import key_of
 from server.settings import THIS_MACHINE, Limits
 
 __all__ = ["PROVED", "deadline_protocol"]

@@ -13,10 +13,10 @@ from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.buckets import Buckets, key_of
 from server.logs import REQUEST, fields
 from server.metrics import Metrics
 from server.problems import Refusal
+from server.rate_limit import Buckets, key_of
 from server.web.bodies import problem
 
 __all__ = ["Limited", "Watched", "check_device_rate", "check_enrolment_rate", "too_many"]

@@ -76,15 +76,15 @@ def test_consent_outlives_the_process(tmp_path: Path, tiny_bundle: Bundle) -> No
 
 def test_what_was_said_before_the_user_agreed_is_never_due(device: Device) -> None:
     before = device.recognize(noise(9600, 1), 16_000)
-    assert device._knowledge.cache.pending.sum() == 0.0
+    assert device._model_state.cache.pending.sum() == 0.0
     device.agree("marginals")
     device.feedback(before.utterance_id, Corrected("turn on the light"))  # late, of an utterance before the consent
-    assert device._knowledge.cache.counts.sum() == 4.0
-    assert device._knowledge.cache.pending.sum() == 0.0
+    assert device._model_state.cache.counts.sum() == 4.0
+    assert device._model_state.cache.pending.sum() == 0.0
     after = device.recognize(noise(9600, 2), 16_000)
     device.feedback(after.utterance_id, Corrected("stop the radio"))
-    assert device._knowledge.cache.pending.sum() == 3.0
-    assert device._knowledge.cache.pending_utterances == 1
+    assert device._model_state.cache.pending.sum() == 3.0
+    assert device._model_state.cache.pending_utterances == 1
 
 
 def test_what_was_learned_before_the_user_agreed_is_no_part_of_a_delta(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -105,11 +105,11 @@ def test_what_was_learned_before_the_user_agreed_is_no_part_of_a_delta(tmp_path:
 def test_agreeing_again_does_not_start_again(device: Device) -> None:
     device.agree("marginals", "deltas")
     taught(device)
-    due = device._knowledge.cache.pending.sum()
+    due = device._model_state.cache.pending.sum()
     device.agree("marginals", "deltas", "learning")
     assert device.student.start is None
     assert device.student.utterances == 1
-    assert device._knowledge.cache.pending.sum() == due > 0
+    assert device._model_state.cache.pending.sum() == due > 0
 
 
 def test_withdrawing_deletes_what_waits_of_that_stream_alone(tmp_path: Path) -> None:
@@ -125,14 +125,14 @@ def test_withdrawing_deletes_what_waits_of_that_stream_alone(tmp_path: Path) -> 
 def test_withdrawing_marginals_takes_back_what_is_due(device: Device) -> None:
     device.agree("marginals")
     heard = device.recognize(noise(9600, 1), 16_000)
-    counted = device._knowledge.cache.counts.copy()
-    assert device._knowledge.cache.pending.sum() > 0.0
+    counted = device._model_state.cache.counts.copy()
+    assert device._model_state.cache.pending.sum() > 0.0
     device.withdraw("marginals")
-    assert device._knowledge.cache.pending.sum() == 0.0
-    np.testing.assert_array_equal(device._knowledge.cache.counts, counted)
+    assert device._model_state.cache.pending.sum() == 0.0
+    np.testing.assert_array_equal(device._model_state.cache.counts, counted)
     device.agree("marginals")
     device.feedback(heard.utterance_id, Corrected("turn on the light"))
-    assert device._knowledge.cache.pending.sum() == 0.0, "what was withdrawn stays withdrawn"
+    assert device._model_state.cache.pending.sum() == 0.0, "what was withdrawn stays withdrawn"
 
 
 def test_words_are_noted_from_the_consent_on_and_gone_with_it(device: Device) -> None:
@@ -140,17 +140,17 @@ def test_words_are_noted_from_the_consent_on_and_gone_with_it(device: Device) ->
     device.feedback(before.utterance_id, Corrected("turn on the lungo"))
     device.agree("words")
     device.feedback(before.utterance_id, Corrected("turn on the cortado"))  # late, of an utterance before the consent
-    assert device._knowledge.given == {}
+    assert device._model_state.given == {}
     after = device.recognize(noise(9600, 2), 16_000)
     device.feedback(after.utterance_id, Corrected("stop the babyccino"))
     device.feedback(after.utterance_id, Corrected("stop the zugzwang"))
-    assert device._knowledge.given == {"zugzwang": 1}
+    assert device._model_state.given == {"zugzwang": 1}
     device.withdraw("words")
-    assert device._knowledge.given == {}
+    assert device._model_state.given == {}
     assert device._store.get("counts", "given") is None
     device.agree("words")
     device.feedback(after.utterance_id, Corrected("stop the zugzwang at once"))
-    assert device._knowledge.given == {}, "what was withdrawn stays withdrawn"
+    assert device._model_state.given == {}, "what was withdrawn stays withdrawn"
 
 
 @pytest.mark.parametrize("others", [("counting",), ("learning",), ("counting", "learning")])
@@ -158,14 +158,14 @@ def test_words_need_no_other_consent(device: Device, others: tuple[Stream, ...])
     device.withdraw(*others)
     device.agree("words")
     device.feedback(device.recognize(noise(9600, 1), 16_000).utterance_id, Corrected("stop the zugzwang"))
-    assert device._knowledge.given == {"zugzwang": 1}
+    assert device._model_state.given == {"zugzwang": 1}
 
 
 def test_words_that_an_app_does_not_share_are_not_noted(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(share_words=False)) as device:
         device.agree("words")
         device.feedback(device.recognize(noise(9600, 1), 16_000).utterance_id, Corrected("stop the zugzwang"))
-        assert device._knowledge.given == {}
+        assert device._model_state.given == {}
         assert "never sent but for" in device.learned().describe()[1]
 
 
@@ -174,12 +174,12 @@ def test_words_given_outlive_the_process_and_are_forgotten(tmp_path: Path, tiny_
         device.agree("words")
         device.feedback(device.recognize(noise(9600, 1), 16_000).utterance_id, Corrected("stop the zugzwang"))
     with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
-        assert device._knowledge.given == {"zugzwang": 1}
+        assert device._model_state.given == {"zugzwang": 1}
         device.forget()
-        assert device._knowledge.given == {}
+        assert device._model_state.given == {}
         assert device._store.names("counts") == []
     with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
-        assert device._knowledge.given == {}
+        assert device._model_state.given == {}
 
 
 def test_without_counting_nothing_is_counted(device: Device) -> None:

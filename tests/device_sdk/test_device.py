@@ -201,27 +201,27 @@ def test_sessions_take_up_what_was_learned(tmp_path: Path, tiny_bundle: Bundle) 
 
 def test_counts_follow_the_feedback(device: Device) -> None:
     result = device.recognize(speech(1), 16_000)
-    heard = device._knowledge.cache.counts.sum()
+    heard = device._model_state.cache.counts.sum()
     assert heard > 0
     device.feedback(result.utterance_id, Corrected("turn on the light"))
     words = dict(device.learned().words)
     assert {"turn", "on", "the", "light"} <= set(words)
     assert device.learned().utterances == 1
     device.feedback(result.utterance_id, Cancelled())
-    assert device._knowledge.cache.counts.sum() == pytest.approx(0.0, abs=1e-9)
+    assert device._model_state.cache.counts.sum() == pytest.approx(0.0, abs=1e-9)
 
 
 def test_what_was_reported_is_not_reported_again(device: Device) -> None:
     device.agree("marginals")
     kept, withdrawn = device.recognize(speech(1), 16_000), device.recognize(speech(2), 16_000)
-    device._knowledge.keep_cache(reported(device._knowledge.cache))
+    device._model_state.keep_cache(reported(device._model_state.cache))
     device._recent.reported()
     device.recognize(speech(2), 16_000)
-    due = device._knowledge.cache.pending.copy()
+    due = device._model_state.cache.pending.copy()
     device.feedback(kept.utterance_id, Corrected("turn on the light"))
     device.feedback(withdrawn.utterance_id, Cancelled())
-    np.testing.assert_array_equal(device._knowledge.cache.pending, due)
-    assert device._knowledge.cache.pending_utterances == 1
+    np.testing.assert_array_equal(device._model_state.cache.pending, due)
+    assert device._model_state.cache.pending_utterances == 1
     assert dict(device.learned().words)["light"] == 1.0
 
 
@@ -247,29 +247,29 @@ def test_a_full_disk_costs_no_result(
         assert device.student is before
         device.recognize(speech(2), 16_000)
         assert device.learned().utterances == 4
-        counts = device._knowledge.cache.counts.copy()
-        with monkeypatch.context() as patch, pytest.raises(StateError), device._knowledge.together():
-            device._knowledge.keep_cache(reported(device._knowledge.cache))
+        counts = device._model_state.cache.counts.copy()
+        with monkeypatch.context() as patch, pytest.raises(StateError), device._model_state.together():
+            device._model_state.keep_cache(reported(device._model_state.cache))
             patch.setattr(Store, "put", full)
-            device._knowledge.keep_cache(reported(device._knowledge.cache))
-        np.testing.assert_array_equal(device._knowledge.cache.pending, counts)
+            device._model_state.keep_cache(reported(device._model_state.cache))
+        np.testing.assert_array_equal(device._model_state.cache.pending, counts)
     with Device.open(tmp_path, KEY, tiny_bundle) as device:
-        np.testing.assert_array_equal(device._knowledge.cache.counts, counts)
+        np.testing.assert_array_equal(device._model_state.cache.counts, counts)
 
 
 def test_a_refused_report_and_a_new_utterance_do_not_wait_for_each_other(device: Device) -> None:
-    held = json.dumps({"words_digest": device._knowledge.cache.words_digest, "utterances": 0, "pending": {}}).encode()
+    held = json.dumps({"words_digest": device._model_state.cache.words_digest, "utterances": 0, "pending": {}}).encode()
     done = threading.Event()
 
     def refuse() -> None:
         for number in range(200):
-            take_back(device._knowledge, Outgoing(str(number), "http://server.test", "marginals", "r1", b"", held))
+            take_back(device._model_state, Outgoing(str(number), "http://server.test", "marginals", "r1", b"", held))
         done.set()
 
     threading.Thread(target=refuse, daemon=True).start()
     deadline = time.monotonic() + 30
     while not done.is_set() and time.monotonic() < deadline:
-        device._knowledge.keep_cache(device._knowledge.cache)
+        device._model_state.keep_cache(device._model_state.cache)
     assert done.is_set()
 
 

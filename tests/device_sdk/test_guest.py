@@ -119,7 +119,7 @@ def test_a_local_model_that_serves_worse_is_rolled_back(tmp_path: Path, tiny_bun
         published = device.student.weights
         weights = tiny_weights(tiny_bundle.architecture, seed=7)
         spoilt = {name: published[name] if sound else weights[name] for name in published}
-        device._knowledge.commit(replace(device.student, weights=spoilt, teacher=spoilt, steps=5))
+        device._model_state.commit(replace(device.student, weights=spoilt, teacher=spoilt, steps=5))
         report = None
         for seed, text in spoken:
             told(device, seed, text)
@@ -147,7 +147,7 @@ def test_what_feedback_confirmed_is_never_drift(tmp_path: Path, tiny_bundle: Bun
     with Device.open(tmp_path, KEY, tiny_bundle, STILL) as device:
         weights = tiny_weights(tiny_bundle.architecture, seed=7)
         other = {name: weights[name] for name in device.student.weights}
-        device._knowledge.commit(replace(device.student, weights=other, teacher=other, steps=5))
+        device._model_state.commit(replace(device.student, weights=other, teacher=other, steps=5))
         for seed in range(40):
             device.feedback(device.recognize(noise(9600, seed), 16_000), signal)
             assert device.learn().rolled_back is None
@@ -170,14 +170,14 @@ def test_a_roll_back_leaves_what_feedback_has_proven(tmp_path: Path, tiny_bundle
     with Device.open(tmp_path / "state", KEY, tiny_bundle, settings) as device:
         published = device.student.weights
         good = near(published, seed=1)
-        device._knowledge.commit(replace(device.student, weights=good, teacher=good, steps=5))
+        device._model_state.commit(replace(device.student, weights=good, teacher=good, steps=5))
         for seed, text in spoken[:9]:
             told(device, seed, text)
             assert device.learn().rolled_back is None
     with Device.open(tmp_path / "state", KEY, tiny_bundle, settings) as device:
         spoilt = tiny_weights(tiny_bundle.architecture, seed=7)
         spoilt = {name: spoilt[name] for name in published}
-        device._knowledge.commit(replace(device.student, weights=spoilt, teacher=spoilt))
+        device._model_state.commit(replace(device.student, weights=spoilt, teacher=spoilt))
         report = None
         for seed, text in spoken:
             if confirmed:
@@ -192,7 +192,7 @@ def test_a_roll_back_leaves_what_feedback_has_proven(tmp_path: Path, tiny_bundle
         for name, array in good.items():  # on the disk it is in half precision
             np.testing.assert_allclose(device.student.weights[name], array, atol=1e-7)
         device.forget()
-        assert device._knowledge.proven is None
+        assert device._model_state.proven is None
 
 
 def test_where_the_proven_model_fails_too_the_published_one_is_left(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -203,7 +203,7 @@ def test_where_the_proven_model_fails_too_the_published_one_is_left(tmp_path: Pa
         weights = tiny_weights(tiny_bundle.architecture, seed=7)
         spoilt = {name: weights[name] for name in published}
         student = replace(device.student, weights=spoilt, teacher=spoilt, steps=5)
-        device._knowledge.commit_judged(student, device._knowledge.watch, student)
+        device._model_state.commit_judged(student, device._model_state.watch, student)
         reasons = []
         for seed, text in spoken:
             told(device, seed, text)

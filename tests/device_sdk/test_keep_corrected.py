@@ -207,7 +207,7 @@ def test_a_day_after_it_was_heard_the_next_opening_erases_it(
         for seed, age in ((1, 86_000), (2, 86_500), (3, -90_000)):
             example = device._recent.get(correct(device, seed))
             assert example is not None
-            aged = kept.to_bytes(replace(example, kept=time.time() - age), device._knowledge.handed_on())
+            aged = kept.to_bytes(replace(example, kept=time.time() - age), device._model_state.handed_on())
             device._store.put("kept", example.utterance_id, aged)
     caplog.clear()
     with caplog.at_level(logging.WARNING), opened(tmp_path, tiny_bundle) as device:

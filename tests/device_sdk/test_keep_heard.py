@@ -70,7 +70,7 @@ def test_a_correction_in_another_process_mends_the_counts(tmp_path: Path, tiny_b
         device.feedback(heard.utterance_id, Corrected("turn on the light"))
         assert (device.learned().words, device.learned().unlisted) == expected
         assert device.learned().utterances == 1
-        assert due(device) == {"turn", "on", "the", "light"} and device._knowledge.cache.pending_utterances == 1
+        assert due(device) == {"turn", "on", "the", "light"} and device._model_state.cache.pending_utterances == 1
     with opened(tmp_path, tiny_bundle) as device:
         device.feedback(heard.utterance_id, Corrected("turn off the light"))
         assert (device.learned().words, device.learned().unlisted) == expected, "once"
@@ -79,7 +79,7 @@ def test_a_correction_in_another_process_mends_the_counts(tmp_path: Path, tiny_b
 def due(device: Device) -> set[str]:
     """Words that the next report may name."""
     words = device.base.words
-    return {words[at] for at in np.flatnonzero(device._knowledge.cache.pending).tolist()}
+    return {words[at] for at in np.flatnonzero(device._model_state.cache.pending).tolist()}
 
 
 @pytest.mark.parametrize("way", ["handed on", "agreed later", "agreed anew"])
@@ -93,13 +93,13 @@ def test_what_was_reported_or_never_to_be_is_not_due_by_a_correction(
         heard = device.recognize(noise(9_600, 1), 16_000)
     with opened(tmp_path, tiny_bundle) as device:
         if way == "handed on":
-            device._knowledge.keep_cache(caches.reported(device._knowledge.cache))
+            device._model_state.keep_cache(caches.reported(device._model_state.cache))
         else:
             device.withdraw("marginals")
             device.agree("marginals")
     with opened(tmp_path, tiny_bundle) as device:
         device.feedback(heard.utterance_id, Corrected("turn on the light"))
-        assert due(device) == set() and device._knowledge.cache.pending_utterances == 0
+        assert due(device) == set() and device._model_state.cache.pending_utterances == 0
         assert dict(device.learned().words).keys() == {"turn", "on", "the", "light"}
 
 

@@ -47,13 +47,13 @@ class Honest:
 
     def name(self, url: str) -> str:
         """What the server calls it."""
-        identity = load(self.device._knowledge.store, url)
+        identity = load(self.device._model_state.store, url)
         return (identity.device_id if identity else None) or ""
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits: not on the books, not in the outbox, not in a group."""
-        store, cache = self.device._knowledge.store, self.device._knowledge.cache
+        store, cache = self.device._model_state.store, self.device._model_state.cache
         return not (cache.pending.any() or store.names("outbox") or store.names("aggregation"))
 
     def say(self) -> None:

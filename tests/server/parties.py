@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
-from server.buckets import Rate
+from server.rate_limit import Rate
 from server.registry.initial import InitialModel
 from server.settings import Rates, ServerSettings
 from tests.server.databases import fresh

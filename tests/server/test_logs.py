@@ -21,7 +21,7 @@ from server.logs import REQUEST, JsonLines, Lines, configure, fields
 from server.service import Service
 from tests.server.parties import ENROLMENT, HEADERS, OPERATOR, Operator, Party, initial, settings
 
-CANARY = "kanarienvogel"
+ROLLOUT = "kanarienvogel"
 
 
 @contextmanager
@@ -44,41 +44,41 @@ def logged(formatter: logging.Formatter, level: int = logging.DEBUG) -> Iterator
 
 
 def ask_everything(http: Any) -> list[int]:
-    """Requests that carry the canary wherever a request can carry something; the last ones fail inside the server."""
+    """Requests that carry the rollout wherever a request can carry something; the last ones fail inside the server."""
     device, operator = Party(http).enrol(), Operator(http)
     round_id = operator.open(deltas={})
     found = [
-        device.send_counts(round_id, {1: 256}, report_id=f"{CANARY}-1"),
-        device.send_counts(round_id, {1: 256}, report_id=f"{CANARY}-2"),
-        device.send_counts(round_id, {1: 256}, words_digest=CANARY),
-        device.send_counts(CANARY, {1: 256}),
-        device.send_delta(round_id, model_version=CANARY),
-        device.post(f"/v1/rounds/{round_id}/deltas", CANARY.encode(), round_id),
-        device.post("/v1/check-in", CANARY.encode()),
-        device.check_in(model_version=CANARY),
-        http.post("/v1/enrol", json={"token": CANARY, "public_key": CANARY}),
-        http.get(f"/v1/models/{CANARY}?q={CANARY}", headers={"User-Agent": CANARY, "X-Request-ID": CANARY}),
-        http.get(f"/{CANARY}", headers={"Authorization": f"Bearer {CANARY}", "Cookie": f"{CANARY}={CANARY}"}),
-        http.request(CANARY.upper(), "/healthz"),
-        http.get("/v1/operator/status", headers={"Authorization": f"Bearer {CANARY}"}),
-        http.post(f"/v1/operator/marginals/0/publish?note={CANARY}", headers=HEADERS),
-        http.post("/v1/operator/rounds", content=CANARY, headers=HEADERS),
-        http.post("/dashboard/sign-in", data={"token": CANARY}),
-        http.get(f"/dashboard/rounds/{CANARY}"),
-        http.get("/v1/updates/" + CANARY),
+        device.send_counts(round_id, {1: 256}, report_id=f"{ROLLOUT}-1"),
+        device.send_counts(round_id, {1: 256}, report_id=f"{ROLLOUT}-2"),
+        device.send_counts(round_id, {1: 256}, words_digest=ROLLOUT),
+        device.send_counts(ROLLOUT, {1: 256}),
+        device.send_delta(round_id, model_version=ROLLOUT),
+        device.post(f"/v1/rounds/{round_id}/deltas", ROLLOUT.encode(), round_id),
+        device.post("/v1/check-in", ROLLOUT.encode()),
+        device.check_in(model_version=ROLLOUT),
+        http.post("/v1/enrol", json={"token": ROLLOUT, "public_key": ROLLOUT}),
+        http.get(f"/v1/models/{ROLLOUT}?q={ROLLOUT}", headers={"User-Agent": ROLLOUT, "X-Request-ID": ROLLOUT}),
+        http.get(f"/{ROLLOUT}", headers={"Authorization": f"Bearer {ROLLOUT}", "Cookie": f"{ROLLOUT}={ROLLOUT}"}),
+        http.request(ROLLOUT.upper(), "/healthz"),
+        http.get("/v1/operator/status", headers={"Authorization": f"Bearer {ROLLOUT}"}),
+        http.post(f"/v1/operator/marginals/0/publish?note={ROLLOUT}", headers=HEADERS),
+        http.post("/v1/operator/rounds", content=ROLLOUT, headers=HEADERS),
+        http.post("/dashboard/sign-in", data={"token": ROLLOUT}),
+        http.get(f"/dashboard/rounds/{ROLLOUT}"),
+        http.get("/v1/updates/" + ROLLOUT),
     ]
     operator.close(round_id)
     for path, body in (
-        ("/v1/check-in", {"device_id": device.id, "bundle_format": 1, "model_version": CANARY}),
-        ("/v1/rounds/r1/marginals", {"words": CANARY}),
-        ("/v1/rounds/r1/words", {"words": [CANARY, f"{CANARY} {CANARY}"]}),
+        ("/v1/check-in", {"device_id": device.id, "bundle_format": 1, "model_version": ROLLOUT}),
+        ("/v1/rounds/r1/marginals", {"words": ROLLOUT}),
+        ("/v1/rounds/r1/words", {"words": [ROLLOUT, f"{ROLLOUT} {ROLLOUT}"]}),
     ):
         found.append(device.post(path, json.dumps(body).encode(), None if path.endswith("in") else "r1"))
     return [answer.status_code for answer in found]
 
 
 @pytest.mark.parametrize("formatter", [JsonLines(), Lines()], ids=["json", "text"])
-def test_no_canary_is_ever_logged(
+def test_no_rollout_is_ever_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, formatter: logging.Formatter
 ) -> None:
     app = create_app(settings(tmp_path), initial())
@@ -88,12 +88,12 @@ def test_no_canary_is_ever_logged(
 
         def fails(*_: Any, **__: Any) -> Any:
             try:
-                json.loads(f"[{CANARY}")
+                json.loads(f"[{ROLLOUT}")
             except ValueError as error:
-                raise RuntimeError(f"cannot read {CANARY}") from ExceptionGroup(CANARY, [error, OSError(CANARY)])
+                raise RuntimeError(f"cannot read {ROLLOUT}") from ExceptionGroup(ROLLOUT, [error, OSError(ROLLOUT)])
 
         monkeypatch.setattr("server.web.routes.devices.checking.check_in", fails)
-        failed = Party(http).enrol().check_in(model_version=CANARY)
+        failed = Party(http).enrol().check_in(model_version=ROLLOUT)
         assert (failed.status_code, failed.json()["code"]) == (500, "internal")
         metrics = http.get("/metrics", headers=HEADERS).text
     text = stream.getvalue()
@@ -102,7 +102,7 @@ def test_no_canary_is_ever_logged(
     assert "test_logs.py" in text, "an error says where it came from"
     assert failed.headers["x-request-id"] in text, "and which request it was"
     for kept in (text, metrics):
-        assert CANARY not in kept.lower()
+        assert ROLLOUT not in kept.lower()
     assert HEADERS["Authorization"].split()[1] not in text
 
 
@@ -164,7 +164,7 @@ def test_what_rounds_do_is_logged_with_its_trouble(tmp_path: Path, monkeypatch: 
     def fails(*_: Any) -> None:
         own._stopping.set()
         own.wake()
-        raise RuntimeError(CANARY)
+        raise RuntimeError(ROLLOUT)
 
     monkeypatch.setattr("server.service.unfinished", fails)
     with logged(JsonLines()) as stream, own:
@@ -172,7 +172,7 @@ def test_what_rounds_do_is_logged_with_its_trouble(tmp_path: Path, monkeypatch: 
         own._ticker.join(10)
     found = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert any("moving rounds on failed" in line["message"] and "RuntimeError" in line["error"][0] for line in found)
-    assert CANARY not in stream.getvalue()
+    assert ROLLOUT not in stream.getvalue()
 
 
 @pytest.mark.parametrize("verbose", [True, False])
@@ -187,7 +187,7 @@ def test_verbose_says_step_by_step_what_the_server_did(
         for _ in range(2):
             device.check_in()
             device.send_counts(round_id, {1: 256})
-        http.get("/v1/operator/status", headers={"Authorization": f"Bearer {CANARY}"})
+        http.get("/v1/operator/status", headers={"Authorization": f"Bearer {ROLLOUT}"})
         operator.close(round_id)
     said = capsys.readouterr().err
     steps = [
@@ -205,7 +205,7 @@ def test_verbose_says_step_by_step_what_the_server_did(
     assert (places == sorted(places) and -1 not in places) if verbose else set(places) == {-1}, said
     assert ("INFO idiolect.requests answered request=" in said) is verbose
     assert f"INFO idiolect.server round {round_id} published" in said
-    assert not any(secret in said for secret in (device.id, CANARY, OPERATOR, ENROLMENT))
+    assert not any(secret in said for secret in (device.id, ROLLOUT, OPERATOR, ENROLMENT))
 
 
 def test_serve_offers_to_say_more() -> None:

@@ -19,7 +19,7 @@ from device_sdk.wire.messages import Marginals
 
 if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
-    from device_sdk.model_state import Knowledge
+    from device_sdk.model_state import ModelState
     from device_sdk.settings import DeviceSettings
 
 __all__ = ["adopt"]
@@ -27,7 +27,7 @@ __all__ = ["adopt"]
 
 def adopt(
     client: Client,
-    knowledge: Knowledge,
+    model_state: ModelState,
     settings: DeviceSettings,
     trusted_root: bytes,
     device_id: str = "",
@@ -42,27 +42,27 @@ def adopt(
     """
     refused: list[str] = []
     new_model = new_marginals = False
-    version = knowledge.base.version, knowledge.marginals_version
+    version = model_state.base.version, model_state.marginals_version
     try:
-        release = refresh(client, knowledge.store, trusted_root, device_id)
+        release = refresh(client, model_state.store, trusted_root, device_id)
     except CheckInError as error:
         return Adopted(refused=(f"updates: {error}; model {version[0]} and marginals {version[1]} stay",))
     try:
-        if knowledge.differs_in_model(release.model.version, release.model.sha256):
-            content = _file(client, release.model, knowledge, base_of(knowledge))
+        if model_state.differs_in_model(release.model.version, release.model.sha256):
+            content = _file(client, release.model, model_state, base_of(model_state))
             with turn:
-                install(knowledge, release.model.version, content, settings.learning.keep)
+                install(model_state, release.model.version, content, settings.learning.keep)
             new_model = True
     except CheckInError as error:
         refused.append(f"model {release.model.version}: {error}; model {version[0]} stays")
     if settings.learning.teacher.schedule == "server" and not refused:  # it belongs to its model
         try:
-            _adopt_teacher(client, release.teacher, knowledge, turn)
+            _adopt_teacher(client, release.teacher, model_state, turn)
         except CheckInError as error:
             refused.append(f"teacher: {error}; the teacher stays")
     try:
-        if knowledge.differs_in_marginals(release.marginals.version, release.marginals.sha256):
-            _adopt_marginals(client, release, knowledge)
+        if model_state.differs_in_marginals(release.marginals.version, release.marginals.sha256):
+            _adopt_marginals(client, release, model_state)
             new_marginals = True
     except CheckInError as error:
         refused.append(f"marginals {release.marginals.version}: {error}; marginals {version[1]} stay")
@@ -73,30 +73,30 @@ def adopt(
     )
 
 
-def _file(client: Client, target: Target, knowledge: Knowledge, base: Base) -> bytes:
+def _file(client: Client, target: Target, model_state: ModelState, base: Base) -> bytes:
     """base: what the device has of its kind. CheckInError: other bytes than signed, or more than weights of this
     device's architecture can have: they are held in memory, whoever signed them."""
-    most = largest(knowledge.base.architecture)
+    most = largest(model_state.base.architecture)
     if target.length > most:
         raise CheckInError(f"{target.name}: length: found {target.length} as signed, expected at most {most}")
     wanted = Wanted(target.version, target.sha256, target.length, target.check)
-    return fetch(client, knowledge.store, wanted, base)
+    return fetch(client, model_state.store, wanted, base)
 
 
 def _adopt_teacher(
-    client: Client, target: Target | None, knowledge: Knowledge, turn: AbstractContextManager[object]
+    client: Client, target: Target | None, model_state: ModelState, turn: AbstractContextManager[object]
 ) -> None:
     if target is None:
         with turn:
-            knowledge.adopt_teacher(None)
-    elif knowledge.differs_in_teacher(target.version, target.sha256):
-        content = _file(client, target, knowledge, teacher_of(knowledge))
+            model_state.adopt_teacher(None)
+    elif model_state.differs_in_teacher(target.version, target.sha256):
+        content = _file(client, target, model_state, teacher_of(model_state))
         with turn:
-            knowledge.adopt_teacher(records.Published(target.version, content))
+            model_state.adopt_teacher(records.Published(target.version, content))
 
 
-def _adopt_marginals(client: Client, release: Release, knowledge: Knowledge) -> None:
-    target, words = release.marginals, knowledge.base.words
+def _adopt_marginals(client: Client, release: Release, model_state: ModelState) -> None:
+    target, words = release.marginals, model_state.base.words
     if target.length != 8 * len(words):
         raise CheckInError(f"{target.name}: length: found {target.length} as signed, expected {8 * len(words)}")
     limit = marginals_bytes(len(words))
@@ -110,7 +110,7 @@ def _adopt_marginals(client: Client, release: Release, knowledge: Knowledge) -> 
     if (str(message.marginals_version), message.words_digest) != (target.version, release.words_digest):
         raise CheckInError(f"{target.name}: found another version or word list than the signed one")
     values = exchange.decode_marginals(message, words.digest, len(words))
-    knowledge.keep_marginals(message.marginals_version, words.digest, values)
+    model_state.keep_marginals(message.marginals_version, words.digest, values)
 
 
 def _download(client: Client, path: str, limit: int) -> bytes:

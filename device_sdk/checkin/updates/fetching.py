@@ -22,7 +22,7 @@ from device_sdk.state import records
 
 if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
-    from device_sdk.model_state import Knowledge
+    from device_sdk.model_state import ModelState
     from device_sdk.state import Store
 
 __all__ = ["Base", "Wanted", "base_of", "fetch", "install", "largest", "patience", "teacher_of"]
@@ -65,16 +65,16 @@ def patience(length: int) -> float:
     return _PATIENCE + length / _SLOWEST
 
 
-def base_of(knowledge: Knowledge) -> Base:
-    return Base(knowledge.base.version, knowledge.base.weights)
+def base_of(model_state: ModelState) -> Base:
+    return Base(model_state.base.version, model_state.base.weights)
 
 
-def teacher_of(knowledge: Knowledge) -> Base:
+def teacher_of(model_state: ModelState) -> Base:
     """The server's teacher as it is here; before there is one, the base, which the first teacher is near to."""
-    held = records.read_published_teacher(knowledge.store)
+    held = records.read_published_teacher(model_state.store)
     if held is None:
-        return base_of(knowledge)
-    return Base(held.version, with_published(knowledge.packaged, held).weights)
+        return base_of(model_state)
+    return Base(held.version, with_published(model_state.packaged, held).weights)
 
 
 def fetch(client: Client, store: Store, wanted: Wanted, base: Base | None) -> bytes:
@@ -97,13 +97,13 @@ def fetch(client: Client, store: Store, wanted: Wanted, base: Base | None) -> by
     return content
 
 
-def install(knowledge: Knowledge, version: str, content: bytes, keep: float) -> None:
+def install(model_state: ModelState, version: str, content: bytes, keep: float) -> None:
     """Make it the base; the share ``keep`` of what was learned here stays. BundleError: unfit, and the old one stays;
     it is remembered by its digest, so that what no device can use costs each of them one download."""
     try:
-        knowledge.adopt(records.Published(version, content), keep)
+        model_state.adopt(records.Published(version, content), keep)
     except BundleError:
-        records.write_text(knowledge.store, _UNFIT, sha256(content).hexdigest())
+        records.write_text(model_state.store, _UNFIT, sha256(content).hexdigest())
         raise
 
 

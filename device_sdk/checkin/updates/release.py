@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from device_sdk.errors import CheckInError
-from device_sdk.wire.canary import MILLIONTHS, arm_of
+from device_sdk.wire.rollout import MILLIONTHS, arm_of
 
 __all__ = ["Adopted", "Release", "Target", "release_of"]
 
@@ -51,8 +51,8 @@ class Release:
 
 def release_of(targets: dict[str, tuple[int, dict[str, str], Any]], device_id: str = "") -> Release:
     """targets: name -> (length, hashes, custom), from metadata that was verified. device_id: this device's at the
-    server: it gets the canary's model where it belongs to the share of the devices that is to have it. CheckInError: it
-    does not say which model and which marginals are current."""
+    server: it gets the rollout's model where it belongs to the share of the devices that is to have it. CheckInError:
+    it does not say which model and which marginals are current."""
     model, described = _current(targets, "models/", ".safetensors")
     tried = _tried(targets, device_id)
     if tried is not None:
@@ -68,9 +68,9 @@ def _tried(targets: dict[str, tuple[int, dict[str, str], Any]], device_id: str) 
     for name, (_, _, custom) in sorted(targets.items()):
         if not (name.startswith("models/") and name.endswith(".safetensors") and isinstance(custom, dict)):
             continue
-        share = custom.get("canary")  # in millionths
+        share = custom.get("rollout")  # in millionths
         version = name.removeprefix("models/").removesuffix(".safetensors")
-        if isinstance(share, int) and device_id and arm_of(device_id, version, share / MILLIONTHS) == "canary":
+        if isinstance(share, int) and device_id and arm_of(device_id, version, share / MILLIONTHS) == "rollout":
             return _target(targets, name, version), custom
     return None
 

@@ -37,7 +37,7 @@ from device_sdk.benchmarks import Figure
 from device_sdk.errors import IdiolectError
 from device_sdk.wire.messages import FIXED_POINT
 from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_digest
-from server.buckets import Rate
+from server.rate_limit import Rate
 from server.registry.initial import InitialModel
 from server.settings import Rates, ServerSettings
 from server.storage import blobs, database

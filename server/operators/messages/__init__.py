@@ -20,10 +20,10 @@ from server.operators.messages.accounts import (
     Readiness,
 )
 from server.operators.messages.requests import (
-    CanaryRequest,
     EnrolmentTokenRequest,
     MarginalPush,
     OperatorRequest,
+    RolloutRequest,
     RoundRequest,
 )
 from server.operators.messages.rounds import (
@@ -39,25 +39,25 @@ from server.operators.messages.rounds import (
     StreamPrivacy,
 )
 from server.operators.messages.versions import (
-    Canaries,
-    Canary,
-    CanaryArm,
     MarginalsList,
     MarginalsVersion,
     MarginalsWords,
     Model,
     Models,
     Publication,
+    Rollout,
+    RolloutArm,
+    Rollouts,
     Word,
 )
 
 __all__ = [
     "ActionEntry",
     "Actions",
-    "Canaries",
-    "Canary",
-    "CanaryArm",
-    "CanaryRequest",
+    "Rollouts",
+    "Rollout",
+    "RolloutArm",
+    "RolloutRequest",
     "DeviceEntry",
     "DevicePrivacy",
     "DeviceRevoked",

@@ -8,10 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from device_sdk.wire.messages import Identifier
 from server.operators.roles import Role
-from server.plans.rollout import CanarySettings
+from server.plans.rollout import RolloutSettings
 from server.plans.round import RoundSettings
 
-__all__ = ["CanaryRequest", "EnrolmentTokenRequest", "MarginalPush", "OperatorRequest", "RoundRequest"]
+__all__ = ["RolloutRequest", "EnrolmentTokenRequest", "MarginalPush", "OperatorRequest", "RoundRequest"]
 
 
 class Request(BaseModel):
@@ -35,11 +35,11 @@ class MarginalPush(Request):
     publish: bool = True
 
 
-class CanaryRequest(Request):
+class RolloutRequest(Request):
     """A registered model that some of the devices are to get first. settings: None for the server's own."""
 
     version: Identifier
-    settings: CanarySettings | None = None
+    settings: RolloutSettings | None = None
     note: str = ""
 
 

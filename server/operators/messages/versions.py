@@ -1,4 +1,4 @@
-"""Models, canaries and marginals as operators see them."""
+"""Models, rollouts and marginals as operators see them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Literal
 from server.operators.messages.answer import Answer
 
 __all__ = [
-    "Canaries",
-    "Canary",
-    "CanaryArm",
+    "Rollouts",
+    "Rollout",
+    "RolloutArm",
     "MarginalsList",
     "MarginalsVersion",
     "MarginalsWords",
@@ -89,7 +89,7 @@ class MarginalsWords(MarginalsVersion):
     top: list[Word]
 
 
-class CanaryArm(Answer):
+class RolloutArm(Answer):
     """seen: devices of it that checked in; watched: for long enough to be counted; failed: of these."""
 
     seen: int
@@ -97,7 +97,7 @@ class CanaryArm(Answer):
     failed: int
 
 
-class Canary(Answer):
+class Rollout(Answer):
     """A model that some devices got first. base: what the others have; looks: how often it was judged."""
 
     version: str
@@ -107,13 +107,13 @@ class Canary(Answer):
     started_at: float
     ended_at: float | None
     looks: int
-    arms: dict[str, CanaryArm]
+    arms: dict[str, RolloutArm]
     figures: dict[str, Any]
     note: str
 
 
-class Canaries(Answer):
+class Rollouts(Answer):
     """running: the version of the one that runs; the newest first."""
 
     running: str | None
-    canaries: list[Canary]
+    rollouts: list[Rollout]

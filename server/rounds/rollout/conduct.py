@@ -1,4 +1,4 @@
-"""What becomes of a running canary: looked at with every tick, decided by evidence or by an operator.
+"""What becomes of a running rollout: looked at with every tick, decided by evidence or by an operator.
 
 A model is promoted once its time is over, its devices do not fare worse and it hears held-out speech well enough. What
 is decided is written in one transaction; a server that is killed before decides again.
@@ -25,7 +25,7 @@ from server.rounds.rollout.evidence import judged
 from server.rounds.store import find_round, follow_up
 from server.storage.blobs import BlobStore
 from server.storage.database import Database
-from server.storage.schema import canaries
+from server.storage.schema import rollouts
 
 __all__ = ["judge", "promote", "roll_back"]
 
@@ -33,7 +33,7 @@ log = logging.getLogger("idiolect.server")
 
 
 def judge(database: Database, blobs: BlobStore, evaluate: Evaluate | None, now: float, caps: Caps) -> None:
-    """Take the running canary as far as the evidence goes. caps: of what the next round may charge devices."""
+    """Take the running rollout as far as the evidence goes. caps: of what the next round may charge devices."""
     with database.read() as connection:
         row = store.running(connection)
         if row is None:
@@ -58,7 +58,7 @@ def judge(database: Database, blobs: BlobStore, evaluate: Evaluate | None, now: 
             _end(connection, row, "rolled_back", now, verdict.note, figures)
     elif verdict.looks > row.looks:
         with database.write() as connection:
-            changed = update(canaries).where(canaries.c.id == row.id, canaries.c.state == "running")
+            changed = update(rollouts).where(rollouts.c.id == row.id, rollouts.c.state == "running")
             connection.execute(changed.values(looks=verdict.looks, figures=figures))
 
 
@@ -73,8 +73,8 @@ def promote(
     caps: Caps,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Publish the canary's model to every device, at the word of the operator ``by``. force: also where it hears
-    held-out speech worse. Raises Refusal: 409 ``no_canary``, ``worse``; 410 where its weights are gone."""
+    """Publish the rollout's model to every device, at the word of the operator ``by``. force: also where it hears
+    held-out speech worse. Raises Refusal: 409 ``no_rollout``, ``worse``; 410 where its weights are gone."""
     with database.read() as connection:
         row = store.require_running(connection)
         check_present(blobs, model_registry.find_model(connection, row.version))
@@ -84,19 +84,19 @@ def promote(
     with database.write() as connection:
         told = note[:500] or f"promoted by {by}"
         if _end(connection, row, "promoted", now, f"{told}; {gate.note}", dict(gate.figures), caps):
-            record(connection, by, "canary.promote", row.version, now, note)
+            record(connection, by, "rollout.promote", row.version, now, note)
         return store.view(connection, _again(connection, row), now)
 
 
 def roll_back(database: Database, now: float, by: str, note: str) -> dict[str, Any]:
-    """Give the canary's devices the model of all others again, at the word of the operator ``by``.
+    """Give the rollout's devices the model of all others again, at the word of the operator ``by``.
 
-    Raises Refusal: 409 ``no_canary``.
+    Raises Refusal: 409 ``no_rollout``.
     """
     with database.write() as connection:
         row = store.require_running(connection)
         _end(connection, row, "rolled_back", now, note[:500] or f"rolled back by {by}", {})
-        record(connection, by, "canary.roll-back", row.version, now, note)
+        record(connection, by, "rollout.roll-back", row.version, now, note)
         return store.view(connection, _again(connection, row), now)
 
 
@@ -120,7 +120,7 @@ def _end(
     made_by = model_registry.find_model(connection, row.version).round_id
     if state == "promoted" and made_by is not None and caps is not None:  # the series of rounds has waited for it
         follow_up(connection, find_round(connection, made_by), now, caps)
-    log.info("canary of model %s %s", row.version, state.replace("_", " "))
+    log.info("rollout of model %s %s", row.version, state.replace("_", " "))
     return True
 
 
@@ -137,4 +137,4 @@ def _gate(database: Database, blobs: BlobStore, evaluate: Evaluate | None, row: 
 
 
 def _again(connection: Connection, row: Row[Any]) -> Row[Any]:
-    return next(each for each in store.list_canaries(connection) if each.id == row.id)
+    return next(each for each in store.list_rollouts(connection) if each.id == row.id)

@@ -1,13 +1,13 @@
 """Whether the devices with the new model fare worse than the control: Fisher's exact test, looked at as they come in.
 
 Who is in which arm is drawn by a hash, so where the models are alike every way to spread the failures over the devices
-of both arms is equally likely, whatever their number: the number of failures in the canary is hypergeometric. Its upper
-tail is the p-value, which needs no large numbers.
+of both arms is equally likely, whatever their number: the number of failures in the rollout is hypergeometric. Its
+upper tail is the p-value, which needs no large numbers.
 
 Looking often would find something in the end. So the doubt is spent: half of it is kept for the last look, when the
-canary's time is over; the k-th look before, k = 0, 1, ..., is taken once, when ``minimum`` 2^k of its devices have been
-watched, and may spend doubt / 2^(k + 2). All looks together then take a harmless model back with a probability of at
-most ``doubt``. None of it is in the papers.
+rollout's time is over; the k-th look before, k = 0, 1, ..., is taken once, when ``minimum`` 2^k of its devices have
+been watched, and may spend doubt / 2^(k + 2). All looks together then take a harmless model back with a probability of
+at most ``doubt``. None of it is in the papers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import exp, inf, lgamma
 from typing import Literal
 
-from server.plans.rollout import CanarySettings
+from server.plans.rollout import RolloutSettings
 
 __all__ = ["Evidence", "Verdict", "Watched", "judged", "upper_tail"]
 
@@ -33,7 +33,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    canary: Watched
+    rollout: Watched
     control: Watched
 
 
@@ -50,28 +50,28 @@ class Verdict:
 
 
 def upper_tail(found: Evidence) -> float:
-    """P(at least so many of the failures fall on the canary), where any devices of both arms may have failed."""
-    canary, control = found.canary, found.control
-    both, failed = canary.devices + control.devices, canary.failed + control.failed
+    """P(at least so many of the failures fall on the rollout), where any devices of both arms may have failed."""
+    rollout, control = found.rollout, found.control
+    both, failed = rollout.devices + control.devices, rollout.failed + control.failed
     whole = _log_binomial(both, failed)
     return min(
         1.0,
         sum(
-            exp(_log_binomial(canary.devices, number) + _log_binomial(control.devices, failed - number) - whole)
-            for number in range(canary.failed, min(failed, canary.devices) + 1)
+            exp(_log_binomial(rollout.devices, number) + _log_binomial(control.devices, failed - number) - whole)
+            for number in range(rollout.failed, min(failed, rollout.devices) + 1)
         ),
     )
 
 
-def judged(found: Evidence, settings: CanarySettings, looks: int, seconds: float) -> Verdict:
-    """looks: taken so far. seconds: since the canary began."""
-    least = min(found.canary.devices, found.control.devices)
+def judged(found: Evidence, settings: RolloutSettings, looks: int, seconds: float) -> Verdict:
+    """looks: taken so far. seconds: since the rollout began."""
+    least = min(found.rollout.devices, found.control.devices)
     if least < settings.minimum:
         return Verdict("wait", looks, f"{least} devices of an arm watched, fewer than {settings.minimum}")
     # Without promotion there is no last look: it would be taken again and again.
     p, over = upper_tail(found), settings.automatic and seconds >= settings.seconds
     reached = looks
-    while settings.minimum * 2**reached <= found.canary.devices:
+    while settings.minimum * 2**reached <= found.rollout.devices:
         reached += 1  # looks that were missed are not made up for: what they could have spent stays unspent
     allowed = 0.0
     if reached > looks:
@@ -89,7 +89,7 @@ def judged(found: Evidence, settings: CanarySettings, looks: int, seconds: float
 
 def _told(found: Evidence) -> str:
     return (
-        f"{found.canary.failed} of {found.canary.devices} devices failed with it, "
+        f"{found.rollout.failed} of {found.rollout.devices} devices failed with it, "
         f"{found.control.failed} of {found.control.devices} without"
     )
 

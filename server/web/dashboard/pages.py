@@ -16,12 +16,12 @@ from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version
 from server.registry.retention import check_marginals_present
-from server.rounds.rollout import store as canaries
+from server.rounds.rollout import store as rollouts
 from server.rounds.store import count_by_state, find_round, list_rounds, view
 from server.service import Service
 from server.storage.schema import actions, devices, publications, releases, reports, rounds, transitions
 from server.web.dashboard.charts import bars_of_words, lines_of
-from server.web.dashboard.dotted import dotted
+from server.web.dashboard.flatten import flatten
 
 __all__ = ["audit", "marginals", "models", "overview", "privacy", "round_page", "rounds_page"]
 
@@ -76,10 +76,10 @@ def round_page(own: Service, round_id: str) -> Page:
     }
     return {
         "round": _live(found, own.settings.clock()),
-        "settings": dotted(found["settings"]),
+        "settings": flatten(found["settings"]),
         "arrivals": {stream: times for stream, times in by_stream.items() if times},
         "releases": {
-            stream: {"facts": dotted(release["mechanism"])} | release for stream, release in found["releases"].items()
+            stream: {"facts": flatten(release["mechanism"])} | release for stream, release in found["releases"].items()
         },
         "evaluation": found["evaluation"],
     }
@@ -92,14 +92,14 @@ def models(own: Service) -> Page:
         teacher = model_registry.find_model(connection, current).teacher
         lineage = _lineage(connection)
         now = own.settings.clock()
-        tried = [canaries.view(connection, row, now) for row in canaries.list_canaries(connection, 20)]
+        tried = [rollouts.view(connection, row, now) for row in rollouts.list_rollouts(connection, 20)]
     running = {entry["version"] for entry in tried if entry["state"] == "running"}
     children = {entry["parent"] for entry in lineage if entry["parent"]}
     for entry in lineage:
         entry["role"] = (
             "current"
             if entry["version"] == current
-            else "canary"
+            else "rollout"
             if entry["version"] in running
             else "teacher"
             if entry["version"] == teacher
@@ -108,7 +108,7 @@ def models(own: Service) -> Page:
             else ""
         )
     charts = _model_charts(lineage)
-    return {"models": lineage[::-1], "current": current, "charts": charts, "canaries": tried}
+    return {"models": lineage[::-1], "current": current, "charts": charts, "rollouts": tried}
 
 
 def marginals(own: Service, version: int | None, top: int = 15) -> Page:
@@ -175,7 +175,7 @@ def privacy(own: Service) -> Page:
                 "reports": row.reports,
                 "at": row.drawn_at,
                 "mechanism": row.mechanism.get("name", ""),
-                "facts": dotted(row.mechanism),
+                "facts": flatten(row.mechanism),
             }
             for row in drawn
         ],
@@ -288,7 +288,7 @@ def _events(connection: Connection, limit: int) -> list[Page]:
     events += [
         {
             "at": row.at,
-            "what": f"canary of {row.version}" if row.kind == "canary" else f"{row.kind} {row.version} published",
+            "what": f"rollout of {row.version}" if row.kind == "rollout" else f"{row.kind} {row.version} published",
             "note": row.note,
             "round_id": None,
         }

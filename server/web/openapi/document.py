@@ -20,12 +20,13 @@ from server.web.bodies import finite
 from server.web.openapi.examples import EXAMPLES
 from server.web.openapi.operations import OPERATIONS, Bytes, Content, Operation
 from server.web.openapi.problems import PROBLEMS
-from server.web.routes import accounts, canaries, devices, health, operators, secure_aggregation, updates
+from server.web.routes import accounts, devices, health, operators, secure_aggregation, updates
+from server.web.routes import rollouts as rollouts
 from server.web.routes.authorization import TABLE, Caller, Rule
 
 __all__ = ["document"]
 
-_ROUTERS = (devices, secure_aggregation, updates, operators, accounts, canaries, health)
+_ROUTERS = (devices, secure_aggregation, updates, operators, accounts, rollouts, health)
 _REFERENCE = "#/components/schemas/"
 _ALWAYS = ("unstorable", "too_many_requests", "internal")
 _SIGNED = {

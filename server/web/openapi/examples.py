@@ -13,7 +13,7 @@ from device_sdk.wire import messages as wire
 from device_sdk.wire import secure_aggregation as aggregation
 from server.operators import messages
 from server.operators.roles import Role
-from server.plans.rollout import CanarySettings
+from server.plans.rollout import RolloutSettings
 from server.plans.round import RoundSettings
 from server.plans.states import RoundState
 
@@ -95,15 +95,15 @@ _MARGINALS = messages.MarginalsVersion(
     figures={"surviving_words": 212},
     note="round 7",
 )
-_CANARY = messages.Canary(
+_ROLLOUT = messages.Rollout(
     version="m6",
     base="m5",
     state="running",
-    settings=CanarySettings().model_dump(mode="json"),
+    settings=RolloutSettings().model_dump(mode="json"),
     started_at=_AT,
     ended_at=None,
     looks=2,
-    arms={arm: messages.CanaryArm(seen=40, watched=31, failed=1) for arm in ("canary", "control")},
+    arms={arm: messages.RolloutArm(seen=40, watched=31, failed=1) for arm in ("rollout", "control")},
     figures={},
     note="begun by anna",
 )
@@ -162,7 +162,7 @@ _MESSAGES: Final[tuple[BaseModel, ...]] = (
     aggregation.StageReceipt(stage="masked"),
     messages.RoundRequest(settings=_SETTINGS),
     messages.MarginalPush(probabilities=_encoded([0.5, 0.25, 0.25]), note="from last year's text"),
-    messages.CanaryRequest(version="m6"),
+    messages.RolloutRequest(version="m6"),
     messages.OperatorRequest(name="anna", role=Role.OPERATOR),
     messages.EnrolmentTokenRequest(name="spring", uses=50, seconds=7 * 86_400.0),
     messages.Health(status="ok"),
@@ -207,8 +207,8 @@ _MESSAGES: Final[tuple[BaseModel, ...]] = (
         top=[messages.Word(word_id=17, word="espresso", probability=2e-3, background=4e-5, released_count=310.5)],
         **_MARGINALS.model_dump(),
     ),
-    _CANARY,
-    messages.Canaries(running="m6", canaries=[_CANARY]),
+    _ROLLOUT,
+    messages.Rollouts(running="m6", rollouts=[_ROLLOUT]),
     messages.Devices(
         count=1200,
         devices=[

@@ -190,7 +190,7 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("GET", f"{_OPERATOR}/marginals/{{version}}"): _reads(
         messages.MarginalsWords, "marginals_removed", "unknown_marginals", *_QUERY
     ),
-    ("GET", f"{_OPERATOR}/canary"): _reads(messages.Canaries),
+    ("GET", f"{_OPERATOR}/rollout"): _reads(messages.Rollouts),
     ("GET", f"{_OPERATOR}/devices"): _reads(messages.Devices, *_QUERY),
     ("GET", f"{_OPERATOR}/actions"): _reads(messages.Actions, *_QUERY),
     ("GET", f"{_OPERATOR}/operators"): _reads(messages.Operators),
@@ -220,17 +220,17 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("POST", f"{_OPERATOR}/marginals/{{version}}/publish"): _does(
         messages.MarginalsVersion, "marginals_removed", "unknown_marginals", *_QUERY
     ),
-    ("POST", f"{_OPERATOR}/canary"): _does(
-        messages.Canary,
+    ("POST", f"{_OPERATOR}/rollout"): _does(
+        messages.Rollout,
         "unknown_model",
         "model_removed",
-        "canary_running",
+        "rollout_running",
         "is_current",
-        takes=messages.CanaryRequest,
+        takes=messages.RolloutRequest,
         status=201,
     ),
-    ("POST", f"{_OPERATOR}/canary/promote"): _does(messages.Canary, "no_canary", "worse", "model_removed", *_QUERY),
-    ("POST", f"{_OPERATOR}/canary/roll-back"): _does(messages.Canary, "no_canary"),
+    ("POST", f"{_OPERATOR}/rollout/promote"): _does(messages.Rollout, "no_rollout", "worse", "model_removed", *_QUERY),
+    ("POST", f"{_OPERATOR}/rollout/roll-back"): _does(messages.Rollout, "no_rollout"),
     ("POST", f"{_OPERATOR}/devices/{{device_id}}/revoke"): _does(messages.DeviceRevoked, "not_enrolled"),
     ("POST", f"{_OPERATOR}/operators"): _does(
         messages.OperatorMade, "name_taken", takes=messages.OperatorRequest, status=201

@@ -64,7 +64,7 @@ def until_sent(devices: list[Device], url: str) -> list[CheckInReport]:
 
 
 def pending(device: Device) -> float:
-    return float(device._knowledge.cache.pending.sum())
+    return float(device._model_state.cache.pending.sum())
 
 
 def test_three_devices_add_up_their_counts(
@@ -89,7 +89,7 @@ def test_three_devices_add_up_their_counts(
             (sent,) = report.sent
             assert (sent.round_id, sent.kind, sent.refused) == (round_id, "marginals", None)
             assert pending(device) == 0
-            assert device._knowledge.store.names("aggregation") == []
+            assert device._model_state.store.names("aggregation") == []
             assert device.learned().marginal_reports == 1
             assert device.check_in(tap.url).round_id is None, "one report a round"
     closed: Any = server.close_round(round_id)
@@ -128,7 +128,7 @@ def test_a_restart_between_any_two_check_ins_changes_nothing(
     for _ in range(STAGES):
         for number in {0, 1} - ended:
             with opened(tmp_path / str(number), tiny_bundle) as device:
-                if not device._knowledge.store.names("aggregation"):
+                if not device._model_state.store.names("aggregation"):
                     heard(device, number)
                 if device.check_in(server.url, TOKEN).sent:
                     ended.add(number)
@@ -139,8 +139,8 @@ def test_a_restart_between_any_two_check_ins_changes_nothing(
 
 def test_counts_come_back_where_the_round_is_abandoned(three: list[Device], server: Running) -> None:
     round_id = open_round(server)
-    before = [device._knowledge.cache.pending.copy() for device in three]
-    utterances = [device._knowledge.cache.pending_utterances for device in three]
+    before = [device._model_state.cache.pending.copy() for device in three]
+    utterances = [device._model_state.cache.pending_utterances for device in three]
     for _ in range(2):
         for device in three:
             device.check_in(server.url, TOKEN)
@@ -149,8 +149,8 @@ def test_counts_come_back_where_the_round_is_abandoned(three: list[Device], serv
     for device, counts, number in zip(three, before, utterances, strict=True):
         (sent,) = device.check_in(server.url).sent
         assert sent.refused == "too few devices were left; their counts are in no sum"
-        np.testing.assert_allclose(device._knowledge.cache.pending, counts)
-        assert device._knowledge.cache.pending_utterances == number
+        np.testing.assert_allclose(device._model_state.cache.pending, counts)
+        assert device._model_state.cache.pending_utterances == number
         assert device.learned().marginal_reports == 0
         assert device.check_in(server.url).sent == (), "and it does not join again"
 
@@ -160,9 +160,9 @@ def test_a_user_who_withdraws_drops_out(three: list[Device], server: Running) ->
     for device in three:
         device.check_in(server.url, TOKEN)
     three[0].check_in(server.url)
-    assert three[0]._knowledge.store.names("aggregation") != []
+    assert three[0]._model_state.store.names("aggregation") != []
     three[0].withdraw("marginals")
-    assert three[0]._knowledge.store.names("aggregation") == []
+    assert three[0]._model_state.store.names("aggregation") == []
     for _ in range(3):
         assert three[0].check_in(server.url).sent == ()
     assert pending(three[0]) == 0
@@ -174,7 +174,7 @@ def test_who_does_not_agree_does_not_join(tmp_path: Path, tiny_bundle: Bundle, s
         device.withdraw("marginals")
         report = device.check_in(server.url, TOKEN)
         assert report.round_id is not None
-        assert (report.sent, device._knowledge.store.names("aggregation")) == ((), [])
+        assert (report.sent, device._model_state.store.names("aggregation")) == ((), [])
 
 
 def test_when_to_come_back(three: list[Device], server: Running) -> None:
@@ -204,11 +204,11 @@ def test_a_device_stops_where_the_server_lies(three: list[Device], server: Runni
     import json
 
     open_round(server)
-    knowledge = three[0]._knowledge
+    model_state = three[0]._model_state
 
     def fewer(content: bytes) -> bytes:
         task = json.loads(content)
-        own = json.loads(knowledge.store.get("aggregation", knowledge.store.names("aggregation")[0]) or b"{}")
+        own = json.loads(model_state.store.get("aggregation", model_state.store.names("aggregation")[0]) or b"{}")
         if task["survivors"]:
             task["survivors"] = [own["participant"]["advertised"]["device_id"]]
         return json.dumps(task).encode()
@@ -223,14 +223,14 @@ def test_a_device_stops_where_the_server_lies(three: list[Device], server: Runni
     assert len(refused) == 1
     assert "survivors: found 1 of 3 devices, expected at least 2" in (refused[0] or "")
     assert pending(three[0]) == 0
-    assert knowledge.store.names("aggregation") == []
+    assert model_state.store.names("aggregation") == []
 
 
 def test_an_unreadable_part_is_named(three: list[Device], server: Running) -> None:
     open_round(server)
     three[0].check_in(server.url, TOKEN)
-    (name,) = three[0]._knowledge.store.names("aggregation")
-    three[0]._knowledge.store.put("aggregation", name, b"{}")
+    (name,) = three[0]._model_state.store.names("aggregation")
+    three[0]._model_state.store.put("aggregation", name, b"{}")
     with pytest.raises(StateError, match=f"aggregation/{name}: 2 fields cannot be read"):
         three[0].check_in(server.url)
 
@@ -278,8 +278,8 @@ def test_counts_whose_mask_a_device_has_given_away_never_come_back(
 
 def revealed(device: Device) -> bool:
     """Whether the device's state says that it gave its shares away."""
-    (name,) = device._knowledge.store.names("aggregation") or [""]
-    content = device._knowledge.store.get("aggregation", name) if name else None
+    (name,) = device._model_state.store.names("aggregation") or [""]
+    content = device._model_state.store.get("aggregation", name) if name else None
     return (
         content is not None and aggregation.Participation.model_validate_json(content).participant.revealed is not None
     )

@@ -130,8 +130,8 @@ def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bu
             expected = local[name] if name in local else tiny_bundle.weights[name]
             np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-6)  # one device: the mean is its own model
         light = tiny_bundle.words.id("light")
-        assert device._knowledge.marginals is not None
-        assert device._knowledge.marginals[light] > tiny_bundle.background[light]
+        assert device._model_state.marginals is not None
+        assert device._model_state.marginals[light] > tiny_bundle.background[light]
         learned = device.learned()
         assert (learned.marginal_reports, learned.delta_reports, learned.utterances) == (1, 1, 1)
     with opened(tmp_path / "device", tiny_bundle) as device:
@@ -214,7 +214,7 @@ def test_a_report_for_a_round_that_ended_goes_into_the_next(
         with pytest.raises(CheckInError):
             device.check_in(down, TOKEN)
         down.close()
-        assert device._knowledge.cache.pending.sum() == 0
+        assert device._model_state.cache.pending.sum() == 0
         server.close_round(first)
         second = server.open_round()
         report = device.check_in(server.url, TOKEN)
@@ -271,7 +271,7 @@ def test_a_model_that_does_not_fit_is_refused_and_the_old_one_kept(
         server.close_round(round_id)
         damaged = save({"joiner.output.bias": np.zeros(3, np.float32)})
         with monkeypatch.context() as patch, pytest.raises(BundleError, match="tensor"):
-            patch.setattr("device_sdk.checkin.visit.fetch", lambda client, store, wanted, base: damaged)
+            patch.setattr("device_sdk.checkin.session.fetch", lambda client, store, wanted, base: damaged)
             device.check_in(server.url)
         assert device.model_version == tiny_bundle.version
         assert device.student.steps == 1

@@ -48,12 +48,12 @@ def test_marginals_of_the_same_version_and_another_digest_are_taken(tmp_path: Pa
         assert device.check_in(lost.url, ENROLMENT).new_marginals
         report = device.check_in(restored.url, ENROLMENT)
         assert report.new_marginals, "their version is the same, and they are not"
-        marginals = device._knowledge.marginals
+        marginals = device._model_state.marginals
         assert marginals is not None
         assert marginals[second] / tiny_bundle.background[second] > marginals[first] / tiny_bundle.background[first]
         assert not device.check_in(restored.url).new_marginals, "and they are taken once"
     with opened(tmp_path / "device", tiny_bundle, 1) as device:
-        assert np.array_equal(device._knowledge.marginals, marginals)
+        assert np.array_equal(device._model_state.marginals, marginals)
 
 
 def test_a_model_of_the_same_version_and_another_digest_is_taken(tmp_path: Path, tiny_bundle: Bundle) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin import naming
+from device_sdk.checkin import word_report as naming
 from device_sdk.checkin.client import Client
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError, ConfigurationError
@@ -79,7 +79,7 @@ def test_words_of_several_devices_from_feedback_to_the_release(
             assert report.round_id == round_id
             assert [(sent.kind, sent.refused) for sent in report.sent] == [("words", None)] * (number < 3)
             assert device.check_in(tap.url).sent == (), "once a round"
-            assert device._knowledge.given == {}, "and every word once"
+            assert device._model_state.given == {}, "and every word once"
             assert device.learned().word_reports == (number < 3)
         assert "named new words in 1 report, never audio or sentences" in str(fleet[0].learned())
         found = operator.close(round_id)
@@ -132,11 +132,11 @@ def test_a_lost_receipt_counts_once_and_a_round_that_ended_gives_words_back(
         gave(device, "the zugzwang light", "the borborygmus zugzwang cortado")
         with pytest.raises(CheckInError, match="no usable answer"), _client(tap.url, deliver=False) as down:
             device.check_in(down)
-        assert device._knowledge.given == {}
+        assert device._model_state.given == {}
         operator.close(second)
         (sent,) = device.check_in(tap.url).sent
         assert (sent.round_id, "round_closed" in str(sent.refused)) == (second, True)
-        assert device._knowledge.given == {"zugzwang": 2, "borborygmus": 1, "cortado": 1}
+        assert device._model_state.given == {"zugzwang": 2, "borborygmus": 1, "cortado": 1}
         third = opened(operator)
         with pytest.raises(CheckInError), _client(tap.url, deliver=False) as down:
             device.check_in(down)

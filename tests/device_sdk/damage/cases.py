@@ -406,7 +406,7 @@ def _model(ground: Ground, rng: Generator) -> None:
     with Device.open(state, KEY, ground.bundle, SETTINGS) as device:
         before = _rows(state)
         try:
-            device._knowledge.adopt(records.Published("next", content), keep=0.8)
+            device._model_state.adopt(records.Published("next", content), keep=0.8)
         except IdiolectError:
             _same_rows(before, state, "a model was refused")
             raise

@@ -80,12 +80,12 @@ def test_gradients_come_back_and_are_dropped_with_their_base(tmp_path: Path, tin
     for _ in range(2):
         total = add(total, {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()})
     with Device.open(tmp_path, KEY, tiny_bundle) as device:
-        collected(device._knowledge.store, tiny_bundle, total)
+        collected(device._model_state.store, tiny_bundle, total)
     with Device.open(tmp_path, KEY, tiny_bundle) as device:
         found = device.student.gradients
         assert found is not None and (found.utterances, found.limit) == (2, 5)
         assert all(np.array_equal(found.sum[name], total.sum[name]) for name in shapes)
-        records.write_gradients(device._knowledge.store, records.Collected("another", total.sum, 2, 5))
+        records.write_gradients(device._model_state.store, records.Collected("another", total.sum, 2, 5))
     with Device.open(tmp_path, KEY, tiny_bundle) as device:
         found = device.student.gradients
         assert found is not None and (found.utterances, found.limit) == (0, 5)
@@ -98,15 +98,15 @@ def test_gradients_are_dropped_where_the_user_no_longer_shares_them(tmp_path: Pa
     ones = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     with Device.open(tmp_path, KEY, tiny_bundle) as device:
         device.agree("deltas")
-        knowledge = device._knowledge
-        knowledge.collect(3)
+        model_state = device._model_state
+        model_state.collect(3)
         assert device.student.gradients is not None
-        knowledge.commit(replace(device.student, gradients=add(device.student.gradients, ones)))
-        assert records.read_gradients(knowledge.store) is not None
+        model_state.commit(replace(device.student, gradients=add(device.student.gradients, ones)))
+        assert records.read_gradients(model_state.store) is not None
         device.withdraw("deltas")
         assert device.student.gradients is None
-        assert records.read_gradients(knowledge.store) is None
-        assert "gradients" not in knowledge.store.names("weights")
+        assert records.read_gradients(model_state.store) is None
+        assert "gradients" not in model_state.store.names("weights")
 
 
 def odd(**changes: np.ndarray) -> Callable[[Store, Bundle], None]:
@@ -140,6 +140,6 @@ def odd(**changes: np.ndarray) -> Callable[[Store, Bundle], None]:
 )
 def test_damaged_gradients_are_named(tmp_path: Path, tiny_bundle: Bundle, damage, message) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle) as device:
-        damage(device._knowledge.store, tiny_bundle)
+        damage(device._model_state.store, tiny_bundle)
     with pytest.raises(StateError, match=message):
         Device.open(tmp_path, KEY, tiny_bundle)

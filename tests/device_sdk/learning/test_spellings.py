@@ -53,7 +53,7 @@ def test_texts_hold_the_phrase_and_tokens_what_was_heard(tmp_path: Path, tiny_bu
         result, heard, example = hear(device)
         decoded = tiny_bundle.tokenizer.decode(result.nbest[0].tokens)
         assert PHRASE in result.text.split() and heard in decoded.split() and PHRASE not in decoded
-        counted = device._knowledge.cache.unlisted
+        counted = device._model_state.cache.unlisted
         assert PHRASE in counted and heard not in counted
         assert example.nbest == result.nbest
 
@@ -90,4 +90,4 @@ def test_the_label_of_a_confirmed_phrase_is_what_was_heard_for_it(
         device.feedback(result, signals[kind])
         report = device.learn()
         assert (report.utterances, report.steps, report.cost) == (1, 1, 0.0)
-        assert PHRASE in device._knowledge.cache.unlisted
+        assert PHRASE in device._model_state.cache.unlisted

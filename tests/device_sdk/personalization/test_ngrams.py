@@ -59,7 +59,7 @@ def test_they_outlive_the_app_only_where_it_allows_that(tmp_path: Path, bundle: 
     expected = ngram_weights([bundle.words.ids(SAID)], [1.0], 3)
     with Device.open(tmp_path, KEY, bundle) as device:
         say(device)
-        assert device._knowledge.cache.ngrams.ngrams == pytest.approx(expected)
+        assert device._model_state.cache.ngrams.ngrams == pytest.approx(expected)
         assert device._store.get("counts", "ngrams") is None
         assert f"{len(expected)} sequences of two or three words: in memory only" in str(device.learned())
     keeping = DeviceSettings(keep_ngrams=True)
@@ -68,7 +68,7 @@ def test_they_outlive_the_app_only_where_it_allows_that(tmp_path: Path, bundle: 
         say(device)
         assert f"{len(expected)} sequences of two or three words: kept here" in str(device.learned())
     with Device.open(tmp_path, KEY, bundle, keeping) as device:
-        assert device._knowledge.cache.ngrams.ngrams == pytest.approx(expected)
+        assert device._model_state.cache.ngrams.ngrams == pytest.approx(expected)
     assert findings(tmp_path, KEY, bundle) == []
     with Device.open(tmp_path, KEY, bundle) as device:
         assert device._store.get("counts", "ngrams") is None, "an app that allows it no longer"
@@ -76,10 +76,10 @@ def test_they_outlive_the_app_only_where_it_allows_that(tmp_path: Path, bundle: 
         say(device)
         device.forget()
         assert device._store.get("counts", "ngrams") is None
-        assert not device._knowledge.cache.ngrams.ngrams
+        assert not device._model_state.cache.ngrams.ngrams
 
 
 def test_a_combination_without_them_counts_none(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with Device.open(tmp_path, KEY, tiny_bundle, DeviceSettings(keep_ngrams=True)) as device:
         say(device)
-        assert not device._knowledge.cache.ngrams.ngrams
+        assert not device._model_state.cache.ngrams.ngrams

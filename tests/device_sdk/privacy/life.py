@@ -132,9 +132,9 @@ def main(bundle_path: str, state: str, tapped: str, url: str, out: str, *, leak:
         operator.open(**plans)
         notes.count("refused", sum(sent.refused is not None for sent in device.check_in(client).sent))
     _provokes(device, notes)
-    held = device._knowledge.cache.unlisted
+    held = device._model_state.cache.unlisted
     notes.count("unlisted words counted", sum(word in held for word in UNLISTED))
-    notes.count("n-grams counted", len(device._knowledge.cache.ngrams.ngrams))
+    notes.count("n-grams counted", len(device._model_state.cache.ngrams.ngrams))
     if leak:
         _leaks(device, Path(state), tapped, notes)
     _damaged(Path(state), bundle, notes)

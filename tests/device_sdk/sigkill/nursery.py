@@ -162,7 +162,7 @@ def figures(device: Device) -> dict[str, Any]:
     return {
         "utterances": learned.utterances,
         "steps": learned.steps,
-        "rollbacks": device._knowledge.watch.rollbacks,
+        "rollbacks": device._model_state.watch.rollbacks,
         "model": learned.model_version,
         "marginals": learned.marginals_version,
         "sent": [learned.marginal_reports, learned.delta_reports],

@@ -177,7 +177,7 @@ def _conserved(device: Device, server: LiveServer, device_id: str, noted: dict[s
         query = "SELECT id FROM reports WHERE device_id = ? AND stream = 'marginals'"
         counted = {name for (name,) in database.execute(query, (device_id,))}
     database.close()
-    cache, told = device._knowledge.cache, sum(noted.get(name, 0) for name in counted)
+    cache, told = device._model_state.cache, sum(noted.get(name, 0) for name in counted)
     reports = held(device, server.url).items()
     waiting = sum(count for name, count in reports if id_of_report(device_id, name) not in counted)
     assert cache.pending_utterances + waiting + told == cache.utterances

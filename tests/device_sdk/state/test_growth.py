@@ -43,7 +43,7 @@ def test_a_folder_does_not_grow_from_round_to_round(tmp_path: Path, tiny_bundle:
                 device.feedback(result, Corrected("turn on the light"))
             device.learn()
             learned.append(size(tmp_path))
-            device._knowledge.adopt(published(tiny_bundle, number), keep=0.5)
+            device._model_state.adopt(published(tiny_bundle, number), keep=0.5)
             before = device.student.weights
         adopted.append(size(tmp_path))
         with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings, OfferBounds
-from device_sdk.checkin import aggregation, exchange, identity, naming
+from device_sdk.checkin import aggregation, exchange, identity
+from device_sdk.checkin import word_report as naming
 from device_sdk.features.channel import Channel
 from device_sdk.state import Store, records
 from device_sdk.state.schema import RECORDS, TABLES, record_of
@@ -42,17 +43,17 @@ def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
             result = device.recognize(noise(9_600, seed), 16_000)
             device.feedback(result.utterance_id, Corrected("turn on the borborygmus"))
             device.learn()
-        store, knowledge = device._store, device._knowledge
+        store, model_state = device._store, device._model_state
         who = identity.enrolled(store, identity.new(store, SERVER), "device-1")
         plan = MarginalPlan(epsilon=1.0)
         offer = RoundOffer(round_id="r1", model_version=bundle.version, marginals=plan, closes_in_seconds=60.0)
         with store.transaction():
-            naming.enqueue_words(store, who, offer, WordPlan(), knowledge.given, 5, bundle.words.digest)
-            knowledge.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, knowledge.cache))
+            naming.enqueue_words(store, who, offer, WordPlan(), model_state.given, 5, bundle.words.digest)
+            model_state.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, model_state.cache))
         shares = MarginalPlan(trust="distributed", mechanism="discrete_gaussian", minimum_survivors=2)
-        aggregation._join(who, knowledge, "r2", shares, OfferBounds())
-        knowledge.keep_channel(Channel((-9.0,) * bundle.features.mel_bins, 12.0))
-        knowledge.keep_marginals(3, bundle.words.digest, np.asarray(bundle.background, np.float64))
+        aggregation._join(who, model_state, "r2", shares, OfferBounds())
+        model_state.keep_channel(Channel((-9.0,) * bundle.features.mel_bins, 12.0))
+        model_state.keep_marginals(3, bundle.words.digest, np.asarray(bundle.background, np.float64))
         device.feedback(device.recognize(noise(9_600, 9), 16_000), Corrected("turn on the borborygmus"))
         look()
 

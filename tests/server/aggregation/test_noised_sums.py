@@ -18,8 +18,8 @@ from safetensors.numpy import save
 
 from device_sdk.wire.messages import DeltaPlan
 from server.aggregation.deltas import DeltaSum
-from server.aggregation.folding import LEAF, Accepted, Here, Workers, leaves, merged
 from server.aggregation.processes import Processes
+from server.aggregation.tree_reduction import LEAF, Accepted, LocalWorkers, Workers, leaves, merged
 from server.aggregation.weights_file import parse_weights
 from server.plans.round import RoundSettings
 from server.privacy.delta_noise import noise_grid
@@ -146,7 +146,7 @@ def summed(deltas: list[Delta], grid: Grid | None, workers: Workers | None = Non
     accepted = [
         Accepted(f"deltas/r1/{number}", sha256(content).hexdigest(), 1.0) for number, content in enumerate(contents)
     ]
-    folded = Here(blobs).fold(leaves(accepted, SHAPES, DeltaPlan(), grid))  # type: ignore[arg-type]
+    folded = LocalWorkers(blobs).fold(leaves(accepted, SHAPES, DeltaPlan(), grid))  # type: ignore[arg-type]
     return merged(folded, SHAPES, grid)
 
 
@@ -169,8 +169,8 @@ def test_any_number_of_workers_make_the_same_bits(tmp_path: Path, noise: dict[st
         blobs.put(f"deltas/r1/{number:04d}.safetensors", content)
         accepted.append(Accepted(f"deltas/r1/{number:04d}.safetensors", sha256(content).hexdigest(), 1.0))
         exact += np.concatenate([delta[name].ravel().astype(np.float64) for name in SHAPES])
-    here = merged(Here(blobs).fold(leaves(accepted, SHAPES, plan, grid)), SHAPES, grid)
-    backwards = merged(Here(blobs).fold(leaves(accepted[::-1], SHAPES, plan, grid)), SHAPES, grid)
+    here = merged(LocalWorkers(blobs).fold(leaves(accepted, SHAPES, plan, grid)), SHAPES, grid)
+    backwards = merged(LocalWorkers(blobs).fold(leaves(accepted[::-1], SHAPES, plan, grid)), SHAPES, grid)
     several = Processes(tmp_path, 2)
     try:
         apart = merged(several.fold(leaves(accepted, SHAPES, plan, grid)), SHAPES, grid)

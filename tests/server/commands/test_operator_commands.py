@@ -318,27 +318,27 @@ def test_models(run: Run, tmp_path: Path, operator: Operator, tiny_bundle: Bundl
     assert CliRunner().invoke(models.app, ["push", str(file)]).exit_code == 2
 
 
-def test_canaries(run: Run, tmp_path: Path) -> None:
+def test_rollouts(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "weights.safetensors"
     for number in (2, 3):
         file.write_bytes(dump_weights(initial(seed=number).weights))
         run(models.app, "push", str(file), "--version", f"v{number}", "--no-publish")
-    with pytest.raises(CheckInError, match="no_canary"):
+    with pytest.raises(CheckInError, match="no_rollout"):
         run(models.app, "promote")
-    assert "v2 goes to 10 % of the devices" in run(models.app, "canary", "v2")
-    with pytest.raises(CheckInError, match="canary_running"):
-        run(models.app, "canary", "v3")
+    assert "v2 goes to 10 % of the devices" in run(models.app, "rollout", "v2")
+    with pytest.raises(CheckInError, match="rollout_running"):
+        run(models.app, "rollout", "v3")
     assert "model v2 is taken back; model base-1 stays" in run(models.app, "rollback", "--note", "too slow")
-    begun = json.loads(run(models.app, "canary", "v3", "--share", "0.2", "--minimum", "5", "--no-automatic", "--json"))
+    begun = json.loads(run(models.app, "rollout", "v3", "--share", "0.2", "--minimum", "5", "--no-automatic", "--json"))
     assert {name: begun["settings"][name] for name in ("share", "minimum", "automatic")} == {
         "share": 0.2, "minimum": 5, "automatic": False,
     }  # fmt: skip
-    shown = run(models.app, "canary")
+    shown = run(models.app, "rollout")
     assert "rolled back" in shown and "too slow" in shown and "running" in shown and "0/0 of 0" in shown
     assert "model v3 is current" in run(models.app, "promote", "--force")
     assert "base-1 is current" in run(models.app, "rollback")
     run(models.app, "rollback", "v3")
-    assert "promoted" in run(models.app, "canary")
+    assert "promoted" in run(models.app, "rollout")
     found = json.loads(run(models.app, "lineage", "--json"))
     assert (found["version"], [entry["version"] for entry in found["lineage"]]) == ("v3", ["v3", "base-1"])
     assert "Lineage of model v2" in run(models.app, "lineage", "v2")
@@ -426,14 +426,14 @@ def test_privacy_plan(run: Run, tmp_path: Path) -> None:
 
 def test_privacy_words(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "words.jsonl"
-    source.write_text("\n".join(json.dumps(["zyxwort", f"canary{'x' * number}"]) for number in range(40)))
+    source.write_text("\n".join(json.dumps(["zyxwort", f"rollout{'x' * number}"]) for number in range(40)))
     options = (str(source), "--max-words", "2", "--epsilon", "8", "--delta", "1e-9")
     found = json.loads(run(privacy.app, "words", *options, "--json"))
     assert list(found["words"]) == ["zyxwort"]
     assert found["threshold"] < 10
     shown = run(privacy.app, "words", *options, "--output", str(tmp_path / "out.json"))
     assert "zyxwort" in shown
-    assert "canary" not in shown + (tmp_path / "out.json").read_text()
+    assert "rollout" not in shown + (tmp_path / "out.json").read_text()
     source.write_text('["one"]\n{"secret": 1}')
     with pytest.raises(DataError, match="line 2: expected a JSON list") as raised:
         run(privacy.app, "words", str(source))

@@ -20,7 +20,7 @@ import pytest
 from device_sdk.bundle import Bundle
 from device_sdk.errors import ConfigurationError
 from server.storage.database import Database
-from server.storage.turns import Lead, Turn
+from server.storage.lock import Lead, Lock
 from tests.server.parties import ENROLMENT, OPERATOR, Operator, Party, settings
 from tests.server.postgres import postgres_server
 
@@ -185,7 +185,7 @@ def test_one_leads_until_it_ends(url: str) -> None:
 @pytest.mark.postgres
 def test_processes_take_turns(url: str) -> None:
     databases = [Database(url) for _ in range(3)]
-    turns = [Turn(database) for database in databases]
+    turns = [Lock(database) for database in databases]
     inside: list[int] = []
     most: list[int] = []
 

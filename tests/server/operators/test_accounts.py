@@ -85,11 +85,11 @@ def test_the_trail_names_who_did_what(http: Any, operator: Operator, device: Par
     assert act(anna, f"rounds/{planned}/abandon")["note"] == "abandoned by anna"
     act(anna, "marginals/0/publish", params={"note": "back"})
     act(anna, "models/base-1/publish")
-    with_canary = act(anna, "models/new?published=false", content=dump_weights(initial(seed=1).weights))["version"]
-    act(anna, "canary", json={"version": with_canary})
-    act(anna, "canary/roll-back")
-    act(anna, "canary", json={"version": with_canary})
-    act(anna, "canary/promote", params={"force": True, "note": "in a hurry"})
+    with_rollout = act(anna, "models/new?published=false", content=dump_weights(initial(seed=1).weights))["version"]
+    act(anna, "rollout", json={"version": with_rollout})
+    act(anna, "rollout/roll-back")
+    act(anna, "rollout", json={"version": with_rollout})
+    act(anna, "rollout/promote", params={"force": True, "note": "in a hurry"})
     act(anna, f"devices/{device.id}/revoke")
     act(bert, "enrolment-tokens", json={"name": "trial"})
     act(bert, "enrolment-tokens/trial/revoke")
@@ -107,10 +107,10 @@ def test_the_trail_names_who_did_what(http: Any, operator: Operator, device: Par
         ("anna", "marginals.publish", "0"),
         ("anna", "model.publish", "base-1"),
         ("anna", "model.push", "new"),
-        ("anna", "canary.begin", "new"),
-        ("anna", "canary.roll-back", "new"),
-        ("anna", "canary.begin", "new"),
-        ("anna", "canary.promote", "new"),
+        ("anna", "rollout.begin", "new"),
+        ("anna", "rollout.roll-back", "new"),
+        ("anna", "rollout.begin", "new"),
+        ("anna", "rollout.promote", "new"),
         ("anna", "device.revoke", device.id),
         ("bert", "enrolment.add", "trial"),
         ("bert", "enrolment.revoke", "trial"),

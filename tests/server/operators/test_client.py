@@ -21,7 +21,7 @@ from server.app import create_app
 from server.commands import accounts, openapi, operators
 from server.operators.client import OperatorClient
 from server.operators.roles import Role
-from server.plans.rollout import CanarySettings
+from server.plans.rollout import RolloutSettings
 from server.plans.round import RoundSettings
 from server.plans.states import RoundState
 from server.settings import UpdateSettings
@@ -72,11 +72,11 @@ def test_a_round_from_its_plan_to_what_it_released(http: Any, client: OperatorCl
 def test_versions_made_elsewhere(client: OperatorClient) -> None:
     pushed = client.push_model("v2", dump_weights(initial(seed=2).weights), note="trial", published=False)
     assert (pushed.version, pushed.parent, client.models().current) == ("v2", "base-1", "base-1")
-    begun = client.begin_canary("v2", CanarySettings(share=0.25))
-    assert (begun.state, begun.settings["share"], client.canaries().running) == ("running", 0.25, "v2")
-    assert client.roll_back_canary(note="not now").state == "rolled_back"
-    client.begin_canary("v2")
-    assert client.promote_canary(force=True).state == "promoted"
+    begun = client.begin_rollout("v2", RolloutSettings(share=0.25))
+    assert (begun.state, begun.settings["share"], client.rollouts().running) == ("running", 0.25, "v2")
+    assert client.roll_back_rollout(note="not now").state == "rolled_back"
+    client.begin_rollout("v2")
+    assert client.promote_rollout(force=True).state == "promoted"
     assert client.models().current == "v2"
     assert client.publish_model("base-1", note="back").version == "base-1"
     made = client.push_marginals(np.full(40, 1 / 40), note="flat")

@@ -81,13 +81,13 @@ def test_what_would_be_hardly_shorter_is_not_offered(
         assert get(http, "v2/from/base-1").json()["code"] == "no_difference"
 
 
-def test_a_canary_and_its_way_back_are_offered(http: Any, operator: Operator) -> None:
+def test_a_rollout_and_its_way_back_are_offered(http: Any, operator: Operator) -> None:
     operator.post("models/v2", content=moved(1e-3), params={"published": False})
     assert get(http, "v2/from/base-1").status_code == 404
-    operator.post("canary", json={"version": "v2"})
+    operator.post("rollout", json={"version": "v2"})
     assert get(http, "v2/from/base-1").status_code == 200
     assert get(http, "base-1/from/v2").status_code == 200
-    operator.post("canary/roll-back")
+    operator.post("rollout/roll-back")
     assert get(http, "v2/from/base-1").status_code == 404
     back = get(http, "base-1/from/v2")
     content = get(http, "base-1").content

@@ -24,7 +24,7 @@ from server.settings import UpdateSettings
 from server.signing import store as metadata_store
 from server.signing.repository import Repository
 from server.signing.roots import create, rotate, sign
-from server.signing.settings import DAY
+from server.settings import DAY
 from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from server.storage.schema import update_metadata

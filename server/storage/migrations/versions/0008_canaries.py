@@ -1,4 +1,4 @@
-"""Canaries: models that a share of the devices got first, and what became of it."""
+"""Rollouts: models that a share of the devices got first, and what became of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.create_table(
-        "canaries",
+        "rollouts",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("version", sa.String(length=64), nullable=False),
         sa.Column("base", sa.String(length=64), nullable=False),
@@ -24,28 +24,28 @@ def upgrade() -> None:
         sa.Column("ended_at", sa.Float(), nullable=True),
         sa.Column("figures", sa.JSON(), nullable=False),
         sa.Column("note", sa.String(), nullable=False),
-        sa.CheckConstraint("state IN ('running', 'promoted', 'rolled_back')", name=op.f("ck_canaries_state")),
-        sa.ForeignKeyConstraint(["base"], ["models.version"], name=op.f("fk_canaries_base")),
-        sa.ForeignKeyConstraint(["version"], ["models.version"], name=op.f("fk_canaries_version")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_canaries")),
+        sa.CheckConstraint("state IN ('running', 'promoted', 'rolled_back')", name=op.f("ck_rollouts_state")),
+        sa.ForeignKeyConstraint(["base"], ["models.version"], name=op.f("fk_rollouts_base")),
+        sa.ForeignKeyConstraint(["version"], ["models.version"], name=op.f("fk_rollouts_version")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_rollouts")),
     )
-    op.create_index(op.f("ix_canaries_state"), "canaries", ["state"], unique=False)
+    op.create_index(op.f("ix_rollouts_state"), "rollouts", ["state"], unique=False)
     op.create_table(
-        "canary_devices",
-        sa.Column("canary_id", sa.Integer(), nullable=False),
+        "rollout_devices",
+        sa.Column("rollout_id", sa.Integer(), nullable=False),
         sa.Column("device_id", sa.String(length=64), nullable=False),
         sa.Column("arm", sa.String(length=8), nullable=False),
         sa.Column("first_seen", sa.Float(), nullable=False),
         sa.Column("last_seen", sa.Float(), nullable=False),
         sa.Column("installed", sa.Boolean(), nullable=False),
-        sa.CheckConstraint("arm IN ('canary', 'control')", name=op.f("ck_canary_devices_arm")),
-        sa.ForeignKeyConstraint(["canary_id"], ["canaries.id"], name=op.f("fk_canary_devices_canary_id")),
-        sa.ForeignKeyConstraint(["device_id"], ["devices.id"], name=op.f("fk_canary_devices_device_id")),
-        sa.PrimaryKeyConstraint("canary_id", "device_id", name=op.f("pk_canary_devices")),
+        sa.CheckConstraint("arm IN ('rollout', 'control')", name=op.f("ck_rollout_devices_arm")),
+        sa.ForeignKeyConstraint(["rollout_id"], ["rollouts.id"], name=op.f("fk_rollout_devices_rollout_id")),
+        sa.ForeignKeyConstraint(["device_id"], ["devices.id"], name=op.f("fk_rollout_devices_device_id")),
+        sa.PrimaryKeyConstraint("rollout_id", "device_id", name=op.f("pk_rollout_devices")),
     )
 
 
 def downgrade() -> None:
-    op.drop_table("canary_devices")
-    op.drop_index(op.f("ix_canaries_state"), table_name="canaries")
-    op.drop_table("canaries")
+    op.drop_table("rollout_devices")
+    op.drop_index(op.f("ix_rollouts_state"), table_name="rollouts")
+    op.drop_table("rollouts")

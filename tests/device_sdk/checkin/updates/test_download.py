@@ -64,7 +64,7 @@ def published(fleet: Fleet, name: str) -> tuple[str, bytes]:
 
 
 def installed(device: Device) -> bytes:
-    content = device._knowledge.store.get("weights", "published")
+    content = device._model_state.store.get("weights", "published")
     assert content is not None
     return content
 
@@ -81,7 +81,7 @@ def test_a_difference_is_taken_and_exact(device: Device, fleet: Fleet) -> None:
     assert size < 0.8 * len(content)
     signed = device._trusted_root is not None
     assert report.bytes_down < size + (12_000 if signed else 4096)
-    assert Partial(device._knowledge.store).path is None
+    assert Partial(device._model_state.store).path is None
 
 
 @pytest.mark.parametrize("most", [20_000, 60_000])
@@ -103,7 +103,7 @@ def test_a_later_check_in_goes_on(device: Device, fleet: Fleet) -> None:
         assert not report.new_model
         raise CheckInError("; ".join(("updates", *report.updates_refused)))
     assert device.model_version == before
-    store = device._knowledge.store
+    store = device._model_state.store
     held = sum(len(store.get("downloads", name) or b"") for name in store.names("downloads") if name != "head")
     assert held >= 20_000
     report = check_in(device, fleet.url)
@@ -115,7 +115,7 @@ def test_a_model_that_was_published_meanwhile_begins_anew(device: Device, fleet:
     published(fleet, "old")
     with CuttingLine(fleet.url, 30_000) as line, suppress(CheckInError):
         check_in(device, line.url, attempts=1)
-    assert Partial(device._knowledge.store).path is not None
+    assert Partial(device._model_state.store).path is not None
     version, content = published(fleet, "new")
     assert check_in(device, fleet.url).model_version == version
     assert installed(device) == content
@@ -288,4 +288,4 @@ def test_a_killed_device_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
     assert again < size - parts * PART + 100_000
     with Device.open(folder, KEY, bundle) as device:
         assert installed(device) == content
-        assert Partial(device._knowledge.store).path is None
+        assert Partial(device._model_state.store).path is None

@@ -1,4 +1,4 @@
-"""A canary on a real server: who gets what, and what becomes of it."""
+"""A rollout on a real server: who gets what, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from device_sdk.wire.canary import arm_of, place
+from device_sdk.wire.rollout import arm_of, place
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.app import create_app
-from server.plans.rollout import CanarySettings
+from server.plans.rollout import RolloutSettings
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
@@ -27,14 +27,14 @@ QUICK = {"share": 0.5, "minimum": 4, "patience": 1000.0, "seconds": 1500.0, "dou
 
 
 class Scene:
-    """A server, its operator, and devices of which at least ``minimum`` are in either arm of version v2's canary."""
+    """A server, its operator, and devices of which at least ``minimum`` are in either arm of version v2's rollout."""
 
     def __init__(self, http: Any, clock: list[float]) -> None:
         self.http, self.operator, self.clock = http, Operator(http), clock
-        self.arms: dict[str, list[Party]] = {"canary": [], "control": [], "rest": []}
+        self.arms: dict[str, list[Party]] = {"rollout": [], "control": [], "rest": []}
 
     def enrol(self, version: str, share: float = 0.5, least: int = 4) -> None:
-        while min(len(self.arms["canary"]), len(self.arms["control"])) < least:
+        while min(len(self.arms["rollout"]), len(self.arms["control"])) < least:
             device = Party(self.http).enrol()
             self.arms[arm_of(device.id, version, share)].append(device)
 
@@ -43,13 +43,13 @@ class Scene:
         self.operator.post(f"models/{version}", content=content, params={"published": False})
 
     def begin(self, version: str = "v2", **changes: Any) -> dict[str, Any]:
-        return self.operator.post("canary", json={"version": version, "settings": QUICK | changes})
+        return self.operator.post("rollout", json={"version": version, "settings": QUICK | changes})
 
     def offered(self, arm: str, **changes: Any) -> set[str]:
         return {device.check_in(**changes).json()["model_version"] for device in self.arms[arm]}
 
-    def canary(self) -> dict[str, Any]:
-        return dict(self.operator.get("canary")["canaries"][0])
+    def rollout(self) -> dict[str, Any]:
+        return dict(self.operator.get("rollout")["rollouts"][0])
 
     def later(self, seconds: float = 900.0) -> None:
         self.clock[0] += seconds
@@ -57,7 +57,7 @@ class Scene:
     def until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 30
         while not done():
-            assert time.monotonic() < deadline, self.operator.get("canary")
+            assert time.monotonic() < deadline, self.operator.get("rollout")
             time.sleep(0.02)
 
 
@@ -78,21 +78,21 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_a_good_model_goes_to_its_share_and_then_to_all(scene: Scene) -> None:
-    assert scene.begin()["arms"]["canary"] == {"seen": 0, "watched": 0, "failed": 0}
+    assert scene.begin()["arms"]["rollout"] == {"seen": 0, "watched": 0, "failed": 0}
     for _ in range(2):
-        assert scene.offered("canary") == {"v2"}
+        assert scene.offered("rollout") == {"v2"}
         assert scene.offered("control") == {"base-1"}
 
     for _ in range(2):
         scene.later()
-        assert scene.canary()["state"] == "running"
-        scene.offered("canary", model_version="v2")
+        assert scene.rollout()["state"] == "running"
+        scene.offered("rollout", model_version="v2")
         scene.offered("control")
-    scene.until(lambda: scene.canary()["state"] == "promoted")
-    assert scene.offered("control") == scene.offered("canary") == {"v2"}
-    found = scene.canary()
-    assert found["note"].startswith(f"0 of {len(scene.arms['canary'])} devices failed with it, 0 of ")
-    assert found["arms"]["canary"]["seen"] == len(scene.arms["canary"])
+    scene.until(lambda: scene.rollout()["state"] == "promoted")
+    assert scene.offered("control") == scene.offered("rollout") == {"v2"}
+    found = scene.rollout()
+    assert found["note"].startswith(f"0 of {len(scene.arms['rollout'])} devices failed with it, 0 of ")
+    assert found["arms"]["rollout"]["seen"] == len(scene.arms["rollout"])
     history = scene.operator.get("models")["history"]
     assert [entry["version"] for entry in history] == ["v2", "base-1"]
 
@@ -101,13 +101,13 @@ def test_a_model_that_devices_cannot_install_is_taken_back(scene: Scene) -> None
     """They come back and say that they have the old one."""
     scene.begin(seconds=1e6)
     for _ in range(3):
-        assert scene.offered("canary") == {"v2"}
+        assert scene.offered("rollout") == {"v2"}
         assert scene.offered("control") == {"base-1"}
         scene.later(450.0)
-    scene.until(lambda: scene.canary()["state"] == "rolled_back")
-    assert scene.offered("canary") == scene.offered("control") == {"base-1"}
-    found = scene.canary()
-    count = len(scene.arms["canary"])
+    scene.until(lambda: scene.rollout()["state"] == "rolled_back")
+    assert scene.offered("rollout") == scene.offered("control") == {"base-1"}
+    found = scene.rollout()
+    count = len(scene.arms["rollout"])
     assert f"{count} of {count} devices failed with it, 0 of " in found["note"]
     assert 0 < found["figures"]["p"] <= found["figures"]["allowed"] < 0.2
     assert [entry["version"] for entry in scene.operator.get("models")["history"]] == ["base-1"]
@@ -116,45 +116,45 @@ def test_a_model_that_devices_cannot_install_is_taken_back(scene: Scene) -> None
 def test_a_model_after_which_devices_are_silent_is_taken_back(scene: Scene) -> None:
     """They had installed it."""
     scene.begin(seconds=1e6)
-    assert scene.offered("canary", model_version="v2") == {"v2"}
+    assert scene.offered("rollout", model_version="v2") == {"v2"}
     for _ in range(3):
         scene.offered("control")
         scene.later(450.0)
-    scene.until(lambda: scene.canary()["state"] == "rolled_back")
+    scene.until(lambda: scene.rollout()["state"] == "rolled_back")
 
 
 def test_where_both_arms_are_silent_nobody_is_to_blame(scene: Scene) -> None:
     scene.begin(seconds=1e6)
-    scene.offered("canary", model_version="v2")
+    scene.offered("rollout", model_version="v2")
     scene.offered("control")
     scene.later(2000.0)
-    scene.until(lambda: scene.canary()["looks"] > 0)
-    found = scene.canary()
+    scene.until(lambda: scene.rollout()["looks"] > 0)
+    found = scene.rollout()
     assert found["state"] == "running"
     assert found["figures"]["p"] == pytest.approx(1.0)
 
 
 def test_operators_promote_and_roll_back(scene: Scene) -> None:
     scene.begin(seconds=1e6, patience=1e6)
-    assert scene.operator.get("canary")["running"] == "v2"
-    assert scene.operator.post("canary/roll-back", params={"note": "not now"})["note"] == "not now"
-    assert scene.offered("canary") == {"base-1"}
+    assert scene.operator.get("rollout")["running"] == "v2"
+    assert scene.operator.post("rollout/roll-back", params={"note": "not now"})["note"] == "not now"
+    assert scene.offered("rollout") == {"base-1"}
     scene.begin(seconds=1e6, patience=1e6)
-    assert scene.operator.post("canary/promote")["state"] == "promoted"
+    assert scene.operator.post("rollout/promote")["state"] == "promoted"
     assert scene.offered("rest") | scene.offered("control") == {"v2"}
     done = [(action["action"], action["subject"]) for action in scene.operator.get("actions")["actions"]]
     assert done[:4] == [
-        ("canary.promote", "v2"), ("canary.begin", "v2"), ("canary.roll-back", "v2"), ("canary.begin", "v2"),
+        ("rollout.promote", "v2"), ("rollout.begin", "v2"), ("rollout.roll-back", "v2"), ("rollout.begin", "v2"),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("path", "content", "status", "code"),
     [
-        ("canary", {"version": "v2"}, 409, "canary_running"),
-        ("canary", {"version": "base-1"}, 409, "canary_running"),
-        ("canary", {"version": "v9"}, 404, "unknown_model"),
-        ("canary", {"version": "v2", "settings": {"share": 2}}, 422, "bad_message"),
+        ("rollout", {"version": "v2"}, 409, "rollout_running"),
+        ("rollout", {"version": "base-1"}, 409, "rollout_running"),
+        ("rollout", {"version": "v9"}, 404, "unknown_model"),
+        ("rollout", {"version": "v2", "settings": {"share": 2}}, 422, "bad_message"),
     ],
 )
 def test_what_cannot_begin(scene: Scene, path: str, content: dict[str, Any], status: int, code: str) -> None:
@@ -164,11 +164,11 @@ def test_what_cannot_begin(scene: Scene, path: str, content: dict[str, Any], sta
     assert answer.json()["code"] == code
 
 
-def test_without_a_canary_there_is_nothing_to_promote(scene: Scene) -> None:
-    for path in ("canary/promote", "canary/roll-back"):
+def test_without_a_rollout_there_is_nothing_to_promote(scene: Scene) -> None:
+    for path in ("rollout/promote", "rollout/roll-back"):
         answer = scene.http.request("POST", f"/v1/operator/{path}", headers=HEADERS)
-        assert (answer.status_code, answer.json()["code"]) == (409, "no_canary")
-    answer = scene.http.request("POST", "/v1/operator/canary", json={"version": "base-1"}, headers=HEADERS)
+        assert (answer.status_code, answer.json()["code"]) == (409, "no_rollout")
+    answer = scene.http.request("POST", "/v1/operator/rollout", json={"version": "base-1"}, headers=HEADERS)
     assert (answer.status_code, answer.json()["code"]) == (409, "is_current")
 
 
@@ -177,9 +177,9 @@ def test_what_an_operator_publishes_meanwhile_ends_it(scene: Scene, published: s
     scene.push("v3", seed=3)
     scene.begin(seconds=1e6, patience=1e6)
     scene.operator.post(f"models/{published}/publish")
-    assert scene.offered("canary") == scene.offered("control") == {published}
-    scene.until(lambda: scene.canary()["state"] == state)
-    assert scene.canary()["note"] == f"model {published} was published"
+    assert scene.offered("rollout") == scene.offered("control") == {published}
+    scene.until(lambda: scene.rollout()["state"] == state)
+    assert scene.rollout()["note"] == f"model {published} was published"
 
 
 def test_held_out_speech_has_the_last_word(tmp_path: Path) -> None:
@@ -188,19 +188,19 @@ def test_held_out_speech_has_the_last_word(tmp_path: Path) -> None:
         scene.push("v2")
         scene.enrol("v2")
         scene.begin(automatic=False)
-        answer = scene.http.request("POST", "/v1/operator/canary/promote", headers=HEADERS)
+        answer = scene.http.request("POST", "/v1/operator/rollout/promote", headers=HEADERS)
         assert (answer.status_code, answer.json()["code"]) == (409, "worse")
-        assert scene.operator.post("canary/promote", params={"force": True})["state"] == "promoted"
+        assert scene.operator.post("rollout/promote", params={"force": True})["state"] == "promoted"
         scene.operator.post("models/base-1/publish")
         scene.begin()
 
         for _ in range(3):
-            scene.offered("canary", model_version="v2")
+            scene.offered("rollout", model_version="v2")
             scene.offered("control")
             scene.later()
-        scene.until(lambda: scene.canary()["state"] == "rolled_back")
-        assert scene.canary()["note"].endswith("word error 20.0 -> 50.0 %")
-        assert scene.canary()["figures"]["word_error"] == 0.5
+        scene.until(lambda: scene.rollout()["state"] == "rolled_back")
+        assert scene.rollout()["note"].endswith("word error 20.0 -> 50.0 %")
+        assert scene.rollout()["figures"]["word_error"] == 0.5
 
 
 def test_a_device_is_where_it_is() -> None:
@@ -210,15 +210,15 @@ def test_a_device_is_where_it_is() -> None:
     assert abs(places.mean(axis=0) - 0.5).max() < 0.02
     assert abs(np.corrcoef(places.T)[0, 1]) < 0.05
     arms = [arm_of(f"{number:032x}", "a", 0.1) for number in range(4000)]
-    assert 320 < arms.count("canary") < 480
+    assert 320 < arms.count("rollout") < 480
     assert 320 < arms.count("control") < 480
 
 
-def test_a_series_of_rounds_waits_for_its_canary(tmp_path: Path) -> None:
+def test_a_series_of_rounds_waits_for_its_rollout(tmp_path: Path) -> None:
     """Promoted, the next round begins from the model; taken back, the series ends and what follows begins from before:
     weights, parents, optimizer state and figures are those of the line that was kept."""
-    canary = CanarySettings(share=0.5, seconds=1e6, patience=1e6)
-    with serving(tmp_path, canary=canary) as scene:
+    rollout = RolloutSettings(share=0.5, seconds=1e6, patience=1e6)
+    with serving(tmp_path, rollout=rollout) as scene:
         operator = scene.operator
         momentum = {"kind": "momentum", "learning_rate": 0.5, "momentum": 0.9}
         plan = {"marginals": None, "deltas": {}, "weighting": "uniform", "optimizer": momentum, "rounds": 9}
@@ -244,13 +244,13 @@ def test_a_series_of_rounds_waits_for_its_canary(tmp_path: Path) -> None:
         assert "first" in first["note"]
         assert operator.get("status")["model_version"] == "base-1"
         assert following() is None
-        operator.post("canary/promote")
+        operator.post("rollout/promote")
         assert operator.get("status")["model_version"] == one
 
         round_id = str(following())
         second = closed(-0.04, one)
         two = second["model_version"]
-        operator.post("canary/roll-back")
+        operator.post("rollout/roll-back")
         assert operator.get("status")["model_version"] == one
         assert following() is None
 
@@ -258,7 +258,7 @@ def test_a_series_of_rounds_waits_for_its_canary(tmp_path: Path) -> None:
         assert operator.get(f"rounds/{round_id}")["base_model"] == one
         third = closed(0.01, one)
         three = third["model_version"]
-        operator.post("canary/promote")
+        operator.post("rollout/promote")
 
         # Heavy-ball by hand, of the kept line: v = 0.9 v - mean delta; w = w - 0.5 v.
         velocity = -np.float32(0.02)
@@ -273,7 +273,7 @@ def test_a_series_of_rounds_waits_for_its_canary(tmp_path: Path) -> None:
         )
         assert known[three]["figures"]["reports"] == 1.0
         assert [entry["version"] for entry in operator.get("models")["history"]] == [three, one, "base-1"]
-        states = [(entry["version"], entry["state"]) for entry in operator.get("canary")["canaries"]]
+        states = [(entry["version"], entry["state"]) for entry in operator.get("rollout")["rollouts"]]
         assert states == [(three, "promoted"), (two, "rolled_back"), (one, "promoted")]
 
 
@@ -282,12 +282,12 @@ def test_a_promoted_model_opens_the_next_round_within_the_caps(tmp_path: Path, t
     """An amplified series, whose rounds charge every device when they open."""
     rounds = RoundSettings.model_validate(NOISED)
     cap = sum(compose(Spent({charge_for("deltas", rounds): round(times + half)}), DELTA)[0] for half in (-0.5, 0.5)) / 2
-    canary = CanarySettings(share=0.5, seconds=1e6, patience=1e6)
-    with serving(tmp_path, canary=canary, deltas_cap=cap, tick_seconds=60.0) as scene:
+    rollout = RolloutSettings(share=0.5, seconds=1e6, patience=1e6)
+    with serving(tmp_path, rollout=rollout, deltas_cap=cap, tick_seconds=60.0) as scene:
         Party(scene.http).enrol()
         found = scene.operator.close(scene.operator.open(**NOISED | {"rounds": 3}))
-        assert scene.operator.get("canary")["running"] == found["model_version"]
-        scene.operator.post("canary/promote")
+        assert scene.operator.get("rollout")["running"] == found["model_version"]
+        scene.operator.post("rollout/promote")
         following = [row for row in scene.operator.get("rounds")["rounds"] if row["number"] == found["number"] + 1]
         assert [row["state"] for row in following] == [state]
         assert following[0]["base_model"] == (found["model_version"] if state == "open" else None)
@@ -295,33 +295,33 @@ def test_a_promoted_model_opens_the_next_round_within_the_caps(tmp_path: Path, t
 
 
 def made_up(scene: Scene, count: int) -> list[Party]:
-    """Devices of the canary's arm that somebody makes up to fail."""
+    """Devices of the rollout's arm that somebody makes up to fail."""
     found: list[Party] = []
     while len(found) < count:
         device = Party(scene.http).enrol()
-        if arm_of(device.id, "v2", 0.5) == "canary":
+        if arm_of(device.id, "v2", 0.5) == "rollout":
             found.append(device)
     return found
 
 
-def test_devices_that_enrol_during_a_canary_do_not_decide_it(scene: Scene) -> None:
+def test_devices_that_enrol_during_a_rollout_do_not_decide_it(scene: Scene) -> None:
     """They get what their arm has, and fail as they like: who was there before is watched."""
     scene.begin()
     scene.later(1.0)
     strangers = made_up(scene, 16)
     assert {device.check_in().json()["model_version"] for device in strangers} == {"v2"}
-    scene.offered("canary")
+    scene.offered("rollout")
     scene.offered("control")
     for _ in range(2):
         scene.later(550.0)
-        scene.offered("canary", model_version="v2")
+        scene.offered("rollout", model_version="v2")
         scene.offered("control")
         for device in strangers:
             device.check_in()
-    counted = scene.canary()["arms"]["canary"]
-    assert counted["seen"] == counted["watched"] == len(scene.arms["canary"])
+    counted = scene.rollout()["arms"]["rollout"]
+    assert counted["seen"] == counted["watched"] == len(scene.arms["rollout"])
     assert counted["failed"] == 0
     scene.later(550.0)
-    scene.until(lambda: scene.canary()["state"] != "running")
-    assert scene.canary()["state"] == "promoted"
+    scene.until(lambda: scene.rollout()["state"] != "running")
+    assert scene.rollout()["state"] == "promoted"
     assert scene.operator.get("status")["model_version"] == "v2"

@@ -1,4 +1,4 @@
-"""The test of a canary, against scipy's, and how often it is wrong."""
+"""The test of a rollout, against scipy's, and how often it is wrong."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import fisher_exact
 
-from server.plans.rollout import CanarySettings
+from server.plans.rollout import RolloutSettings
 from server.rounds.rollout.evidence import Evidence, Watched, judged, upper_tail
 
 ARM = st.integers(1, 60).flatmap(lambda devices: st.tuples(st.just(devices), st.integers(0, devices)))
 
 
-def of(canary: tuple[int, int], control: tuple[int, int]) -> Evidence:
-    return Evidence(Watched(*canary), Watched(*control))
+def of(rollout: tuple[int, int], control: tuple[int, int]) -> Evidence:
+    return Evidence(Watched(*rollout), Watched(*control))
 
 
 @given(ARM, ARM)
-def test_the_tail_is_that_of_fishers_exact_test(canary: tuple[int, int], control: tuple[int, int]) -> None:
-    table = [[canary[1], canary[0] - canary[1]], [control[1], control[0] - control[1]]]
-    assert upper_tail(of(canary, control)) == pytest.approx(fisher_exact(table, "greater").pvalue, rel=1e-9, abs=1e-12)
+def test_the_tail_is_that_of_fishers_exact_test(rollout: tuple[int, int], control: tuple[int, int]) -> None:
+    table = [[rollout[1], rollout[0] - rollout[1]], [control[1], control[0] - control[1]]]
+    assert upper_tail(of(rollout, control)) == pytest.approx(fisher_exact(table, "greater").pvalue, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("canary", "control", "looks", "seconds", "decision", "after"),
+    ("rollout", "control", "looks", "seconds", "decision", "after"),
     [
         ((3, 3), (9, 0), 0, 1e9, "wait", 0),  # too few
         ((9, 9), (3, 0), 0, 1e9, "wait", 0),
@@ -41,16 +41,16 @@ def test_the_tail_is_that_of_fishers_exact_test(canary: tuple[int, int], control
     ],
 )
 def test_what_is_decided(
-    canary: tuple[int, int], control: tuple[int, int], looks: int, seconds: float, decision: str, after: int
+    rollout: tuple[int, int], control: tuple[int, int], looks: int, seconds: float, decision: str, after: int
 ) -> None:
-    settings = CanarySettings(minimum=4, doubt=0.1, seconds=100.0)
-    found = judged(of(canary, control), settings, looks, seconds)
+    settings = RolloutSettings(minimum=4, doubt=0.1, seconds=100.0)
+    found = judged(of(rollout, control), settings, looks, seconds)
     assert (found.decision, found.looks) == (decision, after)
-    assert f"{canary[1]} of {canary[0]} devices failed" in found.note or decision == "wait"
+    assert f"{rollout[1]} of {rollout[0]} devices failed" in found.note or decision == "wait"
 
 
 def test_an_operator_who_promotes_is_not_overtaken() -> None:
-    settings = CanarySettings(minimum=4, doubt=0.1, seconds=100.0, automatic=False)
+    settings = RolloutSettings(minimum=4, doubt=0.1, seconds=100.0, automatic=False)
     assert judged(of((40, 2), (40, 2)), settings, 4, 1e9).decision == "wait"
     assert judged(of((64, 40), (64, 2)), settings, 4, 1e9).decision == "roll_back"
 
@@ -58,7 +58,7 @@ def test_an_operator_who_promotes_is_not_overtaken() -> None:
 def test_a_harmless_model_is_rarely_taken_back_and_a_harmful_one_mostly() -> None:
     """With a look after every device, 10 % of which fail anyway: at most ``doubt``, here 20 %, with room for chance."""
     rng = np.random.default_rng(5)
-    settings = CanarySettings(minimum=8, doubt=0.2, seconds=100.0)
+    settings = RolloutSettings(minimum=8, doubt=0.2, seconds=100.0)
 
     def taken_back(failing: float) -> float:
         wrong = 0
@@ -85,4 +85,4 @@ def test_a_harmless_model_is_rarely_taken_back_and_a_harmful_one_mostly() -> Non
 @pytest.mark.parametrize("wrong", [{"share": 0.0}, {"share": 0.6}, {"minimum": 0}, {"doubt": 1.0}, {"seconds": 0}])
 def test_settings_that_make_no_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        CanarySettings.model_validate(wrong)
+        RolloutSettings.model_validate(wrong)

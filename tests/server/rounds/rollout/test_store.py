@@ -1,4 +1,4 @@
-"""Canaries in the database, on SQLite and on PostgreSQL; and what signed metadata says of them."""
+"""Rollouts in the database, on SQLite and on PostgreSQL; and what signed metadata says of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
-from device_sdk.wire.canary import MILLIONTHS, arm_of
-from server.plans.rollout import CanarySettings
+from device_sdk.wire.rollout import MILLIONTHS, arm_of
+from server.plans.rollout import RolloutSettings
 from server.problems import Refusal
 from server.registry.initial import register_initial
 from server.registry.models import add_model
@@ -28,7 +28,7 @@ from tests.server.parties import initial
 from tests.server.postgres import postgres_server
 
 NOW = 1_800_000_000.0
-SETTINGS = CanarySettings(share=0.3, patience=100.0, seconds=500.0, minimum=2)
+SETTINGS = RolloutSettings(share=0.3, patience=100.0, seconds=500.0, minimum=2)
 IDS = [f"{number:032x}" for number in range(60)]
 
 
@@ -53,24 +53,24 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 def test_devices_are_counted_as_they_come_and_as_they_stay_away(database: Database) -> None:
     arms = {device: arm_of(device, "v2", 0.3) for device in IDS}
-    canary, control = ([device for device in IDS if arms[device] == arm] for arm in ("canary", "control"))
-    assert len(canary) > 5 and len(control) > 5
+    rollout, control = ([device for device in IDS if arms[device] == arm] for arm in ("rollout", "control"))
+    assert len(rollout) > 5 and len(control) > 5
     with database.write() as connection:
         assert store.model_for(connection, IDS[0], "base-1", NOW).version == "base-1"
         store.begin(connection, "v2", SETTINGS, NOW, "a trial")
         for device in IDS:
             found = store.model_for(connection, device, "base-1", NOW + 1)
-            assert found.version == ("v2" if arms[device] == "canary" else "base-1")
+            assert found.version == ("v2" if arms[device] == "rollout" else "base-1")
         row = store.require_running(connection)
         assert store.evidence(connection, row, NOW + 100) == store.Evidence(Watched(0, 0), Watched(0, 0))
-        for device in (*canary[2:], *control[1:]):
-            store.model_for(connection, device, "v2" if device in canary[3:] else "base-1", NOW + 90)
-        for when, lost in ((NOW + 101, (3, 0)), (NOW + 150, (3, 1)), (NOW + 191, (len(canary), len(control)))):
+        for device in (*rollout[2:], *control[1:]):
+            store.model_for(connection, device, "v2" if device in rollout[3:] else "base-1", NOW + 90)
+        for when, lost in ((NOW + 101, (3, 0)), (NOW + 150, (3, 1)), (NOW + 191, (len(rollout), len(control)))):
             found = store.evidence(connection, row, when)
-            assert found.canary == Watched(len(canary), lost[0])
+            assert found.rollout == Watched(len(rollout), lost[0])
             assert found.control == Watched(len(control), lost[1])
         shown = store.view(connection, row, NOW + 150)
-        assert shown["arms"]["canary"] == {"seen": len(canary), "watched": len(canary), "failed": 3}
+        assert shown["arms"]["rollout"] == {"seen": len(rollout), "watched": len(rollout), "failed": 3}
         assert json.loads(json.dumps(shown))["settings"]["share"] == 0.3
 
 
@@ -84,13 +84,16 @@ def test_metadata_names_both_models_and_the_share(database: Database) -> None:
     with database.write() as connection:
         store.begin(connection, "v2", SETTINGS, NOW, "")
     assert described("base-1") == {"current": True, "teacher": None}
-    assert described("v2") == {"canary": 300_000, "teacher": None}
+    assert described("v2") == {"rollout": 300_000, "teacher": None}
     assert MILLIONTHS == 1_000_000
     with database.write() as connection:
         store.end(connection, store.require_running(connection), "promoted", NOW + 5, "good")
         assert current_version(connection, "model") == "v2"
         assert [entry["version"] for entry in history(connection, "model")] == ["v2", "base-1"]
-        assert [entry["note"] for entry in history(connection, "canary")] == ["promoted: good", "30 % of the devices; "]
+        assert [entry["note"] for entry in history(connection, "rollout")] == [
+            "promoted: good",
+            "30 % of the devices; ",
+        ]
     assert described("v2") == {"current": True, "teacher": None}
     assert described("base-1") == {}
 
@@ -99,18 +102,18 @@ def test_one_at_a_time_and_never_what_is_current(database: Database) -> None:
     with database.write() as connection:
         with pytest.raises(Refusal, match="what every device has"):
             store.begin(connection, "base-1", SETTINGS, NOW, "")
-        with pytest.raises(Refusal, match="no model is with a canary"):
+        with pytest.raises(Refusal, match="no model is with a rollout"):
             store.require_running(connection)
         store.begin(connection, "v2", SETTINGS, NOW, "")
-        with pytest.raises(Refusal, match="model v2 is with its canary"):
+        with pytest.raises(Refusal, match="model v2 is with its rollout"):
             store.begin(connection, "v3", SETTINGS, NOW, "")
         store.end(connection, store.require_running(connection), "rolled_back", NOW, "bad", {"p": 0.001})
         assert store.running(connection) is None
         store.begin(connection, "v3", SETTINGS, NOW, "")
-        assert [row.version for row in store.list_canaries(connection)] == ["v3", "v2"]
+        assert [row.version for row in store.list_rollouts(connection)] == ["v3", "v2"]
 
 
-def test_weights_of_a_running_canary_stay(database: Database) -> None:
+def test_weights_of_a_running_rollout_stay(database: Database) -> None:
     with database.write() as connection:
         store.begin(connection, "v2", SETTINGS, NOW, "")
         kept = store.find_model(connection, "v2").sha256

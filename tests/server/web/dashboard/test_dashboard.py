@@ -178,21 +178,21 @@ def test_tickets(found: str, now: float, name: str | None) -> None:
     assert access.holder(found, "secret", now) == name
 
 
-def test_a_canary_is_shown_while_it_runs_and_afterwards(signed_in: Any, operator: Operator) -> None:
+def test_a_rollout_is_shown_while_it_runs_and_afterwards(signed_in: Any, operator: Operator) -> None:
     operator.post("models/v2", content=dump_weights(initial(seed=2).weights), params={"published": False})
-    operator.post("canary", json={"version": "v2", "settings": {"share": 0.25}, "note": "a <b>trial</b>"})
+    operator.post("rollout", json={"version": "v2", "settings": {"share": 0.25}, "note": "a <b>trial</b>"})
     page = signed_in.get("/dashboard/models")
     outline(page)
     assert '<span class="state running">running</span>' in page.text
-    assert '<span class="state canary">canary</span>' in page.text
+    assert '<span class="state rollout">rollout</span>' in page.text
     assert "25 %" in page.text and "0 of 0" in page.text
     assert "<b>trial" not in page.text
-    operator.post("canary/roll-back", params={"note": "too slow"})
+    operator.post("rollout/roll-back", params={"note": "too slow"})
     page = signed_in.get("/dashboard/models")
     assert '<span class="state rolled back">rolled back</span>' in page.text and "too slow" in page.text
-    assert '<span class="state canary">' not in page.text
+    assert '<span class="state rollout">' not in page.text
     audit = signed_in.get("/dashboard/audit").text
-    assert "canary of v2" in audit and "too slow" in audit
+    assert "rollout of v2" in audit and "too slow" in audit
 
 
 def test_a_ticket_tells_nothing_of_the_token(http: Any) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from device_sdk.consent import STREAMS, Consent
 
-__all__ = ["Learned"]
+__all__ = ["LearnedSummary"]
 
 _STREAM = {
     "counting": "counting words",
@@ -19,7 +19,7 @@ _STREAM = {
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearnedSummary:
     """What the device has learned, for its user to read; never what was said.
 
     utterances: whose words are counted; words: the most frequent with their counts; unlisted: how many distinct words

@@ -1,9 +1,9 @@
-"""The routes of canaries, for operators.
+"""The routes of rollouts, for operators.
 
-GET  /v1/operator/canary                  the running one, and those before it
-POST /v1/operator/canary                  CanaryRequest: begin
-POST /v1/operator/canary/promote          ?force=false
-POST /v1/operator/canary/roll-back
+GET  /v1/operator/rollout                  the running one, and those before it
+POST /v1/operator/rollout                  RolloutRequest: begin
+POST /v1/operator/rollout/promote          ?force=false
+POST /v1/operator/rollout/roll-back
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from server.operators.actions import record
-from server.operators.messages import CanaryRequest
-from server.plans.rollout import CanarySettings
+from server.operators.messages import RolloutRequest
+from server.plans.rollout import RolloutSettings
 from server.registry.models import find_model
 from server.registry.retention import check_present
 from server.rounds.rollout import conduct, store
@@ -24,38 +24,38 @@ from server.web.routes.authorization import operator_of
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/operator/canary")
+router = APIRouter(prefix="/v1/operator/rollout")
 
 Small = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes))]
 
 
 @router.get("")
-def get_canary(request: Request) -> Response:
+def get_rollout(request: Request) -> Response:
     own = service(request)
     now = own.settings.clock()
     with own.database.read() as connection:
         running = store.running(connection)
-        found = [store.view(connection, row, now) for row in store.list_canaries(connection)]
-    return plain({"running": None if running is None else running.version, "canaries": found})
+        found = [store.view(connection, row, now) for row in store.list_rollouts(connection)]
+    return plain({"running": None if running is None else running.version, "rollouts": found})
 
 
 @router.post("")
-def post_canary(request: Request, body: Small) -> Response:
-    """Answers with the canary. Its devices get the model with their next check-in."""
-    own, wanted = service(request), parse(CanaryRequest, body)
+def post_rollout(request: Request, body: Small) -> Response:
+    """Answers with the rollout. Its devices get the model with their next check-in."""
+    own, wanted = service(request), parse(RolloutRequest, body)
     now, by = own.settings.clock(), operator_of(request).name
     with own.database.write() as connection:
         check_present(own.blobs, find_model(connection, wanted.version))
-        settings = wanted.settings or own.settings.canary or CanarySettings()
+        settings = wanted.settings or own.settings.rollout or RolloutSettings()
         store.begin(connection, wanted.version, settings, now, wanted.note[:500] or f"begun by {by}")
-        record(connection, by, "canary.begin", wanted.version, now, wanted.note)
+        record(connection, by, "rollout.begin", wanted.version, now, wanted.note)
         return plain(store.view(connection, store.require_running(connection), now), 201)
 
 
 @router.post("/promote")
 def post_promote(request: Request, note: str = "", force: bool = False) -> Response:
     """Answers when held-out speech was heard, where the server has some."""
-    return plain(service(request).promote_canary(note, force=force, by=operator_of(request).name))
+    return plain(service(request).promote_rollout(note, force=force, by=operator_of(request).name))
 
 
 @router.post("/roll-back")

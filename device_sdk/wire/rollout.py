@@ -1,7 +1,7 @@
 """Who gets a new model first: a share of the devices, which both sides know without asking each other.
 
 A device's place for a version is u, the first 48 bits of SHA-256("{version} {device_id}") as a fraction: uniform in
-[0, 1), and another one for every version. The canary is u < share; the control, as many devices that keep what they
+[0, 1), and another one for every version. The rollout is u < share; the control, as many devices that keep what they
 have and are compared with it, is share <= u < 2 share. A share is a whole number of millionths: what is signed has no
 fractions.
 """
@@ -15,7 +15,7 @@ __all__ = ["MILLIONTHS", "Arm", "arm_of", "millionths", "place"]
 
 MILLIONTHS = 1_000_000
 
-Arm = Literal["canary", "control", "rest"]
+Arm = Literal["rollout", "control", "rest"]
 
 
 def place(device_id: str, version: str) -> float:
@@ -31,4 +31,4 @@ def millionths(share: float) -> int:
 def arm_of(device_id: str, version: str, share: float) -> Arm:
     """share: of the devices that get ``version`` first, in [0, 1]."""
     share, where = millionths(share) / MILLIONTHS, place(device_id, version)
-    return "canary" if where < share else "control" if where < 2 * share else "rest"
+    return "rollout" if where < share else "control" if where < 2 * share else "rest"

@@ -1,4 +1,4 @@
-"""Real devices of a canary, beside those that are not in it: each has what was signed for it."""
+"""Real devices of a rollout, beside those that are not in it: each has what was signed for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from device_sdk.checkin import identity
 from device_sdk.checkin.updates.release import release_of
 from device_sdk.device import Device
 from device_sdk.errors import BundleError, CheckInError
-from device_sdk.wire.canary import MILLIONTHS, arm_of, millionths
+from device_sdk.wire.rollout import MILLIONTHS, arm_of, millionths
 from tests.device_sdk.checkin.updates.fleet import KEY, Fleet, running
 
 pytest.importorskip("uvicorn")
@@ -42,25 +42,25 @@ class Scene:
     def arms(self, version: str, share: float) -> list[str]:
         found = []
         for device in self.devices:
-            known = identity.load(device._knowledge.store, self.fleet.url)
+            known = identity.load(device._model_state.store, self.fleet.url)
             assert known is not None
             found.append(arm_of(known.device_id or "", version, share))
         return found
 
     def begin(self, version: str, **settings: Any) -> None:
         wanted = {"version": version, "settings": {"share": 0.5, "minimum": 2} | settings}
-        answer = self.fleet.operator.post("/v1/operator/canary", json=wanted)
+        answer = self.fleet.operator.post("/v1/operator/rollout", json=wanted)
         assert answer.is_success, answer.text
 
     def state(self) -> dict[str, Any]:
-        return dict(self.fleet.operator.get("/v1/operator/canary").json()["canaries"][0])
+        return dict(self.fleet.operator.get("/v1/operator/rollout").json()["rollouts"][0])
 
     def named(self, *versions: str, share: float = 0.5) -> str:
         """A version for which both arms have a device of either kind of trust."""
         for number in range(10_000):
             name = f"{versions[0]}-{number}"
             arms = self.arms(name, share)
-            if all(arms[kind::2].count(arm) == 1 for kind in (0, 1) for arm in ("canary", "control")):
+            if all(arms[kind::2].count(arm) == 1 for kind in (0, 1) for arm in ("rollout", "control")):
                 return name
         raise AssertionError("no such version")
 
@@ -88,14 +88,14 @@ def test_a_share_goes_first_and_back_or_ahead_with_all(scene: Scene, tiny_bundle
     before = scene.devices[0].recognize(QUIET, 16_000).text
     arms = scene.arms(version, 0.5)
     for _ in range(2):
-        assert scene.check_in() == [version if arm == "canary" else tiny_bundle.version for arm in arms]
-    assert scene.state()["arms"]["canary"]["seen"] == arms.count("canary")
-    assert scene.fleet.operator.post("/v1/operator/canary/roll-back").is_success
+        assert scene.check_in() == [version if arm == "rollout" else tiny_bundle.version for arm in arms]
+    assert scene.state()["arms"]["rollout"]["seen"] == arms.count("rollout")
+    assert scene.fleet.operator.post("/v1/operator/rollout/roll-back").is_success
     assert scene.check_in() == [tiny_bundle.version] * 4
     assert scene.devices[0].recognize(QUIET, 16_000).text == before
     scene.begin(version, seconds=1e6, patience=1e6)
-    assert scene.check_in() == [version if arm == "canary" else tiny_bundle.version for arm in arms]
-    assert scene.fleet.operator.post("/v1/operator/canary/promote").is_success
+    assert scene.check_in() == [version if arm == "rollout" else tiny_bundle.version for arm in arms]
+    assert scene.fleet.operator.post("/v1/operator/rollout/promote").is_success
     assert scene.check_in() == [version] * 4
     for device in scene.devices:
         device.recognize(QUIET, 16_000)
@@ -112,7 +112,7 @@ def test_weights_that_no_device_takes_are_rolled_back_by_themselves(scene: Scene
         assert scene.check_in() == [good] * 4
         assert scene.state()["state"] == "running"
         tries = [path for path, answers in scene.fleet.line.heard.items() for _ in answers if path.startswith(asked)]
-        assert len(tries) == scene.arms(version, 0.5).count("canary"), "what is unfit is fetched once"
+        assert len(tries) == scene.arms(version, 0.5).count("rollout"), "what is unfit is fetched once"
         scene.clock[0] += 450.0
     deadline = time.monotonic() + 30
     while scene.state()["state"] == "running":
@@ -120,21 +120,21 @@ def test_weights_that_no_device_takes_are_rolled_back_by_themselves(scene: Scene
         time.sleep(0.02)
     found = scene.state()
     assert found["state"] == "rolled_back", found
-    count = found["arms"]["canary"]["seen"]
+    count = found["arms"]["rollout"]["seen"]
     assert f"{count} of {count} devices failed with it, 0 of {4 - count} without" in found["note"]
     assert scene.check_in() == [good] * 4
     scene.fleet.publish("afterwards", 4)
     assert scene.check_in() == ["afterwards"] * 4
 
 
-def targets(*canaries: tuple[str, Any]) -> dict[str, Any]:
+def targets(*rollouts: tuple[str, Any]) -> dict[str, Any]:
     hashes = {"sha256": "0" * 64}
     found: dict[str, Any] = {
         "models/one.safetensors": (8, hashes, {"current": True, "teacher": None}),
         "marginals/3.float64": (8, hashes, {"current": True, "words_digest": "w"}),
     }
-    for version, share in canaries:
-        found[f"models/{version}.safetensors"] = (9, hashes, {"canary": share, "teacher": "one"})
+    for version, share in rollouts:
+        found[f"models/{version}.safetensors"] = (9, hashes, {"rollout": share, "teacher": "one"})
     return found
 
 
@@ -143,7 +143,7 @@ def test_a_device_reads_its_own_place_from_what_is_signed(share: float) -> None:
     for number in range(40):
         device_id = f"{number:032x}"
         release = release_of(targets(("two", millionths(share))), device_id)
-        wanted = "two" if arm_of(device_id, "two", share) == "canary" else "one"
+        wanted = "two" if arm_of(device_id, "two", share) == "rollout" else "one"
         assert release.model.version == wanted
         assert (release.teacher is None) == (wanted == "one")
         assert release_of(targets(), device_id).model.version == "one"
@@ -158,7 +158,7 @@ def test_a_device_that_is_not_enrolled_takes_what_is_current() -> None:
     assert release_of(targets(("two", MILLIONTHS))).model.version == "one"
 
 
-def test_a_canary_takes_no_place_of_the_current_model() -> None:
+def test_a_rollout_takes_no_place_of_the_current_model() -> None:
     found = targets(("two", MILLIONTHS // 2))
     found.pop("models/one.safetensors")
     with pytest.raises(CheckInError, match="found 0 targets"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import ConfigurationError
 from server.app import create_app
-from server.buckets import Bucket, Buckets, Rate, key_of, take
+from server.rate_limit import Bucket, Buckets, Rate, key_of, take
 from server.settings import Rates
 from tests.server.parties import HEADERS, Party, initial, settings
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["dotted"]
+__all__ = ["flatten"]
 
 
-def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """``a.b`` -> value of nested mappings; what is None, off, is left out."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found |= dotted(value, f"{prefix}{name}.")
+            found |= flatten(value, f"{prefix}{name}.")
         elif value is not None:
             found[prefix + name] = value
     return found

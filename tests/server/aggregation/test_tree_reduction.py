@@ -24,8 +24,8 @@ from device_sdk.errors import ConfigurationError, StateError
 from device_sdk.wire.delta_codec import encode
 from device_sdk.wire.messages import DeltaPlan, Encoding
 from server.aggregation.deltas import BLOCK, UPDATES, DeltaSum
-from server.aggregation.folding import LEAF, Accepted, Here, Leaf, Workers, ahead, leaves, merged
 from server.aggregation.processes import Processes
+from server.aggregation.tree_reduction import LEAF, Accepted, Leaf, LocalWorkers, Workers, bounded_map, leaves, merged
 from server.app import create_app
 from server.storage.blobs import FolderBlobs
 from tests.server.parties import Operator, Party, initial, settings
@@ -61,7 +61,7 @@ def bits(found: DeltaSum) -> tuple[bytes, float, int]:
 def round_of_many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reports, DeltaSum]:
     folder = tmp_path_factory.mktemp("blobs")
     reports, values = stored(folder, REPORTS)
-    alone = total(Here(FolderBlobs(folder)), reports)
+    alone = total(LocalWorkers(FolderBlobs(folder)), reports)
     weights = [report.weight for report in reports]
     for name in SHAPES:
         exact = np.tensordot(weights, np.stack([each[name] for each in values]).astype(np.float64), 1)
@@ -89,7 +89,7 @@ def test_a_ray_cluster_makes_the_same_bits(round_of_many: tuple[Path, Reports, D
     workers = RayWorkers(folder, "local", 2)
     try:
         assert bits(total(workers, reports)) == bits(alone)
-        assert bits(total(workers, reports[:3])) == bits(total(Here(FolderBlobs(folder)), reports[:3]))
+        assert bits(total(workers, reports[:3])) == bits(total(LocalWorkers(FolderBlobs(folder)), reports[:3]))
         with pytest.raises(StateError, match=r"0000\.safetensors: differs from what was accepted"):
             total(workers, [Accepted(reports[0].blob, "0" * 64, 1.0)])
         assert bits(total(workers, reports)) == bits(alone)
@@ -102,7 +102,9 @@ def test_encoded_deltas_are_decoded_by_workers(tmp_path: Path, encoding: Encodin
     reports, _ = stored(tmp_path, LEAF + 1, encoding)
     workers = Processes(tmp_path, 2)
     try:
-        assert bits(total(workers, reports, encoding)) == bits(total(Here(FolderBlobs(tmp_path)), reports, encoding))
+        assert bits(total(workers, reports, encoding)) == bits(
+            total(LocalWorkers(FolderBlobs(tmp_path)), reports, encoding)
+        )
     finally:
         workers.close()
 
@@ -164,7 +166,7 @@ def test_few_are_under_way_and_all_come_in_order(tasks: int, count: int) -> None
         waiting.remove(task)
         return task
 
-    assert list(ahead(range(tasks), submit, wait, count)) == list(range(tasks))
+    assert list(bounded_map(range(tasks), submit, wait, count)) == list(range(tasks))
 
 
 def test_a_round_does_not_tell_how_many_workers_it_had(tmp_path: Path) -> None:
@@ -234,11 +236,11 @@ MEMORY = """
 import resource, sys
 from pathlib import Path
 from device_sdk.wire.messages import DeltaPlan
-from server.aggregation.folding import LEAF, Accepted, Here, leaves, merged
+from server.aggregation.tree_reduction import LEAF, Accepted, LocalWorkers, leaves, merged
 from server.aggregation.processes import Processes
 from server.storage.blobs import FolderBlobs
 folder, size, digest, count = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-workers = Processes(folder, count) if count else Here(FolderBlobs(folder, tidy=False))
+workers = Processes(folder, count) if count else LocalWorkers(FolderBlobs(folder, tidy=False))
 shapes = {"w": (size,)}
 reports = [Accepted("deltas/r/one.safetensors", digest, 1.0)] * (3 * LEAF)
 total = merged(workers.fold(leaves(reports, shapes, DeltaPlan())), shapes)

@@ -6,10 +6,10 @@ import threading
 
 from device_sdk.errors import LearningError
 
-__all__ = ["Turns"]
+__all__ = ["Lock"]
 
 
-class Turns:
+class Lock:
     """Owns a lock that is waited for by other threads, and never by the thread that holds it."""
 
     def __init__(self) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin import window
+from device_sdk.checkin import retry_window as window
 from device_sdk.checkin.client import Client
-from device_sdk.checkin.window import LONGEST, answered, remaining, unanswered
+from device_sdk.checkin.retry_window import LONGEST, answered, remaining, unanswered
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError, Postponed, StateError
 from device_sdk.state import Store

@@ -30,7 +30,18 @@ from server.aggregation.weights_file import parse_tensors
 from server.privacy.grid import Grid, in_steps
 from server.storage.blobs import BlobStore
 
-__all__ = ["LEAF", "Accepted", "Here", "Leaf", "Workers", "ahead", "fold_leaf", "leaves", "merged", "read_accepted"]
+__all__ = [
+    "LEAF",
+    "Accepted",
+    "LocalWorkers",
+    "Leaf",
+    "Workers",
+    "bounded_map",
+    "fold_leaf",
+    "leaves",
+    "merged",
+    "read_accepted",
+]
 
 LEAF = 4 * deltas.UPDATES
 """Reports of one leaf. Part of what a round's result is: another number rounds in another order."""
@@ -75,7 +86,7 @@ class Workers(Protocol):
     def close(self) -> None: ...
 
 
-class Here:
+class LocalWorkers:
     """This process, one leaf after the other."""
 
     def __init__(self, blobs: BlobStore) -> None:
@@ -131,7 +142,7 @@ def read_accepted(blobs: BlobStore, report: Accepted, plan: DeltaPlan) -> Weight
     return decode(parse_tensors(content), plan.encoding, plan.scale_per)
 
 
-def ahead(
+def bounded_map(
     tasks: Iterable[Task], submit: Callable[[Task], Promise], wait: Callable[[Promise], Result], count: int
 ) -> Iterator[Result]:
     """Results in the order of the tasks, of which at most ``count`` are under way or waiting to be taken."""

@@ -14,13 +14,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from server.storage.database import Database
 
-__all__ = ["Lead", "Turn"]
+__all__ = ["Lead", "Lock"]
 
 ADVANCING, LEADING = 0x1D13, 0x1D14
 """PostgreSQL's numbers of the two locks."""
 
 
-class Turn:
+class Lock:
     """A ``with`` block that one thread of one process is in at a time; others wait for it to end."""
 
     def __init__(self, database: Database) -> None:
