@@ -11,7 +11,7 @@ SEED ?= 1
 SHELL := /bin/sh
 PROJECTS := pyproject.toml server/pyproject.toml constraints.txt
 PIP_QUIET := --quiet --quiet --disable-pip-version-check --retries 1 --constraint constraints.txt
-KENLM_ABSENT := no C++ compiler for kenlm here: everything runs, without the n-gram
+KENLM_ABSENT := no C++ compiler for kenlm here: everything runs, without the n-gram (its share in the packaged bundle is 0)
 
 # One thread a process: two busy threads slow each other down on small graphs.
 export OMP_NUM_THREADS := 1
@@ -112,5 +112,5 @@ endef
 
 define ngram
 $(1)/bin/python -m pip install $(PIP_QUIET) "idiolect[ngram]" >/dev/null 2>&1 \
-	&& echo "==> kenlm compiled: the n-gram takes part" || echo "==> $(KENLM_ABSENT)"
+	&& echo "==> kenlm compiled: the n-gram can be scored (its share in the packaged bundle is 0)" || echo "==> $(KENLM_ABSENT)"
 endef

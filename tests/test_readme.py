@@ -1,4 +1,4 @@
-"""The README's own code, run as it stands there, in an empty folder."""
+"""The code in the README and in the pages under docs/, run as it stands there, in an empty folder."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ from device_sdk.cli import main
 from device_sdk.commands.device import app as device
 from device_sdk.errors import BundleError
 from tests.architecture.sources import ROOT
+from tests.pages import block, blocks
+
+EXAMPLES = {
+    "session.feed(audio": ("large mocha", "LearningReport"),
+    "async def microphone": ("0.0 s: can",),
+    "Hotword(": (),
+    "reinforce_weight": (".",),
+}
+"""What a block of Python holds -> what it prints."""
 
 
 def _packaged() -> bool:
@@ -29,29 +38,32 @@ def _packaged() -> bool:
 
 
 @pytest.mark.skipif(not _packaged(), reason="no default bundle in this tree")
-@pytest.mark.parametrize(
-    ("example", "printed"), [(0, ("large mocha", "LearningReport")), (1, ("0.0 s: can",)), (2, ()), (3, (".",))]
-)
-def test_the_lines_that_embed_the_sdk(tmp_path: Path, example: int, printed: tuple[str, ...]) -> None:
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    assert len(code) == 4
+@pytest.mark.parametrize(("holds", "printed"), EXAMPLES.items())
+def test_the_lines_that_embed_the_sdk(tmp_path: Path, holds: str, printed: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", code[example]], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", block("python", holds)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert all(text in done.stdout for text in printed), done.stdout
 
 
+def test_every_block_of_python_is_one_that_runs() -> None:
+    assert sorted(blocks("python")) == sorted(block("python", holds) for holds in EXAMPLES)
+
+
 @pytest.mark.skipif(not _packaged(), reason="no default bundle in this tree")
-def test_the_first_command_hears_what_the_readme_shows(
+def test_the_first_command_hears_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    page = (ROOT / "README.md").read_text("utf-8")
-    (shown,) = re.findall(r"\$ idiolect (transcribe [^\n]*)\n(.*?)```", page, re.DOTALL)
-    command, output = shown
-    assert main(command.split()) == 0
+    command, output = block("console", "$ idiolect transcribe").split("\n", 1)
+    assert main(command.split()[2:]) == 0
     printed = capsys.readouterr()
     for line in output.splitlines():
         if " s  " in line:
@@ -61,10 +73,10 @@ def test_the_first_command_hears_what_the_readme_shows(
 
 
 @pytest.mark.skipif(not _packaged(), reason="no default bundle in this tree")
-def test_a_round_by_commands_alone_goes_as_the_readme_shows_it(
+def test_a_round_by_commands_alone_goes_as_the_page_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (shown,) = re.findall(r"```sh\n(export IDIOLECT_STATE.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    shown = block("sh", "idiolect device learn")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -84,17 +96,10 @@ def test_a_round_by_commands_alone_goes_as_the_readme_shows_it(
     assert "on 1 utterance in" in said and "sending model changes" in said
 
 
-def test_every_link_leads_somewhere() -> None:
-    for page in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"):
-        for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text("utf-8")):
-            assert (ROOT / target).exists(), f"{page}: {target} does not exist"
-
-
 @pytest.mark.slow
 def test_the_lines_with_a_lexicon_pass_strict_types(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    written = [each for each in code if "SlotLexicon(" in each]
+    written = [each for each in blocks("python") if "SlotLexicon(" in each]
     for number, each in enumerate(written):
         (tmp_path / f"app_{number}.py").write_text(each, "utf-8")
     strictly = ("--strict", "--config-file=", "--follow-imports=silent", "--disable-error-code=import-untyped")

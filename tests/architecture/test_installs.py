@@ -16,6 +16,7 @@ import pytest
 
 from device_sdk.compilation import FOLDER, SEARCH, STAMP, STEPS, SWITCH
 from tests.architecture.sources import ROOT
+from tests.pages import block, blocks
 
 pytestmark = [
     pytest.mark.slow,
@@ -120,30 +121,23 @@ def test_they_load_where_the_wheel_is_installed(installed: Place) -> None:
     assert all(Path(file).is_relative_to(installed.environment) for file in files)
 
 
-@pytest.mark.parametrize("number", range(4))
-def test_the_readmes_lines_of_python_run_there(installed: Place, number: int) -> None:
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_the_pages_lines_of_python_run_there(installed: Place, number: int) -> None:
     installed.run(installed.python, "-c", blocks("python")[number])
 
 
-def test_the_readmes_first_command_hears_there_what_it_shows(installed: Place) -> None:
-    (shown,) = [block for block in blocks("console") if block.startswith("$ idiolect ")]
-    command, *output = shown.splitlines()
+def test_the_first_command_hears_there_what_the_pages_show(installed: Place) -> None:
+    command, *output = block("console", "$ idiolect transcribe").splitlines()
     (best,) = [line.split("│")[-2].strip() for line in output if line.startswith("│ 1 ")]
     assert best in installed.run(*shlex.split(command)[1:])
 
 
-def test_the_readmes_round_by_commands_goes_on_there(installed: Place) -> None:
+def test_the_pages_round_by_commands_goes_on_there(installed: Place) -> None:
     """All but the check-in, which needs a server."""
-    (block,) = [block for block in blocks("sh") if "idiolect device learn" in block]
     shutil.copy(ROOT / "device_sdk" / "audio" / "sample.ogg", installed.app / "order.wav")
-    lines = [line for line in block.splitlines() if "check-in" not in line]
+    lines = [line for line in block("sh", "idiolect device learn").splitlines() if "check-in" not in line]
     (heard,) = (number for number, line in enumerate(lines) if " transcribe " in line)
     (first, then) = ("\n".join(part) for part in (lines[: heard + 1], [lines[0], *lines[heard + 1 :]]))
     (utterance,) = re.findall(r"\b[0-9a-f]{32}\b", installed.run("bash", "-ec", first))
     said = installed.run("bash", "-ec", then.replace("UTTERANCE", utterance))
     assert "on 1 utterance in" in said and "sending model changes" in said
-
-
-def blocks(language: str) -> list[str]:
-    """README's blocks of code in a language."""
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)

@@ -16,6 +16,7 @@ import pytest
 
 from device_sdk.compilation import SWITCH
 from tests.architecture.sources import ROOT
+from tests.pages import block, blocks
 
 LARGEST = 15 * 1024 * 1024
 SHIPPED = (
@@ -152,7 +153,7 @@ def test_wheels_run_in_an_empty_environment(wheels: dict[str, Path], tmp_path: P
         assert "usage" in run(python, ROOT / "examples" / "assistant.py", "--help", cwd=app)
         assert run(program, "bundle", "verify", cwd=app)
         assert "large mocha" in run(program, "transcribe", "--sample", cwd=app)
-        lines = (ROOT / "README.md").read_text("utf-8").partition("```python\n")[2].partition("```")[0]
+        (lines,) = blocks("python", "README.md")
         assert "LearningReport" in run(python, "-c", lines, cwd=app)
     (app / "server.py").write_text("raise RuntimeError('the app has its own')\n", "utf-8")
     run(python, "-c", "import device_sdk", cwd=app)
@@ -165,9 +166,8 @@ def test_wheels_run_in_an_empty_environment(wheels: dict[str, Path], tmp_path: P
 
 
 def _served(environment: Path, folder: Path) -> str:
-    """What the README's lines about a server print, which runs at a port of its own."""
-    _, _, after = (ROOT / "README.md").read_text("utf-8").partition("## A server in ten lines")
-    lines = after.partition("```sh\n")[2].partition("```")[0]
+    """What the ten lines about a server print, which runs at a port of its own."""
+    lines = block("sh", "idiolect serve --ready-file")
     assert lines.count("\n") == 10
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
