@@ -20,11 +20,10 @@ from server.backup import restore, save
 from server.registry.initial import register_initial
 from server.registry.models import add_model, store
 from server.registry.publications import publish
-from server.settings import UpdateSettings
+from server.settings import DAY, UpdateSettings
 from server.signing import store as metadata_store
 from server.signing.repository import Repository
 from server.signing.roots import create, rotate, sign
-from server.settings import DAY
 from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from server.storage.schema import update_metadata
