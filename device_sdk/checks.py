@@ -1,13 +1,14 @@
-"""Arguments of another type than is expected, named at the door."""
+"""Arguments of another type, or outside the interval, than is expected: refused by name at the door."""
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from types import NoneType
 
 from device_sdk.errors import ConfigurationError
 
-__all__ = ["NUMBER", "WHOLE", "NoneType", "check_type"]
+__all__ = ["NUMBER", "WHOLE", "NoneType", "check_choice", "check_interval", "check_type"]
 
 NUMBER, WHOLE = Real, Integral
 """What counts as a number, and as a whole one: numpy's too."""
@@ -17,3 +18,18 @@ def check_type(name: str, value: object, kinds: type | tuple[type, ...], expecte
     """ConfigurationError: ``value``, which messages call ``name``, is of none of these types."""
     if not isinstance(value, kinds):
         raise ConfigurationError(f"{name}: found {type(value).__name__}, expected {expected}")
+
+
+def check_interval(name: str, value: float, interval: str) -> None:
+    """ConfigurationError: ``value`` is no finite number in ``interval``, such as "[0, 1)" or "(0, inf)"."""
+    low, high = map(float, interval[1:-1].split(","))
+    above = low < value or (interval[0] == "[" and value == low)
+    below = value < high or (interval[-1] == "]" and value == high)
+    if not (math.isfinite(value) and above and below):
+        raise ConfigurationError(f"{name}: found {value}, expected a number in {interval}")
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """ConfigurationError: ``value`` is none of these."""
+    if value not in choices:
+        raise ConfigurationError(f"{name}: found {value!r}, expected one of {', '.join(map(repr, choices))}")

@@ -39,13 +39,13 @@ from device_sdk.host import Host, check_host
 from device_sdk.hypothesis import Hypothesis, Result
 from device_sdk.learned_summary import LearnedSummary
 from device_sdk.learning import kept
-from device_sdk.learning.judge import Judge
-from device_sdk.learning.learner import Outcome, Student, Teacher, learn_one, rehearse_one
+from device_sdk.learning.guard import Judge
+from device_sdk.learning.learner import Outcome, Student, Trainer, learn_one, rehearse_one, step_bytes
 from device_sdk.learning.loop import LearningReport, learn, not_started
 from device_sdk.learning.memory import Example, Recent, Remembered, utterances
-from device_sdk.learning.memory_budget import step_bytes
+from device_sdk.learning.objectives import serve
 from device_sdk.learning.rehearsal import Transcribed, is_due, rotation
-from device_sdk.learning.serving import served
+from device_sdk.learning.teacher import Teacher
 from device_sdk.lock import Lock
 from device_sdk.model_state import ModelState
 from device_sdk.permit import Permit
@@ -191,7 +191,7 @@ class Device:
             self._check_open,
             self._recognizer,
             self._heard,
-            lambda result: served(result, self.settings.learning.serving, self._generator),
+            lambda result: serve(result, self.settings.learning.serving, self._generator),
             sample_rate,
             mix_down=mix_down,
             endpointing=endpointing,
@@ -273,8 +273,8 @@ class Device:
             self._tidy()
             if why is not None:
                 return self._counted(not_started(why))
-            session, teacher, judge = self._training_session(), self._labeller(), self._guardian()
-            base, settings = self._model_state.base, self.settings.learning
+            teacher, judge, settings = self._labeller(), self._guardian(), self.settings.learning
+            trainer = Trainer(self._training_session(), self._model_state.base, settings, self._generator)
             judge.begin(self._model_state.student, self._model_state.proven)
             taken: list[str] = []  # and on the disk still
 
@@ -285,17 +285,7 @@ class Device:
                 return example
 
             def step(student: Student, example: Example) -> Outcome:
-                return learn_one(
-                    student,
-                    example,
-                    session,
-                    teacher,
-                    base,
-                    settings,
-                    self._generator,
-                    self._cost_function,
-                    budget_bytes,
-                )
+                return learn_one(student, example, trainer, teacher, self._cost_function, budget_bytes)
 
             def commit(student: Student) -> None:
                 self._model_state.commit_judged(student, judge.watch, judge.proven, taken)
@@ -308,7 +298,7 @@ class Device:
                 if not self._rehearsal or not is_due(student.utterances, settings.rehearsal):
                     return None
                 spoken = self._rehearsal[next(self._turns)]
-                return rehearse_one(student, spoken, session, base, settings, self._generator)
+                return rehearse_one(student, spoken, trainer)
 
             report = learn(
                 self._model_state.student,

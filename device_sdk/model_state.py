@@ -18,14 +18,11 @@ from device_sdk.consent import from_bytes as consent_from_bytes
 from device_sdk.consent import to_bytes as consent_to_bytes
 from device_sdk.errors import BundleError, StateError
 from device_sdk.features import channel as channels
-from device_sdk.learning.gradients import GradientSum, empty
+from device_sdk.learning.delta import GradientSum, Measures, empty, measures_from_bytes, measures_to_bytes
 from device_sdk.learning.guard import Watch
 from device_sdk.learning.guard import from_bytes as guard_from_bytes
 from device_sdk.learning.guard import to_bytes as guard_to_bytes
 from device_sdk.learning.learner import Student, rebased
-from device_sdk.learning.measures import Measures
-from device_sdk.learning.measures import from_bytes as measures_from_bytes
-from device_sdk.learning.measures import to_bytes as measures_to_bytes
 from device_sdk.learning.memory import utterances
 from device_sdk.learning.step import Arrays, Momentum
 from device_sdk.personalization import cache as caches

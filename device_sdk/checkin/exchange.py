@@ -19,8 +19,7 @@ from device_sdk.checkin.client import Client
 from device_sdk.checkin.identity import Identity
 from device_sdk.checkin.refusals import UNKNOWN, Refused
 from device_sdk.errors import CheckInError, StateError
-from device_sdk.learning.delta import bounded
-from device_sdk.learning.measures import Measures
+from device_sdk.learning.delta import Measures, bound
 from device_sdk.learning.step import Arrays
 from device_sdk.personalization.cache import MarginalCache, reported
 from device_sdk.privacy.contributions import bounded_counts, unbounded_counts
@@ -232,7 +231,7 @@ def delta_report(header: DeltaHeader, plan: DeltaPlan, delta: Arrays) -> bytes:
     header as its metadata."""
     from safetensors.numpy import save
 
-    tensors = encode(bounded(delta, plan)[0], plan.encoding, plan.scale_per)
+    tensors = encode(bound(delta, plan)[0], plan.encoding, plan.scale_per)
     return save({name: tensors[name] for name in sorted(tensors)}, metadata={"header": header.model_dump_json()})
 
 

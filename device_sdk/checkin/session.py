@@ -14,8 +14,7 @@ from device_sdk.checkin.taken_back import take_back
 from device_sdk.checkin.updates.fetching import Base, Wanted, base_of, fetch, install, largest, teacher_of
 from device_sdk.checkin.updates.release import Adopted
 from device_sdk.errors import CheckInError
-from device_sdk.learning.delta import difference
-from device_sdk.learning.gradients import mean
+from device_sdk.learning.delta import difference, mean
 from device_sdk.state import records
 from device_sdk.wire.messages import REVISION, CheckedIn, CheckIn
 

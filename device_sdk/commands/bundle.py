@@ -88,7 +88,7 @@ def try_out(bundle: Bundle) -> list[str]:
     import numpy as np
 
     from device_sdk.bundle.subsets import SUBSETS, trainable, training_file
-    from device_sdk.learning.adapters import factorized
+    from device_sdk.learning.step import factorize
     from device_sdk.runtimes.onnxruntime import PRECISIONS, OnnxTransducer
     from device_sdk.runtimes.training import open_training
     from device_sdk.runtimes.trial import try_transducer
@@ -108,7 +108,7 @@ def try_out(bundle: Bundle) -> list[str]:
             continue
         if subset == "adapters":
             matrices = trainable(sizes, subset)
-            parameters |= factorized(parameters, parameters, matrices, 1, np.random.default_rng(0))
+            parameters |= factorize(parameters, parameters, matrices, 1, np.random.default_rng(0))
         session = open_training(bundle, subset)
         gradients = session.run(parameters, features, [[1], []], [1.0, 0.0], [0.0, 1.0], 1.0).gradients
         if not all(np.isfinite(value).all() for value in gradients.values()):

@@ -5,10 +5,7 @@ from device_sdk.learning.guard import GuardSettings
 from device_sdk.learning.learner import Student
 from device_sdk.learning.loop import LearningReport
 from device_sdk.learning.rehearsal import Transcribed
-from device_sdk.learning.settings import LearningSettings
-from device_sdk.learning.specaugment import MaskSettings
-from device_sdk.learning.step import StepSettings
-from device_sdk.learning.teacher import TeacherSettings
+from device_sdk.learning.settings import LearningSettings, MaskSettings, StepSettings, TeacherSettings
 
 __all__ = [
     "GuardSettings",

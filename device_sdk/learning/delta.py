@@ -1,36 +1,54 @@
-"""What of its learning a device sends: a difference of weights or a gradient, clipped, then noised with the system's
-own randomness."""
+"""What of its learning a device sends: a difference of weights or a mean gradient, clipped, then noised with the
+system's own randomness, and how well learning went."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
-from device_sdk.errors import LearningError, PrivacyError
+from device_sdk.errors import LearningError, PrivacyError, StateError
+from device_sdk.feedback.distance import edit_distance
+from device_sdk.feedback.signals import Corrected, Signal, parts
 from device_sdk.learning.step import Arrays
 from device_sdk.privacy.clipping import clip
 
 if TYPE_CHECKING:  # learning starts without pydantic
     from device_sdk.wire.messages import DeltaPlan
 
-__all__ = ["bounded", "difference", "noised", "secret_gaussian"]
+__all__ = [
+    "GradientSum",
+    "Measures",
+    "add",
+    "add_noise",
+    "bound",
+    "difference",
+    "empty",
+    "mean",
+    "measure",
+    "measures_from_bytes",
+    "measures_to_bytes",
+    "secret_gaussian",
+]
 
 _GRID = 1024
 """Grid steps to one standard deviation of the noise."""
 
 
-def difference(local: Arrays, base: Arrays) -> dict[str, npt.NDArray[np.float32]]:
+def difference(local: Arrays, base: Arrays) -> dict[str, NDArray[np.float32]]:
     """local - base for every parameter of the base. (A server optimizer's pseudo-gradient is minus the mean of these.)
 
     LearningError: names, shapes or values that do not belong together.
     """
     if set(local) != set(base):
         raise LearningError(f"delta: names differ: {sorted(set(local) ^ set(base))}; expected the same parameters")
-    delta: dict[str, npt.NDArray[np.float32]] = {}
+    delta: dict[str, NDArray[np.float32]] = {}
     for name, array in base.items():
         if local[name].shape != array.shape:
             raise LearningError(f"delta {name}: found shape {local[name].shape}, expected {array.shape}")
@@ -40,7 +58,7 @@ def difference(local: Arrays, base: Arrays) -> dict[str, npt.NDArray[np.float32]
     return delta
 
 
-def secret_gaussian(count: int) -> npt.NDArray[np.float64]:
+def secret_gaussian(count: int) -> NDArray[np.float64]:
     """``count`` standard normal values, float64, from the operating system's cryptographic generator.
 
     No seed can be set: whoever knew it could subtract the noise. Box-Muller over 53-bit uniforms that never are 0.
@@ -53,7 +71,7 @@ def secret_gaussian(count: int) -> npt.NDArray[np.float64]:
     return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:count]
 
 
-def noised(arrays: Arrays, stddev: float) -> dict[str, npt.NDArray[np.float32]]:
+def add_noise(arrays: Arrays, stddev: float) -> dict[str, NDArray[np.float32]]:
     """Every value plus Gaussian noise of standard deviation ``stddev``; 0 leaves the arrays as they are.
 
     The sum is rounded to a grid of a power of two near stddev / 1024, so that the low-order bits of a result do not
@@ -64,14 +82,120 @@ def noised(arrays: Arrays, stddev: float) -> dict[str, npt.NDArray[np.float32]]:
     if stddev == 0:
         return dict(arrays)
     grid = 2.0 ** math.floor(math.log2(stddev / _GRID))
-    result: dict[str, npt.NDArray[np.float32]] = {}
+    result: dict[str, NDArray[np.float32]] = {}
     for name, array in arrays.items():
         noise = secret_gaussian(array.size).reshape(array.shape)
         result[name] = (np.round((array.astype(np.float64) + stddev * noise) / grid) * grid).astype(np.float32)
     return result
 
 
-def bounded(delta: Arrays, plan: DeltaPlan) -> tuple[dict[str, npt.NDArray[np.float32]], float]:
+def bound(delta: Arrays, plan: DeltaPlan) -> tuple[dict[str, NDArray[np.float32]], float]:
     """(delta clipped as the plan says, then noised; its L2 norm before). PrivacyError: impossible bound or noise."""
     within, norm = clip(delta, plan.clip_norm, plan.clipping)
-    return noised(within, plan.noise_stddev), norm
+    return add_noise(within, plan.noise_stddev), norm
+
+
+@dataclass(frozen=True, slots=True)
+class GradientSum:
+    """sum: parameter name -> float32 array, over ``utterances`` of them. limit: how many are wanted, None for any
+    number."""
+
+    sum: Arrays
+    utterances: int
+    limit: int | None = None
+
+    @property
+    def full(self) -> bool:
+        return self.limit is not None and self.utterances >= self.limit
+
+
+def empty(shapes: Mapping[str, tuple[int, ...]], limit: int | None = None) -> GradientSum:
+    """The sum of no gradient."""
+    return GradientSum({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, 0, limit)
+
+
+def add(total: GradientSum, gradients: Arrays) -> GradientSum:
+    """The sum with one more utterance's gradient; a parameter without one counts as zero. ``total`` stays as it is.
+
+    LearningError: a gradient of no parameter of the sum, or one that is not finite.
+    """
+    unknown = gradients.keys() - total.sum.keys()
+    if unknown:
+        raise LearningError(f"gradient {sorted(unknown)[0]}: not a parameter of the sum")
+    added: dict[str, NDArray[np.float32]] = dict(total.sum)
+    for name, gradient in gradients.items():
+        if not np.all(np.isfinite(gradient)):
+            raise LearningError(f"gradient {name}: found values that are not finite; the utterance is left out")
+        added[name] = added[name] + gradient
+    return GradientSum(added, total.utterances + 1, total.limit)
+
+
+def mean(total: GradientSum) -> dict[str, NDArray[np.float32]]:
+    """The mean over the utterances; zero over none."""
+    share = np.float32(1.0 / total.utterances if total.utterances else 0.0)
+    return {name: array * share for name, array in total.sum.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """loss: sum of the training losses of ``utterances``, nats. word_errors: of what was served, against the ``words``
+    of those whose user gave the words."""
+
+    loss: float = 0.0
+    utterances: int = 0
+    word_errors: int = 0
+    words: int = 0
+
+    @property
+    def mean_loss(self) -> float | None:
+        """L_k of Gao et al. 2022, eq. 9. None without an utterance, and where REINFORCE made it negative: such a loss
+        is a reward, on no common scale."""
+        mean = self.loss / self.utterances if self.utterances else math.nan
+        return mean if mean >= 0 else None
+
+    @property
+    def word_error(self) -> float | None:
+        """wer_k of Gao et al. 2022, eq. 10, on words that the model had not learned from when it served them. None
+        where the user gave no words."""
+        return self.word_errors / self.words if self.words else None
+
+
+def measure(measures: Measures, losses: Sequence[float], served: str, signal: Signal | None) -> Measures:
+    """With one more utterance. losses: of its passes, at least one; served: the text that the app acted on."""
+    errors = words = 0
+    for each in () if signal is None else parts(signal):
+        if isinstance(each, Corrected):
+            reference = each.text.split()
+            errors, words = edit_distance(reference, served.split()), len(reference)
+    return Measures(
+        measures.loss + math.fsum(losses) / len(losses),
+        measures.utterances + 1,
+        measures.word_errors + errors,
+        measures.words + words,
+    )
+
+
+def measures_to_bytes(measures: Measures, base: str) -> bytes:
+    """As the state keeps them. base: version of the model that they are counted since."""
+    return json.dumps({"base": base, **asdict(measures)}).encode()
+
+
+def measures_from_bytes(content: bytes | None, base: str) -> Measures:
+    """What the state holds, nothing where it is of another base. StateError: unreadable."""
+    if content is None:
+        return Measures()
+    try:
+        held = json.loads(content)
+        if held["base"] != base:
+            return Measures()
+        found = Measures(float(held["loss"]), *(int(held[name]) for name in ("utterances", "word_errors", "words")))
+    except (ValueError, TypeError, KeyError) as error:
+        raise StateError(
+            f"settings/measures: cannot be read ({type(error).__name__}); delete the state folder to start afresh"
+        ) from None
+    if not math.isfinite(found.loss) or min(found.utterances, found.word_errors, found.words) < 0:
+        raise StateError(
+            f"settings/measures: found {found}, expected a finite loss and counts of at least 0; delete the state "
+            "folder to start afresh"
+        )
+    return found

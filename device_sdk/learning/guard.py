@@ -21,30 +21,82 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from device_sdk.errors import ConfigurationError, StateError
+from device_sdk.bundle import Bundle
+from device_sdk.checks import check_interval
+from device_sdk.decoding import DecodingSettings
+from device_sdk.errors import StateError
 from device_sdk.feedback.distance import word_error_rate
+from device_sdk.feedback.signals import (
+    Accepted,
+    Alternate,
+    Corrected,
+    CostFunction,
+    Rating,
+    Semantics,
+    Single,
+    check_costs,
+    parts,
+)
+from device_sdk.feedback.signals import costs as costs_of
 from device_sdk.learning.candidates import Heard
-from device_sdk.learning.divergence import DivergenceSettings
+from device_sdk.learning.learner import Student
 from device_sdk.learning.memory import Example
 from device_sdk.learning.objectives import posterior
+from device_sdk.learning.step import Arrays, Momentum
+from device_sdk.learning.teacher import Hearing, Teacher, heard_of
+from device_sdk.runtimes.protocol import Transducer
 
 __all__ = [
     "Comparison",
+    "DivergenceSettings",
     "GuardSettings",
+    "Judge",
+    "Reading",
     "Watch",
     "capital",
-    "compared",
+    "compare",
+    "divergence",
     "from_bytes",
     "harm",
     "harm_withheld",
     "to_bytes",
-    "watched",
+    "watch_one",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One utterance as the local and as the published model read it.
+
+    tokens, published_tokens: pieces in the best hypothesis of each. likelier: log-probability that the published model
+    gives the local model's hypothesis, less that of its own (nats).
+    """
+
+    tokens: int
+    published_tokens: int
+    likelier: float
+
+
+@dataclass(frozen=True, slots=True)
+class DivergenceSettings:
+    """window: utterances that are looked at together. length: as long as the published model's, or as short, hypotheses
+    may be in all, as a ratio. likelihood: how much less likely the published model may find them, nats a piece of its
+    own. Both must be left."""
+
+    window: int = 24
+    length: float = 0.8
+    likelihood: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_interval("divergence.window", self.window, "[1, inf)")
+        check_interval("divergence.length", self.length, "(0, 1)")
+        check_interval("divergence.likelihood", self.likelihood, "[0, inf)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +108,7 @@ class GuardSettings:
     tolerance: rise of the mean cost by feedback that is let pass; drift: the same by what the proven model expects.
     bet: share of the capital that goes on each utterance. doubt: one false alarm in 1 / doubt utterances, at most;
     withheld_doubt: in 1 / withheld_doubt checks. divergence: of labels that the device makes for itself, see
-    :mod:`device_sdk.learning.divergence`.
+    :func:`divergence`.
     """
 
     watch: bool = True
@@ -71,17 +123,18 @@ class GuardSettings:
     divergence: DivergenceSettings = field(default_factory=DivergenceSettings)
 
     def __post_init__(self) -> None:
-        for name, least in (("withhold", 0), ("capacity", 1), ("interval", 1)):
-            if getattr(self, name) < least:
-                raise ConfigurationError(f"guard.{name}: found {getattr(self, name)}, expected at least {least}")
-        for name in ("tolerance", "drift"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigurationError(f"guard.{name}: found {getattr(self, name)}, expected a number in [0, 1]")
-        for name in ("bet", "doubt", "withheld_doubt"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise ConfigurationError(f"guard.{name}: found {getattr(self, name)}, expected a number in (0, 1)")
-        if self.bet * (1.0 + max(self.tolerance, self.drift)) >= 1.0:  # nobody may lose more than there is
-            raise ConfigurationError(f"guard.bet: found {self.bet}, expected less than 1 / (1 + tolerance or drift)")
+        for name, interval in (
+            ("withhold", "[0, inf)"),
+            ("capacity", "[1, inf)"),
+            ("interval", "[1, inf)"),
+            ("tolerance", "[0, 1]"),
+            ("drift", "[0, 1]"),
+            ("doubt", "(0, 1)"),
+            ("withheld_doubt", "(0, 1)"),
+        ):
+            check_interval(f"guard.{name}", getattr(self, name), interval)
+        # nobody may lose more than there is
+        check_interval("guard.bet", self.bet, f"(0, {1.0 / (1.0 + max(self.tolerance, self.drift)):.6g})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +161,7 @@ class Watch:
     why: str | None = None
 
 
-def compared(
+def compare(
     example: Example,
     local: Heard,
     other: Heard,
@@ -143,7 +196,7 @@ def capital(differences: Sequence[float], tolerance: float, bet: float) -> float
     return math.prod(1.0 + bet * (difference - tolerance) for difference in differences)
 
 
-def watched(watch: Watch, seen: Comparison, settings: GuardSettings) -> Watch:
+def watch_one(watch: Watch, seen: Comparison, settings: GuardSettings) -> Watch:
     """After one more utterance, which the local model has served and not learned from."""
     served, drift, confirmed = watch.served, watch.drift, watch.confirmed
     if seen.feedback is not None:
@@ -175,6 +228,29 @@ def harm_withheld(seen: Sequence[Comparison], settings: GuardSettings) -> str | 
     return None
 
 
+def divergence(readings: Sequence[Reading], settings: DivergenceSettings = DivergenceSettings()) -> str | None:
+    """Why the last ``window`` readings look like divergence, or None; None too while there are fewer.
+
+    Labels that a model makes for itself grow shorter and stranger where the teacher follows the student at once (Rao et
+    al. 2023, table 5), while loss and gradient only fall. The published model, which does not move, shows it: it comes
+    to find the labels less likely than what it recognizes itself, while they lose words (or gain them, in loops).
+    Neither alone means harm: a model that learns its user well says what the published one did not expect, at its
+    length. A likelihood that is not finite counts as one that was left.
+    """
+    recent = readings[-settings.window :]
+    published = sum(reading.published_tokens for reading in recent)
+    if len(recent) < settings.window or not published:
+        return None
+    ratio = sum(reading.tokens for reading in recent) / published
+    likelier = sum(reading.likelier for reading in recent) / published
+    if settings.length <= ratio <= 1.0 / settings.length or likelier >= -settings.likelihood:
+        return None
+    return (
+        f"labels drift: over {len(recent)} utterances that no feedback confirmed, {ratio:.2f} times as many pieces as "
+        f"that model hears, which finds them {-likelier:.2f} nats a piece less likely"
+    )
+
+
 def to_bytes(watch: Watch) -> bytes:
     """JSON, for the store."""
     return json.dumps(asdict(watch)).encode()
@@ -201,3 +277,153 @@ def from_bytes(content: bytes | None) -> Watch:
         raise StateError(
             f"settings/guard: found an unreadable record ({error}); delete the state folder to start afresh"
         ) from error
+
+
+_STANDARDS = (Accepted, Alternate, Corrected, Semantics)
+"""Signals that say what was right, as a good rating does. The others say that what was served was wrong: other guesses
+would gain by it."""
+
+_PUBLISHED = "the published model"
+_PROVEN = "the model that feedback has proven"
+
+
+class Judge:
+    """Owns the sessions that compare a base with what is learned on it, and knows which student is proven.
+
+    One for each base: a new one starts with no evidence.
+    """
+
+    def __init__(
+        self,
+        base: Bundle,
+        decoding: DecodingSettings,
+        open_transducer: Callable[[Bundle], Transducer],
+        settings: GuardSettings,
+        withheld: Callable[[], tuple[Example, ...]],
+        watch: Watch,
+        cost_function: CostFunction | None = None,
+    ) -> None:
+        """withheld: utterances in memory that no step is taken on. watch: as it was stored."""
+        self.watch = watch
+        self.proven: Student | None = None
+        self._settings = settings
+        self._withheld = withheld
+        self._cost_function = cost_function
+        self._weights: Arrays = {name: base.weights[name] for name in base.architecture.parameter_shapes()}
+        self._published, self._trusted, self._local = (Teacher(base, decoding, open_transducer) for _ in range(3))
+        self._serving: Student | None = None
+        self._checked_last: Student | None = None
+        self._learned_from = 0
+        self._readings: deque[Reading] = deque(maxlen=settings.divergence.window)
+
+    def begin(self, serving: Student, proven: Student | None) -> None:
+        """Before a run of learning. serving: the student that served what it will learn from. proven: as it was stored,
+        None where none is yet."""
+        self._serving, self.proven = serving, proven
+        if self._checked_last is not None and self._checked_last.start is not serving.start:
+            self._checked_last = None  # deltas start anew since, and going back before that would tell of it
+
+    def worse(self, student: Student, example: Example | None) -> tuple[Student, str] | None:
+        """What to fall back on and why, or None: see :func:`device_sdk.learning.loop.learn`.
+
+        An example is one that the student has served and is about to learn from; with None, the withheld are due for a
+        check where enough was learned.
+        """
+        if not self._settings.watch:
+            return None
+        if self._checked_last is None:
+            self._checked_last = student
+        if example is None:
+            return self._checked(student)
+        self._learned_from += 1
+        if _is_published(student):
+            return None
+        local = heard_of(example.nbest)
+        if self._costs(example, local.texts) is None:
+            return self._unconfirmed(student, example, local)
+        published = self._published.hear(self._weights, example)[0]
+        seen = compare(example, local, published, published, self._costs)
+        self.watch = watch_one(self.watch, seen, self._settings)
+        if (why := harm(self.watch, self._settings)) is not None:
+            proven, self.proven = self.proven, None  # it has not proven good enough
+            return self._fall_back(student, proven, why)
+        if self.watch.confirmed >= self._settings.interval:
+            self.watch = replace(self.watch, confirmed=0)
+            self.proven = None if self._serving is None or _is_published(self._serving) else self._serving
+        return None
+
+    def _unconfirmed(self, student: Student, example: Example, local: Heard) -> tuple[Student, str] | None:
+        """What no feedback confirmed is no evidence against the proven model, but may be against what came of it."""
+        heard, score = self._standard(example)
+        seen = compare(example, local, heard, heard, self._costs)
+        self.watch = watch_one(self.watch, seen, self._settings)
+        said, own = local.tokens[int(np.argmax(local.scores))], heard.tokens[0]
+        likelier, usual = score([said, own]).tolist()
+        self._readings.append(Reading(len(said), len(own), likelier - usual))
+        why = harm(self.watch, self._settings) or divergence(tuple(self._readings), self._settings.divergence)
+        return None if why is None else self._fall_back(student, self.proven, why)
+
+    def _checked(self, student: Student) -> tuple[Student, str] | None:
+        """Every so many utterances: the student against the last that passed this, on what neither learned from."""
+        last, withheld = self._checked_last, self._withheld()
+        if self._learned_from < self._settings.interval or last is None or not withheld:
+            return None
+        self._learned_from = 0
+        before = [self._local.hear(last.weights, example)[0] for example in withheld]
+        after = [self._local.hear(student.weights, example)[0] for example in withheld]
+        seen: list[Comparison] = [
+            compare(example, new, old, self._standard(example)[0], self._costs)
+            for example, new, old in zip(withheld, after, before, strict=True)
+        ]
+        why = harm_withheld(seen, self._settings)
+        if why is not None:
+            return self._fall_back(student, last, why, "the model of the last check")
+        self._checked_last = student
+        return None
+
+    def _fall_back(
+        self, student: Student, target: Student | None, why: str, name: str = _PROVEN
+    ) -> tuple[Student, str]:
+        """The weights of the target, the published ones where there is none or the student has them already; its
+        teacher beside them unless that is the server's. Steps go on being counted, since a counter of a device never
+        goes back."""
+        if target is None or target.weights is student.weights or _is_published(target):
+            target, name = replace(student, weights=self._weights, utterances=0, start=None), _PUBLISHED
+            self.proven = None
+        why = f"back to {name}: {why}"
+        self.watch = Watch(rollbacks=self.watch.rollbacks + 1, why=why)
+        self._checked_last, self._learned_from = None, 0
+        self._readings.clear()
+        return replace(
+            student,
+            weights=target.weights,
+            teacher=target.weights if student.teacher_version is None else student.teacher,
+            momentum=Momentum(),
+            utterances=target.utterances,
+            start=target.start,
+            factors={},
+        ), why
+
+    def _standard(self, example: Example) -> Hearing:
+        """What the proven model hears, the published one where there is none; and a scorer of other hypotheses."""
+        if self.proven is None:
+            return self._published.hear(self._weights, example)
+        return self._trusted.hear(self.proven.weights, example)
+
+    def _costs(self, example: Example, texts: Sequence[str]) -> Sequence[float] | None:
+        if example.signal is None or not any(map(_says_what_was_right, parts(example.signal))):
+            return None
+        served = example.nbest[0].text
+        if self._cost_function is None:
+            found: Sequence[float] = costs_of(example.signal, texts, served).tolist()
+            return found
+        priced: Sequence[float] = check_costs(self._cost_function(example.signal, texts, served), len(texts)).tolist()
+        return priced
+
+
+def _says_what_was_right(signal: Single) -> bool:
+    return isinstance(signal, _STANDARDS) or (isinstance(signal, Rating) and signal.value > 0.5)
+
+
+def _is_published(student: Student) -> bool:
+    return student.steps == 0 and student.start is None

@@ -7,38 +7,40 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
-from device_sdk.bundle.subsets import trainable
-from device_sdk.decoding import DecodingSettings, beam
-from device_sdk.decoding.nbest import distinct
-from device_sdk.decoding.stream import decoded, frame_seconds
+from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle.subsets import Subset, frozen, trainable
 from device_sdk.errors import AudioError, LearningError
-from device_sdk.feedback.signals import Corrected, CostFunction, Signal, parts
-from device_sdk.hypothesis import Hypothesis
-from device_sdk.learning import adapters
-from device_sdk.learning import teacher as teachers
-from device_sdk.learning.candidates import Heard, gather, objective
-from device_sdk.learning.delta import difference
-from device_sdk.learning.gradients import GradientSum, add
-from device_sdk.learning.measures import Measures, measured
+from device_sdk.feedback.signals import Corrected, CostFunction, parts
+from device_sdk.learning import step as steps
+from device_sdk.learning.candidates import gather, objective
+from device_sdk.learning.delta import GradientSum, Measures, add, difference, measure
 from device_sdk.learning.memory import Example
-from device_sdk.learning.memory_budget import affordable
-from device_sdk.learning.objectives import Objective, Tokens, running_mean
-from device_sdk.learning.preconditioner import preconditioned, scales
+from device_sdk.learning.objectives import Objective, running_mean
 from device_sdk.learning.rehearsal import Transcribed, lesson
-from device_sdk.learning.scoring import log_likelihoods
 from device_sdk.learning.settings import LearningSettings
-from device_sdk.learning.specaugment import masked
-from device_sdk.learning.step import Arrays, Momentum, global_norm, sgd
-from device_sdk.runtimes.protocol import Training, Transducer
+from device_sdk.learning.step import Arrays, Momentum
+from device_sdk.learning.teacher import Teacher, follow, heard_of
+from device_sdk.runtimes.protocol import Training
 
-__all__ = ["Hearing", "Outcome", "Student", "Teacher", "heard_of", "learn_one", "rebased", "rehearse_one"]
+__all__ = ["Outcome", "Student", "Trainer", "affordable", "learn_one", "rebased", "rehearse_one", "step_bytes"]
+
+Float = NDArray[np.float32]
 
 _PASSES, _CORRECTED_PASSES = 2, 4
-Hearing = tuple[Heard, Callable[[Sequence[Tokens]], npt.NDArray[np.float64]]]
-"""(n-best of an utterance, scorer of other hypotheses of it, nats [N])."""
+_STATES = 8
+"""Values kept for a unit of an LSTM layer at a frame or token: four gates, two states, and their gradients in turn."""
+_LATTICE_BYTES = 64
+"""Of a node of the lattice: eight float64 values."""
+_JOINT_FRAMES = 8
+"""Frames that the joint runs over at a time."""
+_JOINT_BYTES = 12
+"""Of a hidden or output unit of the joint: its float32 value, its gradient, and one to work with."""
+_COPIES = 5
+"""Arrays as large as what is trained: gradients, those divided by their usual size, momentum, new weights, teacher."""
+_MARGIN = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,9 @@ class Student:
     """Everything that steps change. weights, teacher: trainable parameters; steps, utterances: since the base came.
 
     start: the weights then, which a delta is measured from; None for the base's own. baseline: what serving has cost of
-    late, for REINFORCE; None until there was feedback. factors: of adapters, in memory only, see
-    :mod:`device_sdk.learning.adapters`. gradients: at the base's own weights, summed up instead of taking steps, where
-    the server collects gradients. teacher_version: of the server's teacher, None where the teacher is the student's.
-    measures: how well it went.
+    late, for REINFORCE; None until there was feedback. factors: of adapters, in memory only. gradients: at the base's
+    own weights, summed up instead of taking steps, where the server collects gradients. teacher_version: of the
+    server's teacher, None where the teacher is the student's. measures: how well it went.
     """
 
     weights: Arrays
@@ -63,6 +64,20 @@ class Student:
     gradients: GradientSum | None = None
     teacher_version: str | None = None
     measures: Measures = field(default_factory=Measures)
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """What steps are taken with. session: gives the gradients; bundle: the base; generator: of masks and factors."""
+
+    session: Training
+    bundle: Bundle
+    settings: LearningSettings
+    generator: np.random.Generator
+
+
+Stepped = tuple[Student, tuple[float, ...], tuple[float, ...]]
+"""(student, losses, gradient norms), one of each for every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,62 +106,55 @@ def rebased(student: Student, old: Arrays, new: Arrays, keep: float) -> Student:
     length = sum(float(np.vdot(array, array)) for array in shift.values())
     alike = sum(float(np.vdot(moved[name], array)) for name, array in shift.items())
     taken = max(0.0, alike / length) if length else 0.0
-    start: dict[str, npt.NDArray[np.float32]] = {}
+    start: dict[str, Float] = {}
     for name, array in new.items():
-        own = (moved[name] - taken * shift[name]).astype(np.float32)
-        start[name] = array + np.float32(keep) * own
+        step = (moved[name] - taken * shift[name]).astype(np.float32)
+        start[name] = array + np.float32(keep) * step
     return Student(start, start, start=start)
 
 
-class Teacher:
-    """Owns the session of the teacher's weights; opened again only when they changed."""
+def step_bytes(architecture: Architecture, subset: Subset, frames: int, lengths: Sequence[int]) -> int:
+    """Bytes that a step takes beyond the open session and the weights, as an upper estimate.
 
-    def __init__(
-        self, bundle: Bundle, decoding: DecodingSettings, open_transducer: Callable[[Bundle], Transducer]
-    ) -> None:
-        self._bundle = bundle
-        self._decoding = decoding
-        self._open = open_transducer
-        self._weights: Arrays | None = None
-        self._transducer: Transducer | None = None
-
-    def hear(self, weights: Arrays, example: Example) -> Hearing:
-        """What an utterance's clean features are heard as (Rao et al. 2023, section 2.2). Texts hold the app's phrases
-        where the utterance's own do."""
-        if self._transducer is None or weights is not self._weights:
-            self._transducer = self._open(self._bundle.with_weights(weights, "teacher"))
-            self._weights = weights
-        transducer, settings, features = self._transducer, self._decoding, example.features
-        factor, frame = self._bundle.architecture.subsampling_factor, frame_seconds(transducer, self._bundle.features)
-        usable = len(features) // factor
-        features = np.ascontiguousarray(features[: usable * factor])
-        paths = beam.paths(decoded(features, transducer, frame, settings))
-        seconds, spellings = frame * usable, example.spellings
-        found = distinct(paths, self._bundle.tokenizer, frame, seconds, spellings=spellings)[: settings.nbest]
-
-        def score(hypotheses: Sequence[Tokens]) -> npt.NDArray[np.float64]:
-            return log_likelihoods(transducer, transducer.encode(features)[0], hypotheses)
-
-        return heard_of(found), score
+    frames: of features, before subsampling. lengths: [N] tokens of each hypothesis, N at least 1.
+    """
+    shapes, beneath = architecture.parameter_shapes(), frozen(architecture, subset)
+    heard, said, hypotheses = frames // architecture.subsampling_factor, max(lengths) + 1, len(lengths)
+    layers = architecture.encoder_layers - beneath.encoder_layers
+    encoder = 4 * _STATES * heard * architecture.encoder_size * layers
+    predictor = 4 * _STATES * hypotheses * said * architecture.predictor_size * architecture.predictor_layers
+    joint = hypotheses * said * _JOINT_BYTES * _JOINT_FRAMES * (architecture.joiner_size + architecture.pieces)
+    lattice = hypotheses * said * heard * _LATTICE_BYTES
+    arrays = 4 * _COPIES * sum(math.prod(shapes[name]) for name in trainable(architecture, subset))
+    return int(_MARGIN * (encoder + (0 if beneath.predictor else predictor) + joint + lattice + arrays))
 
 
-def heard_of(nbest: Sequence[Hypothesis]) -> Heard:
-    """An n-best list by its acoustic scores alone."""
-    return Heard(
-        tuple(hypothesis.text for hypothesis in nbest),
-        tuple(hypothesis.tokens for hypothesis in nbest),
-        tuple(hypothesis.scores.acoustic for hypothesis in nbest),
-    )
+def affordable(
+    losses: Callable[[LearningSettings], Objective | str],
+    architecture: Architecture,
+    settings: LearningSettings,
+    frames: int,
+    budget_bytes: int | None,
+) -> tuple[Objective | str, bool]:
+    """(The loss over as many hypotheses as fit into ``budget_bytes``, whether some were left out for it).
+
+    losses: the utterance's loss under these settings, or why there is none. None fits: why, instead of the loss.
+    """
+    for hypotheses in range(settings.hypotheses, 0, -1):
+        loss = losses(replace(settings, hypotheses=hypotheses))
+        if isinstance(loss, str) or budget_bytes is None:
+            return loss, False
+        lengths = [len(tokens) for tokens in loss.hypotheses]
+        if step_bytes(architecture, settings.subset, frames, lengths) <= budget_bytes:
+            return loss, hypotheses < settings.hypotheses
+    return "its step does not fit into the memory allowed", False
 
 
 def learn_one(
     student: Student,
     example: Example,
-    session: Training,
+    trainer: Trainer,
     teacher: Teacher,
-    bundle: Bundle,
-    settings: LearningSettings,
-    generator: np.random.Generator,
     cost_function: CostFunction | None = None,
     budget_bytes: int | None = None,
 ) -> Outcome:
@@ -154,6 +162,7 @@ def learn_one(
 
     LearningError: a step diverged; the student given is as it was.
     """
+    session, bundle, settings = trainer.session, trainer.bundle, trainer.settings
     taught, score = teacher.hear(student.teacher, example)
     candidates = gather(
         heard_of(example.nbest), taught, example.signal, bundle.tokenizer.encode, settings, cost_function
@@ -177,108 +186,75 @@ def learn_one(
     if (reason := session.too_large(example.features, loss.hypotheses)) is not None:
         return Outcome(student, cost=cost, skipped=reason)
     if student.gradients is not None:
-        student, value, norm = _collected(student, example.features, loss, session, bundle, settings, generator)
-        return Outcome(_measured(student, (value,), example), (value,), (norm,), cost)
-    share = settings.confirmation if cost == 0.0 else 1.0
-    passes = settings.passes or (_CORRECTED_PASSES if cost and _corrected(example.signal) else _PASSES)
-    student, losses, norms = _descended(
-        student, example.features, loss, session, bundle, settings, generator, passes, share
-    )
-    student = _measured(replace(student, utterances=student.utterances + 1), losses, example)
-    return Outcome(student, losses, norms, cost, shortened=shortened)
+        student, losses, norms = _collect(student, example.features, loss, trainer)
+    else:
+        share = settings.confirmation if cost == 0.0 else 1.0
+        corrected = example.signal is not None and any(isinstance(each, Corrected) for each in parts(example.signal))
+        passes = settings.passes or (_CORRECTED_PASSES if cost and corrected else _PASSES)
+        student, losses, norms = _descend(student, example.features, loss, trainer, passes, share)
+        student = replace(student, utterances=student.utterances + 1)
+    measures = measure(student.measures, losses, example.nbest[0].text, example.signal)
+    return Outcome(replace(student, measures=measures), losses, norms, cost, shortened=shortened)
 
 
-def rehearse_one(
-    student: Student,
-    spoken: Transcribed,
-    session: Training,
-    bundle: Bundle,
-    settings: LearningSettings,
-    generator: np.random.Generator,
-) -> Outcome:
+def rehearse_one(student: Student, spoken: Transcribed, trainer: Trainer) -> Outcome:
     """The student after one transcribed utterance, which does not count as its user's. One that cannot be learned from
     is skipped.
 
     LearningError: a step diverged; the student given is as it was.
     """
     try:
-        features, loss = lesson(spoken, bundle, settings.rehearsal.weight)
+        features, loss = lesson(spoken, trainer.bundle, trainer.settings.rehearsal.weight)
     except (AudioError, LearningError) as error:
         return Outcome(student, skipped=str(error))
-    if (reason := session.too_large(features, loss.hypotheses)) is not None:
+    if (reason := trainer.session.too_large(features, loss.hypotheses)) is not None:
         return Outcome(student, skipped=f"rehearsal: {reason}")
     usual = student.momentum.loss  # of the user's utterances: a rehearsed one's loss is of another size
     student = replace(student, momentum=replace(student.momentum, loss=math.nan))
-    passes = settings.passes or _PASSES
-    student, losses, norms = _descended(student, features, loss, session, bundle, settings, generator, passes)
+    student, losses, norms = _descend(student, features, loss, trainer, trainer.settings.passes or _PASSES)
     return Outcome(replace(student, momentum=replace(student.momentum, loss=usual)), losses, norms)
 
 
-def _corrected(signal: Signal | None) -> bool:
-    return signal is not None and any(isinstance(each, Corrected) for each in parts(signal))
-
-
-def _measured(student: Student, losses: Sequence[float], example: Example) -> Student:
-    return replace(student, measures=measured(student.measures, losses, example.nbest[0].text, example.signal))
-
-
-def _collected(
-    student: Student,
-    heard: npt.NDArray[np.float32],
-    loss: Objective,
-    session: Training,
-    bundle: Bundle,
-    settings: LearningSettings,
-    generator: np.random.Generator,
-) -> tuple[Student, float, float]:
-    """(student, loss, gradient norm) after the gradient at the base's weights was added to the sum; nothing moves.
+def _collect(student: Student, features: Float, loss: Objective, trainer: Trainer) -> Stepped:
+    """(student, losses, gradient norms) after the gradient at the base's weights was added to the sum; nothing moves.
 
     LearningError: the loss or the gradient is none that a step would be taken with.
     """
     assert student.gradients is not None
-    features = masked(heard, bundle.weights["features.mean"], settings.masks, generator)
-    value, gradients = _evaluated(session, bundle.weights, features, loss)
-    norm = global_norm(gradients)
-    if not (math.isfinite(value) and norm <= settings.step.largest_norm):
+    value, gradients = _evaluate(trainer, trainer.bundle.weights, features, loss)
+    norm, largest = steps.global_norm(gradients), trainer.settings.step.largest_norm
+    if not (math.isfinite(value) and norm <= largest):
         raise LearningError(
             f"gradient: found a loss of {value:.3g} and a norm of {norm:.3g}, expected a finite loss and at most "
-            f"{settings.step.largest_norm:.3g}; refused"
+            f"{largest:.3g}; refused"
         )
-    return replace(student, gradients=add(student.gradients, gradients)), value, norm
+    return replace(student, gradients=add(student.gradients, gradients)), (value,), (norm,)
 
 
-def _evaluated(
-    session: Training, parameters: Arrays, features: npt.NDArray[np.float32], loss: Objective
-) -> tuple[float, Arrays]:
-    """(the loss, its gradients) on features [F, M]."""
-    found = session.run(parameters, features, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
-    value = float(loss.weights @ found.negative_log_likelihoods) + loss.cost_scale * found.expected_cost
-    return value, found.gradients
+def _evaluate(trainer: Trainer, parameters: Arrays, features: Float, loss: Objective) -> tuple[float, Arrays]:
+    """(the loss, its gradients) on features [F, M], masked anew."""
+    masked = steps.mask(features, trainer.bundle.weights["features.mean"], trainer.settings.masks, trainer.generator)
+    step = trainer.session.run(parameters, masked, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
+    value = float(loss.weights @ step.negative_log_likelihoods) + loss.cost_scale * step.expected_cost
+    return value, step.gradients
 
 
-def _descended(
-    student: Student,
-    heard: npt.NDArray[np.float32],
-    loss: Objective,
-    session: Training,
-    bundle: Bundle,
-    settings: LearningSettings,
-    generator: np.random.Generator,
-    passes: int,
-    share: float = 1.0,
-) -> tuple[Student, tuple[float, ...], tuple[float, ...]]:
-    """(student, losses, norms) after ``passes`` steps on one utterance's features [F, M], masked anew for each. share:
-    of the gradients that is stepped by, before they are clipped."""
+def _descend(
+    student: Student, features: Float, loss: Objective, trainer: Trainer, passes: int, share: float = 1.0
+) -> Stepped:
+    """(student, losses, norms) after ``passes`` steps on one utterance's features [F, M]. share: of the gradients that
+    is stepped by, before they are clipped."""
+    bundle, settings = trainer.bundle, trainer.settings
     constants = {name: bundle.weights[name] for name in bundle.architecture.constant_shapes()}
     curvature = bundle.curvature if settings.step.precondition else None
-    sizes = None if curvature is None else scales(curvature, settings.step.damping)
+    scales = None if curvature is None else steps.scales(curvature, settings.step.damping)
     matrices: tuple[str, ...] = ()
     if settings.subset == "adapters":
         matrices, start = trainable(bundle.architecture, "adapters"), student.start or bundle.weights
         if not student.factors:
-            found_again = adapters.factorized(student.weights, start, matrices, settings.rank, generator)
-            student = replace(student, factors=found_again)
-        sizes = None if sizes is None else adapters.factor_scales(sizes, matrices)
+            factors = steps.factorize(student.weights, start, matrices, settings.rank, trainer.generator)
+            student = replace(student, factors=factors)
+        scales = None if scales is None else steps.factor_scales(scales, matrices)
     # The same as gradients times the share, but that they are measured as they are.
     step = replace(
         settings.step,
@@ -288,19 +264,23 @@ def _descended(
     losses: list[float] = []
     norms: list[float] = []
     for _ in range(passes):
-        features = masked(heard, constants["features.mean"], settings.masks, generator)
-        value, gradients = _evaluated(session, {**constants, **student.weights, **student.factors}, features, loss)
-        if sizes is not None:
-            gradients = preconditioned(gradients, sizes)
+        value, gradients = _evaluate(trainer, {**constants, **student.weights, **student.factors}, features, loss)
+        if scales is not None:
+            gradients = steps.precondition(gradients, scales)
         moving = student.factors if matrices else student.weights
-        moved, momentum, norm = sgd(moving, gradients, value, student.momentum, step)
-        weights = adapters.merged(student.weights, student.factors, moved, matrices) if matrices else moved
-        steps = student.steps + 1
-        averaged = student.teacher
+        moved, momentum, norm = steps.sgd(moving, gradients, value, student.momentum, step)
+        weights = steps.merge(student.weights, student.factors, moved, matrices) if matrices else moved
+        teacher = student.teacher
         if student.teacher_version is None:
-            averaged = teachers.updated(averaged, weights, steps, settings.teacher)
-        student = replace(student, weights=weights, teacher=averaged, momentum=momentum, steps=steps)
-        student = replace(student, factors=moved if matrices else {})
+            teacher = follow(teacher, weights, student.steps + 1, settings.teacher)
+        student = replace(
+            student,
+            weights=weights,
+            teacher=teacher,
+            momentum=momentum,
+            steps=student.steps + 1,
+            factors=moved if matrices else {},
+        )
         losses.append(value)
         norms.append(norm)
     return student, tuple(losses), tuple(norms)

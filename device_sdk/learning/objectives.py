@@ -10,12 +10,14 @@ hypotheses cheaper than the mean likelier, since dE[M]/dNLL_i = p_i (E[M] - M_i)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import LearningError
+from device_sdk.hypothesis import Result
+from device_sdk.learning.settings import Serving
 
 __all__ = [
     "Objective",
@@ -25,6 +27,7 @@ __all__ = [
     "posterior",
     "reinforce",
     "running_mean",
+    "serve",
     "supervision",
     "total",
 ]
@@ -140,3 +143,15 @@ def posterior(scores: Sequence[float] | npt.NDArray[np.floating]) -> npt.NDArray
     values = np.asarray(scores, np.float64)
     shifted = np.exp(values - values.max())
     return np.asarray(shifted / shifted.sum(), np.float64)
+
+
+def serve(result: Result, serving: Serving, generator: np.random.Generator) -> Result:
+    """The result as the app gets it: ``best`` leaves it alone; ``sampled`` puts first a hypothesis drawn from p, the
+    normalized probabilities that the transducer alone gives the list (Rao et al. 2023, below eq. 1), since these are
+    what learning moves. The others keep their order; ``probability`` is that of the one drawn."""
+    if serving == "best":
+        return result
+    p = posterior([hypothesis.scores.acoustic for hypothesis in result.nbest])
+    drawn = int(generator.choice(len(p), p=p))
+    rest = result.nbest[:drawn] + result.nbest[drawn + 1 :]
+    return replace(result, nbest=(result.nbest[drawn], *rest), probability=float(p[drawn]))

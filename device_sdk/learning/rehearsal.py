@@ -7,7 +7,6 @@ supervision.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,27 +18,13 @@ from device_sdk.audio import check_waveform
 from device_sdk.errors import ConfigurationError, LearningError
 from device_sdk.features import logmel
 from device_sdk.learning.objectives import Objective, supervision
+from device_sdk.learning.settings import RehearsalSettings
 from device_sdk.transcripts import check_letters, transcript
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["RehearsalSettings", "Transcribed", "is_due", "lesson", "rotation"]
-
-
-@dataclass(frozen=True, slots=True)
-class RehearsalSettings:
-    """every: utterances of the user that steps were taken on, between two rehearsed ones (Rao et al. 2023 has ten
-    devices to one pseudo-device). weight: on the transcript, 0 for none."""
-
-    every: int = 4
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ConfigurationError(f"rehearsal.every: found {self.every}, expected 1 or more utterances")
-        if not (math.isfinite(self.weight) and self.weight >= 0):
-            raise ConfigurationError(f"rehearsal.weight: found {self.weight}, expected a number >= 0")
+__all__ = ["Transcribed", "is_due", "lesson", "rotation"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,26 +1,105 @@
-"""How a device learns: which losses, how strongly, and what it leaves out."""
+"""How a device learns: losses, steps, teacher, masks, rehearsal."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from device_sdk.bundle.subsets import SUBSETS, Subset
-from device_sdk.errors import ConfigurationError
-from device_sdk.learning.rehearsal import RehearsalSettings
-from device_sdk.learning.specaugment import MaskSettings
-from device_sdk.learning.step import StepSettings
-from device_sdk.learning.teacher import TeacherSettings
+from device_sdk.checks import check_choice, check_interval
 
-__all__ = ["SUBSETS", "Labels", "LearningSettings", "Serving", "Subset"]
+__all__ = [
+    "SUBSETS",
+    "Labels",
+    "LearningSettings",
+    "MaskSettings",
+    "RehearsalSettings",
+    "Serving",
+    "StepSettings",
+    "Subset",
+    "TeacherSettings",
+]
 
 Labels = Literal["feedback", "teacher"]
 """Whose label an utterance with feedback gets, see :func:`device_sdk.learning.candidates.objective`. feedback: the
 teacher's, unless feedback speaks against it. teacher: the teacher's, always (Rao et al. 2023)."""
 
 Serving = Literal["best", "sampled"]
-"""Which hypothesis the app gets first, see :mod:`device_sdk.learning.serving`."""
+"""Which hypothesis the app gets first, see :func:`device_sdk.learning.objectives.serve`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """learning_rate: of SGD. momentum: 0 for none. clip_norm: largest L2 norm of the (preconditioned) gradient over all
+    parameters together. precondition: divide gradients by their usual sizes, where the bundle knows them, with
+    ``damping`` (see :func:`device_sdk.learning.step.scales`). largest_norm: a gradient longer than this before clipping
+    counts as divergence. largest_rise: a loss this many times the running mean does too, where it is also above
+    ``largest_rise`` times 10 nats (one hard utterance after easy ones is no divergence)."""
+
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    clip_norm: float = 1.0
+    precondition: bool = True
+    damping: float = 0.1
+    largest_norm: float = 1e4
+    largest_rise: float = 20.0
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "clip_norm", "damping", "largest_norm", "largest_rise"):
+            check_interval(f"step.{name}", getattr(self, name), "(0, inf)")
+        check_interval("step.momentum", self.momentum, "[0, 1)")
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherSettings:
+    """decay: how much of the teacher stays at an update (delta of table 5). interval: student steps between updates
+    (u of table 5). confidence: labels whose normalized n-best probability is lower are not learned from; 0 keeps all.
+    schedule: ``server`` takes the teacher that the server publishes beside its model, which follows the models of all
+    devices, and leaves it alone; while there is none, and under ``local``, the teacher follows this device's student.
+
+    A teacher that follows the student at once (low decay at every step: 0.975 and 1 in table 5) diverges.
+    """
+
+    decay: float = 0.99
+    interval: int = 10
+    confidence: float = 0.5
+    schedule: Literal["local", "server"] = "local"
+
+    def __post_init__(self) -> None:
+        check_interval("teacher.decay", self.decay, "[0, 1]")
+        check_interval("teacher.interval", self.interval, "[1, inf)")
+        check_interval("teacher.confidence", self.confidence, "[0, 1]")
+        check_choice("teacher.schedule", self.schedule, ("local", "server"))
+
+
+@dataclass(frozen=True, slots=True)
+class MaskSettings:
+    """frequency_masks of up to ``frequency_width`` mel bins, time_masks of up to ``time_width`` frames and at most
+    ``time_share`` of the utterance in all. 0 masks of both kinds leave the features as they are."""
+
+    frequency_masks: int = 1
+    frequency_width: int = 12
+    time_masks: int = 2
+    time_width: int = 12
+    time_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("frequency_masks", "frequency_width", "time_masks", "time_width"):
+            check_interval(f"masks.{name}", getattr(self, name), "[0, inf)")
+        check_interval("masks.time_share", self.time_share, "[0, 1]")
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalSettings:
+    """every: utterances of the user that steps were taken on, between two rehearsed ones (Rao et al. 2023 has ten
+    devices to one pseudo-device). weight: on the transcript, 0 for none."""
+
+    every: int = 4
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_interval("rehearsal.every", self.every, "[1, inf)")
+        check_interval("rehearsal.weight", self.weight, "[0, inf)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +116,9 @@ class LearningSettings:
     slots are known. subset: which parameters steps move, see :data:`SUBSETS`. rank: of the factors of ``adapters``.
     keep: share of what steps here have changed that is kept on a newly published base; 0 drops it. passes: gradient
     steps that one utterance is used for, one after the other; its features are gone afterwards; None is 2, and 4 where
-    the user had to correct it, so that it need not be corrected again and again. confirmation: share of its gradients
-    that an utterance steps by which feedback says was served right: there is nothing to mend, and whole steps would
-    cost what else is known. wait_seconds: an utterance without feedback is learned from only when it is this old.
+    the user had to correct it. confirmation: share of its gradients that an utterance steps by which feedback says was
+    served right: there is nothing to mend, and whole steps would cost what else is known. wait_seconds: an utterance
+    without feedback is learned from only when it is this old.
     """
 
     label_weight: float = 1.0
@@ -65,22 +144,13 @@ class LearningSettings:
 
     def __post_init__(self) -> None:
         for name in ("label_weight", "cost_weight", "supervision_weight", "reinforce_weight", "wait_seconds"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigurationError(f"learning.{name}: found {value}, expected a number >= 0")
-        if not math.isfinite(self.baseline):
-            raise ConfigurationError(f"learning.baseline: found {self.baseline}, expected a finite number")
-        for name in ("keep", "baseline_decay"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigurationError(f"learning.{name}: found {getattr(self, name)}, expected a share in [0, 1]")
-        if not 0.0 < self.confirmation <= 1.0:
-            raise ConfigurationError(f"learning.confirmation: found {self.confirmation}, expected a share in (0, 1]")
-        choices = {"subset": SUBSETS, "labels": get_args(Labels), "serving": get_args(Serving)}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ConfigurationError(
-                    f"learning.{name}: found {getattr(self, name)!r}, expected one of {sorted(known)}"
-                )
+            check_interval(f"learning.{name}", getattr(self, name), "[0, inf)")
+        check_interval("learning.baseline", self.baseline, "(-inf, inf)")
+        for name, interval in (("keep", "[0, 1]"), ("baseline_decay", "[0, 1]"), ("confirmation", "(0, 1]")):
+            check_interval(f"learning.{name}", getattr(self, name), interval)
+        check_choice("learning.subset", self.subset, tuple(SUBSETS))
+        check_choice("learning.labels", self.labels, get_args(Labels))
+        check_choice("learning.serving", self.serving, get_args(Serving))
         for name in ("hypotheses", "passes", "rank"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigurationError(f"learning.{name}: found {value}, expected 1 or more")
+            if (value := getattr(self, name)) is not None:
+                check_interval(f"learning.{name}", value, "[1, inf)")

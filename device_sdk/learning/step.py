@@ -1,46 +1,44 @@
-"""Stochastic gradient descent in numpy: clip, momentum, step, and the checks that refuse a step gone wrong."""
+"""One step in numpy: masked features, preconditioned gradients, clipped SGD with momentum, factors of low rank; and the
+checks that refuse a step gone wrong."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
-from device_sdk.errors import ConfigurationError, LearningError
+from device_sdk.bundle.curvature import Curvature
+from device_sdk.bundle.subsets import factor_names
+from device_sdk.errors import LearningError
+from device_sdk.learning.settings import MaskSettings, StepSettings
 
-__all__ = ["Arrays", "Momentum", "StepSettings", "global_norm", "sgd"]
+__all__ = [
+    "Arrays",
+    "Momentum",
+    "Scales",
+    "factor_scales",
+    "factorize",
+    "global_norm",
+    "mask",
+    "merge",
+    "precondition",
+    "scales",
+    "sgd",
+]
 
-Arrays = Mapping[str, npt.NDArray[np.float32]]
+Float = NDArray[np.float32]
+
+Arrays = Mapping[str, Float]
 """Parameter name -> float32 array, shapes as in the architecture."""
 
+Scales = Mapping[str, tuple[Float, ...]]
+"""Parameter name -> for each axis, a factor at each index of it."""
 
-@dataclass(frozen=True, slots=True)
-class StepSettings:
-    """learning_rate: of SGD. momentum: 0 for none. clip_norm: largest L2 norm of the (preconditioned) gradient over all
-    parameters together; longer ones are scaled down, shorter ones left alone. precondition: divide gradients by their
-    usual sizes, where the bundle knows them, with ``damping`` (see :mod:`device_sdk.learning.preconditioner`).
-    largest_norm: a gradient longer than this before clipping counts as divergence. largest_rise: a loss this many times
-    the running mean does too, where it is also above ``largest_rise`` times 10 nats (one hard utterance after easy ones
-    is no divergence)."""
-
-    learning_rate: float = 0.1
-    momentum: float = 0.0
-    clip_norm: float = 1.0
-    precondition: bool = True
-    damping: float = 0.1
-    largest_norm: float = 1e4
-    largest_rise: float = 20.0
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip_norm", "damping", "largest_norm", "largest_rise"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigurationError(f"step.{name}: found {value}, expected a positive number")
-        if not 0 <= self.momentum < 1:
-            raise ConfigurationError(f"step.momentum: found {self.momentum}, expected a number in [0, 1)")
+_ITERATIONS = 2
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +51,64 @@ class Momentum:
     steps: int = 0
 
 
+def mask(features: Float, mean: Float, settings: MaskSettings, generator: np.random.Generator) -> Float:
+    """SpecAugment: the student sees masked features, the teacher clean ones (Rao et al. 2023, section 2.2).
+
+    features [F, M] raw log-mel with bands and spans of it replaced by ``mean`` [M], which the graphs normalize to
+    zero. F: frames; M: mel bins. The features given are not changed.
+    """
+    frames, bins = features.shape
+    result = features.copy()
+    for _ in range(settings.frequency_masks):
+        width = int(generator.integers(0, min(settings.frequency_width, bins) + 1))
+        start = int(generator.integers(0, bins - width + 1))
+        result[:, start : start + width] = mean[start : start + width]
+    left = int(settings.time_share * frames)
+    for _ in range(settings.time_masks):
+        width = int(generator.integers(0, min(settings.time_width, left) + 1))
+        start = int(generator.integers(0, frames - width + 1))
+        result[start : start + width] = mean
+        left -= width
+    return result
+
+
+def scales(curvature: Curvature, damping: float) -> Scales:
+    """Factors prod_axis (v_axis / m + damping)^-1/2 m^-1/2, m the mean of v, with v as in the curvature: gradients are
+    divided by the root of their usual size, measured on public speech, which an adaptive optimizer would need hundreds
+    of steps to learn (not in the papers).
+
+    damping: share of a tensor's mean square that is added along each axis: larger is closer to plain SGD within a
+    tensor. The factors of all parameters together have mean 1, so preconditioned gradients are about as long as plain.
+    """
+    unscaled: dict[str, tuple[NDArray[np.float64], ...]] = {}
+    total, count = 0.0, 0
+    for name, vectors in curvature.items():
+        mean = float(np.mean(vectors[0], dtype=np.float64))
+        factors = [1.0 / np.sqrt(vector.astype(np.float64) / mean + damping) for vector in vectors]
+        factors[0] /= math.sqrt(mean)
+        unscaled[name] = tuple(factors)
+        total += math.prod(float(factor.sum()) for factor in factors)
+        count += math.prod(factor.size for factor in factors)
+    average = total / count
+    return {
+        name: tuple(
+            (factor / average if axis == 0 else factor).astype(np.float32) for axis, factor in enumerate(factors)
+        )
+        for name, factors in unscaled.items()
+    }
+
+
+def precondition(gradients: Arrays, factors: Scales) -> dict[str, Float]:
+    """Every gradient times its factors along each axis; the arrays given are left as they are."""
+    result: dict[str, Float] = {}
+    for name, gradient in gradients.items():
+        scaled = gradient
+        for axis, factor in enumerate(factors[name]):
+            scaled = scaled * factor.reshape([-1 if other == axis else 1 for other in range(gradient.ndim)])
+        result[name] = scaled
+    return result
+
+
 def global_norm(arrays: Arrays) -> float:
     """L2 norm over all values of all arrays, summed in float64."""
     return math.sqrt(sum(float(np.vdot(array, array)) for array in arrays.values()))
@@ -60,7 +116,7 @@ def global_norm(arrays: Arrays) -> float:
 
 def sgd(
     weights: Arrays, gradients: Arrays, loss: float, momentum: Momentum, settings: StepSettings
-) -> tuple[dict[str, npt.NDArray[np.float32]], Momentum, float]:
+) -> tuple[dict[str, Float], Momentum, float]:
     """One step: weights - learning_rate * (clipped gradient, plus momentum). Returns (weights, momentum, norm).
 
     Constants among the weights (no gradient of that name) are passed through. LearningError: the loss or a gradient is
@@ -85,7 +141,7 @@ def sgd(
             f"running mean {mean:.3g}; refused"
         )
     scale = np.float32(min(1.0, settings.clip_norm / norm) if norm else 1.0)
-    velocity: dict[str, npt.NDArray[np.float32]] = {}
+    velocity: dict[str, Float] = {}
     stepped = dict(weights)
     rate = np.float32(settings.learning_rate)
     for name, gradient in gradients.items():
@@ -98,3 +154,56 @@ def sgd(
         if not np.all(np.isfinite(stepped[name])):
             raise LearningError(f"step {momentum.steps}: {name}: the step leaves values that are not finite; refused")
     return stepped, Momentum(velocity, 0.9 * mean + 0.1 * loss, momentum.steps + 1), norm
+
+
+# Adapters (Hu et al. 2021, LoRA): a matrix W [out, in] with factors up [out, r] and down [r, in] is used as
+# W + up down, and steps move the factors. The rest of the device knows the sum only; what steps change of it has rank r
+# at most, so the factors are computed from it again whenever they are not at hand.
+
+
+def factorize(
+    weights: Arrays, start: Arrays, matrices: Collection[str], rank: int, generator: np.random.Generator
+) -> dict[str, Float]:
+    """Factors of what steps changed: up @ down is weights - start, as far as that is of rank r; by their names.
+
+    rank: r, or a matrix' smaller side where that is less. down: [r, in], orthonormal rows; those that no change has
+    used yet are random, and up [out, r] is 0 there, so that the sum is as it was.
+    """
+    factors: dict[str, Float] = {}
+    for name in matrices:
+        changed = (weights[name] - start[name]).astype(np.float64)
+        out, width = changed.shape
+        # Subspace iteration (Halko et al. 2011, 4.5) from random directions, which are kept where nothing has changed.
+        basis = generator.standard_normal((width, min(rank, out, width)))
+        for _ in range(_ITERATIONS):
+            basis = np.linalg.qr(changed.T @ (changed @ basis) + _TINY * basis)[0]
+        up, down = factor_names(name)
+        factors[up] = (changed @ basis).astype(np.float32)
+        factors[down] = np.ascontiguousarray(basis.T, np.float32)
+    return factors
+
+
+def merge(weights: Arrays, before: Arrays, after: Arrays, matrices: Collection[str]) -> dict[str, Float]:
+    """The weights once their factors went from ``before`` to ``after``.
+
+    LearningError: the step leaves values that are not finite; the arrays given are as they were.
+    """
+    moved = dict(weights)
+    for name in matrices:
+        up, down = factor_names(name)
+        moved[name] = weights[name] + (after[up] @ after[down] - before[up] @ before[down])
+        if not np.all(np.isfinite(moved[name])):
+            raise LearningError(f"adapters {name}: the step leaves values that are not finite; refused")
+    return moved
+
+
+def factor_scales(matrix_scales: Scales, matrices: Collection[str]) -> dict[str, tuple[Float, ...]]:
+    """The preconditioner's factors for adapters: along an axis that a factor shares with its matrix the matrix' own,
+    times their mean along the other."""
+    result: dict[str, tuple[Float, ...]] = {}
+    for name in matrices:
+        (rows, columns), (up, down) = matrix_scales[name], factor_names(name)
+        one = np.ones(1, np.float32)
+        result[up] = rows * columns.mean(dtype=np.float32), one
+        result[down] = one, columns * rows.mean(dtype=np.float32)
+    return result

@@ -1,47 +1,36 @@
-"""The teacher: an exponential moving average of the student, so that errors do not feed themselves (Rao et al. 2023,
-2.2)."""
+"""The teacher: labels clean features, and follows the student slowly, so that errors do not feed themselves (Rao et
+al. 2023, 2.2). With it, exact scores of hypotheses that its beam did not find."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
-from device_sdk.errors import ConfigurationError
+from device_sdk.bundle import Bundle
+from device_sdk.decoding import DecodingSettings, beam
+from device_sdk.decoding.nbest import distinct
+from device_sdk.decoding.stream import decoded, frame_seconds
+from device_sdk.hypothesis import Hypothesis
+from device_sdk.learning.candidates import Heard
+from device_sdk.learning.memory import Example
+from device_sdk.learning.objectives import Tokens
+from device_sdk.learning.settings import TeacherSettings
 from device_sdk.learning.step import Arrays
+from device_sdk.runtimes.protocol import RecurrentState, Transducer
 
-__all__ = ["TeacherSettings", "updated"]
+__all__ = ["Hearing", "Teacher", "follow", "heard_of", "log_likelihoods"]
 
+Double = NDArray[np.float64]
 
-@dataclass(frozen=True, slots=True)
-class TeacherSettings:
-    """decay: how much of the teacher stays at an update (delta of table 5). interval: student steps between updates
-    (u of table 5). confidence: labels whose normalized n-best probability is lower are not learned from; 0 keeps all.
-    schedule: ``server`` takes the teacher that the server publishes beside its model, which follows the models of all
-    devices, and leaves it alone; while there is none, and under ``local``, the teacher follows this device's student.
+Hearing = tuple[Heard, Callable[[Sequence[Tokens]], Double]]
+"""(n-best of an utterance, scorer of other hypotheses of it, nats [N])."""
 
-    A teacher that follows the student at once (low decay at every step: 0.975 and 1 in table 5) diverges.
-    """
-
-    decay: float = 0.99
-    interval: int = 10
-    confidence: float = 0.5
-    schedule: Literal["local", "server"] = "local"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.decay <= 1:
-            raise ConfigurationError(f"teacher.decay: found {self.decay}, expected a number in [0, 1]")
-        if self.interval < 1:
-            raise ConfigurationError(f"teacher.interval: found {self.interval}, expected a positive number of steps")
-        if not 0 <= self.confidence <= 1:
-            raise ConfigurationError(f"teacher.confidence: found {self.confidence}, expected a number in [0, 1]")
-        if self.schedule not in ("local", "server"):
-            raise ConfigurationError(f"teacher.schedule: found {self.schedule!r}, expected 'local' or 'server'")
+_BLANK = 0
 
 
-def updated(teacher: Arrays, student: Arrays, step: int, settings: TeacherSettings) -> Arrays:
+def follow(teacher: Arrays, student: Arrays, step: int, settings: TeacherSettings) -> Arrays:
     """decay * teacher + (1 - decay) * student after every ``interval`` steps, else the teacher itself.
 
     step: student steps taken so far, counted from 1.
@@ -49,7 +38,89 @@ def updated(teacher: Arrays, student: Arrays, step: int, settings: TeacherSettin
     if step % settings.interval:
         return teacher
     take = np.float32(1.0 - settings.decay)
-    mixed: dict[str, npt.NDArray[np.float32]] = {  # shares rounded one by one would not sum to 1, and drift
+    mixed: dict[str, NDArray[np.float32]] = {  # shares rounded one by one would not sum to 1, and drift
         name: array + take * (student[name] - array) for name, array in teacher.items()
     }
     return mixed
+
+
+class Teacher:
+    """Owns the session of the teacher's weights; opened again only when they changed."""
+
+    def __init__(
+        self, bundle: Bundle, decoding: DecodingSettings, open_transducer: Callable[[Bundle], Transducer]
+    ) -> None:
+        self._bundle = bundle
+        self._decoding = decoding
+        self._open = open_transducer
+        self._weights: Arrays | None = None
+        self._transducer: Transducer | None = None
+
+    def hear(self, weights: Arrays, example: Example) -> Hearing:
+        """What an utterance's clean features are heard as (Rao et al. 2023, section 2.2). Texts hold the app's phrases
+        where the utterance's own do."""
+        if self._transducer is None or weights is not self._weights:
+            self._transducer = self._open(self._bundle.with_weights(weights, "teacher"))
+            self._weights = weights
+        transducer, settings, features = self._transducer, self._decoding, example.features
+        factor, frame = self._bundle.architecture.subsampling_factor, frame_seconds(transducer, self._bundle.features)
+        usable = len(features) // factor
+        features = np.ascontiguousarray(features[: usable * factor])
+        paths = beam.paths(decoded(features, transducer, frame, settings))
+        seconds, spellings = frame * usable, example.spellings
+        found = distinct(paths, self._bundle.tokenizer, frame, seconds, spellings=spellings)[: settings.nbest]
+
+        def score(hypotheses: Sequence[Tokens]) -> Double:
+            return log_likelihoods(transducer, transducer.encode(features)[0], hypotheses)
+
+        return heard_of(found), score
+
+
+def heard_of(nbest: Sequence[Hypothesis]) -> Heard:
+    """An n-best list by its acoustic scores alone."""
+    return Heard(
+        tuple(hypothesis.text for hypothesis in nbest),
+        tuple(hypothesis.tokens for hypothesis in nbest),
+        tuple(hypothesis.scores.acoustic for hypothesis in nbest),
+    )
+
+
+def log_likelihoods(
+    transducer: Transducer, encoded: NDArray[np.float32], hypotheses: Sequence[Sequence[int]]
+) -> Double:
+    """log p(tokens | audio) over all alignments, nats -> float64 [N].
+
+    T: encoder frames; J: joiner size; V: pieces; N: hypotheses.
+    encoded: [T, J] of the whole utterance, T at least 1. hypotheses: N token sequences without blank.
+
+    alpha(t, u), the forward variable of the transducer (Graves 2012, eq. 16), is for a fixed prefix a first-order
+    recurrence in t, solved here for all t at once: with b(t) the blanks summed up to t,
+    alpha(t, u) = b(t) + logsumexp over s <= t of (alpha(s, u - 1) + emission(s, u - 1) - b(s)).
+    """
+    wanted = {tuple(tokens) for tokens in hypotheses}
+    found: dict[Tokens, float] = {}
+    prefixes: list[Tokens] = [()]
+    entering = np.full((1, len(encoded)), -np.inf)
+    entering[0, 0] = 0.0
+    predicted, state = transducer.predict(np.zeros(1, np.int64))
+    while prefixes:
+        extended: list[Tokens] = []
+        parents: list[int] = []
+        columns: list[Double] = []
+        for row, prefix in enumerate(prefixes):
+            scores = transducer.join(encoded, predicted[row : row + 1]).astype(np.float64)
+            blanks = np.concatenate(([0.0], np.cumsum(scores[:, _BLANK])))
+            alpha = blanks[:-1] + np.logaddexp.accumulate(entering[row] - blanks[:-1])
+            if prefix in wanted:
+                found[prefix] = float(alpha[-1] + scores[-1, _BLANK])
+            size = len(prefix)
+            for token in sorted({tokens[size] for tokens in wanted if len(tokens) > size and tokens[:size] == prefix}):
+                extended.append((*prefix, token))
+                parents.append(row)
+                columns.append(alpha + scores[:, token])
+        prefixes = extended
+        if prefixes:
+            entering = np.stack(columns)
+            chosen = RecurrentState(state.h[:, parents], state.c[:, parents])
+            predicted, state = transducer.predict(np.array([prefix[-1] for prefix in prefixes], np.int64), chosen)
+    return np.array([found[tuple(tokens)] for tokens in hypotheses])

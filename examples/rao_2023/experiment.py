@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 from device_sdk.bundle import Bundle
 from device_sdk.errors import DataError
 from device_sdk.feedback.slots import SlotLexicon
-from device_sdk.learning.teacher import TeacherSettings
+from device_sdk.learning.settings import TeacherSettings
 from examples.rao_2023.base import train_base
 from examples.rao_2023.domains import Domain, Stage, general, read_requests, requests
 from examples.rao_2023.labels import TextModel, general_text

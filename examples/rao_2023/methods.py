@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from device_sdk.errors import ConfigurationError
-from device_sdk.learning.specaugment import MaskSettings
-from device_sdk.learning.teacher import TeacherSettings
+from device_sdk.learning.settings import MaskSettings, TeacherSettings
 from examples.rao_2023.labels import LabelSettings
 from server.plans.optimizer import OptimizerSettings
 

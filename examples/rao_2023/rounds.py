@@ -18,8 +18,8 @@ from device_sdk.bundle.tokenizer import Tokenizer
 from device_sdk.errors import ConfigurationError, LearningError
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.objectives import Objective, label, supervision, total
-from device_sdk.learning.specaugment import masked
-from device_sdk.learning.teacher import updated
+from device_sdk.learning.step import mask
+from device_sdk.learning.teacher import follow
 from examples.rao_2023.feedback import weak_losses
 from examples.rao_2023.gradients import gradient
 from examples.rao_2023.labels import TextModel, teacher_labels
@@ -95,11 +95,11 @@ def learn(
                 parts += weak_losses(hypotheses, chosen, clip.sentence, *given)
             if parts:
                 objectives.append(total(parts))
-                seen.append(masked(clean, base["features.mean"], settings.masks, generator))
+                seen.append(mask(clean, base["features.mean"], settings.masks, generator))
         for clip in remembered[number * extra : (number + 1) * extra]:
             transcript = tuple(tokenizer.encode(clip.sentence.text))
             objectives.append(supervision(transcript))
-            seen.append(masked(clip.features.astype(np.float32), base["features.mean"], settings.masks, generator))
+            seen.append(mask(clip.features.astype(np.float32), base["features.mean"], settings.masks, generator))
         loss = 0.0
         if objectives:
             try:
@@ -112,7 +112,7 @@ def learn(
             student.from_parameters(weights)
         losses.append(loss)
         if method.label == "teacher":
-            before, taught = taught, dict(updated(taught, weights, number + 1, method.teacher))
+            before, taught = taught, dict(follow(taught, weights, number + 1, method.teacher))
             if any(taught[name] is not before[name] for name in taught):
                 teacher.from_parameters({**weights, **taught})
         if (number + 1) % settings.evaluate_every == 0 and (value := watch(number + 1, student)) is not None:

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from device_sdk.audio import read_audio
 from device_sdk.benchmarks import Figure
 from device_sdk.bundle import Bundle
-from device_sdk.learning.delta import noised
-from device_sdk.learning.gradients import add, empty, mean
+from device_sdk.learning.delta import add, add_noise, empty, mean
 from device_sdk.learning.rehearsal import Transcribed, lesson
 from device_sdk.learning.step import global_norm
 from device_sdk.privacy.clipping import clip
@@ -75,7 +74,7 @@ def figures_of(delta: Arrays, draws: int = DRAWS) -> list[Figure]:
                 total[name] += array
         error = math.sqrt(sum(each * each for each in errors) / draws)
         bias = _distance({name: array / draws for name, array in total.items()}, delta) / length
-        noisy = noised(delta, length / math.sqrt(sum(array.size for array in delta.values())))
+        noisy = add_noise(delta, length / math.sqrt(sum(array.size for array in delta.values())))
         added = _distance(decode(encode(noisy, encoding, scale_per), encoding, scale_per), noisy) / length
         figures += [
             Figure(f"size ({form})", "MB", sent, "float32", size, share, True),

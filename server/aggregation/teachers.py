@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.learning.teacher import TeacherSettings, updated
+from device_sdk.learning import teacher as teachers
+from device_sdk.learning.settings import TeacherSettings
 from server.plans.round import TeacherPlan
 
 __all__ = ["follow"]
@@ -22,4 +23,4 @@ def follow(teacher: Weights, model: Weights, models: int, plan: TeacherPlan) -> 
     """
     if plan.decay == 1.0:
         return teacher
-    return updated(teacher, model, models, TeacherSettings(decay=plan.decay, interval=plan.interval))
+    return teachers.follow(teacher, model, models, TeacherSettings(decay=plan.decay, interval=plan.interval))

@@ -24,7 +24,7 @@ from device_sdk import (
 from device_sdk.bundle.architecture import PRESETS
 from device_sdk.feedback.signals import Signal
 from device_sdk.learning import MaskSettings, StepSettings, TeacherSettings
-from device_sdk.learning.memory_budget import step_bytes
+from device_sdk.learning.learner import step_bytes
 from tests.signals import noise
 from tests.tiny import tiny_weights
 

@@ -20,7 +20,8 @@ from device_sdk import (
     StateError,
 )
 from device_sdk.feedback.signals import Signal
-from device_sdk.learning.rehearsal import RehearsalSettings, Transcribed
+from device_sdk.learning.rehearsal import Transcribed
+from device_sdk.learning.settings import RehearsalSettings
 from tests.signals import noise
 
 KEY = bytes(range(32))

@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.errors import DataError, LearningError
-from device_sdk.learning.delta import difference
-from device_sdk.learning.gradients import GradientSum, add, empty, mean
-from device_sdk.learning.preconditioner import preconditioned, scales
+from device_sdk.learning.delta import GradientSum, add, difference, empty, mean
 from device_sdk.learning.rehearsal import Transcribed, lesson
-from device_sdk.learning.specaugment import MaskSettings, masked
-from device_sdk.learning.step import Momentum, StepSettings, sgd
+from device_sdk.learning.settings import MaskSettings, StepSettings
+from device_sdk.learning.step import Momentum, mask, precondition, scales, sgd
 from device_sdk.privacy.clipping import clip
 from device_sdk.runtimes.protocol import Gradients
 from device_sdk.runtimes.training import TrainingSession
@@ -85,7 +83,7 @@ class PseudoDevices:
         for index in share:
             found = self._run(local, self._utterances[index], generator)
             if found is not None:
-                gradients = found.gradients if factors is None else preconditioned(found.gradients, factors)
+                gradients = found.gradients if factors is None else precondition(found.gradients, factors)
                 local, momentum, _ = sgd(local, gradients, float(found.negative_log_likelihoods[0]), momentum, step)
         return difference({name: local[name] for name in base}, base)
 
@@ -95,7 +93,7 @@ class PseudoDevices:
             features, loss = lesson(Transcribed(utterance.load(), utterance.text or ""), self._bundle)
         except LearningError:
             return None
-        heard = masked(features, weights["features.mean"], self._masks, generator)
+        heard = mask(features, weights["features.mean"], self._masks, generator)
         return self._session.run(weights, heard, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
 
 

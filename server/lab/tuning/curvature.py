@@ -11,8 +11,8 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle.curvature import Curvature, moments
 from device_sdk.errors import DataError
 from device_sdk.features import logmel
-from device_sdk.learning.specaugment import MaskSettings, masked
-from device_sdk.learning.step import global_norm
+from device_sdk.learning.settings import MaskSettings
+from device_sdk.learning.step import global_norm, mask
 from device_sdk.runtimes.training import TrainingSession
 from server.lab.corpora.utterance import Utterance
 
@@ -39,7 +39,7 @@ def measured(
         tokens = tuple(bundle.tokenizer.encode(utterance.text)) if utterance.text and utterance.score_words else ()
         features = logmel(np.asarray(utterance.load(), np.float32), bundle.features)
         if tokens and _BLANK not in tokens and len(features) >= bundle.architecture.subsampling_factor:
-            heard = masked(features, bundle.weights["features.mean"], MaskSettings(), generator)
+            heard = mask(features, bundle.weights["features.mean"], MaskSettings(), generator)
             gradients = session.run(dict(bundle.weights), heard, (tokens,), np.ones(1, np.float32)).gradients
             norm = global_norm(gradients)
             if norm > 0.0:

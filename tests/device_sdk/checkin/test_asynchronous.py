@@ -124,7 +124,7 @@ def test_measures_are_kept_over_a_restart_and_forgotten_with_the_rest(tmp_path: 
 
 
 def test_reinforce_has_no_loss_to_tell(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    from device_sdk.learning.measures import Measures
+    from device_sdk.learning.delta import Measures
 
     assert Measures(loss=-3.0, utterances=2).mean_loss is None
     assert Measures().mean_loss is None and Measures().word_error is None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import LearningError
-from device_sdk.learning.adapters import factor_scales, factorized, merged
+from device_sdk.learning.step import factor_scales, factorize, merge
 
 Arrays = dict[str, np.ndarray]
 
@@ -29,7 +29,7 @@ def test_a_change_of_low_rank_is_found_again(seed: int, rank: int, changed: int)
         out, width = value.shape
         change = rng.normal(size=(out, min(changed, rank))) @ rng.normal(size=(min(changed, rank), width))
         weights[name] = value + change.astype(np.float32)
-    factors = factorized(weights, start, SHAPES, rank, np.random.default_rng(1))
+    factors = factorize(weights, start, SHAPES, rank, np.random.default_rng(1))
     for name, (out, width) in SHAPES.items():
         up, down = factors[f"{name}.up"], factors[f"{name}.down"]
         assert up.shape == (out, min(rank, out, width)) and down.shape == (min(rank, out, width), width)
@@ -39,7 +39,7 @@ def test_a_change_of_low_rank_is_found_again(seed: int, rank: int, changed: int)
 
 def test_without_a_change_up_is_zero_and_down_is_random() -> None:
     start = matrices(3)
-    first, second = (factorized(start, start, SHAPES, 2, np.random.default_rng(seed)) for seed in (0, 1))
+    first, second = (factorize(start, start, SHAPES, 2, np.random.default_rng(seed)) for seed in (0, 1))
     for name in SHAPES:
         assert not first[f"{name}.up"].any()
         assert np.abs(first[f"{name}.down"] - second[f"{name}.down"]).max() > 0.01
@@ -48,12 +48,12 @@ def test_without_a_change_up_is_zero_and_down_is_random() -> None:
 @given(st.integers(0, 999))
 def test_steps_on_factors_change_the_sum_by_their_rank(seed: int) -> None:
     rng, start, rank = np.random.default_rng(seed), matrices(seed), 2
-    weights, factors = dict(start), factorized(start, start, SHAPES, rank, rng)
+    weights, factors = dict(start), factorize(start, start, SHAPES, rank, rng)
     for turn in range(4):
         after = {name: value + rng.normal(0, 0.3, value.shape).astype(np.float32) for name, value in factors.items()}
-        weights, factors = merged(weights, factors, after, SHAPES), after
+        weights, factors = merge(weights, factors, after, SHAPES), after
         if turn == 1:  # as after a restart
-            factors = factorized(weights, start, SHAPES, rank, rng)
+            factors = factorize(weights, start, SHAPES, rank, rng)
     for name in SHAPES:
         np.testing.assert_allclose(
             factors[f"{name}.up"] @ factors[f"{name}.down"], weights[name] - start[name], atol=1e-4
@@ -65,18 +65,18 @@ def test_steps_on_factors_change_the_sum_by_their_rank(seed: int) -> None:
 def test_a_change_of_full_rank_stays_in_the_sum() -> None:
     """As after steps on every parameter: what two factors cannot hold is part of the matrix beneath them."""
     start, weights = matrices(0), matrices(1)
-    factors = factorized(weights, start, SHAPES, 2, np.random.default_rng(0))
-    same = merged(weights, factors, factors, SHAPES)
+    factors = factorize(weights, start, SHAPES, 2, np.random.default_rng(0))
+    same = merge(weights, factors, factors, SHAPES)
     for name in SHAPES:
         np.testing.assert_array_equal(same[name], weights[name])
 
 
 def test_a_sum_that_is_not_finite_is_refused() -> None:
     start = matrices(0)
-    factors = factorized(start, start, SHAPES, 2, np.random.default_rng(0))
+    factors = factorize(start, start, SHAPES, 2, np.random.default_rng(0))
     after = {name: np.full_like(value, 1e30) for name, value in factors.items()}
     with np.errstate(all="ignore"), pytest.raises(LearningError, match="adapters wide: the step leaves"):
-        merged(start, factors, after, SHAPES)
+        merge(start, factors, after, SHAPES)
 
 
 def test_factors_are_scaled_like_their_matrix() -> None:

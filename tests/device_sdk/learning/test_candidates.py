@@ -19,8 +19,7 @@ from device_sdk.feedback import (
 )
 from device_sdk.learning.candidates import Candidates, Heard, gather, objective
 from device_sdk.learning.objectives import Objective, posterior
-from device_sdk.learning.settings import LearningSettings
-from device_sdk.learning.teacher import TeacherSettings
+from device_sdk.learning.settings import LearningSettings, TeacherSettings
 
 WORDS = ("a", "latte", "with", "soy", "milk", "ladder", "coffee", "no")
 PIECES = {word: index for index, word in enumerate(WORDS, 1)}

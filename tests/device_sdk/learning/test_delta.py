@@ -1,4 +1,4 @@
-"""What a device sends of its learning: which arrays, how bounded, how noised, how written."""
+"""What a device sends of its learning: which arrays, how bound, how add_noise, how written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from device_sdk.errors import LearningError, PrivacyError, ProtocolError
-from device_sdk.learning.delta import bounded, difference, noised, secret_gaussian
+from device_sdk.learning.delta import add_noise, bound, difference, secret_gaussian
 from device_sdk.privacy.clipping import clip, layer_bounds
 from device_sdk.wire.delta_codec import LEVELS, SCALE, decode, encode, group_sizes
 from device_sdk.wire.messages import DeltaPlan
@@ -65,7 +65,7 @@ def test_a_loud_layer_leaves_the_quiet_one_as_it_is() -> None:
 
 def test_delta_is_local_minus_base_bounded() -> None:
     base, local = arrays([1.0, 1.0], [0.0]), arrays([4.0, 1.0], [4.0])
-    delta, norm = bounded(difference(local, base), DeltaPlan(clip_norm=1.0))
+    delta, norm = bound(difference(local, base), DeltaPlan(clip_norm=1.0))
     assert norm == 5.0
     np.testing.assert_allclose(delta["p0"], [0.6, 0.0], rtol=1e-6)
     np.testing.assert_allclose(delta["p1"], [0.8], rtol=1e-6)
@@ -77,10 +77,10 @@ def test_delta_is_local_minus_base_bounded() -> None:
         (lambda: difference(arrays([1.0]), arrays([1.0], [2.0])), LearningError, "names differ"),
         (lambda: difference(arrays([1.0]), arrays([1.0, 2.0])), LearningError, r"p0: found shape \(1,\)"),
         (lambda: difference(arrays([math.nan]), arrays([1.0])), LearningError, "not finite"),
-        (lambda: noised(arrays([1.0]), -1.0), PrivacyError, "noise_stddev"),
-        (lambda: noised(arrays([1.0]), math.nan), PrivacyError, "noise_stddev"),
+        (lambda: add_noise(arrays([1.0]), -1.0), PrivacyError, "noise_stddev"),
+        (lambda: add_noise(arrays([1.0]), math.nan), PrivacyError, "noise_stddev"),
         (
-            lambda: bounded(arrays([1.0]), DeltaPlan.model_construct(clip_norm=0.0, clipping="global")),
+            lambda: bound(arrays([1.0]), DeltaPlan.model_construct(clip_norm=0.0, clipping="global")),
             PrivacyError,
             "clip_norm",
         ),
@@ -109,11 +109,11 @@ def test_noise_is_on_a_grid_whatever_the_value() -> None:
     """Which results are reachable must not depend on the value that was noised."""
     grid = 2.0 ** math.floor(math.log2(0.1 / 1024))
     for value in (0.0, 1 / 3, 1e-7):
-        result = noised({"p": np.full(1000, value, np.float32)}, 0.1)["p"].astype(np.float64)
+        result = add_noise({"p": np.full(1000, value, np.float32)}, 0.1)["p"].astype(np.float64)
         np.testing.assert_array_equal(result, np.round(result / grid) * grid)
         assert abs(result.std() - 0.1) < 0.02
     untouched = arrays([1.5])
-    assert noised(untouched, 0.0)["p0"] is untouched["p0"]
+    assert add_noise(untouched, 0.0)["p0"] is untouched["p0"]
 
 
 def steps(array: np.ndarray, scales: np.ndarray, encoding: str) -> np.ndarray:
@@ -171,7 +171,7 @@ def test_the_same_delta_is_never_written_twice_alike() -> None:
 
 def test_rounding_adds_little_to_the_noise() -> None:
     """Noise comes first. int8 of it by rows of a thousand: its variance grows by less than one part in a thousand."""
-    noise = noised({"w": np.zeros((200, 1000), np.float32)}, 0.1)
+    noise = add_noise({"w": np.zeros((200, 1000), np.float32)}, 0.1)
     rounded = decode(encode(noise, "int8"), "int8")["w"].astype(np.float64)
     added = float(np.mean((rounded - noise["w"]) ** 2)) / 0.01
     assert 0 < added < 1e-3

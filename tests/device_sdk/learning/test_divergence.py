@@ -7,7 +7,7 @@ import math
 import pytest
 
 from device_sdk.errors import ConfigurationError
-from device_sdk.learning.divergence import DivergenceSettings, Reading, divergence
+from device_sdk.learning.guard import DivergenceSettings, Reading, divergence
 
 FINE = Reading(10, 10, 0.5)
 SETTINGS = DivergenceSettings(window=4)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from device_sdk.bundle import Bundle
 from device_sdk.device import Device
 from device_sdk.errors import LearningError, StateError
-from device_sdk.learning.gradients import GradientSum, add, empty, mean
+from device_sdk.learning.delta import GradientSum, add, empty, mean
 from device_sdk.state import Store, records
 
 KEY = bytes(range(32))

@@ -19,12 +19,12 @@ from device_sdk.learning.guard import (
     GuardSettings,
     Watch,
     capital,
-    compared,
+    compare,
     from_bytes,
     harm,
     harm_withheld,
     to_bytes,
-    watched,
+    watch_one,
 )
 from device_sdk.learning.memory import Example
 
@@ -65,7 +65,7 @@ def no_feedback(example: Example, texts: Sequence[str]) -> None:
 def test_two_models_on_one_utterance(local, base, costs, expected) -> None:
     price = no_feedback if costs is None else by_feedback(costs)
     other = heard(*base, sure=1.0)
-    found = compared(example(), heard(*local, sure=1.0), other, other, price)
+    found = compare(example(), heard(*local, sure=1.0), other, other, price)
     assert (found.feedback, found.drift) == tuple(None if value is None else pytest.approx(value) for value in expected)
 
 
@@ -73,7 +73,7 @@ def test_the_less_sure_the_proven_model_the_less_it_costs_to_leave_it() -> None:
     drifts = []
     for sure in (0.99, 0.8, 0.6, 0.5):
         base = heard(RIGHT, WRONG, sure=sure)
-        found = compared(example(), heard(WRONG, sure=1.0), base, base, no_feedback)
+        found = compare(example(), heard(WRONG, sure=1.0), base, base, no_feedback)
         assert found.drift is not None
         drifts.append(found.drift)
     assert drifts[0] == pytest.approx(0.99 - 2 * 0.99 * 0.01)
@@ -94,17 +94,17 @@ def test_the_less_sure_the_proven_model_the_less_it_costs_to_leave_it() -> None:
 def test_a_model_is_proven_by_what_feedback_confirmed_in_a_row(seen: list[Comparison], expected: int) -> None:
     watch = Watch()
     for each in seen:
-        watch = watched(watch, each, SETTINGS)
+        watch = watch_one(watch, each, SETTINGS)
     assert watch.confirmed == expected
 
 
 def test_what_heard_nothing_is_not_compared() -> None:
-    assert compared(example(), Heard((), (), ()), heard(RIGHT), heard(RIGHT), no_feedback) == Comparison()
+    assert compare(example(), Heard((), (), ()), heard(RIGHT), heard(RIGHT), no_feedback) == Comparison()
 
 
 def test_costs_are_expected_over_the_list() -> None:
     local, base = heard(RIGHT, WRONG, sure=0.75), heard(RIGHT, WRONG, sure=0.5)
-    found = compared(example(), local, base, base, by_feedback({RIGHT: 0.0, WRONG: 1.0}))
+    found = compare(example(), local, base, base, by_feedback({RIGHT: 0.0, WRONG: 1.0}))
     assert found.feedback == pytest.approx(0.25 - 0.5)
 
 
@@ -128,7 +128,7 @@ def alarms(differences: np.ndarray, kind: str) -> np.ndarray:
     for stream, values in enumerate(differences):
         watch = Watch()
         for number, value in enumerate(values):
-            watch = watched(watch, Comparison(**{kind: float(value)}), SETTINGS)
+            watch = watch_one(watch, Comparison(**{kind: float(value)}), SETTINGS)
             if harm(watch, SETTINGS) is not None:
                 when[stream] = number + 1
                 break
@@ -159,9 +159,9 @@ def test_harm_is_found(kind: str, mean: float, within: int) -> None:
 def test_harm_after_a_long_good_time_is_found_as_soon() -> None:
     watch = Watch()
     for _ in range(5000):
-        watch = watched(watch, Comparison(feedback=-0.3), SETTINGS)
+        watch = watch_one(watch, Comparison(feedback=-0.3), SETTINGS)
     for _ in range(20):
-        watch = watched(watch, Comparison(feedback=0.6), SETTINGS)
+        watch = watch_one(watch, Comparison(feedback=0.6), SETTINGS)
     assert harm(watch, SETTINGS) == "by the feedback, it serves worse than the published model"
 
 

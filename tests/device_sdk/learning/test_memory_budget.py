@@ -16,8 +16,9 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from device_sdk.bundle import Bundle
-from device_sdk.learning.memory_budget import step_bytes
-from device_sdk.learning.step import Momentum, StepSettings, sgd
+from device_sdk.learning.learner import step_bytes
+from device_sdk.learning.step import Momentum, sgd
+from device_sdk.learning.settings import StepSettings
 from device_sdk.runtimes.training import open_training
 
 def kilobytes(name):

@@ -11,10 +11,9 @@ import pytest
 from device_sdk import Corrected, Device, DeviceSettings, GuardSettings
 from device_sdk.bundle import Bundle
 from device_sdk.errors import AudioError, ConfigurationError, LearningError
-from device_sdk.learning.learner import Student, rehearse_one
-from device_sdk.learning.rehearsal import RehearsalSettings, Transcribed, is_due, lesson, rotation
-from device_sdk.learning.settings import LearningSettings
-from device_sdk.learning.step import StepSettings
+from device_sdk.learning.learner import Student, Trainer, rehearse_one
+from device_sdk.learning.rehearsal import Transcribed, is_due, lesson, rotation
+from device_sdk.learning.settings import LearningSettings, RehearsalSettings, StepSettings
 from device_sdk.runtimes.training import TrainingSession
 from tests.signals import noise
 
@@ -84,7 +83,7 @@ def test_rehearsing_lowers_the_loss_and_is_not_the_users(tiny_bundle: Bundle) ->
     spoken = Transcribed(NOISE, "turn on the light")
     losses = []
     for _ in range(4):
-        outcome = rehearse_one(student, spoken, session, tiny_bundle, settings, np.random.default_rng(0))
+        outcome = rehearse_one(student, spoken, Trainer(session, tiny_bundle, settings, np.random.default_rng(0)))
         student = outcome.student
         losses += outcome.losses
     assert losses[-1] < 0.8 * losses[0]

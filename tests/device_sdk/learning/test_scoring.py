@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.learning.scoring import log_likelihoods
+from device_sdk.learning.teacher import log_likelihoods
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.training import TrainingSession
 

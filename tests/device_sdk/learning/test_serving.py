@@ -7,8 +7,7 @@ import pytest
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.hypothesis import Hypothesis, Result, Scores
-from device_sdk.learning.objectives import expected_cost, posterior, reinforce, running_mean
-from device_sdk.learning.serving import served
+from device_sdk.learning.objectives import expected_cost, posterior, reinforce, running_mean, serve
 from device_sdk.learning.settings import LearningSettings
 
 ACOUSTIC = [-2.0, -1.0, -3.5]
@@ -23,7 +22,7 @@ RESULT = Result(
 
 
 def test_the_best_is_served_as_it_is() -> None:
-    assert served(RESULT, "best", np.random.default_rng(0)) is RESULT
+    assert serve(RESULT, "best", np.random.default_rng(0)) is RESULT
     assert RESULT.probability == 1.0
 
 
@@ -31,7 +30,7 @@ def test_samples_follow_the_normalized_list() -> None:
     generator, p = np.random.default_rng(4), posterior(ACOUSTIC)
     counts = np.zeros(3)
     for _ in range(3000):
-        result = served(RESULT, "sampled", generator)
+        result = serve(RESULT, "sampled", generator)
         first = RESULT.nbest.index(result.nbest[0])
         counts[first] += 1
         assert result.probability == pytest.approx(p[first])
@@ -49,10 +48,10 @@ def test_sampled_reinforce_is_the_gradient_of_the_expected_cost(baseline: float)
     assert expected_cost(tokens, costs).cost_scale == 1.0
     generator, total = np.random.default_rng(9), np.zeros(3)
     for _ in range(4000):
-        result = served(RESULT, "sampled", generator)
+        result = serve(RESULT, "sampled", generator)
         first = RESULT.nbest.index(result.nbest[0])
         weight = float(reinforce(result.nbest[0].tokens, costs[first], baseline).weights[0])
-        score = -np.eye(3)[first] + p  # d log p(served) / d NLL
+        score = -np.eye(3)[first] + p  # d log p(serve) / d NLL
         total += -weight * score
     np.testing.assert_allclose(total / 4000, exact, atol=0.04)
 

@@ -21,9 +21,9 @@ from device_sdk import (
 from device_sdk.feedback import Signal
 from device_sdk.hypothesis import Result
 from device_sdk.learning.candidates import Candidates, gather, objective
-from device_sdk.learning.learner import heard_of
 from device_sdk.learning.memory import Example
 from device_sdk.learning.settings import LearningSettings
+from device_sdk.learning.teacher import heard_of
 from tests.signals import noise
 
 PHRASE = "zugzwang"

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import ConfigurationError, LearningError
-from device_sdk.learning.specaugment import MaskSettings, masked
-from device_sdk.learning.step import Momentum, StepSettings, sgd
-from device_sdk.learning.teacher import TeacherSettings, updated
+from device_sdk.learning.settings import MaskSettings, StepSettings, TeacherSettings
+from device_sdk.learning.step import Momentum, mask, sgd
+from device_sdk.learning.teacher import follow
 
 
 def arrays(*values: list[float]) -> dict[str, np.ndarray]:
@@ -91,10 +91,10 @@ def test_settings_outside_their_domain(make) -> None:
 def test_the_teacher_is_an_average_at_its_interval() -> None:
     teacher, student = arrays([0.0]), arrays([1.0])
     settings = TeacherSettings(decay=0.9, interval=2)
-    assert updated(teacher, student, 1, settings) is teacher
-    np.testing.assert_allclose(updated(teacher, student, 2, settings)["p0"], [0.1], rtol=1e-6)
+    assert follow(teacher, student, 1, settings) is teacher
+    np.testing.assert_allclose(follow(teacher, student, 2, settings)["p0"], [0.1], rtol=1e-6)
     for step in range(200):
-        teacher = updated(teacher, student, step, settings)
+        teacher = follow(teacher, student, step, settings)
     np.testing.assert_allclose(teacher["p0"], [1.0], atol=1e-4)
 
 
@@ -104,11 +104,11 @@ def test_masks_put_the_mean_and_stay_within_their_share(frames: int, seed: int) 
     features = generator.normal(size=(frames, 16)).astype(np.float32)
     mean = np.full(16, 99.0, np.float32)
     settings = MaskSettings(frequency_masks=1, frequency_width=5, time_masks=3, time_width=10, time_share=0.3)
-    result = masked(features, mean, settings, np.random.default_rng(seed))
+    result = mask(features, mean, settings, np.random.default_rng(seed))
     changed = result != features
     assert np.all(result[changed] == 99.0)
     assert changed.all(axis=0).sum() <= 5 or frames < 4
     assert changed.all(axis=1).sum() <= int(0.3 * frames)
     assert not np.any(features == 99.0)
     none = MaskSettings(frequency_masks=0, time_masks=0)
-    np.testing.assert_array_equal(masked(features, mean, none, generator), features)
+    np.testing.assert_array_equal(mask(features, mean, none, generator), features)

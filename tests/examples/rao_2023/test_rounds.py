@@ -11,8 +11,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.slots import SlotLexicon
-from device_sdk.learning.specaugment import MaskSettings
-from device_sdk.learning.teacher import TeacherSettings
+from device_sdk.learning.settings import MaskSettings, TeacherSettings
 from examples.rao_2023.domains import Sentence
 from examples.rao_2023.labels import LabelSettings
 from examples.rao_2023.lists import nbest

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import ProtocolError
-from device_sdk.learning.delta import bounded
+from device_sdk.learning.delta import bound
 from device_sdk.wire.delta_codec import SCALE, encode
 from device_sdk.wire.messages import FIXED_POINT, DeltaPlan, MarginalPlan
 from server.aggregation.validation import norm_bound, read_delta, validate_counts, validate_delta, validate_shapes
@@ -73,7 +73,7 @@ def written(arrays: dict[str, Any], plan: DeltaPlan, **changes: Any) -> bytes:
 
 @pytest.mark.parametrize("fields", PLANS, ids=lambda fields: "-".join(str(value) for value in fields.values()))
 def test_whatever_an_honest_device_writes_is_read(fields: dict[str, Any]) -> None:
-    """Spread out or in one value, far beyond the bound or within it: bounded, noised and written, it is accepted."""
+    """Spread out or in one value, far beyond the bound or within it: bound, noised and written, it is accepted."""
     plan, rng = DeltaPlan(**fields), np.random.default_rng(0)
     spread = {"a": rng.normal(size=(40, 50)), "b": rng.normal(size=300)}
     one = {"a": np.zeros((40, 50)), "b": np.zeros(300)}
@@ -82,7 +82,7 @@ def test_whatever_an_honest_device_writes_is_read(fields: dict[str, Any]) -> Non
     for values in (spread, one, {name: 1e-3 * array for name, array in spread.items()}):
         found = {name: array.astype(np.float32) for name, array in values.items()}
         for _ in range(4):
-            sent, _ = bounded(found, plan)
+            sent, _ = bound(found, plan)
             again = read_delta(written(sent, plan), shapes, plan)
             coarse = 0.0 if plan.encoding == "float32" else 0.3 if plan.encoding == "int8" else 1e-3
             for name in shapes:

@@ -17,9 +17,8 @@ import soundfile
 from device_sdk.bundle import Bundle
 from device_sdk.errors import DataError
 from device_sdk.features import logmel
-from device_sdk.learning.preconditioner import preconditioned, scales
-from device_sdk.learning.specaugment import MaskSettings, masked
-from device_sdk.learning.step import Momentum, StepSettings, sgd
+from device_sdk.learning.settings import MaskSettings, StepSettings
+from device_sdk.learning.step import Momentum, mask, precondition, scales, sgd
 from device_sdk.privacy.clipping import clip, layer_bounds
 from device_sdk.runtimes.training import TrainingSession
 from server.lab.corpora.utterance import Utterance
@@ -52,7 +51,7 @@ def alone(bundle: Bundle, kind: str, number: int, index: int) -> dict[str, np.nd
     sums = {name: np.zeros(shape) for name, shape in bundle.architecture.parameter_shapes().items()}
     for position in share:
         features = logmel(spoken(position).load(), bundle.features)
-        heard = masked(features, bundle.weights["features.mean"], MaskSettings(), generator)
+        heard = mask(features, bundle.weights["features.mean"], MaskSettings(), generator)
         tokens = tuple(bundle.tokenizer.encode(SENTENCES[position]))
         found = session.run(weights, heard, (tokens,), np.ones(1, np.float32))
         if kind == "gradient":
@@ -60,7 +59,7 @@ def alone(bundle: Bundle, kind: str, number: int, index: int) -> dict[str, np.nd
         else:
             gradients = found.gradients
             if bundle.curvature is not None:
-                gradients = preconditioned(gradients, scales(bundle.curvature, step.damping))
+                gradients = precondition(gradients, scales(bundle.curvature, step.damping))
             loss = float(found.negative_log_likelihoods[0])
             weights, momentum, _ = sgd(weights, gradients, loss, momentum, step)
     if kind == "gradient":

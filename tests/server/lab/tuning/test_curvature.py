@@ -5,7 +5,7 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.errors import DataError
-from device_sdk.learning.specaugment import MaskSettings
+from device_sdk.learning.settings import MaskSettings
 from server.lab.corpora.utterance import Utterance
 from server.lab.tuning import curvature
 from tests.signals import chirp

@@ -15,7 +15,7 @@ from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError, ProtocolError
 from device_sdk.feedback import Corrected
 from device_sdk.learning import LearningSettings
-from device_sdk.learning.specaugment import MaskSettings
+from device_sdk.learning.settings import MaskSettings
 from device_sdk.settings import DeviceSettings
 from device_sdk.wire.messages import DeltaPlan
 from server.aggregation.validation import delta_norm, read_delta
