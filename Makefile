@@ -32,8 +32,8 @@ demo: $(DEMO_VENV)/.ready ## Devices learn against a live server: prints a table
 	@mkdir -p runs/demo && rm -rf runs/demo/server
 	@$(DEMO_VENV)/bin/idiolect simulate --seed $(SEED) --keep runs/demo/server --report runs/demo/report.html --output runs/demo/figures.json
 
-FRESH := "from device_sdk.decoding import block; from device_sdk.runtimes import steps; \
-	raise SystemExit(block.__file__.endswith('.py') or steps.native_module() is None)"
+FRESH := "from device_sdk.decoding import block; from device_sdk.runtimes import native_kernels; \
+	raise SystemExit(block.__file__.endswith('.py') or native_kernels.native_module() is None)"
 QUICK := -n $(JOBS) --dist loadscope -m "not slow and not gpu"
 
 test: native ## Every quick test, in parallel, on the native modules that users run; the search's again as plain Python
@@ -77,7 +77,7 @@ wheels: $(VENV)/.ready ## Build both wheels into dist/
 	@ls dist
 
 clean: ## Remove what these targets made
-	rm -rf $(VENV) $(DEMO_VENV) build dist runs device_sdk/decoding/compiled device_sdk/runtimes/steps/compiled .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO_VENV) build dist runs device_sdk/decoding/compiled device_sdk/runtimes/native_kernels/compiled .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(DEMO_VENV)/.ready: $(PROJECTS)
 	@$(call environment,$(DEMO_VENV))

@@ -1,7 +1,7 @@
-"""Compiles the loops of the beam search with mypyc, and the steps of small networks; all else is in pyproject.toml.
+"""Compiles the loops of the beam search with mypyc, and the kernels of small networks; all else is in pyproject.toml.
 
 What cannot be compiled fails, and says why. With ``IDIOLECT_COMPILED=0`` nothing is, and the wheel is for any platform:
-the same modules run as the Python they are, the steps as graphs.
+the same modules run as the Python they are, the kernels as graphs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from setuptools.command.build_ext import build_ext
 
 compilation = runpy.run_path(str(Path("device_sdk") / "compilation.py"))
 FOLDER, STAMP, SWITCH = (compilation[name] for name in ("FOLDER", "STAMP", "SWITCH"))
-SEARCH, STEPS = compilation["SEARCH"], compilation["STEPS"]
+SEARCH, KERNELS = compilation["SEARCH"], compilation["KERNELS"]
 
 FAILED = f"""{{error}}
 idiolect's native modules are not compiled, for the reason above. They need a C compiler, the headers of this Python,
@@ -42,12 +42,12 @@ class Compile(build_ext):
             return
         try:
             # Late, because reading metadata makes a command of this class, too, and type checking takes a while.
-            self.distribution.ext_modules = [*self.search(), self.steps()]
+            self.distribution.ext_modules = [*self.search(), self.kernels()]
             self.swig_opts = None  # as before the options were finalized the first time
             self.finalize_options()
             super().run()
         except (Exception, SystemExit) as error:  # mypy exits
-            for what in (SEARCH, STEPS):
+            for what in (SEARCH, KERNELS):
                 for each in (self.built(what), folder(what.package) / FOLDER):
                     shutil.rmtree(each, ignore_errors=True)
             raise SystemExit(FAILED.format(error=f"{type(error).__name__}: {error}")) from error
@@ -57,15 +57,15 @@ class Compile(build_ext):
         if compiler is not None and shutil.which(compiler) is None:
             raise FileNotFoundError(f"no C compiler: {compiler} is not on the PATH")
         # Optional on Windows, so what an earlier build left here would pass for this one's where these do not compile.
-        shutil.rmtree(self.built(STEPS), ignore_errors=True)
+        shutil.rmtree(self.built(KERNELS), ignore_errors=True)
         super().build_extensions()
-        for what in (SEARCH, STEPS):
+        for what in (SEARCH, KERNELS):
             if self.built(what).is_dir():
                 digest = compilation["digest"](folder(what.package), what)
                 (self.built(what) / STAMP).write_text(digest, "ascii")
 
     def copy_extensions_to_source(self) -> None:
-        for what in (SEARCH, STEPS):
+        for what in (SEARCH, KERNELS):
             target = folder(what.package) / FOLDER
             shutil.rmtree(target, ignore_errors=True)
             if self.built(what).is_dir():
@@ -91,11 +91,11 @@ class Compile(build_ext):
                 extension.extra_compile_args.append("-ffp-contract=off")
         return extensions
 
-    def steps(self) -> Extension:
-        """Steps of small networks, see device_sdk/runtimes/steps/__init__.py."""
-        source, *others = (str(folder(STEPS.package) / name) for name in STEPS.sources)
+    def kernels(self) -> Extension:
+        """Kernels of small networks, see device_sdk/runtimes/native_kernels/__init__.py."""
+        source, *others = (str(folder(KERNELS.package) / name) for name in KERNELS.sources)
         return Extension(
-            f"{STEPS.package}.native",
+            f"{KERNELS.package}.native",
             [source],
             depends=others,
             extra_compile_args=["-O3", "-Wno-psabi"] if os.name == "posix" else [],

@@ -1,6 +1,6 @@
 """What an install compiles, and whether what it compiled is what stands here.
 
-mypyc makes native modules of the beam search's own typed sources, a C compiler makes one of the steps of small
+mypyc makes native modules of the beam search's own typed sources, a C compiler makes one of the kernels of small
 networks. They lie in a folder beside their sources, with a digest of these, so that a source which changed, another
 Python or ``IDIOLECT_COMPILED=0`` means what runs without them, and never something in between. A build runs this file
 alone, before anything is installed.
@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["FOLDER", "SEARCH", "STAMP", "STEPS", "SWITCH", "Compiled", "compiled_folder", "digest"]
+__all__ = ["FOLDER", "SEARCH", "STAMP", "KERNELS", "SWITCH", "Compiled", "compiled_folder", "digest"]
 
 FOLDER, STAMP, SWITCH = "compiled", "sources.sha256", "IDIOLECT_COMPILED"
 
@@ -25,9 +25,18 @@ class Compiled(NamedTuple):
     sources: tuple[str, ...]
 
 
-_LOOPS = ("alignments", "block", "confidence", "guides", "nbest", "prefixes", "stability", "tracker")
+_LOOPS = (
+    "alignments",
+    "block",
+    "confidence",
+    "contextual_biasing",
+    "hotword_automaton",
+    "nbest",
+    "prefixes",
+    "stability",
+)
 SEARCH = Compiled("device_sdk.decoding", tuple([f"{name}.py" for name in _LOOPS]))
-STEPS = Compiled("device_sdk.runtimes.steps", ("native.c", "kernels.h", "cells.h", "gradients.h"))
+KERNELS = Compiled("device_sdk.runtimes.native_kernels", ("native.c", "kernels.h", "cells.h", "gradients.h"))
 
 
 def digest(folder: Path, what: Compiled) -> str:

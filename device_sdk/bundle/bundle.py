@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.curvature import CURVATURE_FILE, Curvature
-from device_sdk.bundle.curvature import read as read_curvature
 from device_sdk.bundle.manifest import MANIFEST, FileEntry, Manifest, is_inside, parse
+from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
+from device_sdk.bundle.second_moments import read as read_second_moments
 from device_sdk.bundle.tokenizer import Tokenizer
 from device_sdk.checks import check_type
 from device_sdk.errors import BundleError, IdiolectError
@@ -116,7 +116,7 @@ class Bundle:
                 f"{architecture.pieces}"
             )
         bundle = cls(path, folder, manifest, weight_files.pack(architecture, weights), tokenizer, manifest.version)
-        _ = bundle.background, bundle.combination, bundle.curvature  # read now, so that a damaged one is refused here
+        _ = bundle.background, bundle.combination, bundle.second_moments  # read now: a damaged one is refused here
         return bundle
 
     @cached_property
@@ -160,12 +160,12 @@ class Bundle:
             raise BundleError(f"{source}: {error}") from error
 
     @cached_property
-    def curvature(self) -> Curvature | None:
+    def second_moments(self) -> SecondMoments | None:
         """How large each parameter's gradient usually is; None where the bundle does not say."""
-        if not self.has(CURVATURE_FILE):
+        if not self.has(SECOND_MOMENTS_FILE):
             return None
-        return read_curvature(
-            self.file(CURVATURE_FILE).read_bytes(), self.architecture, f"{self.path}/{CURVATURE_FILE}"
+        return read_second_moments(
+            self.file(SECOND_MOMENTS_FILE).read_bytes(), self.architecture, f"{self.path}/{SECOND_MOMENTS_FILE}"
         )
 
     def has(self, name: str) -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from device_sdk.decoding.alignments import Alignments, Aside, Emission
 from device_sdk.decoding.block import BLANK, Block, Heard, settled
-from device_sdk.decoding.guides import NOTHING, Guide
+from device_sdk.decoding.contextual_biasing import NOTHING, Guide
 from device_sdk.decoding.joint import Joint
 from device_sdk.decoding.prefixes import Prefix, PrefixTree
 from device_sdk.decoding.settings import DecodingSettings

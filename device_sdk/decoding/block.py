@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.decoding.alignments import Alignments, Aside, Emission, merged
-from device_sdk.decoding.guides import Guide
+from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.prefixes import Prefix, PrefixTree
 from device_sdk.decoding.scores import above, edges
 

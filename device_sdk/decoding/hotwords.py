@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.tokenizer import WORD_START, Tokenizer
+from device_sdk.decoding.hotword_automaton import HotwordTracker
 from device_sdk.decoding.spellings import Spellings
-from device_sdk.decoding.tracker import HotwordTracker
 from device_sdk.errors import ConfigurationError
 from device_sdk.transcripts import check_letters, entries, transcript, transcripts
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
 from device_sdk.checks import check_type
-from device_sdk.decoding.guides import Guide
+from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.decoding.stream import frame_seconds

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.decoding.guides import UNGUIDED, Guide, Guided
+from device_sdk.decoding.contextual_biasing import UNGUIDED, Guide, Guided
 from device_sdk.decoding.joint import Joint
 from device_sdk.runtimes.protocol import RecurrentState
 

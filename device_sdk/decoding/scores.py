@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.runtimes.steps import native_module
+from device_sdk.runtimes.native_kernels import native_module
 
 __all__ = ["above", "edges"]
 

@@ -246,8 +246,8 @@ def _descend(
     is stepped by, before they are clipped."""
     bundle, settings = trainer.bundle, trainer.settings
     constants = {name: bundle.weights[name] for name in bundle.architecture.constant_shapes()}
-    curvature = bundle.curvature if settings.step.precondition else None
-    scales = None if curvature is None else steps.scales(curvature, settings.step.damping)
+    second_moments = bundle.second_moments if settings.step.precondition else None
+    scales = None if second_moments is None else steps.scales(second_moments, settings.step.damping)
     matrices: tuple[str, ...] = ()
     if settings.subset == "adapters":
         matrices, start = trainable(bundle.architecture, "adapters"), student.start or bundle.weights

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.bundle.curvature import Curvature
+from device_sdk.bundle.second_moments import SecondMoments
 from device_sdk.bundle.subsets import factor_names
 from device_sdk.errors import LearningError
 from device_sdk.learning.settings import MaskSettings, StepSettings
@@ -72,8 +72,8 @@ def mask(features: Float, mean: Float, settings: MaskSettings, generator: np.ran
     return result
 
 
-def scales(curvature: Curvature, damping: float) -> Scales:
-    """Factors prod_axis (v_axis / m + damping)^-1/2 m^-1/2, m the mean of v, with v as in the curvature: gradients are
+def scales(second_moments: SecondMoments, damping: float) -> Scales:
+    """Factors prod_axis (v_axis / m + damping)^-1/2 m^-1/2, m the mean of v, with v the second moments: gradients are
     divided by the root of their usual size, measured on public speech, which an adaptive optimizer would need hundreds
     of steps to learn (not in the papers).
 
@@ -82,7 +82,7 @@ def scales(curvature: Curvature, damping: float) -> Scales:
     """
     unscaled: dict[str, tuple[NDArray[np.float64], ...]] = {}
     total, count = 0.0, 0
-    for name, vectors in curvature.items():
+    for name, vectors in second_moments.items():
         mean = float(np.mean(vectors[0], dtype=np.float64))
         factors = [1.0 / np.sqrt(vector.astype(np.float64) / mean + damping) for vector in vectors]
         factors[0] /= math.sqrt(mean)

@@ -40,11 +40,12 @@ class FrozenLayers:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """``heard``, ``said`` or both: what the training graph above takes."""
+        """``encoder_hidden``, ``predictor_hidden`` or both: what the training graph above takes."""
         return tuple(output.name for output in self._session.get_outputs())
 
     def run(self, parameters: Mapping[str, Float], feeds: Mapping[str, NDArray[np.generic]]) -> dict[str, Float]:
-        """heard [T, 1, H] of the last frozen encoder layer, said [U + 1, N, P] of the frozen predictor, float32.
+        """encoder_hidden [T, 1, H] of the last frozen encoder layer, predictor_hidden [U + 1, N, P] of the frozen
+        predictor, float32.
 
         parameters: all of them and the constants, checked. feeds: features [F, M] float32, tokens [N, U] int64.
         Raises :class:`BundleError` where the graph fails.
@@ -65,10 +66,10 @@ class FrozenLayers:
         )
         known = self._shapes().keys() | {"features", "tokens"} | self._architecture.constant_shapes().keys()
         inputs = {each.name for each in self._session.get_inputs()}
-        if not inputs <= known or not set(self.outputs) <= {"heard", "said"}:
+        if not inputs <= known or not set(self.outputs) <= {"encoder_hidden", "predictor_hidden"}:
             raise BundleError(
                 f"{self._source}: has inputs {sorted(inputs)} and outputs {list(self.outputs)}, expected features, "
-                "tokens and parameters, heard and said; export the bundle again"
+                "tokens and parameters, encoder_hidden and predictor_hidden; export the bundle again"
             )
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:

@@ -17,8 +17,8 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS, QUANTIZED_FILE, layout, quantize
 from device_sdk.bundle.weights import PACKED_FILE, architecture_digest
 from device_sdk.errors import BundleError, ConfigurationError
+from device_sdk.runtimes.native_kernels import NativeKernels
 from device_sdk.runtimes.protocol import RecurrentState
-from device_sdk.runtimes.steps import Steps
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -157,7 +157,7 @@ class OnnxTransducer:
         self._predictor = self._open(bundle.file(f"predictor{suffix}.onnx"), threads, 3)
         self._joiner = self._open(bundle.file(f"joiner{suffix}.onnx"), threads, 1)
         self._joined_rank = self._joiner.rank
-        self._steps = Steps.begin(bundle.architecture, bundle.weights, made)
+        self._kernels = NativeKernels.begin(bundle.architecture, bundle.weights, made)
         self._begun: dict[int, tuple[Float, RecurrentState]] = {}
 
     @property
@@ -183,9 +183,9 @@ class OnnxTransducer:
             if len(tokens) == 1:
                 return self._predict_first(int(tokens[0]))
             state = _zeros(self._architecture.predictor_layers, len(tokens), self._architecture.predictor_size)
-        if self._steps is not None:
+        if self._kernels is not None:
             try:
-                return self._steps.predict(tokens, state)
+                return self._kernels.predict(tokens, state)
             except (IndexError, ValueError) as error:
                 raise _failed("predictor", error) from error
         predicted, h, c = self._predictor.run({"tokens": tokens, "h": state.h, "c": state.c})
@@ -204,8 +204,8 @@ class OnnxTransducer:
         return known
 
     def join(self, encoded: Float, predicted: Float) -> Float:
-        if self._steps is not None and len(encoded) == 1 == predicted.shape[-2] and encoded.ndim == 3:
-            return self._steps.join(encoded[0], predicted[:, 0])
+        if self._kernels is not None and len(encoded) == 1 == predicted.shape[-2] and encoded.ndim == 3:
+            return self._kernels.join(encoded[0], predicted[:, 0])
         if self._joined_rank != 3 or encoded.ndim != 3:
             return self._join_rows(encoded, predicted)
         log_probs: Float = self._joiner.run({"encoded": encoded, "predicted": predicted})[0]

@@ -20,7 +20,7 @@ from device_sdk.runtimes.protocol import Gradients
 __all__ = ["TrainingSession", "open_training"]
 
 GRADIENT = "gradient."
-BENEATH = ("heard", "said")
+BENEATH = ("encoder_hidden", "predictor_hidden")
 """Inputs that the layers beneath a graph give."""
 
 Float = NDArray[np.float32]
@@ -51,7 +51,7 @@ class TrainingSession:
         beneath: FrozenLayers | None = None,
     ) -> None:
         """bundle: whose graph for ``subset`` to run; or any graph with its architecture, and what gives the graph's
-        ``heard`` and ``said`` where it takes them.
+        ``encoder_hidden`` and ``predictor_hidden`` where it takes them.
 
         Raises :class:`BundleError` where the graph is not there, damaged, of another architecture or subset.
         """

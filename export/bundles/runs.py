@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.bundle import Bundle
-from device_sdk.bundle.curvature import Curvature
+from device_sdk.bundle.second_moments import SecondMoments
 from device_sdk.errors import BundleError, ConfigurationError
 from export.bundles.writer import write_bundle
 from rescoring.combination import CombinationWeights
@@ -97,11 +97,12 @@ def rewrite(
     *,
     version: str | None = None,
     combination: CombinationWeights | None = None,
-    curvature: Curvature | None = None,
+    second_moments: SecondMoments | None = None,
     card: Mapping[str, Any] | None = None,
     created: str | None = None,
 ) -> Path:
-    """Write ``bundle`` again with other weights of scores, curvature, card or version; ``out`` may be where it lies."""
+    """Write ``bundle`` again with other weights of scores, second moments, card or version; ``out`` may be where it
+    lies."""
 
     def content(name: str) -> bytes:
         return bundle.file(name).read_bytes()
@@ -120,7 +121,7 @@ def rewrite(
         licence=content("LICENSE").decode(),
         language_model={model: content(model) for model in LANGUAGE_MODELS if bundle.has(model)},
         ngram=next((content(ngram) for ngram in NGRAMS if bundle.has(ngram)), None),
-        curvature=curvature or bundle.curvature,
+        second_moments=second_moments or bundle.second_moments,
         training=bundle.manifest.training,
         features=bundle.features,
         created=created,

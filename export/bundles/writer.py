@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.bundle import curvature as curvature_files
+from device_sdk.bundle import second_moments as second_moment_files
 from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.bundle import Bundle
-from device_sdk.bundle.curvature import CURVATURE_FILE, Curvature
 from device_sdk.bundle.manifest import FORMAT_VERSION, MANIFEST, FileEntry, Manifest
+from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
 from device_sdk.errors import BundleError
 from device_sdk.features.logmel import FeatureSettings
 from export.bundles.card import card_bytes, render
@@ -49,7 +49,7 @@ def write_bundle(
     licence: str,
     language_model: bytes | Mapping[str, bytes] | None = None,
     ngram: bytes | None = None,
-    curvature: Curvature | None = None,
+    second_moments: SecondMoments | None = None,
     training: Mapping[str, Any] | None = None,
     features: FeatureSettings = FeatureSettings(),
     created: str | None = None,
@@ -60,7 +60,7 @@ def write_bundle(
     weights: every parameter and constant of the architecture, float32, LSTMs in ONNX layout.
     background: [n] float64 over ``words``, positive, sums to 1. language_model: the graph's bytes, or several files by
     name. ngram: an ARPA file's bytes, gzipped or not. card: see :func:`export.bundles.card.render`.
-    curvature: how large gradients usually are, see :mod:`device_sdk.bundle.curvature`.
+    second_moments: how large gradients usually are, see :mod:`device_sdk.bundle.second_moments`.
     training: how the weights came about, JSON values. created: UTC, ISO 8601; now where ``None``.
     Returns ``out``. Raises :class:`BundleError` for weights or files that a device would refuse, or where ``out`` is
     something else than a bundle; what stood there is then untouched.
@@ -84,8 +84,8 @@ def write_bundle(
         files["language_model.onnx"] = language_model
     elif language_model is not None:
         files.update(language_model)
-    if curvature is not None:
-        files[CURVATURE_FILE] = curvature_files.serialize(curvature)
+    if second_moments is not None:
+        files[SECOND_MOMENTS_FILE] = second_moment_files.serialize(second_moments)
     if ngram is not None:
         files["ngram.arpa.gz" if ngram.startswith(GZIP_MAGIC) else "ngram.arpa"] = ngram
     manifest = Manifest(

@@ -54,16 +54,18 @@ class TrainingStep(nn.Module):
         stacked = ((features - named["features.mean"]) * named["features.scale"]).reshape(
             -1, 1, a.mel_bins * features.shape[1]
         )
-        heard = self._layers("encoder", a.encoder_layers, stacked, named)
-        heard_rows = heard[-1].y[:, 0]
-        encoded = heard_rows @ named["joiner.encoder.weight"].t() + named["joiner.encoder.bias"]
+        encoder_hidden = self._layers("encoder", a.encoder_layers, stacked, named)
+        encoder_rows = encoder_hidden[-1].y[:, 0]
+        encoded = encoder_rows @ named["joiner.encoder.weight"].t() + named["joiner.encoder.bias"]
 
         blanks = torch.zeros(1, count, dtype=torch.int64)
         previous = torch.cat([blanks, tokens.t()]).reshape(-1)
         embedded = named["predictor.embedding"].index_select(0, previous)
-        said = self._layers("predictor", a.predictor_layers, embedded.reshape(-1, count, a.embedding_size), named)
-        said_rows = said[-1].y.reshape(-1, a.predictor_size)
-        prefixes = said_rows.index_select(0, representatives) @ named["joiner.predictor.weight"].t()
+        predictor_hidden = self._layers(
+            "predictor", a.predictor_layers, embedded.reshape(-1, count, a.embedding_size), named
+        )
+        predictor_rows = predictor_hidden[-1].y.reshape(-1, a.predictor_size)
+        prefixes = predictor_rows.index_select(0, representatives) @ named["joiner.predictor.weight"].t()
 
         labels = torch.cat([tokens.t(), blanks]).reshape(-1)
         joint = Joint(encoded, prefixes, prefix_of, labels, named["joiner.output.weight"], named["joiner.output.bias"])
@@ -80,14 +82,14 @@ class TrainingStep(nn.Module):
 
         d_joint = joint.gradients(flat[0], flat[1], representatives)
         gradients = {"joiner.output.weight": d_joint["weight"], "joiner.output.bias": d_joint["bias"]}
-        gradients["joiner.predictor.weight"] = d_joint["rows"].t() @ said_rows
-        d_said = d_joint["rows"] @ named["joiner.predictor.weight"]
-        d_embedded = self._gradients("predictor", said, d_said, named, gradients)
+        gradients["joiner.predictor.weight"] = d_joint["rows"].t() @ predictor_rows
+        d_predictor = d_joint["rows"] @ named["joiner.predictor.weight"]
+        d_embedded = self._gradients("predictor", predictor_hidden, d_predictor, named, gradients)
         at = previous[:, None].expand(-1, a.embedding_size)
         gradients["predictor.embedding"] = torch.zeros(a.pieces, a.embedding_size).scatter_add(0, at, d_embedded)
-        gradients["joiner.encoder.weight"] = d_joint["frames"].t() @ heard_rows
+        gradients["joiner.encoder.weight"] = d_joint["frames"].t() @ encoder_rows
         gradients["joiner.encoder.bias"] = d_joint["frames"].sum(0)
-        self._gradients("encoder", heard, d_joint["frames"] @ named["joiner.encoder.weight"], named, gradients)
+        self._gradients("encoder", encoder_hidden, d_joint["frames"] @ named["joiner.encoder.weight"], named, gradients)
         ordered = (gradients[name] for name in a.parameter_shapes())
         return likelihoods.to(torch.float32), expected.to(torch.float32), *ordered
 

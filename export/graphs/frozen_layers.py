@@ -19,8 +19,8 @@ def frozen_layers(architecture: Architecture, frozen: Frozen) -> bytes:
 
     Inputs: features [F, M] float32 raw log-mel, F >= K; tokens [N, U] int64, padded with 0, where the predictor is
     frozen; biases and constants by their names, float32. The matrices are in an int8 buffer of their own
-    (``device_sdk.bundle.quantized``, the names of :meth:`Frozen.parameters`).
-    Outputs, float32: ``heard`` [T, 1, H], the last frozen encoder layer's; ``said`` [U + 1, N, P], the predictor's.
+    (``device_sdk.bundle.quantized``, the names of :meth:`Frozen.parameters`). Outputs, float32: ``encoder_hidden`` [T,
+    1, H], the last frozen encoder layer's; ``predictor_hidden`` [U + 1, N, P], the predictor's.
     """
     names = frozen.parameters(architecture)
     g = GraphBuilder(architecture, names)
@@ -32,9 +32,10 @@ def frozen_layers(architecture: Architecture, frozen: Frozen) -> bytes:
         x = stacked_frames(g, features, "features.mean", "features.scale")
         for layer in range(frozen.encoder_layers):
             x, _, _ = quantized_lstm(g, x, f"encoder.{layer}", f"encoder.{layer}.B", architecture.encoder_size)
-        g.output("heard", x, ["T", 1, architecture.encoder_size])
+        g.output("encoder_hidden", x, ["T", 1, architecture.encoder_size])
     if frozen.predictor:
-        g.output("said", _said(g, g.input("tokens", ["N", "U"], INT64)), ["S", "N", architecture.predictor_size])
+        hidden = _predict(g, g.input("tokens", ["N", "U"], INT64))
+        g.output("predictor_hidden", hidden, ["S", "N", architecture.predictor_size])
     return g.finish("frozen.int8")
 
 
@@ -43,7 +44,7 @@ def started(g: GraphBuilder, tokens: Value) -> Value:
     return g.concat(g.expand(g.integer(0), 1, g.size(tokens, 0)), g.transpose(tokens), axis=0)
 
 
-def _said(g: GraphBuilder, tokens: Value) -> Value:
+def _predict(g: GraphBuilder, tokens: Value) -> Value:
     """On the fixed grid of the streaming predictor: what one hypothesis gives does not depend on the others."""
     architecture, read = g.architecture, started(g, tokens)
     size, count = architecture.predictor_size, g.size(tokens, 0)

@@ -48,12 +48,12 @@ def training(
     weights [N], costs [N], cost_scale [] float32; every parameter and constant that is read, by its name, float32.
     Outputs: negative_log_likelihoods [N], expected_cost [], ``gradient.NAME`` for every trainable parameter, float32.
 
-    trainable: parameters to return gradients for; ``None`` is all. What only others would need is left out.
-    beneath: layers that are not part of the graph; it takes their outputs ``heard`` [T, 1, H] in place of features, and
-    ``said`` [U + 1, N, P] (:func:`export.graphs.frozen_layers`).
-    factors: the trainable ones are matrices [out, in], and the gradients are by factors beside them, ``NAME.up``
-    [out, r] and ``NAME.down`` [r, in], further inputs; the matrices that come in hold the factors' products already.
-    Raises :class:`ConfigurationError` for an unknown, frozen or empty choice.
+    trainable: parameters to return gradients for; ``None`` is all. What only others would need is left out. beneath:
+    layers that are not part of the graph; it takes their outputs ``encoder_hidden`` [T, 1, H] in place of features, and
+    ``predictor_hidden`` [U + 1, N, P] (:func:`export.graphs.frozen_layers`). factors: the trainable ones are matrices
+    [out, in], and the gradients are by factors beside them, ``NAME.up`` [out, r] and ``NAME.down`` [r, in], further
+    inputs; the matrices that come in hold the factors' products already. Raises :class:`ConfigurationError` for an
+    unknown, frozen or empty choice.
     """
     shapes = architecture.parameter_shapes()
     wanted = frozenset(shapes if trainable is None else trainable)
@@ -87,25 +87,25 @@ def training(
 
     # Forwards: networks, joint, lattice.
     if beneath.encoder_layers:
-        below = g.input("heard", ["T", 1, architecture.encoder_size])
+        below = g.input("encoder_hidden", ["T", 1, architecture.encoder_size])
     else:
         features = g.input("features", ["F", architecture.mel_bins])
         below = stacked_frames(g, features, "features.mean", "features.scale")
-    heard, encoder = _layers(g, below, "encoder", beneath.encoder_layers, traced=by_encoder)
-    heard_rows = g.squeeze(heard, 1)
-    frames = g.op("Gemm", heard_rows, "joiner.encoder.weight", "joiner.encoder.bias", transB=1)
+    encoder_hidden, encoder = _layers(g, below, "encoder", beneath.encoder_layers, traced=by_encoder)
+    encoder_rows = g.squeeze(encoder_hidden, 1)
+    frames = g.op("Gemm", encoder_rows, "joiner.encoder.weight", "joiner.encoder.bias", transB=1)
 
     count, previous = g.size(tokens, 0), started(g, tokens)
     predictor: list[Trace] = []
     if beneath.predictor:
-        said = g.input("said", ["S", "N", architecture.predictor_size])
+        predictor_hidden = g.input("predictor_hidden", ["S", "N", architecture.predictor_size])
     else:
         embedded = g.op("Gather", "predictor.embedding", previous, axis=0)
-        said, predictor = _layers(g, embedded, "predictor", traced=by_predictor)
-    said_rows = g.reshape(said, -1, architecture.predictor_size)
+        predictor_hidden, predictor = _layers(g, embedded, "predictor", traced=by_predictor)
+    predictor_rows = g.reshape(predictor_hidden, -1, architecture.predictor_size)
     representatives, prefix_of = distinct_prefixes(g, tokens, lengths)
-    said_prefixes = g.op("Gather", said_rows, representatives, axis=0)
-    prefixes = g.op("Gemm", said_prefixes, "joiner.predictor.weight", transB=1)
+    hidden_prefixes = g.op("Gather", predictor_rows, representatives, axis=0)
+    prefixes = g.op("Gemm", hidden_prefixes, "joiner.predictor.weight", transB=1)
 
     labels = g.reshape(g.concat(g.transpose(tokens), g.expand(g.integer(0), 1, count), axis=0), -1)
     joint = Joint(g, frames, prefixes, prefix_of, labels, OUTPUT, OUTPUT_BIAS)
@@ -132,13 +132,13 @@ def training(
 
     if by_predictor:
         d_prefixes = gradients["prefixes"]
-        gradients |= matrix_gradients(g, "joiner.predictor.weight", d_prefixes, said_prefixes, factors=factors)
+        gradients |= matrix_gradients(g, "joiner.predictor.weight", d_prefixes, hidden_prefixes, factors=factors)
         # Equal prefixes are equal functions of the parameters, so the first of them may answer for all.
-        nothing = g.expand(g.single(0.0), g.size(said_rows, 0), architecture.predictor_size)
-        d_said = g.matmul(d_prefixes, "joiner.predictor.weight")
-        d_said = g.op("ScatterND", nothing, g.unsqueeze(representatives, 1), d_said)
-        d_said = g.reshape(d_said, -1, count, architecture.predictor_size)
-        found, d_embedded = _stack_gradients(g, predictor, d_said, "predictor", factors=factors)
+        nothing = g.expand(g.single(0.0), g.size(predictor_rows, 0), architecture.predictor_size)
+        d_predictor = g.matmul(d_prefixes, "joiner.predictor.weight")
+        d_predictor = g.op("ScatterND", nothing, g.unsqueeze(representatives, 1), d_predictor)
+        d_predictor = g.reshape(d_predictor, -1, count, architecture.predictor_size)
+        found, d_embedded = _stack_gradients(g, predictor, d_predictor, "predictor", factors=factors)
         gradients |= found
         gradients["predictor.embedding"] = g.op(
             "ScatterND",
@@ -149,10 +149,10 @@ def training(
         )
     if by_encoder:
         d_frames = gradients["frames"]
-        gradients |= matrix_gradients(g, "joiner.encoder.weight", d_frames, heard_rows, factors=factors)
+        gradients |= matrix_gradients(g, "joiner.encoder.weight", d_frames, encoder_rows, factors=factors)
         gradients["joiner.encoder.bias"] = g.sum(d_frames, 0)
-        d_heard = g.reshape(g.matmul(d_frames, "joiner.encoder.weight"), -1, 1, architecture.encoder_size)
-        gradients |= _stack_gradients(g, encoder, d_heard, "encoder", beneath.encoder_layers, factors=factors)[0]
+        d_encoder = g.reshape(g.matmul(d_frames, "joiner.encoder.weight"), -1, 1, architecture.encoder_size)
+        gradients |= _stack_gradients(g, encoder, d_encoder, "encoder", beneath.encoder_layers, factors=factors)[0]
 
     for name in shapes:
         if name in wanted:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.compilation import FOLDER, SEARCH, STAMP, STEPS, SWITCH
+from device_sdk.compilation import FOLDER, KERNELS, SEARCH, STAMP, SWITCH
 from tests.architecture.sources import ROOT
 from tests.pages import block, blocks
 
@@ -89,7 +89,7 @@ def wheel(checkout: Path, place: Place) -> Path:
 def test_a_wheel_from_a_clean_checkout_holds_the_compiled_modules(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
-    for what in (SEARCH, STEPS):
+    for what in (SEARCH, KERNELS):
         folder = f"{what.package.replace('.', '/')}/{FOLDER}"
         assert f"{folder}/{STAMP}" in held
         modules = {name.removeprefix(f"{folder}/").partition(".")[0] for name in held if name.startswith(folder)}
@@ -100,8 +100,8 @@ def test_a_wheel_from_a_clean_checkout_holds_the_compiled_modules(wheel: Path) -
 LOADS = f"""
 from importlib import import_module
 from pathlib import Path
-from device_sdk.runtimes import steps
-assert steps.native_module() is not None
+from device_sdk.runtimes import native_kernels
+assert native_kernels.native_module() is not None
 for name in {SEARCH.sources!r}:
     module = import_module("{SEARCH.package}." + name.removesuffix(".py"))
     assert not module.__file__.endswith(".py"), module.__file__

@@ -20,7 +20,7 @@ from device_sdk.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
-    from device_sdk.bundle.curvature import Curvature
+    from device_sdk.bundle.second_moments import SecondMoments
     from device_sdk.hypothesis import Hypothesis
     from rescoring.combination import CombinationWeights
     from server.lab.corpora import Corpus, Waveform
@@ -159,8 +159,10 @@ def confidence(
 
 
 @app.command()
-def curvature(
-    bundle: Annotated[Path, typer.Argument(help="Folder or zip of a bundle; its curvature is written or replaced.")],
+def second_moments(
+    bundle: Annotated[
+        Path, typer.Argument(help="Folder or zip of a bundle; its second moments are written or replaced.")
+    ],
     data: Data = None,
     out: Annotated[Path | None, typer.Option(help="Write the bundle here and leave BUNDLE as it is.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what was measured.")] = False,
@@ -172,7 +174,7 @@ def curvature(
 ) -> None:
     """Measure how large each parameter's gradient usually is; devices divide theirs by it. Do this after training."""
     from device_sdk.bundle import Bundle
-    from server.lab.tuning.curvature import measured
+    from server.lab.tuning.second_moments import measure
 
     opened = Bundle.open(bundle)
     factors = _factors(speeds)
@@ -180,7 +182,7 @@ def curvature(
     with _bar() as bar:
         task = bar.add_task("gradients", total=sum(len(corpus.utterances) for corpus in corpora))
         utterances = (utterance for corpus in corpora for utterance in corpus.utterances)
-        found, used = measured(opened, utterances, seed, lambda: bar.advance(task))
+        found, used = measure(opened, utterances, seed, lambda: bar.advance(task))
     sizes = opened.architecture.parameter_shapes()
     shares = {name: float(vectors[0].sum(dtype="f8")) * math.prod(sizes[name][1:]) for name, vectors in found.items()}
     report: dict[str, Any] = {
@@ -191,7 +193,7 @@ def curvature(
         "share_of_squared_gradient": shares,
     }
     if not dry_run:
-        report["bundle"] = _written(opened, out or bundle, curvature=found)
+        report["bundle"] = _written(opened, out or bundle, second_moments=found)
     if deliver(report, as_json, output):
         return
     for name, share in shares.items():
@@ -208,7 +210,10 @@ def _factors(speeds: str) -> list[float]:
 
 
 def _written(
-    bundle: Bundle, out: Path, combination: CombinationWeights | None = None, curvature: Curvature | None = None
+    bundle: Bundle,
+    out: Path,
+    combination: CombinationWeights | None = None,
+    second_moments: SecondMoments | None = None,
 ) -> str:
     """Write the bundle with what was chosen; where it went."""
     try:
@@ -217,7 +222,7 @@ def _written(
         if error.name != "onnx":
             raise
         raise MissingExtraError("writing bundles needs onnx; run: pip install 'idiolect-server[train]'") from error
-    return str(rewrite(bundle, out, combination=combination, curvature=curvature))
+    return str(rewrite(bundle, out, combination=combination, second_moments=second_moments))
 
 
 def _development(source: str, factors: list[float], seed: int, limit: int | None) -> Corpus:

@@ -77,8 +77,8 @@ class PseudoDevices:
         self, weights: Weights, share: list[int], step: StepSettings, generator: np.random.Generator
     ) -> Weights:
         base = {name: weights[name] for name in self._bundle.architecture.parameter_shapes()}
-        curvature = self._bundle.curvature if step.precondition else None
-        factors = None if curvature is None else scales(curvature, step.damping)
+        second_moments = self._bundle.second_moments if step.precondition else None
+        factors = None if second_moments is None else scales(second_moments, step.damping)
         local, momentum = dict(weights), Momentum()
         for index in share:
             found = self._run(local, self._utterances[index], generator)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.compilation import FOLDER, SEARCH, STAMP, STEPS, SWITCH, Compiled, compiled_folder, digest
-from device_sdk.runtimes import steps
+from device_sdk.compilation import FOLDER, KERNELS, SEARCH, STAMP, SWITCH, Compiled, compiled_folder, digest
+from device_sdk.runtimes import native_kernels
 from tests.architecture.sources import ROOT, imported_modules, top_level
 
 PACKAGE = ROOT / "device_sdk" / "decoding"
@@ -24,7 +24,7 @@ DRIVER = """
 import random, sys
 from device_sdk.decoding import DecodingSettings, Hotword, Hotwords, Recognizer, block
 from device_sdk.decoding.beam import advance, greedy, paths, start
-from device_sdk.runtimes import steps
+from device_sdk.runtimes import native_kernels
 from tests.device_sdk.decoding.lattices import RandomLattice, frames
 from tests.speech import clips, packaged
 
@@ -39,7 +39,7 @@ for seed in range(60):
         for part in (frames(40)[:13], frames(40)[13:14], frames(40)[14:]):
             beam = search(beam, part, lattice, settings)
         print(paths(beam), len(beam.aside), lattice.calls)
-steps.native_module = lambda: None  # which round otherwise than graphs do
+native_kernels.native_module = lambda: None  # which round otherwise than graphs do
 bundle = packaged()
 hotwords = Hotwords.build(["volume", Hotword("madrid", 3.0, ("mad rid",)), "laundry detergent"])
 for settings in (DecodingSettings(), DecodingSettings(beam=1, nbest=1), DecodingSettings(beam=24, nbest=8)):
@@ -79,7 +79,7 @@ def compare(folder: Path) -> None:
 def test_the_tests_run_what_users_run() -> None:
     modules = [import_module(f"{SEARCH.package}.{Path(source).stem}") for source in SEARCH.sources]
     stale = [str(module.__file__) for module in modules if str(module.__file__).endswith(".py")]
-    assert not stale and steps.native_module() is not None, "`make native` compiles these sources"
+    assert not stale and native_kernels.native_module() is not None, "`make native` compiles these sources"
 
 
 def test_native_modules_give_what_their_source_gives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_a_build_compiles_them(tmp_path: Path) -> None:
     built = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert compiled_stamp(tmp_path), built.stdout + built.stderr
     compare(tmp_path)
-    assert list((tmp_path / "device_sdk" / "runtimes" / "steps" / FOLDER).glob("native.*"))
+    assert list((tmp_path / "device_sdk" / "runtimes" / "native_kernels" / FOLDER).glob("native.*"))
 
 
 def small_tree(root: Path, mypycify: str) -> Path:
@@ -111,15 +111,15 @@ def small_tree(root: Path, mypycify: str) -> Path:
     for name in (
         "device_sdk/compilation.py",
         "setup.py",
-        *(f"device_sdk/runtimes/steps/{name}" for name in STEPS.sources),
+        *(f"device_sdk/runtimes/native_kernels/{name}" for name in KERNELS.sources),
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, root / name)
-    for what in (SEARCH, STEPS):
+    for what in (SEARCH, KERNELS):
         folder = root.joinpath(*what.package.split("."), FOLDER)
         folder.mkdir(parents=True)
         (folder / "earlier.so").write_bytes(b"of other sources")
-    for name in ("device_sdk", "device_sdk/decoding", "device_sdk/runtimes", "device_sdk/runtimes/steps"):
+    for name in ("device_sdk", "device_sdk/decoding", "device_sdk/runtimes", "device_sdk/runtimes/native_kernels"):
         (root / name / "__init__.py").write_text("", "utf-8")
     (root / "mypyc").mkdir()
     (root / "mypyc" / "__init__.py").write_text("", "utf-8")
@@ -149,7 +149,7 @@ def build(root: Path, *command: str, **environment: str) -> subprocess.Completed
         ("return []", "#error of no use\n", {}, "of no use"),
         ("return []", None, {"CC": "no-such-compiler -O2"}, "no C compiler: no-such-compiler"),
     ],
-    ids=["mypyc", "mypyc's own imports", "steps", "compiler"],
+    ids=["mypyc", "mypyc's own imports", "kernels", "compiler"],
 )
 def test_a_build_that_compiles_nothing_fails_and_says_how_to_go_on(
     tmp_path: Path, mypycify: str, native: str | None, environment: dict[str, str], why: str
@@ -157,7 +157,7 @@ def test_a_build_that_compiles_nothing_fails_and_says_how_to_go_on(
     """And leaves nothing that half works."""
     root = small_tree(tmp_path, mypycify)
     if native is not None:
-        (root / "device_sdk" / "runtimes" / "steps" / "native.c").write_text(native, "utf-8")
+        (root / "device_sdk" / "runtimes" / "native_kernels" / "native.c").write_text(native, "utf-8")
     built = build(root, "build_ext", "--inplace", **environment)
     assert built.returncode != 0
     assert why in built.stdout + built.stderr
@@ -184,7 +184,7 @@ def compiled_stamp(root: Path) -> bool:
     return (root / "device_sdk" / "decoding" / FOLDER / STAMP).is_file()
 
 
-@pytest.mark.parametrize("what", [SEARCH, STEPS], ids=lambda what: str(what.package))
+@pytest.mark.parametrize("what", [SEARCH, KERNELS], ids=lambda what: str(what.package))
 def test_native_modules_are_those_of_exactly_these_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Compiled
 ) -> None:

@@ -15,7 +15,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle.tokenizer import WORD_START
 from device_sdk.decoding import DecodingSettings, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.beam import advance, paths, start
-from device_sdk.decoding.guides import UNGUIDED, Guide
+from device_sdk.decoding.contextual_biasing import UNGUIDED, Guide
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError
 from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, frames

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from device_sdk.compilation import SWITCH
 from device_sdk.decoding import scores
-from device_sdk.runtimes import steps
+from device_sdk.runtimes import native_kernels
 
 
 @pytest.fixture(params=["numpy", "native"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "native":
         monkeypatch.delenv(SWITCH, raising=False)
-        found = steps.native_module()
+        found = native_kernels.native_module()
         if found is None or not found.LEVEL:
-            pytest.skip("this tree holds no native steps of these sources; `make native` compiles them")
+            pytest.skip("this tree holds no native kernels of these sources; `make native` compiles them")
         monkeypatch.setattr(scores, "_native", found)
     monkeypatch.setattr(scores, "_quick", request.param == "native")
     return str(request.param)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.bundle.curvature import moments
+from device_sdk.bundle.second_moments import moments
 from device_sdk.learning.step import precondition, scales
 
 seeds = st.integers(0, 2**32 - 1)

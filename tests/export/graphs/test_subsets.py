@@ -123,8 +123,8 @@ def test_gradients_agree_with_float64(
         loss.hypotheses,
         names,
         frozen(architecture, subset).encoder_layers,
-        given.get("heard"),
-        given.get("said"),
+        given.get("encoder_hidden"),
+        given.get("predictor_hidden"),
         factors=subset == "adapters",
     )
     posterior = np.exp(likelihoods.min() - likelihoods)
@@ -205,7 +205,7 @@ def test_frozen_layers_follow_their_weights() -> None:
 
     def heard(changed: dict[str, Float]) -> Float:
         run.run({**parameters, **changed}, features, [(2,)], [1.0])
-        return beneath.given["heard"].copy()
+        return beneath.given["encoder_hidden"].copy()
 
     first, opened = heard({}), beneath._session
     above = heard({"encoder.2.W": parameters["encoder.2.W"] * np.float32(2)})
@@ -244,10 +244,11 @@ def test_a_frozen_parameter_cannot_be_trained() -> None:
 def test_graphs_that_do_not_belong_together_are_refused() -> None:
     architecture = ARCHITECTURES[0]
     graphs, other = build_graphs(architecture), frozen(architecture, "top")
-    with pytest.raises(BundleError, match=r"takes \['heard'\] from frozen layers, which give \[\]"):
+    with pytest.raises(BundleError, match=r"takes \['encoder_hidden'\] from frozen layers, which give \[\]"):
         TrainingSession(graph=graphs["training.top.onnx"], architecture=architecture)
     beneath = FrozenLayers(graphs["frozen.top.int8.onnx"], "frozen", architecture, other)
-    with pytest.raises(BundleError, match=r"takes \['heard', 'said'\] from frozen layers, which give \['heard'\]"):
+    message = r"takes \['encoder_hidden', 'predictor_hidden'\] from frozen layers, which give \['encoder_hidden'\]"
+    with pytest.raises(BundleError, match=message):
         TrainingSession(graph=graphs["training.joint.onnx"], architecture=architecture, beneath=beneath)
     with pytest.raises(BundleError, match="frozen: has inputs"):
         FrozenLayers(graphs["training.top.onnx"], "frozen", architecture, other)

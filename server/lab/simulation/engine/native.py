@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from device_sdk.runtimes.steps import native_module
+from device_sdk.runtimes.native_kernels import native_module
 
 __all__ = ["native"]
 

@@ -108,15 +108,15 @@ def test_confidences_are_not_fitted_to_voices_that_are_kept(bundle: Path, capsys
     assert "kept from tuning" in capsys.readouterr().err
 
 
-def test_curvature_is_measured_and_written(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["tune", "curvature", str(bundle), "--limit", "2", "--speeds", "1"]
-    assert Bundle.open(bundle).curvature is None
+def test_second_moments_are_measured_and_written(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tune", "second-moments", str(bundle), "--limit", "2", "--speeds", "1"]
+    assert Bundle.open(bundle).second_moments is None
     assert cli.main([*words, "--dry-run"]) == 0
-    assert "dry run" in capsys.readouterr().out and Bundle.open(bundle).curvature is None
+    assert "dry run" in capsys.readouterr().out and Bundle.open(bundle).second_moments is None
     assert cli.main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["utterances"] == 2
     assert sum(report["share_of_squared_gradient"].values()) == pytest.approx(1.0, rel=1e-4)
-    assert Bundle.open(bundle).curvature is not None
+    assert Bundle.open(bundle).second_moments is not None
     assert cli.main(["tune", "rescoring", str(bundle), "--limit", "1", "--speeds", "1"]) == 0
-    assert Bundle.open(bundle).curvature is not None  # kept with other weights
+    assert Bundle.open(bundle).second_moments is not None  # kept with other weights

@@ -58,8 +58,8 @@ def alone(bundle: Bundle, kind: str, number: int, index: int) -> dict[str, np.nd
             sums = {name: sums[name] + gradient / len(share) for name, gradient in found.gradients.items()}
         else:
             gradients = found.gradients
-            if bundle.curvature is not None:
-                gradients = precondition(gradients, scales(bundle.curvature, step.damping))
+            if bundle.second_moments is not None:
+                gradients = precondition(gradients, scales(bundle.second_moments, step.damping))
             loss = float(found.negative_log_likelihoods[0])
             weights, momentum, _ = sgd(weights, gradients, loss, momentum, step)
     if kind == "gradient":

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from device_sdk.compilation import SWITCH
-from device_sdk.runtimes.steps import native_module
+from device_sdk.runtimes.native_kernels import native_module
 from server.lab.simulation.engine import native
 from server.lab.simulation.engine.layers import Product, Rows
 from server.lab.simulation.engine.recurrence import lstm, product
@@ -42,7 +42,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
     monkeypatch.delenv(SWITCH, raising=False)
     module = native_module() if compiled else None
     if compiled and (module is None or not module.LEVEL):
-        pytest.skip("this tree holds no native steps for this processor; `make native` compiles them")
+        pytest.skip("this tree holds no native kernels for this processor; `make native` compiles them")
     monkeypatch.setattr(native, "_module", lambda: module)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
-from device_sdk.bundle.curvature import Curvature, moments
+from device_sdk.bundle.second_moments import SecondMoments, moments
 from device_sdk.errors import DataError
 from device_sdk.features import logmel
 from device_sdk.learning.settings import MaskSettings
@@ -16,14 +16,14 @@ from device_sdk.learning.step import global_norm, mask
 from device_sdk.runtimes.training import TrainingSession
 from server.lab.corpora.utterance import Utterance
 
-__all__ = ["measured"]
+__all__ = ["measure"]
 
 _BLANK = 0
 
 
-def measured(
+def measure(
     bundle: Bundle, utterances: Iterable[Utterance], seed: int = 0, progress: Callable[[], None] | None = None
-) -> tuple[Curvature, int]:
+) -> tuple[SecondMoments, int]:
     """(second moments of the gradient of each utterance's transcript, utterances that were used).
 
     Gradients are scaled to a length of 1 first, as clipping on the device does: every utterance counts the same.
@@ -49,5 +49,5 @@ def measured(
         if progress is not None:
             progress()
     if not used:
-        raise DataError("curvature: no utterance with a transcript to take gradients of; give other --data")
+        raise DataError("second moments: no utterance with a transcript to take gradients of; give other --data")
     return moments({name: total / used for name, total in squares.items()}), used

@@ -7,7 +7,7 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import PRESETS
-from device_sdk.bundle.curvature import CURVATURE_FILE, moments, read, serialize
+from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, moments, read, serialize
 from device_sdk.errors import BundleError
 from export.bundles import rewrite
 
@@ -49,23 +49,23 @@ def test_what_does_not_fit_is_refused(damage, words: str) -> None:
     found = moments(squares())
     damage(found)
     with pytest.raises(BundleError, match=words):
-        read(serialize(found), TINY, "curvature of a test")
+        read(serialize(found), TINY, "second moments of a test")
 
 
 def test_a_bundle_keeps_it_with_other_weights_and_when_rewritten(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    assert tiny_bundle.curvature is None
-    curvature = moments(squares())
-    bundle = Bundle.open(rewrite(tiny_bundle, tmp_path / "curved", curvature=curvature))
+    assert tiny_bundle.second_moments is None
+    second_moments = moments(squares())
+    bundle = Bundle.open(rewrite(tiny_bundle, tmp_path / "other", second_moments=second_moments))
     again = Bundle.open(rewrite(bundle, tmp_path / "again")).with_weights(bundle.weights, "other")
-    for found in (bundle.curvature, again.curvature):
+    for found in (bundle.second_moments, again.second_moments):
         assert found is not None
-        np.testing.assert_array_equal(found["encoder.0.W"][1], curvature["encoder.0.W"][1])
-    assert bundle.has(CURVATURE_FILE)
+        np.testing.assert_array_equal(found["encoder.0.W"][1], second_moments["encoder.0.W"][1])
+    assert bundle.has(SECOND_MOMENTS_FILE)
 
 
 def test_the_packaged_bundle_knows_its_own() -> None:
-    curvature = Bundle.open().curvature
-    assert curvature is not None
-    for vectors in curvature.values():  # every axis' mean is the tensor's
+    second_moments = Bundle.open().second_moments
+    assert second_moments is not None
+    for vectors in second_moments.values():  # every axis' mean is the tensor's
         means = [float(vector.mean(dtype=np.float64)) for vector in vectors]
         np.testing.assert_allclose(means, means[0], rtol=1e-4)

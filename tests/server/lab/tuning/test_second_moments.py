@@ -7,7 +7,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.errors import DataError
 from device_sdk.learning.settings import MaskSettings
 from server.lab.corpora.utterance import Utterance
-from server.lab.tuning import curvature
+from server.lab.tuning import second_moments
 from tests.signals import chirp
 from tests.tiny import SENTENCES
 
@@ -19,7 +19,7 @@ def utterance(number: int, text: str | None) -> Utterance:
 def test_shares_sum_to_one_and_every_utterance_counts_the_same(tiny_bundle: Bundle) -> None:
     told: list[int] = []
     said = [utterance(number, text) for number, text in enumerate(SENTENCES[:3])] + [utterance(9, None)]
-    found, used = curvature.measured(tiny_bundle, said, progress=lambda: told.append(1))
+    found, used = second_moments.measure(tiny_bundle, said, progress=lambda: told.append(1))
     assert used == 3 and len(told) == 4
     shapes = tiny_bundle.architecture.parameter_shapes()
     total = sum(float(found[name][0].mean(dtype=np.float64)) * np.prod(shape) for name, shape in shapes.items())
@@ -30,8 +30,8 @@ def test_one_utterance_gives_its_own_gradient(tiny_bundle: Bundle, monkeypatch: 
     from device_sdk.features import logmel
     from device_sdk.runtimes.training import TrainingSession
 
-    monkeypatch.setattr(curvature, "MaskSettings", lambda: MaskSettings(frequency_masks=0, time_masks=0))
-    found, _ = curvature.measured(tiny_bundle, [utterance(1, SENTENCES[0])])
+    monkeypatch.setattr(second_moments, "MaskSettings", lambda: MaskSettings(frequency_masks=0, time_masks=0))
+    found, _ = second_moments.measure(tiny_bundle, [utterance(1, SENTENCES[0])])
     tokens = tuple(tiny_bundle.tokenizer.encode(SENTENCES[0]))
     features = logmel(chirp(16_000, 1), tiny_bundle.features)
     gradients = TrainingSession(tiny_bundle).run(dict(tiny_bundle.weights), features, (tokens,), np.ones(1)).gradients
@@ -42,4 +42,4 @@ def test_one_utterance_gives_its_own_gradient(tiny_bundle: Bundle, monkeypatch: 
 
 def test_nothing_to_measure_on_is_an_error(tiny_bundle: Bundle) -> None:
     with pytest.raises(DataError, match="no utterance with a transcript"):
-        curvature.measured(tiny_bundle, [utterance(1, None)])
+        second_moments.measure(tiny_bundle, [utterance(1, None)])

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.quantized import Matrix
-from device_sdk.compilation import FOLDER, STEPS, compiled_folder
+from device_sdk.compilation import FOLDER, KERNELS, compiled_folder
 from device_sdk.runtimes.protocol import RecurrentState
 
-__all__ = ["Steps", "native_module"]
+__all__ = ["NativeKernels", "native_module"]
 
 _BLOCK = 64  # columns that lie together
 _MOST = 1_024  # columns of a state, of the joint and of the pieces
@@ -33,7 +33,7 @@ Float = NDArray[np.float32]
 
 def native_module() -> Any:
     """The native module of exactly these sources, where an install made one and it is not switched off; else None."""
-    if compiled_folder(Path(__file__).parent, STEPS) is None:
+    if compiled_folder(Path(__file__).parent, KERNELS) is None:
         return None
     try:
         return import_module(f"{__name__}.{FOLDER}.native")
@@ -41,7 +41,7 @@ def native_module() -> Any:
         return None
 
 
-class Steps:
+class NativeKernels:
     """Owns a transducer's matrices, laid out as the products read them. Safe to share between threads."""
 
     def __init__(
@@ -77,9 +77,9 @@ class Steps:
         architecture: Architecture,
         weights: Mapping[str, Float],
         made: tuple[Mapping[str, Matrix], bytes] | None = None,
-    ) -> Steps | None:
-        """The steps of a transducer, None where its graphs have to do: one whose products are what takes the time, with
-        several layers or sizes beyond a thousand, and wherever there is no native code for this processor."""
+    ) -> NativeKernels | None:
+        """The kernels of a transducer, None where its graphs have to do: one whose products are what takes the time,
+        with several layers or sizes beyond a thousand, and wherever there is no native code for this processor."""
         a = architecture
         sizes = a.predictor_size, a.joiner_size, a.pieces
         if a.predictor_layers != 1 or any(size % 16 or not 16 <= size <= _MOST for size in sizes):

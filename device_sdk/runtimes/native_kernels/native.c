@@ -1,6 +1,6 @@
 /* One step of the prediction network, and the joint, of small transducers, and how a search reads its scores; and what
-   cohorts of simulated devices train with: what device_sdk/runtimes/steps/__init__.py explains. Sizes are checked where
-   these are called; here only that no buffer is too short. */
+   cohorts of simulated devices train with: what device_sdk/runtimes/native_kernels/__init__.py explains. Sizes are
+   checked where these are called; here only that no buffer is too short. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -386,8 +386,8 @@ static PyMethodDef network_methods[] = {
 };
 static PyType_Slot network_slots[] = {
     {Py_tp_new, network_new}, {Py_tp_dealloc, network_free}, {Py_tp_methods, network_methods}, {0, NULL}};
-static PyType_Spec network_spec = {"device_sdk.runtimes.steps.native.Network", sizeof(Network), 0, Py_TPFLAGS_DEFAULT,
-                                   network_slots};
+static PyType_Spec network_spec = {"device_sdk.runtimes.native_kernels.native.Network", sizeof(Network), 0,
+                                   Py_TPFLAGS_DEFAULT, network_slots};
 
 static int module_exec(PyObject *module) {
     PyObject *type = PyType_FromSpec(&network_spec);

@@ -1,4 +1,4 @@
-"""Native steps beside float64 arithmetic, beside onnxruntime, and where they must not be used."""
+"""Native kernels beside float64 arithmetic, beside onnxruntime, and where they must not be used."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import PRESETS, Architecture
 from device_sdk.bundle.quantized import layout, quantize
-from device_sdk.compilation import STEPS, SWITCH
+from device_sdk.compilation import KERNELS, SWITCH
 from device_sdk.decoding import DecodingSettings, Recognizer
-from device_sdk.runtimes import steps
+from device_sdk.runtimes import native_kernels
+from device_sdk.runtimes.native_kernels import NativeKernels
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
 from device_sdk.runtimes.protocol import RecurrentState
-from device_sdk.runtimes.steps import Steps
 from tests.speech import clips, packaged
 from tests.tiny import tiny_weights
 
@@ -30,9 +30,9 @@ SIZES = [(16, 16, 16), (32, 32, 64), (256, 320, 256), (80, 48, 112), (1024, 16, 
 @pytest.fixture(autouse=True)
 def native(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv(SWITCH, raising=False)
-    found = steps.native_module()
+    found = native_kernels.native_module()
     if found is None or not found.LEVEL:
-        pytest.skip("this tree holds no native steps of these sources; `make native` compiles them")
+        pytest.skip("this tree holds no native kernels of these sources; `make native` compiles them")
     return found
 
 
@@ -41,9 +41,9 @@ def shape(sizes: tuple[int, int, int]) -> Architecture:
     return Architecture(1, 32, 1, state, 24, joint, pieces)
 
 
-def begun(architecture: Architecture, weights: dict[str, Float], precision: Precision) -> Steps:
+def begun(architecture: Architecture, weights: dict[str, Float], precision: Precision) -> NativeKernels:
     made = (layout(architecture), quantize(architecture, weights)) if precision == "int8" else None
-    found = Steps.begin(architecture, weights, made)
+    found = NativeKernels.begin(architecture, weights, made)
     if found is None:
         pytest.skip(f"this processor has no quick products of {precision}")
     return found
@@ -95,9 +95,9 @@ def test_steps_give_what_the_graphs_give(precision: Precision, near: float) -> N
     """Bytes are rounded alike, but for values between two of them, which an error in the last place may move."""
     bundle, rng = packaged(), np.random.default_rng(2)
     graphs = OnnxTransducer(bundle, precision=precision)
-    graphs._steps = None
+    graphs._kernels = None
     quick = OnnxTransducer(bundle, precision=precision)
-    assert quick._steps is not None
+    assert quick._kernels is not None
     tokens, state = np.arange(6) * 40, states(bundle.architecture, 6)
     given, found = graphs.predict(tokens, state), quick.predict(tokens, state)
     for one, other in ((given[0], found[0]), (given[1].h, found[1].h), (given[1].c, found[1].c)):
@@ -112,7 +112,7 @@ def test_steps_give_what_the_graphs_give(precision: Precision, near: float) -> N
 def test_recognition_is_that_of_the_graphs(precision: Precision) -> None:
     bundle = packaged()
     graphs, quick = OnnxTransducer(bundle, precision=precision), OnnxTransducer(bundle, precision=precision)
-    graphs._steps = None
+    graphs._kernels = None
     for beam in (1, 8):
         heard = []
         for transducer in (graphs, quick):
@@ -228,15 +228,15 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("architecture", ELSEWHERE.values(), ids=list(ELSEWHERE))
 def test_other_networks_are_left_to_their_graphs(architecture: Architecture) -> None:
-    assert Steps.begin(architecture, tiny_weights(architecture)) is None
+    assert NativeKernels.begin(architecture, tiny_weights(architecture)) is None
 
 
 def test_they_are_those_of_exactly_these_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "STEPS", STEPS._replace(sources=STEPS.sources[:1]))
-    assert steps.native_module() is None
+    monkeypatch.setattr(native_kernels, "KERNELS", KERNELS._replace(sources=KERNELS.sources[:1]))
+    assert native_kernels.native_module() is None
 
 
 def test_they_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "0")
-    assert steps.native_module() is None
-    assert Steps.begin(PRESETS["tiny"], tiny_weights(PRESETS["tiny"])) is None
+    assert native_kernels.native_module() is None
+    assert NativeKernels.begin(PRESETS["tiny"], tiny_weights(PRESETS["tiny"])) is None

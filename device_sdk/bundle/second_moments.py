@@ -16,16 +16,16 @@ from device_sdk.bundle import weights as weight_files
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import BundleError
 
-__all__ = ["CURVATURE_FILE", "Curvature", "moments", "read", "serialize"]
+__all__ = ["SECOND_MOMENTS_FILE", "SecondMoments", "moments", "read", "serialize"]
 
-CURVATURE_FILE = "curvature.safetensors"
+SECOND_MOMENTS_FILE = "second_moments.safetensors"
 
-Curvature = Mapping[str, tuple[NDArray[np.float32], ...]]
+SecondMoments = Mapping[str, tuple[NDArray[np.float32], ...]]
 """Parameter name -> for each axis, the mean squared gradient at each index of it, over all other axes: float32."""
 
 
 def moments(squares: Mapping[str, NDArray[np.float64]]) -> dict[str, tuple[NDArray[np.float32], ...]]:
-    """The curvature of mean squared gradients. squares: parameter name -> float64 array of the parameter's shape."""
+    """Second moments from mean squared gradients. squares: parameter name -> float64 array of the parameter's shape."""
     return {
         name: tuple(
             value.mean(axis=tuple(other for other in range(value.ndim) if other != axis)).astype(np.float32)
@@ -35,15 +35,16 @@ def moments(squares: Mapping[str, NDArray[np.float64]]) -> dict[str, tuple[NDArr
     }
 
 
-def serialize(curvature: Curvature) -> bytes:
+def serialize(second_moments: SecondMoments) -> bytes:
     """safetensors bytes: one tensor ``NAME/AXIS`` an axis."""
     return weight_files.serialize(
-        {f"{name}/{axis}": vector for name, vectors in curvature.items() for axis, vector in enumerate(vectors)}
+        {f"{name}/{axis}": vector for name, vectors in second_moments.items() for axis, vector in enumerate(vectors)}
     )
 
 
-def read(content: bytes, architecture: Architecture, source: str) -> Curvature:
-    """The curvature of exactly the architecture's parameters. Raises :class:`BundleError` that names the tensor."""
+def read(content: bytes, architecture: Architecture, source: str) -> SecondMoments:
+    """The second moments of exactly the architecture's parameters. Raises :class:`BundleError` that names the
+    tensor."""
     tensors = weight_files.read(content, source)
     expected = {
         f"{name}/{axis}": size

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings, Hotwords, Recognizer
 from device_sdk.decoding.beam import Path, advance, paths, start
-from device_sdk.decoding.guides import Guide
+from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.nbest import distinct
 from device_sdk.errors import ConfigurationError
 from device_sdk.runtimes.ngram import NgramModel, load_ngram
