@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from device_sdk.commands.secrets import keep_from_process_list
 from device_sdk.commands.tables import print_table
 from server.operators.client import OperatorClient
 
-__all__ = ["Answer", "command", "moment", "show"]
+__all__ = ["Answer", "command", "finite", "moment", "show"]
 
 Answer: TypeAlias = tuple[dict[str, Any], Callable[[], None]]
 """What the server said, for --json and --output, and a function that prints it for people."""
@@ -80,3 +81,8 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> N
 def moment(seconds: float | None) -> str:
     """A time for people, in the operator's own zone."""
     return "" if seconds is None else datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def finite(value: float) -> float | str:
+    """JSON has no infinite numbers: they are told by name."""
+    return value if math.isfinite(value) else "Infinity"

@@ -1,28 +1,31 @@
-"""``idiolect privacy``: what the releases so far tell about a user, what a plan costs, what the samplers keep."""
+"""``idiolect privacy``: what was spent, what a federation would cost, and published tables of such costs."""
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Annotated, Any
 
 import typer
 
-from server.commands import privacy_audit, privacy_table, privacy_words
-from server.commands.operators import Answer, command, show
+from device_sdk.commands.output import deliver
+from device_sdk.errors import ConfigurationError, DataError
+from server.commands.operators import Answer, command, finite, show
+from server.commands.privacy_samplers import JsonFlag, OutputFile, audit, words
 from server.operators.client import OperatorClient
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Read the privacy ledger, plan its cost, audit the samplers.", no_args_is_help=True)
+app.command("audit")(audit)
+app.command("words")(words)
 
-
-privacy_table.register(app)
-privacy_audit.register(app)
-privacy_words.register(app)
-
-
-@app.callback()
-def privacy() -> None:
-    """Read the privacy ledger, plan its cost, audit the samplers."""
+TERMS = {
+    "adjacency": "user: one user's updates of all rounds added or removed",
+    "sampling": "Poisson, each user in each round with chance cohort / population",
+    "trust_model": "central: the server sees clipped updates and adds the noise",
+}
+"""What the epsilons of ``plan`` and ``table`` are of."""
 
 
 @command(app, "ledger")
@@ -31,37 +34,167 @@ def ledger(
     devices: Annotated[bool, typer.Option("--devices", help="One line per device too.")] = False,
 ) -> Answer:
     """Epsilon per stream, of a user and of an utterance, with what it means. No number stands for all streams."""
-    found = client.get("privacy")
-    return found, lambda: _show(found, devices)
+    books = client.get("privacy")
+
+    def present() -> None:
+        for stream, line in books["streams"].items():
+            facts = [
+                ("epsilon of a user", _level(line["epsilon"], line["delta"])),
+                ("epsilon of an utterance", _level(line["utterance_epsilon"], line["utterance_delta"])),
+                *(
+                    [("epsilon of one count", _number(line["count_epsilon"]))]
+                    if line["count_epsilon"] is not None
+                    else []
+                ),
+                ("cap", _number(books["caps"][stream])),
+                ("rounds", line["rounds"]),
+                ("devices", line["devices"]),
+                ("adjacency", line["adjacency"]),
+                ("", line["utterance_adjacency"]),
+                ("sampling", line["sampling"]),
+                ("trust", line["trust_model"]),
+            ]
+            show(f"Stream {stream}", ("", ""), facts)
+        if devices:
+            rows = [
+                (
+                    line["device_id"],
+                    line["stream"],
+                    _level(line["epsilon"], line["delta"]),
+                    _level(line["utterance_epsilon"], line["utterance_delta"]),
+                    line["rounds"],
+                )
+                for line in books["devices"]
+            ]
+            show("Devices", ("device", "stream", "user", "utterance", "rounds"), rows)
+
+    return books, present
 
 
-def _show(found: dict[str, Any], devices: bool) -> None:
-    for stream, line in found["streams"].items():
-        facts = [
-            ("epsilon of a user", _level(line["epsilon"], line["delta"])),
-            ("epsilon of an utterance", _level(line["utterance_epsilon"], line["utterance_delta"])),
-            *([("epsilon of one count", _number(line["count_epsilon"]))] if line["count_epsilon"] is not None else []),
-            ("cap", _number(found["caps"][stream])),
-            ("rounds", line["rounds"]),
-            ("devices", line["devices"]),
-            ("adjacency", line["adjacency"]),
-            ("", line["utterance_adjacency"]),
-            ("sampling", line["sampling"]),
-            ("trust", line["trust_model"]),
-        ]
-        show(f"Stream {stream}", ("", ""), facts)
-    if devices:
-        rows = [
-            (
-                line["device_id"],
-                line["stream"],
-                _level(line["epsilon"], line["delta"]),
-                _level(line["utterance_epsilon"], line["utterance_delta"]),
-                line["rounds"],
-            )
-            for line in found["devices"]
-        ]
-        show("Devices", ("device", "stream", "user", "utterance", "rounds"), rows)
+@app.command("plan")
+def plan(
+    population: Annotated[int, typer.Argument(help="Users who may be drawn.")],
+    cohort: Annotated[int, typer.Option(help="Users of a round, on average.")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, max=100_000)] = 1,
+    noise: Annotated[float, typer.Option(help="Of a round's sum, over the clipping bound.")] = 1,
+    delta: Annotated[float, typer.Option(help="At which epsilon is stated.")] = 1e-6,
+    scales: Annotated[str, typer.Option(help="Cohorts, of populations as much larger, to extrapolate to.")] = "10,100",
+    populations: Annotated[str, typer.Option(help="Then populations still larger, with the largest cohort.")] = "10",
+    target: Annotated[float, typer.Option(help="How much larger must everything be for this epsilon?")] = 10.0,
+    pld: Annotated[bool, typer.Option(help="Also by privacy loss distributions (up to a minute a row).")] = True,
+    as_json: JsonFlag = False,
+    output: OutputFile = None,
+) -> None:
+    """Epsilon of a user whose deltas are summed with Gaussian noise over sampled rounds, by RDP and PLD, and of larger
+    federations at the same noise of the mean update (Pelikan et al. 2023, tables 2, 16 and 17)."""
+    from server.privacy.plans import Plan, amplified, extrapolated, needed_scale, unamplified
+
+    wished = Plan(population, cohort, rounds, noise, delta)
+    rows: list[dict[str, Any]] = []
+    for row in extrapolated(wished, _numbers(scales, "scales"), _numbers(populations, "populations")):
+        epsilons = amplified(row.sampling, row.noise_multiplier, row.rounds, row.delta, pld=pld)
+        rows.append(
+            {
+                "noise_multiplier": row.noise_multiplier,
+                "cohort": row.cohort,
+                "population": row.population,
+                "sampling": row.sampling,
+                "rounds": row.rounds,
+                "delta": row.delta,
+                "rdp_epsilon": epsilons["rdp"],
+                "order": epsilons["order"],
+                "pld_epsilon": epsilons["pld"],
+                "unamplified_epsilon": finite(unamplified(row, row.rounds)),
+                "extrapolated": bool(rows),
+            }
+        )
+    scale = needed_scale(wished, target)
+    document = {
+        **TERMS,
+        "unamplified": "a user who is in every round and whose rounds are known",
+        "rows": rows,
+        "target": target,
+        "scale_for_target": scale,
+    }
+    if deliver(document, as_json, output):
+        return
+    names = ["noise_multiplier", "cohort", "population", "sampling", "rounds"]
+    names += ["rdp_epsilon", "order", "pld_epsilon", "unamplified_epsilon"]
+    columns = ("noise", "cohort", "population", "q", "rounds", "RDP", "order", "PLD", "in every round")
+    show(f"Epsilon of a user at delta {delta:g}", columns, [[_cell(row[name]) for name in names] for row in rows])
+    times = "is out of reach by more users alone" if scale is None else f"needs {scale:,.3g} times the users and cohort"
+    typer.echo(f"epsilon {target:g} {times}, at the same noise of the mean update")
+    _print_terms()
+
+
+@app.command("table")
+def table(
+    number: Annotated[list[int] | None, typer.Option("--table", help="Of these tables only: 2, 16 or 17.")] = None,
+    pld: Annotated[bool, typer.Option(help="Also by privacy loss distributions (a minute or two).")] = True,
+    as_json: JsonFlag = False,
+    output: OutputFile = None,
+) -> None:
+    """Recompute tables 2, 16 and 17 of Pelikan et al. 2023: epsilon by RDP at each row's order, misprints named, PLD
+    beside."""
+    from rich.progress import track
+
+    from server.privacy.published import judge, pld_epsilon, published_rows
+
+    wanted = [row for row in published_rows() if not number or row.table in number]
+    if not wanted:
+        raise DataError(f"--table: found {number}, expected some of 2, 16 and 17")
+    rows: list[dict[str, Any]] = []
+    for row in track(wanted, "privacy tables", disable=as_json or not sys.stderr.isatty()):
+        verdict = judge(row)
+        rows.append(
+            {
+                "table": row.table,
+                "clip_norm": row.clip_norm,
+                "sigma": row.sigma,
+                "cohort": row.cohort,
+                "population": row.population,
+                "rounds": row.rounds,
+                "delta": row.delta,
+                "noise_multiplier": row.noise_multiplier,
+                "printed_epsilon": row.epsilon,
+                "printed_order": row.order,
+                "rdp_epsilon": verdict.epsilon,
+                "best_rdp_epsilon": verdict.best,
+                "best_order": verdict.best_order,
+                "misprint": verdict.misprint,
+                "pld_epsilon": pld_epsilon(row.sampling, row.noise_multiplier, row.rounds, row.delta) if pld else None,
+            }
+        )
+    right = sum(row["misprint"] is None for row in rows)
+    if deliver({**TERMS, "rows": rows, "as_printed": right, "misprints": len(rows) - right}, as_json, output):
+        return
+    names = ["table", "noise_multiplier", "cohort", "population", "rounds", "printed_epsilon", "printed_order"]
+    names += ["rdp_epsilon", "pld_epsilon", "misprint"]
+    columns = ("table", "noise", "cohort", "population", "rounds", "printed", "order", "RDP", "PLD", "misprint")
+    show("Epsilon of Pelikan et al. 2023", columns, [[_cell(row[name]) for name in names] for row in rows])
+    typer.echo(f"{right} of {len(rows)} rows are as printed; {len(rows) - right} misprints")
+    _print_terms()
+
+
+def _print_terms() -> None:
+    for name, term in TERMS.items():
+        typer.echo(f"{name.replace('_', ' ')}: {term}")
+
+
+def _cell(value: float | str | None) -> str | None:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def _numbers(text: str, name: str) -> list[float]:
+    try:
+        numbers = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        numbers = [-1.0]
+    if any(not 1 < value < math.inf for value in numbers):
+        raise ConfigurationError(f"--{name}: found {text!r}, expected numbers above 1, separated by commas")
+    return numbers
 
 
 def _level(epsilon: float | str, delta: float | str) -> str:

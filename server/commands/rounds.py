@@ -2,216 +2,52 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.commands.output import deliver
 from device_sdk.errors import ConfigurationError
-from server.commands.operators import Answer, command, moment, show
+from server.commands.operators import Answer, command, finite, moment, show
 from server.operators.client import OperatorClient
+
+if TYPE_CHECKING:
+    from server.plans.round import RoundSettings
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Plan, open, close, list and show rounds.", no_args_is_help=True)
 
 
-def _settings(
-    preset: Annotated[
-        str | None, typer.Option(help="Whole settings by name: rao-2023. Options given besides have no effect.")
-    ] = None,
-    marginals: Annotated[bool, typer.Option(help="Collect word counts.")] = True,
-    deltas: Annotated[bool, typer.Option(help="Collect model deltas.")] = False,
-    epsilon: Annotated[float, typer.Option(help="Epsilon of the marginals' release.")] = 1.0,
-    max_words: Annotated[int, typer.Option(help="Distinct words a device may report.")] = 20,
-    mode: Annotated[
-        str, typer.Option(help="Of counts: bounded, or paper for all counts so far without a bound (Liu & Peng 2020).")
-    ] = "bounded",
-    mechanism: Annotated[
-        str | None,
-        typer.Option(
-            help="Of their noise: discrete_laplace or discrete_gaussian.  [default: discrete_laplace; with "
-            "distributed, discrete_gaussian]"
-        ),
-    ] = None,
-    delta: Annotated[float, typer.Option(help="Of Gaussian noise.")] = 1e-6,
-    trust: Annotated[
-        str,
-        typer.Option(
-            help="Who adds the marginals' noise: central, the server; local, every device all of it; distributed, "
-            "every device a share, and the server sees sums over groups only (secure aggregation)."
-        ),
-    ] = "central",
-    group_size: Annotated[int, typer.Option(help="With distributed: devices that add up their counts together.")] = 50,
-    stage_minutes: Annotated[
-        float, typer.Option(help="With distributed: how long a group waits at a stage for its devices.")
-    ] = 60.0,
-    words: Annotated[
-        bool,
-        typer.Option(help="Collect words outside the public list that users gave, to release those many devices name."),
-    ] = False,
-    words_epsilon: Annotated[float, typer.Option(help="Epsilon of their release.")] = 1.0,
-    words_delta: Annotated[float, typer.Option(help="And its delta.")] = 1e-8,
-    new_words: Annotated[int, typer.Option(help="Distinct ones a device may name.")] = 5,
-    clip_norm: Annotated[float, typer.Option(help="L2 bound of a delta.")] = 1.0,
-    clipping: Annotated[
-        str, typer.Option(help="Of the delta as a whole: global; of every parameter on its own: uniform or dim.")
-    ] = "global",
-    noise: Annotated[float, typer.Option(help="Gaussian noise each device adds to each value of its delta.")] = 0.0,
-    noise_multiplier: Annotated[
-        float, typer.Option(help="Deviation of the Gaussian noise the server adds to the deltas' sum, in clip norms.")
-    ] = 0.0,
-    kind: Annotated[
-        str, typer.Option(help="Of deltas: difference, after local steps, or gradient, without (FedSGD).")
-    ] = "difference",
-    batch_size: Annotated[int, typer.Option(help="Most utterances of a device's gradient.")] = 16,
-    encoding: Annotated[str, typer.Option(help="Of deltas: float32, float16 or int8.")] = "float32",
-    scale_per: Annotated[str, typer.Option(help="What shares an int8 scale: row or tensor.")] = "row",
-    weighting: Annotated[
-        str | None,
-        typer.Option(
-            help="Of deltas: utterances, uniform, loss or word_errors.  [default: utterances; with noise, a buffer or "
-            "a robust mean, uniform]"
-        ),
-    ] = None,
-    averaging: Annotated[
-        str,
-        typer.Option(help="Of deltas: mean; or median, trimmed, krum or cosine, which few devices cannot pull far."),
-    ] = "mean",
-    trimmed: Annotated[
-        float,
-        typer.Option(
-            help="Share of the largest and of the smallest values that is dropped; of devices with krum or cosine."
-        ),
-    ] = 0.2,
-    optimizer: Annotated[
-        str, typer.Option(help="Server optimizer: sgd, momentum, adagrad, adam, yogi, lars or lamb.")
-    ] = "sgd",
-    learning_rate: Annotated[float, typer.Option(help="Of the server optimizer.")] = 1.0,
-    teacher_decay: Annotated[
-        float | None, typer.Option(help="Publish a teacher beside the model: how much of it stays at an update.")
-    ] = None,
-    teacher_interval: Annotated[int, typer.Option(help="Models between updates of the teacher.")] = 10,
-    rehearsal: Annotated[int, typer.Option(help="Pseudo-devices with the server's transcribed speech.", min=0)] = 0,
-    rehearsal_batch: Annotated[int, typer.Option(help="Utterances of a pseudo-device.")] = 16,
-    rehearsal_weight: Annotated[float, typer.Option(help="Of a pseudo-device, in devices.")] = 1.0,
-    server_step: Annotated[
-        int, typer.Option(help="Utterances of the server's transcribed speech to step on after the round.", min=0)
-    ] = 0,
-    server_step_rate: Annotated[float, typer.Option(help="Learning rate of these steps.")] = 0.1,
-    sampling: Annotated[
-        str | None,
-        typer.Option(help="Ask some devices only: poisson, each with a probability, or fixed.  [default: all]"),
-    ] = None,
-    rate: Annotated[float | None, typer.Option(help="That probability.  [default: as the goal needs]")] = None,
-    over_selection: Annotated[
-        float, typer.Option(help="With sampling: devices asked for every report of the goal.")
-    ] = 1.0,
-    amplified: Annotated[
-        bool,
-        typer.Option(
-            "--amplified",
-            help="Charge every device for a round of Poisson sampling, at the rate, by what sampling leaves of its "
-            "privacy loss. Without a goal: the round ends at its deadline.",
-        ),
-    ] = False,
-    buffered: Annotated[
-        bool,
-        typer.Option(
-            "--buffered", help="Take deltas on older models too; the round closes at its goal, and the next follows."
-        ),
-    ] = False,
-    staleness_limit: Annotated[int, typer.Option(help="With buffered: how many models older at most.")] = 10,
-    staleness_weight: Annotated[
-        str | None,
-        typer.Option(
-            help="With buffered: inverse_root, 1 / sqrt(1 + models older), or constant.  [default: inverse_root; with "
-            "noise, constant]"
-        ),
-    ] = None,
-    goal: Annotated[int | None, typer.Option(help="Reports per stream at which the round closes by itself.")] = None,
-    minimum: Annotated[
-        int, typer.Option(help="Fewest reports a stream may release; with distributed, fewest devices of every sum.")
-    ] = 1,
-    hours: Annotated[float, typer.Option(help="Until the deadline.")] = 24.0,
-    smoothing: Annotated[float, typer.Option(help="Weight of the background in the marginals, in words.")] = 100.0,
-    rounds: Annotated[int, typer.Option(help="Rounds like this, one after another.")] = 1,
-    settings: Annotated[
-        Path | None, typer.Option(help="JSON file with the round's settings, instead of the options above.")
-    ] = None,
-) -> dict[str, Any]:
-    """What the operator wants of a round, as the server takes it. ConfigurationError: no such preset or file, options
-    of sampling without it."""
-    if settings is not None:
-        return _read_settings(settings)
-    if preset is not None:
-        return _preset(preset)
-    counts: dict[str, Any] = {"epsilon": epsilon, "max_words": max_words, "mode": mode, "trust": trust, "delta": delta}
-    counts["mechanism"] = mechanism or ("discrete_gaussian" if trust == "distributed" else "discrete_laplace")
-    if trust == "distributed":
-        counts["minimum_survivors"] = minimum
-    if sampling is None and (rate is not None or amplified or over_selection != 1):
-        raise ConfigurationError(
-            "--sampling: found none beside --rate, --over-selection or --amplified; expected poisson"
-        )
-    noisy = noise > 0 or noise_multiplier > 0
-    return {
-        "marginals": counts if marginals else None,
-        "groups": {"size": group_size, "stage_seconds": stage_minutes * 60},
-        "deltas": {
-            "clip_norm": clip_norm,
-            "clipping": clipping,
-            "noise_stddev": noise,
-            "kind": kind,
-            "batch_size": batch_size,
-            "encoding": encoding,
-            "scale_per": scale_per,
-        }
-        if deltas
-        else None,
-        "words": {"epsilon": words_epsilon, "delta": words_delta, "max_words": new_words} if words else None,
-        "weighting": weighting or ("uniform" if noisy or buffered or averaging != "mean" else "utterances"),
-        "noise_multiplier": noise_multiplier,
-        "sampling": {"kind": sampling, "rate": rate, "over_selection": over_selection, "amplified": amplified}
-        if sampling is not None
-        else None,
-        "buffered": {
-            "staleness_limit": staleness_limit,
-            "staleness_weight": staleness_weight or ("constant" if noisy else "inverse_root"),
-        }
-        if buffered
-        else None,
-        "server_step": {"utterances": server_step, "learning_rate": server_step_rate} if server_step else None,
-        "averaging": averaging,
-        "trimmed": trimmed,
-        "optimizer": {"kind": optimizer, "learning_rate": learning_rate},
-        "teacher": {"decay": teacher_decay, "interval": teacher_interval} if teacher_decay is not None else None,
-        "rehearsal": {"pseudo_devices": rehearsal, "batch_size": rehearsal_batch, "weight": rehearsal_weight}
-        if rehearsal
-        else None,
-        "goal": goal,
-        "minimum": minimum,
-        "seconds": hours * 3600,
-        "smoothing": smoothing,
-        "rounds": rounds,
-    }
+SettingsFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="ROUND.toml", help="The round's settings; examples/rounds has examples.", show_default="noised counts"
+    ),
+]
 
 
+@command(app, "open")
 def open_round(
     client: OperatorClient,
-    *,
+    file: SettingsFile = None,
     planned: Annotated[bool, typer.Option("--planned", help="Create it without opening it.")] = False,
     resume: Annotated[str | None, typer.Option("--planned-round", help="Open this planned round instead.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Open it without asking, deltas without noise too.")] = False,
-    **options: Any,
 ) -> Answer:
     """Create a round and open it on the current model and marginals. Asks before it collects deltas without noise."""
-    settings = _settings(**options) if resume is None else client.get(f"rounds/{resume}")["settings"]
+    from device_sdk.wire.messages import WHOLE
+
+    if resume is None:
+        settings = _read(file).model_dump(mode="json", context=WHOLE)
+    elif file is not None:
+        raise ConfigurationError(f"--planned-round: found beside {file}; expected one of them")
+    else:
+        settings = client.get(f"rounds/{resume}")["settings"]
     if not (planned or yes):
         _ask_about_noise(settings)
     if resume is not None:
@@ -219,43 +55,67 @@ def open_round(
     return _answer(client.post("rounds", json={"settings": settings, "open": not planned}))
 
 
-def plan_round(client: OperatorClient, **options: Any) -> Answer:
-    """Create a round without opening it; `rounds open --planned-round` does. Its JSON holds every setting."""
-    return _answer(client.post("rounds", json={"settings": _settings(**options), "open": False}))
+@app.command("plan")
+def plan_round(
+    file: SettingsFile = None,
+    delta: Annotated[float, typer.Option(help="At which epsilon is stated.", min=1e-300, max=0.999)] = 1e-6,
+    user_epsilon: Annotated[
+        float | None, typer.Option(help="Of a user over all rounds: finds the epsilon of one marginals release.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the JSON to a file.")] = None,
+) -> None:
+    """What rounds with these settings cost a user who is in all of them, and how much noise their releases get."""
+    from device_sdk.wire.messages import WHOLE
+    from server.privacy.costs import calibrated, round_costs
+
+    settings = _read(file)
+    if user_epsilon is not None:
+        if settings.marginals is None:
+            raise ConfigurationError("--user-epsilon: found no marginals in the round; expected a round with them")
+        plan = calibrated(settings.marginals, user_epsilon, settings.rounds, delta)
+        settings = settings.model_copy(update={"marginals": plan})
+    costs = {
+        stream: {name: finite(value) for name, value in asdict(cost).items() if value is not None}
+        for stream, cost in round_costs(settings, delta).items()
+    }
+    whole = settings.model_dump(mode="json", context=WHOLE)
+    if not deliver({"settings": whole, "delta": delta, "costs": costs}, as_json, output):
+        show("The round", ("", ""), _collected(whole))
+        for stream, cost in costs.items():
+            facts = [(_COSTS[name], f"{float(value):.4g}".replace("inf", "infinite")) for name, value in cost.items()]
+            show(f"Stream {stream}, {settings.rounds} rounds, delta {delta:g}", ("", ""), facts)
+
+
+def _read(file: Path | None) -> RoundSettings:
+    from server.plans.round import RoundSettings
+    from server.plans.round_file import read_round
+
+    return RoundSettings() if file is None else read_round(file)
 
 
 def _ask_about_noise(settings: dict[str, Any]) -> None:
     """Before a round that collects deltas without noise. ConfigurationError: where nobody can be asked."""
-    deltas = settings.get("deltas")
-    if not isinstance(deltas, dict) or deltas.get("noise_stddev") or settings.get("noise_multiplier"):
+    deltas = settings["deltas"]
+    if deltas is None or deltas["noise_stddev"] or settings["noise_multiplier"]:
         return
     if not sys.stdin.isatty():
         raise ConfigurationError(
-            "--noise: found 0 for deltas, with which epsilon is infinite; expected --noise or --noise-multiplier above "
-            "0, or --yes"
+            "deltas.noise_stddev: found 0, with which epsilon is infinite; expected it or noise_multiplier above 0, or "
+            "--yes"
         )
     with redirect_stdout(sys.stderr):  # standard output is the JSON's
         typer.confirm("The deltas get no noise, with which epsilon is infinite. Open the round?", abort=True)
 
 
-def _with_settings(function: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Gives a command the options of :func:`_settings` in the place of ``options``; typer reads its signature."""
-    kind = inspect.Parameter.KEYWORD_ONLY
-    own = [
-        parameter
-        for parameter in inspect.signature(function, eval_str=True).parameters.values()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
-    shared = [
-        parameter.replace(kind=kind) for parameter in inspect.signature(_settings, eval_str=True).parameters.values()
-    ]
-    function.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-    return function
-
-
-command(app, "open")(_with_settings(open_round))
-command(app, "plan")(_with_settings(plan_round))
-
+_COSTS = {
+    "user_epsilon": "epsilon of a user, all rounds",
+    "round_epsilon": "epsilon of a user, one round",
+    "utterance_epsilon": "epsilon of an utterance",
+    "count_epsilon": "epsilon of one count, all rounds",
+    "scale_words": "scale of one draw of noise, words",
+    "deviation_words": "noise of a word after all rounds, words",
+}
 
 RoundId = Annotated[str | None, typer.Argument(help="As `rounds list` shows it.", show_default="the one that is open")]
 
@@ -402,22 +262,3 @@ def _mechanism(mechanism: dict[str, Any]) -> str:
     if mechanism.get("pseudo_devices"):
         parts.append(f"{mechanism['pseudo_devices']} pseudo-devices")
     return ", ".join(parts)
-
-
-def _preset(name: str) -> dict[str, Any]:
-    from device_sdk.wire.messages import WHOLE
-    from server.plans.round import PRESETS
-
-    if name not in PRESETS:
-        raise ConfigurationError(f"--preset: found {name!r}, expected one of {', '.join(sorted(PRESETS))}")
-    return PRESETS[name].model_dump(mode="json", context=WHOLE)
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path}: found {error}, expected a JSON file with a round's settings") from error
-    if not isinstance(found, dict):
-        raise ConfigurationError(f"{path}: found {type(found).__name__}, expected a JSON object of settings")
-    return found

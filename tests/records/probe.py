@@ -31,13 +31,20 @@ import device_sdk as sdk
 CLIPS = (Path(sdk.SAMPLE_AUDIO), *sorted(Path("export/benchmarks/speech").glob("*.ogg")))
 LEXICON = sdk.SlotLexicon({"drink": ["mocha", "latte"], "size": ["small", "large"]})
 BOUNDS = sdk.OfferBounds(clip_norm=1e3, least_noise=0.0, deltas_epsilon=math.inf)
-ROUNDS = {
-    "noise of the server": "--epsilon 2 --max-words 8 --clip-norm 2 --noise-multiplier 0.002",
-    "noise of the devices": "--epsilon 8 --trust local --clip-norm 2 --noise 0.0005 --encoding int8 --optimizer adam "
-    "--learning-rate 0.001",
-}
-SHARED = "--deltas --goal 3 --minimum 2 --json"
+SHARED = {"goal": 3, "minimum": 2, "weighting": "uniform"}
 """Nobody sends the third report, so a round closes when it is told to, not when a thread of the server sees it."""
+ROUNDS: dict[str, dict[str, Any]] = {
+    "noise of the server": {
+        "marginals": {"epsilon": 2.0, "max_words": 8},
+        "deltas": {"clip_norm": 2.0},
+        "noise_multiplier": 0.002,
+    },
+    "noise of the devices": {
+        "marginals": {"epsilon": 8.0, "trust": "local"},
+        "deltas": {"clip_norm": 2.0, "noise_stddev": 0.0005, "encoding": "int8"},
+        "optimizer": {"kind": "adam", "learning_rate": 0.001},
+    },
+}
 PIECE = 1 << 16
 """Bytes of a download that come at once: each is sealed by itself, under a name and a nonce that are random."""
 
@@ -80,9 +87,9 @@ def published_rounds() -> dict[str, Any]:
         for device in devices:
             device.agree("marginals", "deltas")
             device.check_in(url, os.environ["IDIOLECT_ENROLMENT_TOKEN"])
-        for name, options in ROUNDS.items():
+        for name, settings in ROUNDS.items():
             learned = [plain(_learn(device, CLIPS[number::2])) for number, device in enumerate(devices)]
-            opened = json.loads(_run("rounds", "open", *options.split(), *SHARED.split()))
+            opened = client.post("/v1/operator/rounds", json={"settings": SHARED | settings}).raise_for_status().json()
             visits = [device.check_in(url) for device in devices]
             closed = json.loads(_run("rounds", "close", opened["id"], "--json"))
             visits += [device.check_in(url) for device in devices]

@@ -24,6 +24,7 @@ from server.operators.client import OperatorClient
 from tests.server.parties import OPERATOR, Operator, Party, initial
 
 Run = Callable[..., str]
+EXAMPLES = Path(__file__).parents[3] / "examples" / "rounds"
 
 
 class InProcess(httpx.BaseTransport):
@@ -56,8 +57,20 @@ def run(http: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     return invoke
 
 
-def test_rounds(run: Run, device: Party, tmp_path: Path) -> None:
-    opened = json.loads(run(rounds.app, "open", "--epsilon", "1e8", "--deltas", "--yes", "--goal", "5", "--json"))
+@pytest.fixture
+def toml(tmp_path: Path) -> Callable[[str], str]:
+    """Writes a round's settings; the file's path."""
+
+    def write(text: str) -> str:
+        (tmp_path / "round.toml").write_text(text)
+        return str(tmp_path / "round.toml")
+
+    return write
+
+
+def test_rounds(run: Run, device: Party, tmp_path: Path, toml: Callable[[str], str]) -> None:
+    file = toml("goal = 5\n[marginals]\nepsilon = 1e8\n[deltas]\n")
+    opened = json.loads(run(rounds.app, "open", file, "--yes", "--json"))
     assert (opened["state"], opened["settings"]["goal"]) == ("open", 5)
     device.send_counts(opened["id"], {1: 256})
     assert opened["id"] in run(rounds.app, "list")
@@ -72,7 +85,7 @@ def test_rounds(run: Run, device: Party, tmp_path: Path) -> None:
 
 
 def test_the_open_round_needs_no_name(run: Run) -> None:
-    planned = json.loads(run(rounds.app, "plan", "--json"))["id"]
+    planned = json.loads(run(rounds.app, "open", "--planned", "--json"))["id"]
     for command in ("show", "close"):
         with pytest.raises(ConfigurationError, match=r"round: found none open; expected .*rounds list"):
             run(rounds.app, command)
@@ -80,6 +93,10 @@ def test_the_open_round_needs_no_name(run: Run) -> None:
     assert json.loads(run(rounds.app, "show", "--json"))["id"] == opened != planned
     closed = json.loads(run(rounds.app, "close", "--json"))
     assert (closed["id"], closed["state"]) == (opened, "abandoned"), "nobody reported"
+    assert json.loads(run(rounds.app, "open", "--planned-round", planned, "--json"))["state"] == "open"
+    assert "abandoned" in run(rounds.app, "close", planned, "--abandon")
+    with pytest.raises(ConfigurationError, match="--planned-round: found beside"):
+        run(rounds.app, "open", "round.toml", "--planned-round", planned)
 
 
 def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +109,10 @@ def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("settings", "expected"),
     [
         (
-            ["--max-words", "7"],
+            "[marginals]\nmax_words = 7",
             [
                 ("marginals", "epsilon 1, discrete_laplace noise of the server, at most 7 words a device"),
                 ("minimum", "1 report a stream"),
@@ -103,39 +120,39 @@ def test_ids_are_whole_in_narrow_terminals(run: Run, device: Party, monkeypatch:
             ],
         ),
         (
-            ["--trust", "distributed", "--minimum", "3", "--group-size", "4"],
+            (EXAMPLES / "unseen_counts.toml").read_text(),
             [
                 (
                     "marginals",
                     "epsilon 1, discrete_gaussian noise of every device, a share of it, at most 20 words a device",
                 ),
-                ("minimum", "3 reports a stream"),
+                ("minimum", "34 reports a stream"),
             ],
         ),
         (
-            ["--deltas", "--no-marginals", "--noise", "0.5", "--goal", "4"],
-            [
-                ("deltas", "difference, clipped to 1, noise 0.5 of every device"),
-                ("goal", "4 reports a stream"),
-            ],
+            "goal = 4\nweighting = 'uniform'\n[deltas]\nnoise_stddev = 0.5",
+            [("deltas", "difference, clipped to 1, noise 0.5 of every device"), ("goal", "4 reports a stream")],
         ),
         (
-            ["--deltas", "--noise-multiplier", "1.5", "--goal", "4", "--minimum", "2", "--rounds", "3"],
+            "goal = 4\nminimum = 2\nrounds = 3\nnoise_multiplier = 1.5\nweighting = 'uniform'\n[deltas]",
             [
                 ("deltas", "difference, clipped to 1, noise of 1.5 clip norms of the server"),
                 ("minimum", "2 reports a stream"),
                 ("rounds", "3, one after another"),
             ],
         ),
-        (["--deltas", "--yes"], [("deltas", "difference, clipped to 1, no noise: epsilon is infinite")]),
+        ("[deltas]", [("deltas", "difference, clipped to 1, no noise: epsilon is infinite")]),
+        ("[words]\nmax_words = 2", [("words", "epsilon 1, delta 1e-08, at most 2 words a device")]),
         (
-            ["--words", "--no-marginals", "--new-words", "2"],
-            [("words", "epsilon 1, delta 1e-08, at most 2 words a device")],
+            "[marginals]\n[sampling]\nrate = 0.5\namplified = true",
+            [("asked", "poisson sampling, each with probability 0.5, of 1 devices, amplified")],
         ),
     ],
 )
-def test_an_open_round_says_what_it_collects(run: Run, words: list[str], expected: list[tuple[str, str]]) -> None:
-    opened = run(rounds.app, "open", *words)
+def test_an_open_round_says_what_it_collects(
+    run: Run, device: Party, toml: Callable[[str], str], settings: str, expected: list[tuple[str, str]]
+) -> None:
+    opened = run(rounds.app, "open", toml(settings), "--yes")
     shown = dict(tuple(part.strip() for part in line.split("│")[1:3]) for line in opened.splitlines() if "│" in line)
     assert set(expected) <= set(shown.items())
     (listed,) = json.loads(run(rounds.app, "list", "--json"))["rounds"]
@@ -146,25 +163,24 @@ def test_an_open_round_says_what_it_collects(run: Run, words: list[str], expecte
     }
 
 
-@pytest.mark.parametrize("way", ["options", "file", "planned"])
-def test_deltas_without_noise_are_opened_by_who_means_it(run: Run, tmp_path: Path, way: str) -> None:
-    file = tmp_path / "round.json"
-    file.write_text(json.dumps({"deltas": {}}))
-    planned = json.loads(run(rounds.app, "plan", "--deltas", "--json"))["id"]
-    words = {"options": ["--deltas"], "file": ["--settings", str(file)], "planned": ["--planned-round", planned]}[way]
-    with pytest.raises(ConfigurationError, match=r"--noise: found 0 .*expected .*--noise-multiplier.*--yes"):
+@pytest.mark.parametrize("way", ["file", "planned"])
+def test_deltas_without_noise_are_opened_by_who_means_it(run: Run, toml: Callable[[str], str], way: str) -> None:
+    file = toml("[deltas]")
+    planned = json.loads(run(rounds.app, "open", file, "--planned", "--json"))["id"]
+    words = [file] if way == "file" else ["--planned-round", planned]
+    with pytest.raises(ConfigurationError, match=r"noise_stddev: found 0.*expected .*noise_multiplier.*--yes"):
         run(rounds.app, "open", *words)
     assert [entry["state"] for entry in json.loads(run(rounds.app, "list", "--json"))["rounds"]] == ["planned"]
     assert json.loads(run(rounds.app, "open", *words, "--yes", "--json"))["state"] == "open"
 
 
 @pytest.mark.parametrize(("answer", "expected"), [("n", "Aborted"), ("y", "cannot be reached")])
-def test_a_terminal_is_asked_about_deltas_without_noise(answer: str, expected: str) -> None:
+def test_a_terminal_is_asked_about_deltas_without_noise(toml: Callable[[str], str], answer: str, expected: str) -> None:
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     try:
         os.write(ours, f"{answer}\n".encode())
-        words = ["rounds", "open", "--deltas", "--json", "--server", "http://127.0.0.1:1"]
+        words = ["rounds", "open", toml("[deltas]"), "--json", "--server", "http://127.0.0.1:1"]
         done = subprocess.run(
             [sys.executable, "-m", "device_sdk.cli", *words],
             stdin=theirs,
@@ -181,12 +197,9 @@ def test_a_terminal_is_asked_about_deltas_without_noise(answer: str, expected: s
     assert "epsilon is infinite" in done.stderr and expected in done.stderr, done.stderr
 
 
-def test_rounds_of_words(run: Run, http: Any) -> None:
-    options = ["--no-marginals", "--words", "--words-epsilon", "1e8", "--words-delta", "1e-9", "--new-words", "2"]
-    opened = json.loads(run(rounds.app, "open", *options, "--json"))
+def test_rounds_of_words(run: Run, http: Any, toml: Callable[[str], str]) -> None:
+    opened = json.loads(run(rounds.app, "open", toml("[words]\nepsilon = 1e8"), "--json"))
     assert opened["settings"]["marginals"] is None
-    plan = opened["settings"]["words"]
-    assert (plan["epsilon"], plan["delta"], plan["max_words"]) == (1e8, 1e-9, 2)
     for _ in range(2):
         assert Party(http).enrol().send_words(opened["id"], "cortado").status_code == 200
     closed = run(rounds.app, "close", opened["id"])
@@ -196,46 +209,10 @@ def test_rounds_of_words(run: Run, http: Any) -> None:
     assert "words" in run(rounds.app, "list")
 
 
-def test_planned_rounds_and_settings_files(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "round.json"
-    file.write_text(json.dumps({"marginals": {"epsilon": 2.5}, "minimum": 3}))
-    planned = json.loads(run(rounds.app, "open", "--settings", str(file), "--planned", "--json"))
-    assert (planned["state"], planned["settings"]["marginals"]["epsilon"]) == ("planned", 2.5)
-    again = json.loads(run(rounds.app, "plan", "--deltas", "--json"))["settings"]
-    assert (again["deltas"]["kind"], again["deltas"]["encoding"]) == ("difference", "float32"), "nothing is left out"
-    opened = json.loads(run(rounds.app, "open", "--planned-round", planned["id"], "--json"))
-    assert opened["state"] == "open"
-    assert "abandoned" in run(rounds.app, "close", planned["id"], "--abandon")
-    for content in ("{", "[1]"):
-        file.write_text(content)
-        with pytest.raises(ConfigurationError, match=r"round\.json"):
-            run(rounds.app, "open", "--settings", str(file))
-    noisy = json.loads(run(rounds.app, "open", "--deltas", "--noise", "0.1", "--goal", "4", "--json"))
-    assert noisy["settings"]["weighting"] == "uniform"
-
-
-def test_rounds_of_gradients(run: Run, device: Party, tmp_path: Path) -> None:
-    words = ["--no-marginals", "--deltas", "--kind", "gradient", "--batch-size", "4", "--encoding", "int8"]
-    words += ["--scale-per", "tensor", "--clipping", "dim", "--optimizer", "adam", "--teacher-decay", "0.9"]
-    words += ["--teacher-interval", "3", "--rounds", "7"]
-    planned = json.loads(run(rounds.app, "plan", *words, "--json"))
-    assert planned["state"] == "planned"
-    settings = planned["settings"]
-    assert settings["deltas"] == {
-        "version": 1,
-        "clip_norm": 1.0,
-        "noise_stddev": 0.0,
-        "minimum_utterances": 1,
-        "kind": "gradient",
-        "batch_size": 4,
-        "clipping": "dim",
-        "encoding": "int8",
-        "scale_per": "tensor",
-        "measure": "none",
-    }
-    assert (settings["teacher"], settings["rounds"]) == ({"decay": 0.9, "interval": 3}, 7)
-    run(rounds.app, "close", planned["id"], "--abandon")
-    opened = json.loads(run(rounds.app, "open", *words[:4], *words[12:], "--yes", "--json"))
+def test_rounds_of_gradients(run: Run, device: Party, toml: Callable[[str], str]) -> None:
+    file = toml("[deltas]\nkind = 'gradient'\n[optimizer]\nkind = 'adam'\n[teacher]\ndecay = 0.9\ninterval = 3")
+    opened = json.loads(run(rounds.app, "open", file, "--yes", "--json"))
+    assert opened["settings"]["deltas"]["encoding"] == "float32", "nothing is left out"
     assert device.send_delta(opened["id"], kind="gradient").status_code == 200
     closed = run(rounds.app, "close", opened["id"])
     assert "noise: none, gradient, global, float32" in closed
@@ -243,61 +220,46 @@ def test_rounds_of_gradients(run: Run, device: Party, tmp_path: Path) -> None:
     assert "teacher" in run(models.app, "list")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (
-            ["--sampling", "poisson", "--rate", "0.25", "--amplified", "--noise-multiplier", "1.5"],
-            {"sampling": {"kind": "poisson", "rate": 0.25, "over_selection": 1.0, "amplified": True}, "goal": None}
-            | {"noise_multiplier": 1.5, "weighting": "uniform"},
-        ),
-        (
-            ["--sampling", "fixed", "--over-selection", "1.3", "--goal", "20"],
-            {"sampling": {"kind": "fixed", "rate": None, "over_selection": 1.3, "amplified": False}},
-        ),
-        (
-            ["--buffered", "--goal", "8", "--staleness-limit", "3"],
-            {"buffered": {"staleness_limit": 3, "staleness_weight": "inverse_root"}, "weighting": "uniform"},
-        ),
-        (
-            ["--buffered", "--goal", "8", "--noise-multiplier", "1"],
-            {"buffered": {"staleness_limit": 10, "staleness_weight": "constant"}},
-        ),
-        (["--weighting", "word_errors"], {"weighting": "word_errors", "sampling": None, "buffered": None}),
-        (["--server-step", "8"], "no_rehearsal, server_step|server_step: .*--rehearsal"),
-        (["--buffered"], "goal: found none; a buffered round"),
-        (["--sampling", "poisson", "--amplified"], "rate: found none; amplified"),
-        (["--sampling", "roulette", "--goal", "3"], "sampling"),
-        (["--noise-multiplier", "1", "--weighting", "loss", "--goal", "3"], "weighting: weights by loss"),
-    ],
-)
-def test_cohorts(run: Run, words: list[str], expected: Any) -> None:
-    options = ["--no-marginals", "--deltas", *words, "--json"]
-    if isinstance(expected, str):
-        with pytest.raises(CheckInError, match=expected):
-            run(rounds.app, "plan", *options)
-        return
-    settings = json.loads(run(rounds.app, "plan", *options))["settings"]
-    assert {name: settings[name] for name in expected} == expected
+def test_what_rounds_need_of_the_server(run: Run, toml: Callable[[str], str]) -> None:
+    for settings in ("preset = 'rao-2023'", "[deltas]\n[server_step]"):
+        with pytest.raises(CheckInError, match="--rehearsal KIND:PATH"):
+            run(rounds.app, "open", toml(settings), "--planned")
 
 
-def test_a_sampled_round_says_whom_it_asks(run: Run, device: Party) -> None:
-    assert device.id
-    words = ["--sampling", "poisson", "--rate", "0.5", "--amplified", "--json"]
-    opened = json.loads(run(rounds.app, "open", *words))
-    assert opened["eligible"] == 1
-    assert "poisson sampling, each with probability 0.5, of 1 devices, amplified" in " ".join(
-        run(rounds.app, "show", opened["id"]).split()
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_examples_can_be_opened_and_are_priced(run: Run, device: Party, example: Path) -> None:
+    assert json.loads(run(rounds.app, "open", str(example), "--json"))["state"] == "open"
+    planned = json.loads(run(rounds.app, "plan", str(example), "--json"))
+    assert planned["settings"] == json.loads(run(rounds.app, "show", "--json"))["settings"]
+    for stream, cost in planned["costs"].items():
+        assert planned["settings"][stream] is not None
+        assert 0 < cost["round_epsilon"] <= cost["user_epsilon"] < 6
+    assert "epsilon of a user, all rounds" in run(rounds.app, "plan", str(example))
+
+
+def test_costs_of_planned_rounds(run: Run, toml: Callable[[str], str], tmp_path: Path) -> None:
+    def cost(settings: str, *words: str) -> dict[str, Any]:
+        costs = json.loads(run(rounds.app, "plan", toml(settings), *words, "--json"))["costs"]
+        return dict(next(iter(costs.values())))
+
+    one, ten = cost(""), cost("rounds = 10")
+    assert one["scale_words"] == ten["scale_words"] == 20.0
+    assert one["user_epsilon"] == ten["round_epsilon"] < 1.0 < ten["user_epsilon"] < 10.0
+    assert ten["deviation_words"] == pytest.approx(10**0.5 * one["deviation_words"])
+    paper = cost("rounds = 10\n[marginals]\nmode = 'paper'\nepsilon = 0.5")
+    assert (paper["user_epsilon"], paper["count_epsilon"], paper["scale_words"]) == ("Infinity", 5.0, 2.0)
+    assert paper["deviation_words"] == pytest.approx(2.0 * 2**0.5, rel=0.05), (
+        "the newest release takes the others' place"
     )
-    with pytest.raises(ConfigurationError, match="--sampling: found none beside --rate"):
-        run(rounds.app, "plan", "--rate", "0.5")
-
-
-def test_presets(run: Run) -> None:
-    with pytest.raises(ConfigurationError, match="expected one of rao-2023"):
-        run(rounds.app, "plan", "--preset", "ramesh-2023")
-    with pytest.raises(CheckInError, match=r"start it with --rehearsal KIND:PATH"):
-        run(rounds.app, "plan", "--preset", "rao-2023")
+    for mechanism in ("discrete_laplace", "discrete_gaussian"):
+        calibrated = cost(f"rounds = 10\n[marginals]\nmechanism = '{mechanism}'", "--user-epsilon", "2")
+        assert calibrated["user_epsilon"] == pytest.approx(2.0, rel=5e-3)
+    run(rounds.app, "plan", "--output", str(tmp_path / "plan.json"))
+    assert json.loads((tmp_path / "plan.json").read_text())["delta"] == 1e-6
+    with pytest.raises(PrivacyError, match="mode"):
+        run(rounds.app, "plan", toml("[marginals]\nmode = 'paper'"), "--user-epsilon", "1")
+    with pytest.raises(ConfigurationError, match="--user-epsilon: found no marginals"):
+        run(rounds.app, "plan", toml("[deltas]"), "--user-epsilon", "1")
 
 
 def test_models(run: Run, tmp_path: Path, operator: Operator, tiny_bundle: Bundle) -> None:
@@ -400,28 +362,6 @@ def test_privacy(run: Run, operator: Operator, device: Party) -> None:
         "central:",
     ):
         assert words in shown
-
-
-def test_privacy_plan(run: Run, tmp_path: Path) -> None:
-    def plan(*words: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(run(privacy.app, "plan", *words, "--json"))
-        return found
-
-    one, ten = plan(), plan("--rounds", "10")
-    assert one["scale_words"] == ten["scale_words"] == 20.0
-    assert one["user_epsilon"] < 1.0 < ten["user_epsilon"] < 10.0
-    assert ten["deviation_words"] == pytest.approx(10**0.5 * one["deviation_words"])
-    paper = plan("--mode", "paper", "--epsilon", "0.5", "--rounds", "10")
-    assert (paper["user_epsilon"], paper["count_epsilon"], paper["scale_words"]) == ("Infinity", 5.0, 2.0)
-    for mechanism in ("discrete_laplace", "discrete_gaussian"):
-        words = ("--mechanism", mechanism, "--rounds", "10", "--user-epsilon", "2")
-        assert plan(*words)["user_epsilon"] == pytest.approx(2.0, rel=5e-3)
-    assert "stands out" in run(privacy.app, "plan", "--output", str(tmp_path / "plan.json"))
-    assert json.loads((tmp_path / "plan.json").read_text())["rounds"] == 1
-    with pytest.raises(ConfigurationError, match=r"^mechanism: found discrete_laplace"):
-        run(privacy.app, "plan", "--trust", "distributed")
-    with pytest.raises(PrivacyError, match="mode"):
-        run(privacy.app, "plan", "--mode", "paper", "--user-epsilon", "1")
 
 
 def test_privacy_words(run: Run, tmp_path: Path) -> None:

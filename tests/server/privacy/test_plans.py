@@ -82,7 +82,7 @@ def test_impossible_plans(values: tuple[int, int, int, float, float], named: str
 
 
 def test_the_command() -> None:
-    words = ["plan", "--population", "10000", "--cohort", "100", "--rounds", "50", "--noise", "1", "--delta", "1e-6"]
+    words = ["plan", "10000", "--cohort", "100", "--rounds", "50", "--noise", "1", "--delta", "1e-6"]
     words += ["--scales", "10", "--populations", "10"]
     found = json.loads(CliRunner().invoke(privacy.app, [*words, "--no-pld", "--json"]).stdout)
     assert [row["cohort"] for row in found["rows"]] == [100, 1000, 1000]

@@ -1,25 +1,71 @@
-"""``idiolect privacy words``: which words devices may have on their next public list."""
+"""``idiolect privacy audit`` and ``words``: attacks on the samplers, and a private release of new words."""
 
 from __future__ import annotations
 
 import json
+import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from device_sdk.commands.output import deliver
 from device_sdk.errors import DataError, PrivacyError
+from device_sdk.wire.messages import WordPlan
+from server.commands.operators import show
 
-if TYPE_CHECKING:
-    from device_sdk.wire.messages import WordPlan
+__all__ = ["JsonFlag", "OutputFile", "audit", "words"]
 
-__all__ = ["register"]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
+OutputFile = Annotated[Path | None, typer.Option(help="Write the JSON to a file.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``idiolect privacy``."""
-    app.command("words")(words)
+def audit(
+    runs: Annotated[int, typer.Option(help="Releases of each sampler, half with the canary.", min=2)] = 1_000_000,
+    epsilon: Annotated[float, typer.Option(help="What the samplers claim.", min=0.01)] = 1.0,
+    confidence: Annotated[float, typer.Option(help="Of each lower bound.", min=0.5, max=0.999999)] = 0.95,
+    as_json: JsonFlag = False,
+    output: OutputFile = None,
+) -> None:
+    """Attack the samplers with a canary: a lower bound on epsilon for each, beside three that are known to be broken.
+
+    Ends with status 1 if a sampler that ships does not keep its claim, or a broken one is not found.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    from server.privacy.audit import BROKEN, SHIPPED
+    from server.privacy.audit import audit as attack
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    findings = []
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=as_json or not sys.stderr.isatty()
+    ) as bar:
+        for name in (*SHIPPED, *BROKEN):
+            task = bar.add_task(name, total=runs)
+            findings.append(attack(name, runs, epsilon, confidence, partial(bar.advance, task)))
+    kept = all(finding.flagged == (finding.sampler in BROKEN) for finding in findings)
+    document = {"as_expected": kept, "samplers": [finding.as_json() for finding in findings]}
+    if not deliver(document, as_json, output):
+        rows = [
+            (
+                finding.sampler,
+                f"{finding.runs:,}",
+                f"{finding.epsilon:g}",
+                f"{finding.delta:g}",
+                f"{finding.lower_bound:.3f}",
+                "broken, found" if finding.flagged else "keeps its claim, as far as this attack sees",
+                finding.event,
+            )
+            for finding in findings
+        ]
+        title = f"Epsilon is at least (with {100 * confidence:g} % confidence)"
+        show(title, ("sampler", "runs", "claimed", "delta", "at least", "verdict", "bet"), rows)
+    if not kept:
+        raise typer.Exit(1)
 
 
 def words(
@@ -30,22 +76,21 @@ def words(
     epsilon: Annotated[float, typer.Option(help="Of the release, for one device.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Of the release, for one device.")] = 1e-7,
     bundle: Annotated[Path | None, typer.Option(help="Bundle that holds the public list.  [default: packaged]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the JSON to a file.")] = None,
+    as_json: JsonFlag = False,
+    output: OutputFile = None,
 ) -> None:
     """Release new words that enough devices named, with (epsilon, delta) for each device; the rest is never shown.
 
     Every call is a release of its own, and costs that much again: keep what it says.
     """
-    from server.commands.operators import show
     from server.privacy.new_words import devices_of, released_words, threshold
     from server.registry.initial import initial_from_bundle
 
     plan = _plan(max_words, epsilon, delta)
     listed = frozenset(initial_from_bundle(bundle).words)
-    found = released_words(devices_of(_read(contributions), listed, plan), plan)
+    release = released_words(devices_of(_read(contributions), listed, plan), plan)
     document = {
-        "words": found,
+        "words": release,
         "threshold": threshold(plan),
         "epsilon": epsilon,
         "delta": delta,
@@ -54,7 +99,7 @@ def words(
     }
     if deliver(document, as_json, output, ascii_only=False):
         return
-    show("New words", ("word", "devices, noised"), list(found.items()))
+    show("New words", ("word", "devices, noised"), list(release.items()))
     typer.echo(f"named by about {threshold(plan)} devices or more; epsilon {epsilon:g}, delta {delta:g}")
     for key in ("adjacency", "trust_model"):
         typer.echo(f"{key.replace('_', ' ')}: {document[key]}")
@@ -62,10 +107,6 @@ def words(
 
 def _plan(max_words: int, epsilon: float, delta: float) -> WordPlan:
     """Raises PrivacyError naming the option that is impossible."""
-    from pydantic import ValidationError
-
-    from device_sdk.wire.messages import WordPlan
-
     try:
         return WordPlan(max_words=max_words, epsilon=epsilon, delta=delta)
     except ValidationError as error:

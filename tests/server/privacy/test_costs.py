@@ -7,9 +7,9 @@ import pytest
 from device_sdk.errors import PrivacyError
 from device_sdk.wire.messages import MarginalPlan
 from server.plans.round import RoundSettings
-from server.privacy.calibration import calibrated
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
+from server.privacy.costs import calibrated
 
 
 @pytest.mark.parametrize("mechanism", ["discrete_laplace", "discrete_gaussian"])

@@ -1,0 +1,93 @@
+"""What a series of rounds costs a user, before it runs, and the noise with which it costs no more than is wanted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from device_sdk.errors import PrivacyError
+from device_sdk.privacy.gaussian import gaussian_epsilon, gaussian_ratio
+from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
+from server.plans.round import RoundSettings
+from server.privacy.charges import charge_for
+from server.privacy.composition import Spent, compose, exchanged
+from server.privacy.noise import plan_noise, released_variance
+
+__all__ = ["StreamCost", "calibrated", "round_costs"]
+
+ROUNDING = 2e-3
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCost:
+    """Of one stream over a series of rounds.
+
+    user_epsilon: of a user who is in every round. round_epsilon: of one round. utterance_epsilon: of one utterance,
+    which is in one round. count_epsilon: of one count in all releases, mode ``paper`` only. scale_words: of one draw of
+    marginals' noise. deviation_words: of all noise in a word's count after the last round with the fewest reports;
+    a word stands out from about three of these.
+    """
+
+    user_epsilon: float
+    round_epsilon: float
+    utterance_epsilon: float
+    count_epsilon: float | None = None
+    scale_words: float | None = None
+    deviation_words: float | None = None
+
+
+def round_costs(settings: RoundSettings, delta: float) -> dict[str, StreamCost]:
+    """Stream -> what ``settings.rounds`` rounds cost, as the ledger composes them at ``delta``."""
+    costs: dict[str, StreamCost] = {}
+    for stream in settings.streams:
+        charge = charge_for(stream, settings)
+        everything = Spent({charge: settings.rounds})
+        user = compose(everything, delta)[0]
+        once = compose(Spent({charge: 1}), delta)[0]
+        utterance = compose(Spent({exchanged([charge])[0]: 1}), delta)[0]
+        plan = settings.marginals
+        if stream != "marginals" or plan is None:
+            costs[stream] = StreamCost(user, once, utterance)
+            continue
+        releases = 1 if plan.mode == "paper" else settings.rounds  # counts so far take the place of those before
+        deviation = math.sqrt(releases * released_variance(plan, settings.minimum))
+        scale = plan_noise(plan).scale / FIXED_POINT
+        costs[stream] = StreamCost(user, once, utterance, everything.count_epsilon, scale, deviation)
+    return costs
+
+
+def calibrated(plan: MarginalPlan, user_epsilon: float, rounds: int, delta: float = 1e-6) -> MarginalPlan:
+    """``plan`` with the largest epsilon of one release at which ``rounds`` of them cost a user at most ``user_epsilon``
+    at ``delta`` (to a few parts in 1,000), as the ledger composes them.
+
+    Raises PrivacyError for mode ``paper``, where no noise is enough.
+    """
+    if plan.mode == "paper":
+        raise PrivacyError("mode: found paper, which promises nothing of a user; expected bounded")
+    if not (0 < user_epsilon < math.inf and rounds >= 1):
+        raise PrivacyError(f"user_epsilon, rounds: found {user_epsilon!r}, {rounds}; expected both above 0")
+
+    def with_epsilon(epsilon: float) -> MarginalPlan:
+        return plan.model_copy(update={"epsilon": epsilon})
+
+    def total(epsilon: float) -> float:
+        settings = RoundSettings(marginals=with_epsilon(epsilon), minimum=plan.minimum_survivors)
+        return compose(Spent({charge_for("marginals", settings): rounds}), delta)[0]
+
+    if plan.mechanism == "discrete_gaussian":
+        # Known but for what whole numbers, and the ledger's rounding upwards, make of it.
+        once = gaussian_ratio(user_epsilon * (1 - ROUNDING), delta) / math.sqrt(rounds)
+        epsilon = gaussian_epsilon(once, plan.delta)
+        while total(epsilon) > user_epsilon:
+            epsilon *= 1 - ROUNDING
+        return with_epsilon(epsilon)
+    low, high = user_epsilon / rounds / 2, user_epsilon
+    while total(high) <= user_epsilon:  # with a delta, a pure mechanism costs less than its epsilon
+        low, high = high, 2 * high
+    while high - low > ROUNDING * low:
+        middle = math.sqrt(low * high)
+        if total(middle) <= user_epsilon:
+            low = middle
+        else:
+            high = middle
+    return with_epsilon(low)
