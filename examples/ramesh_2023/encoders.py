@@ -22,13 +22,10 @@ from server.aggregation import optimizers
 from server.lab.simulation.engine.population import Arrays, Held, Tensors
 from server.lab.simulation.engine.rounds import apply, engine, init
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork
+from server.lab.training.clips import Clips, ClipSampler, CpcTask, HeldClips
 from server.lab.training.data import batches, collate, moments
 from server.lab.training.rnnt.learner import begin_lstm
-from server.lab.training.tasks.clips import Clips, ClipSampler, HeldClips
-from server.lab.training.tasks.contrastive import CpcTask
-from server.lab.training.trainer import Budget, Schedule
-from server.lab.training.trainer.loop import Trainer
-from server.lab.training.trainer.settings import Settings
+from server.lab.training.trainer import Budget, Settings, Trainer
 from server.plans.optimizer import OptimizerSettings
 
 __all__ = ["CpcClients", "centrally", "fresh", "silo_rounds", "some_silos", "together"]
@@ -65,7 +62,8 @@ def centrally(network: CPC, clips: Clips, sizes: Sizes, steps: int, seed: int, f
     )
     settings = Settings(
         Budget(steps=steps),
-        Schedule(sizes.central_rate, warmup=max(1, steps // 15)),
+        sizes.central_rate,
+        max(1, steps // 15),
         seed=seed,
         weight_decay=0.0,
         average=0.99,

@@ -15,14 +15,12 @@ from examples.ramesh_2023.settings import Sizes
 from examples.ramesh_2023.speech import Speech
 from export.networks.context_rnnt import ContextRNNT, begin_encoder
 from export.networks.cpc import CPC
+from server.lab.training.clips import ClipSampler, masked
 from server.lab.training.data import Example
 from server.lab.training.pieces import train_pieces
 from server.lab.training.rnnt.learner import begin_lstm
-from server.lab.training.tasks.clips import ClipSampler, masked
-from server.lab.training.tasks.contrastive import ContextRnntTask
-from server.lab.training.trainer import Budget, Schedule
-from server.lab.training.trainer.loop import Trainer
-from server.lab.training.trainer.settings import Settings
+from server.lab.training.rnnt.task import RnntTask
+from server.lab.training.trainer import Budget, Settings, Trainer
 
 __all__ = ["Errors", "taught", "word_errors"]
 
@@ -37,7 +35,7 @@ class Errors(TypedDict):
     speakers: list[str]
 
 
-def taught(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, folder: Path) -> ContextRnntTask:
+def taught(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, folder: Path) -> RnntTask:
     """A recognizer after its training on the speech's transcribed clips, from a pre-trained encoder or from scratch.
 
     Both begin from the same weights but for the encoder, with the same batches and masks.
@@ -57,7 +55,7 @@ def taught(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, fold
         dropout=plan.dropout,
     )
     begin_lstm(network.predictor)
-    task = ContextRnntTask(network, tokenizer)
+    task = RnntTask(network, tokenizer)
     begin_encoder(network, pretrained or untrained)
     sampler = ClipSampler(
         speech.taught,
@@ -70,7 +68,8 @@ def taught(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, fold
     )
     settings = Settings(
         Budget(steps=plan.steps),
-        Schedule(plan.rate, warmup=max(1, plan.steps // 20)),
+        plan.rate,
+        max(1, plan.steps // 20),
         seed=seed,
         average=0.99,
         bfloat16=torch.cuda.is_available(),
@@ -80,7 +79,7 @@ def taught(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, fold
     return task
 
 
-def word_errors(task: ContextRnntTask, examples: Sequence[Example]) -> Errors:
+def word_errors(task: RnntTask, examples: Sequence[Example]) -> Errors:
     """By greedy decoding."""
     wrong, said = [0] * len(examples), [0] * len(examples)
     order = sorted(range(len(examples)), key=lambda index: examples[index].features.shape[0])

@@ -14,10 +14,10 @@ from examples.ramesh_2023.numbers import Language, digit_string
 from examples.ramesh_2023.settings import Sizes
 from server.lab.corpora.made import Person, draw_people, say
 from server.lab.corpora.utterance import Utterance
+from server.lab.training.clips import Clips, HeldClips, ReadClips
 from server.lab.training.data import Example, read_shard, recipes, write_shard
 from server.lab.training.data.partitions import Item, speaker_silos
 from server.lab.training.data.spectra import log_spectra
-from server.lab.training.tasks.clips import Clips, HeldClips, ReadClips
 
 __all__ = ["Speech", "corpora_speech", "made_speech"]
 

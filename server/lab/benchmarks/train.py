@@ -90,8 +90,9 @@ def _step(shape: dict[str, Any], device: torch.device, folder: Path) -> tuple[An
     from server.lab.training.data import Batch, collate
     from server.lab.training.pieces import train_pieces
     from server.lab.training.rnnt import Recipe
+    from server.lab.training.rnnt.learner import new_network
     from server.lab.training.rnnt.task import RnntTask
-    from server.lab.training.trainer import Budget, Processes, Sampler, Trainer
+    from server.lab.training.trainer import Budget, Sampler, Trainer
 
     recipe = Recipe(shape["preset"], budget=Budget(steps=1_000_000), flat_share=0, easy_share=0, ctc_share=0, threads=1)
     generator = np.random.default_rng(0)
@@ -112,9 +113,10 @@ def _step(shape: dict[str, Any], device: torch.device, folder: Path) -> tuple[An
         def load(self, epoch: int, chosen: Any) -> Batch:
             return batch
 
-    task = RnntTask(recipe, sentencepiece.SentencePieceProcessor(model_proto=pieces))
-    trainer = Trainer(task, Same(), recipe.settings, folder, processes=Processes(device=device))
-    return lambda: trainer.step([(batch, 1.0)], time.monotonic()), recipe.architecture
+    network = new_network(recipe.architecture, recipe.dropout)
+    task = RnntTask(network, sentencepiece.SentencePieceProcessor(model_proto=pieces), recipe.phases)
+    trainer = Trainer(task, Same(), recipe.settings, folder, device=device)
+    return lambda: trainer.step([batch], time.monotonic()), recipe.architecture
 
 
 def products(a: Architecture, utterances: int, frames: int, tokens: int) -> float:

@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 
@@ -40,7 +40,6 @@ def rnnt(
     fresh_pieces: Annotated[bool, typer.Option(help="With --begin: a new tokenizer and what belongs to it.")] = False,
     freeze: Annotated[list[str] | None, typer.Option(help="With --begin: stays as it is, e.g. encoder.0.")] = None,
     peak: Annotated[float, typer.Option(help="Highest learning rate.")] = 2e-3,
-    decay: Annotated[str, typer.Option(help="cosine, inverse_square_root or constant, after the warm-up.")] = "cosine",
     seconds: Annotated[float, typer.Option(help="Most audio in a batch, padding included.")] = 140.0,
     accumulate: Annotated[int, typer.Option(help="Batches in a step.")] = 1,
     threads: Annotated[int, typer.Option(help="Threads of torch.")] = 2,
@@ -51,13 +50,14 @@ def rnnt(
 ) -> None:
     """Train an RNN-T by CTC, then by RNN-T, on speech made on the fly and on real recordings.
 
-    Writes OUT/weights.safetensors, tokenizer.model, words.txt, training.json and log.jsonl. Several processes train
-    together under torchrun: torchrun --nproc-per-node 4 --no-python idiolect train rnnt ...
+    Writes OUT/weights.safetensors, tokenizer.model, words.txt, training.json and log.jsonl.
     """
     try:
+        import torch
+
         from server.lab.training.rnnt import Recipe
         from server.lab.training.runs import run_rnnt
-        from server.lab.training.trainer import Budget, joined
+        from server.lab.training.trainer import Budget
     except ImportError as error:
         raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
     if minutes is not None and steps is not None:
@@ -70,28 +70,24 @@ def rnnt(
         budget=budget,
         shard=shard,
         peak=peak,
-        decay=cast(Any, decay),
         seconds=seconds,
         accumulate=accumulate,
         threads=threads,
     )
     command = shlex.join(["idiolect", *sys.argv[1:]])
-    with joined(device) as processes:
-        result = run_rnnt(
-            recipe,
-            out,
-            text or [],
-            data or [],
-            command,
-            snapshots,
-            language=language,
-            begin=begin,
-            fresh_pieces=fresh_pieces,
-            frozen=freeze or (),
-            processes=processes,
-            tensorboard=tensorboard,
-            show=not json_output,
-        )
-        if not processes.first:
-            return
+    result = run_rnnt(
+        recipe,
+        out,
+        text or [],
+        data or [],
+        command,
+        snapshots,
+        language=language,
+        begin=begin,
+        fresh_pieces=fresh_pieces,
+        frozen=freeze or (),
+        device=torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")),
+        tensorboard=tensorboard,
+        show=not json_output,
+    )
     typer.echo(json.dumps(result) if json_output else f"weights: {out / 'weights.safetensors'}")

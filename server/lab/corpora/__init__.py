@@ -18,7 +18,7 @@ from server.lab.corpora.voices import VARIANTS
 
 __all__ = ["KINDS", "PUBLIC", "SAMPLE_RATE", "Corpus", "Utterance", "Waveform", "open_corpus"]
 
-PUBLIC = ("librispeech", "librilight", "mls", "commonvoice", "ami", "slurp")
+PUBLIC = ("librispeech", "librilight", "mls", "commonvoice")
 """Public corpora, which lhotse reads (the server's ``train`` extra)."""
 
 KINDS = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from device_sdk.errors import DataError
 from server.lab.corpora.files import load_audio, required_folder
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
 
-__all__ = ["DIGITS", "read_fsdd"]
+__all__ = ["DIGITS", "digit_files", "read_fsdd"]
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _NAME = re.compile(r"(\d)_([^_]+)_(\d+)\.(?:flac|wav)")
@@ -26,20 +27,22 @@ _EDGE_SECONDS = 0.3
 _NOISE_RMS = 3e-4
 
 
+def digit_files(path: Path) -> list[tuple[str, int, int, Path]]:
+    """(speaker, digit, index, file) of each recording, sorted. Raises DataError where there are none."""
+    folder = required_folder(path / "recordings", "Free Spoken Digit Dataset files such as 7_george_3.flac")
+    matches = ((_NAME.fullmatch(file.name), file) for file in folder.iterdir())
+    files = sorted((match[2], int(match[1]), int(match[3]), file) for match, file in matches if match)
+    if not files:
+        raise DataError(f"{folder}: no file is named like 7_george_3.flac (digit, speaker, index)")
+    return files
+
+
 def read_fsdd(path: Path, seed: int = 0) -> Corpus:
     """Strings of digits, speaker by speaker. No slot labels. Raises DataError where no recordings are found."""
-    folder = required_folder(path / "recordings", "Free Spoken Digit Dataset files such as 7_george_3.flac")
-    recordings: dict[str, list[tuple[int, int, Path]]] = {}
-    for file in folder.iterdir():
-        match = _NAME.fullmatch(file.name)
-        if match:
-            recordings.setdefault(match[2], []).append((int(match[1]), int(match[3]), file))
-    if not recordings:
-        raise DataError(f"{folder}: no file is named like 7_george_3.flac (digit, speaker, index)")
     utterances: list[Utterance] = []
-    for number, speaker in enumerate(sorted(recordings)):
+    for number, (speaker, recordings) in enumerate(groupby(digit_files(path), key=lambda row: row[0])):
         generator = np.random.default_rng([seed, number])
-        files = sorted(recordings[speaker])
+        files = [row[1:] for row in recordings]
         order = [files[index] for index in generator.permutation(len(files))]
         start = 0
         while len(order) - start >= _SHORTEST:

@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import BLANK
+from device_sdk.feedback.distance import edit_distance
 from export.networks.rnnt import RNNT
 from server.lab.training.data import Example, collate
 
-__all__ = ["ctc_greedy", "distance", "greedy", "word_errors"]
+__all__ = ["ctc_greedy", "greedy", "word_errors"]
 
 
 @torch.no_grad()
@@ -68,16 +69,6 @@ def word_errors(
         for example, text in zip(chosen, decode([example.features for example in chosen]), strict=True):
             truth = example.text.split()
             tally = errors.setdefault(example.source, [0, 0])
-            tally[0] += distance(truth, text.split())
+            tally[0] += edit_distance(truth, text.split())
             tally[1] += len(truth)
     return {source: wrong / max(1, total) for source, (wrong, total) in sorted(errors.items())}
-
-
-def distance(truth: Sequence[str], found: Sequence[str]) -> int:
-    """Levenshtein distance over words."""
-    row = list(range(len(found) + 1))
-    for index, word in enumerate(truth, 1):
-        previous, row[0] = row[0], index
-        for column, other in enumerate(found, 1):
-            previous, row[column] = row[column], min(row[column] + 1, row[column - 1] + 1, previous + (word != other))
-    return row[-1]

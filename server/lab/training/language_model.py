@@ -18,7 +18,7 @@ from torch import Tensor
 from device_sdk.errors import ConfigurationError, DataError
 from export.networks.language_model import LanguageModel
 from export.networks.language_model_shape import LanguageModelShape
-from server.lab.training.trainer import ALONE, Budget, Loss, Processes, Sampler, Schedule, Settings, Task, Trainer
+from server.lab.training.trainer import Budget, Loss, Sampler, Settings, Task, Trainer
 
 __all__ = ["LanguageModelSettings", "Progress", "perplexity", "train_language_model"]
 
@@ -54,7 +54,8 @@ class LanguageModelSettings:
         """What the trainer needs of it."""
         return Settings(
             budget=self.budget,
-            schedule=Schedule(self.peak_rate, self.warmup),
+            peak=self.peak_rate,
+            warmup=self.warmup,
             seed=self.seed,
             weight_decay=self.weight_decay,
             decay_vectors=False,
@@ -79,7 +80,6 @@ def train_language_model(
     settings: LanguageModelSettings,
     report: Callable[[Progress], None] | None = None,
     out: Path | None = None,
-    processes: Processes = ALONE,
 ) -> LanguageModel:
     """Train from scratch with AdamW; returns the averaged weights, in evaluation mode, on the CPU.
 
@@ -91,7 +91,7 @@ def train_language_model(
         raise DataError("language model: the text holds no sentence, expected at least one")
     if out is None:
         with TemporaryDirectory(prefix="idiolect-lm-") as folder:
-            return train_language_model(sentences, shape, settings, report, Path(folder), processes)
+            return train_language_model(sentences, shape, settings, report, Path(folder))
     torch.manual_seed(settings.seed)
     task = LanguageModelTask(LanguageModel(shape))
     smoothed = math.nan
@@ -104,7 +104,7 @@ def train_language_model(
             report(Progress(step, progress, smoothed))
 
     sampler = WindowSampler(_windows(sentences, shape), shape.words, settings)
-    Trainer(task, sampler, settings.trainer, out, processes=processes, observers=[observe]).run()
+    Trainer(task, sampler, settings.trainer, out, observers=[observe]).run()
     return task.module.cpu().eval()
 
 

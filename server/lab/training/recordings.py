@@ -8,14 +8,12 @@ name, and other corpora, are split by a stable hash.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from device_sdk.errors import DataError
-from server.lab.corpora.files import load_audio, required_folder
-from server.lab.corpora.fsdd import DIGITS
+from server.lab.corpora.files import load_audio
+from server.lab.corpora.fsdd import DIGITS, digit_files
 from server.lab.corpora.utterance import Corpus, Utterance
 from server.lab.training.speech import Recording, record
 
@@ -37,8 +35,6 @@ VOICES: Mapping[str, Mapping[Role, tuple[str, ...]]] = {
         "heldout": ("lucas",),
     },
 }
-
-_NAME = re.compile(r"(\d)_([^_]+)_(\d+)\.(?:flac|wav)")
 
 
 def role_of(kind: str, speaker: str) -> Role:
@@ -67,15 +63,8 @@ def real_recordings(kind: str, path: Path, corpus: Corpus) -> list[Recording]:
 
 def digits(path: Path) -> list[Recording]:
     """Single digits of ``PATH/recordings``. Raises DataError where there are none."""
-    folder = required_folder(path / "recordings", "Free Spoken Digit Dataset files such as 7_george_3.flac")
-    found = [
-        Recording(load_audio(file), DIGITS[int(match[1])], match[2], "fsdd")
-        for file in sorted(folder.iterdir())
-        if (match := _NAME.fullmatch(file.name))
-    ]
-    if not found:
-        raise DataError(f"{folder}: no file is named like 7_george_3.flac (digit, speaker, index)")
-    return found
+    rows = sorted(digit_files(path), key=lambda row: row[3])
+    return [Recording(load_audio(file), DIGITS[digit], speaker, "fsdd") for speaker, digit, _, file in rows]
 
 
 def sure(utterances: Iterable[Utterance], kind: str, role: Role) -> list[Utterance]:

@@ -4,33 +4,43 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features.logmel import logmel
-from server.lab.corpora import grammar
-from server.lab.corpora.barista import read_barista
-from server.lab.corpora.folder import read_folder
-from server.lab.corpora.fsdd import read_fsdd
+from server.lab.corpora import grammar, open_corpus
+from server.lab.corpora.acoustics import GENTLE, apply_scene, draw_scene
 from server.lab.corpora.made import made_corpus
-from server.lab.corpora.utterance import Corpus, Utterance
+from server.lab.corpora.utterance import Utterance
+from server.lab.corpora.voices import Voice, VoiceSet, draw_voice, speak
 from server.lab.training.data import Example
 from server.lab.training.pieces import read_sentences, train_pieces, word_list
 from server.lab.training.recordings import real_recordings, split_voices, sure
 from server.lab.training.rnnt import Recipe, train_rnnt
 from server.lab.training.rnnt.adaptation import Start, read_start
+from server.lab.training.rnnt.run import CPU
 from server.lab.training.speech import Mixture, Recording, sentence
-from server.lab.training.trainer import ALONE, Processes, write_atomically
-from server.lab.training.voices import language_examples, language_voices, split_sentences
+from server.lab.training.trainer import write_atomically
 
-__all__ = ["portable", "prepare", "prepare_language", "run_rnnt"]
+__all__ = [
+    "language_examples",
+    "language_voices",
+    "portable",
+    "prepare",
+    "prepare_language",
+    "run_rnnt",
+    "split_sentences",
+]
 
-_READERS = {"barista": read_barista, "fsdd": read_fsdd, "folder": read_folder}
+_KINDS = ("barista", "fsdd", "folder")
 _WATCHED_PER_SOURCE = 60
 _LANGUAGE_VOICES = 400
+_WATCHED: dict[VoiceSet, str] = {"devices": "made.development", "heldout": "made.heldout"}
 
 
 def prepare(
@@ -47,9 +57,9 @@ def prepare(
     voices: dict[str, Any] = {}
     for given in data:
         kind, _, path = given.partition(":")
-        if kind not in _READERS or not path:
-            raise DataError(f"--data {given}: expected KIND:PATH with KIND one of {', '.join(_READERS)}")
-        corpus: Corpus = _READERS[kind](Path(path))
+        if kind not in _KINDS or not path:
+            raise DataError(f"--data {given}: expected KIND:PATH with KIND one of {', '.join(_KINDS)}")
+        corpus = open_corpus(given)
         recordings += real_recordings(kind, Path(path), corpus)
         voices[kind] = split_voices(kind, corpus.speakers)
         for role in ("development", "devices", "heldout"):
@@ -105,7 +115,7 @@ def run_rnnt(
     begin: Path | None = None,
     fresh_pieces: bool = False,
     frozen: Sequence[str] = (),
-    processes: Processes = ALONE,
+    device: torch.device = CPU,
     tensorboard: Path | None = None,
     show: bool = True,
 ) -> dict[str, Any]:
@@ -129,8 +139,7 @@ def run_rnnt(
     if start is None or fresh_pieces:
         pieces = _pieces(recipe, mixture, out)
     words = word_list(grammar.vocabulary() if language is None else (), sentences)
-    if processes.first:
-        write_atomically(out / "words.txt", ("\n".join(words) + "\n").encode())
+    write_atomically(out / "words.txt", ("\n".join(words) + "\n").encode())
     return train_rnnt(
         recipe,
         mixture,
@@ -140,10 +149,43 @@ def run_rnnt(
         {"command": portable(command.replace(str(out), "RUN")), "words": len(words), **details},
         snapshots=snapshots,
         begin=start,
-        processes=processes,
+        device=device,
         tensorboard=tensorboard,
         show=show,
     )
+
+
+def language_voices(language: str, voice_set: VoiceSet, count: int, seed: int) -> tuple[Voice, ...]:
+    """Voices of a set whose accent is a language of espeak-ng (``fr``, ``es``, ``fr-be``, ...). Raises DataError where
+    it has none of that name."""
+    generator = np.random.default_rng([seed, *voice_set.encode(), *language.encode()])
+    voices = tuple(replace(draw_voice(voice_set, generator), accent=language) for _ in range(count))
+    try:
+        speak("a", voices[0])
+    except DataError as error:
+        raise DataError(f"language: found {language!r}, expected one that espeak-ng speaks, like fr") from error
+    return voices
+
+
+def split_sentences(sentences: Sequence[str], watched: int) -> tuple[list[str], list[str]]:
+    """Sentences to train on, and at most ``watched`` others, a tenth of all at most."""
+    count = min(watched, len(sentences) // 10)
+    chosen = set(np.random.default_rng(0).permutation(len(sentences))[:count].tolist())
+    kept = [sentence for number, sentence in enumerate(sentences) if number not in chosen]
+    return kept, [sentences[number] for number in sorted(chosen)]
+
+
+def language_examples(language: str, sentences: Sequence[str]) -> list[Example]:
+    """Each sentence by a speaker who chooses between weights, and by one who only checks; neither is trained on."""
+    examples = []
+    for voice_set, source in _WATCHED.items():
+        voices = language_voices(language, voice_set, 10, seed=11)
+        for number, text in enumerate(sentences):
+            generator = np.random.default_rng([11, number])
+            waveform = speak(text, voices[number % len(voices)])
+            waveform = apply_scene(waveform, draw_scene(generator, GENTLE), generator)
+            examples.append(Example(logmel(waveform), text, source))
+    return examples
 
 
 def portable(text: str) -> str:

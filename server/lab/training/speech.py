@@ -94,14 +94,14 @@ class Mixture:
 
 def record(utterances: Iterable[Utterance], source: str) -> list[Recording]:
     """Load the utterances whose words are sure. Raises DataError when none is left."""
-    found = [
+    recordings = [
         Recording(utterance.load(), utterance.text, utterance.speaker, source)
         for utterance in utterances
         if utterance.text and utterance.score_words
     ]
-    if not found:
+    if not recordings:
         raise DataError(f"{source}: found no utterance with a sure text; choose other speakers")
-    return found
+    return recordings
 
 
 def sentence(mixture: Mixture, generator: np.random.Generator) -> str:
@@ -238,6 +238,9 @@ def _finish(waveform: Waveform, text: str, source: str, generator: np.random.Gen
     return Example(logmel(waveform).astype(np.float16), text, source)
 
 
+AHEAD = 2
+"""Shards that are begun before they are asked for."""
+
 _mixture: Mixture | None = None
 
 
@@ -264,8 +267,8 @@ def _make(path: str, seed: int, index: int, count: int) -> None:
 class ShardMaker:
     """Owns the background process and the folder of shards. Use as a context manager."""
 
-    def __init__(self, folder: Path, mixture: Mixture, seed: int, count: int, ahead: int = 2) -> None:
-        self.folder, self.mixture, self.seed, self.count, self.ahead = folder, mixture, seed, count, ahead
+    def __init__(self, folder: Path, mixture: Mixture, seed: int, count: int) -> None:
+        self.folder, self.mixture, self.seed, self.count = folder, mixture, seed, count
         folder.mkdir(parents=True, exist_ok=True)
         self._pool: ProcessPoolExecutor | None = None
         self._running: dict[int, Future[None]] = {}
@@ -280,7 +283,7 @@ class ShardMaker:
 
     def window(self, first: int, last: int) -> list[Example]:
         """The examples of shards ``first`` to ``last``; older ones are forgotten, coming ones are begun."""
-        for index in range(first, last + 1 + self.ahead):
+        for index in range(first, last + 1 + AHEAD):
             self._begin(index)
         for index in [index for index in self._held if index < first]:
             del self._held[index]

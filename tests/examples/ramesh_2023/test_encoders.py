@@ -12,8 +12,8 @@ from examples.ramesh_2023.encoders import fresh, silo_rounds, some_silos, togeth
 from examples.ramesh_2023.settings import Federation, Sizes, Teaching
 from export.networks.cpc import ContextShape, Contrast
 from server.aggregation.optimizers import apply, init
+from server.lab.training.clips import HeldClips
 from server.lab.training.data import Example
-from server.lab.training.tasks.clips import HeldClips
 from server.plans.optimizer import OptimizerSettings
 
 OWNERS = st.lists(st.integers(1, 9), min_size=2, max_size=12)

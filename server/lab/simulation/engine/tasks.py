@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from device_sdk.feedback.distance import edit_distance
 from export.networks.alphabet import Alphabet
 from export.networks.ctc_transformer import CTCTransformer
 from server.lab.simulation.engine.population import Tensors
-from server.lab.training.greedy import ctc_greedy, distance
+from server.lab.training.greedy import ctc_greedy
 
 __all__ = ["Classification", "RecurrentClassifier", "SpeechCTC", "perceptron"]
 
@@ -81,5 +82,5 @@ class SpeechCTC:
         wrong, counted = np.zeros(len(found), np.int64), np.zeros(len(found), np.int64)
         for row, (path, told, length) in enumerate(zip(found, tokens.tolist(), lengths.tolist(), strict=True)):
             truth = self.alphabet.decode(told[:length]).split()
-            wrong[row], counted[row] = distance(truth, self.alphabet.decode(path).split()), len(truth)
+            wrong[row], counted[row] = edit_distance(truth, self.alphabet.decode(path).split()), len(truth)
         return wrong, counted

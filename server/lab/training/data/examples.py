@@ -1,6 +1,6 @@
-"""Utterances ready to train on: features with text, kept in shards on disk.
+"""Utterances ready to train on: features with text, kept in shards on disk, and padded batches of like length.
 
-F: feature frames (10 ms); M: mel bins.
+F: feature frames (10 ms); M: mel bins; B: batch; U: tokens.
 """
 
 from __future__ import annotations
@@ -8,16 +8,29 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from torch import Tensor
 
 from device_sdk.errors import DataError
 
-__all__ = ["Example", "Features", "moments", "read_shard", "write_shard"]
+__all__ = [
+    "Batch",
+    "Example",
+    "Features",
+    "alignable",
+    "batches",
+    "collate",
+    "moments",
+    "read_shard",
+    "write_shard",
+]
 
 Features = NDArray[np.float32]
 
@@ -69,3 +82,58 @@ def moments(examples: Iterable[Example]) -> tuple[Features, Features]:
     mean = total / count
     deviation = np.sqrt(np.maximum(squares / count - mean**2, 1e-4))
     return np.asarray(mean, np.float32), np.asarray(1.0 / deviation, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """features: [B, F, M] float32, padded by repeating the last frame; frames: [B] int64 stacked frames (30 ms);
+    tokens: [B, U] int64, padded with 0; lengths: [B] int64."""
+
+    features: Tensor
+    frames: Tensor
+    tokens: Tensor
+    lengths: Tensor
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on a device."""
+        return Batch(*(value.to(device) for value in (self.features, self.frames, self.tokens, self.lengths)))
+
+
+def batches(lengths: Sequence[int], budget: int, most: int, generator: np.random.Generator) -> list[list[int]]:
+    """Indices in batches of like length: at most ``most`` of them and ``budget`` frames, padding included.
+
+    Order within a length class and among batches is random.
+    """
+    jitter = np.asarray(lengths) * generator.uniform(0.9, 1.1, len(lengths))
+    result: list[list[int]] = [[]]
+    longest = 0
+    for index in np.argsort(jitter):
+        longest = max(longest, lengths[index])
+        if result[-1] and (len(result[-1]) >= most or (len(result[-1]) + 1) * longest > budget):
+            result.append([])
+            longest = lengths[index]
+        result[-1].append(int(index))
+    order = generator.permutation(len(result))
+    return [result[position] for position in order if result[position]]
+
+
+def collate(items: Iterable[tuple[NDArray[np.floating], Sequence[int]]], subsampling: int) -> Batch:
+    """A batch of (features [F, M], tokens)."""
+    chosen = list(items)
+    longest = max(features.shape[0] for features, _ in chosen)
+    width = max(1, *(len(tokens) for _, tokens in chosen))
+    padded = np.stack([np.pad(f, ((0, longest - f.shape[0]), (0, 0)), mode="edge") for f, _ in chosen])
+    tokens = np.zeros((len(chosen), width), np.int64)
+    for row, (_, values) in enumerate(chosen):
+        tokens[row, : len(values)] = values
+    return Batch(
+        torch.from_numpy(padded.astype(np.float32, copy=False)),
+        torch.tensor([f.shape[0] // subsampling for f, _ in chosen]),
+        torch.from_numpy(tokens),
+        torch.tensor([len(values) for _, values in chosen]),
+    )
+
+
+def alignable(frames: int, tokens: Sequence[int]) -> bool:
+    """Whether CTC can align the tokens with so many stacked frames: one each, one between equal ones, and one more."""
+    return frames > len(tokens) + sum(one == other for one, other in pairwise(tokens))

@@ -1,5 +1,4 @@
-"""Who of a federation holds what: pure functions from utterances to clients (Ramesh et al. 2023; Gao et al. 2022;
-Pelikan et al. 2023).
+"""Who of a federation holds what: pure functions from utterances to clients (Ramesh et al. 2023; Gao et al. 2022).
 
 A *partition* is client -> ids of utterances, clients in a fixed order. Everything random is a function of its seed.
 """
@@ -19,8 +18,6 @@ __all__ = [
     "Partition",
     "cross_silo",
     "local_tests",
-    "randomly_reassigned",
-    "seed_split",
     "speaker_silos",
     "speakers_together",
     "warm_up_split",
@@ -99,40 +96,6 @@ def warm_up_split(items: Iterable[Item], share: float = 0.5) -> tuple[tuple[Item
     for _, own in sorted(speakers.items(), key=lambda pair: (-len(pair[1]), pair[0])):
         (first if len(first) < wanted else rest).extend(own)
     return tuple(first), tuple(rest)
-
-
-def seed_split(items: Iterable[Item], share: float = 0.1, seed: int = 0) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
-    """(items of the seed model, items of the federation): all data of a random ``share`` of the users, and of all
-    others (Pelikan et al. 2023, section 4). At least one user is on each side."""
-    _share(share)
-    speakers = _by_speaker(items)
-    if len(speakers) < 2:
-        raise ConfigurationError(f"users: found {len(speakers)}, expected 2 or more to split them")
-    count = min(max(1, round(share * len(speakers))), len(speakers) - 1)
-    chosen = set(np.random.default_rng(seed).permutation(len(speakers))[:count].tolist())
-    first: list[Item] = []
-    rest: list[Item] = []
-    for index, own in enumerate(speakers.values()):
-        (first if index in chosen else rest).extend(own)
-    return tuple(first), tuple(rest)
-
-
-def randomly_reassigned(items: Iterable[Item], seed: int = 0, clients: int | None = None) -> Partition:
-    """Every utterance goes to a user drawn uniformly (Pelikan et al. 2023, section 5.2): the IID counterpart of users'
-    own data.
-
-    clients: how many users; by default as many as there are speakers, whose names are kept. Who draws none is left out.
-    """
-    given = list(items)
-    speakers = sorted({item.speaker for item in given})
-    names = speakers if clients is None else [f"user-{number:05d}" for number in range(clients)]
-    if not names:
-        raise ConfigurationError(f"clients: found {clients}, expected 1 or more")
-    owners = np.random.default_rng(seed).integers(len(names), size=len(given))
-    held: dict[str, list[str]] = {}
-    for item, owner in zip(given, owners, strict=True):
-        held.setdefault(names[owner], []).append(item.id)
-    return {name: tuple(held[name]) for name in names if name in held}
 
 
 def local_tests(

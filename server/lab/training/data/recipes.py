@@ -24,7 +24,6 @@ from device_sdk.errors import DataError, IdiolectError
 from device_sdk.feedback.slots import SlotLexicon
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
 from server.lab.training.data.partitions import Item
-from server.lab.training.data.slurp import prepare_slurp
 from server.lab.training.pieces import clean
 
 __all__ = [
@@ -32,13 +31,12 @@ __all__ = [
     "as_corpus",
     "items_of",
     "manifest",
-    "read_manifest",
     "record_corpus",
     "session_of",
     "write_manifest",
 ]
 
-Kind = Literal["librispeech", "librilight", "mls", "commonvoice", "ami", "slurp"]
+Kind = Literal["librispeech", "librilight", "mls", "commonvoice"]
 
 
 def manifest(kind: Kind, path: Path, part: str, language: str = "en") -> CutSet:
@@ -56,8 +54,6 @@ def manifest(kind: Kind, path: Path, part: str, language: str = "en") -> CutSet:
         "librilight": lambda: _librilight(path, part),
         "mls": lambda: _mls(path, part, language),
         "commonvoice": lambda: _commonvoice(path, part, language),
-        "ami": lambda: _ami(path, part),
-        "slurp": lambda: _cuts(*prepare_slurp(path, part)),
     }
     try:
         with _quiet():
@@ -72,8 +68,8 @@ def manifest(kind: Kind, path: Path, part: str, language: str = "en") -> CutSet:
 
 
 def session_of(kind: str, cut: MonoCut) -> str:
-    """What stands for time within a speaker: chapter (LibriSpeech), book and chapter (Libri-Light), book (MLS), meeting
-    (AMI); empty where nothing does."""
+    """What stands for time within a speaker: chapter (LibriSpeech), book and chapter (Libri-Light), book (MLS); empty
+    where nothing does."""
     name = cut.supervisions[0].recording_id
     if kind == "librispeech":
         return str(name.split("-")[1])
@@ -81,7 +77,7 @@ def session_of(kind: str, cut: MonoCut) -> str:
         return "/".join(name.split("/")[-2:])
     if kind == "mls":
         return str(name.split("_")[1])
-    return str(name) if kind == "ami" else ""
+    return ""
 
 
 def items_of(kind: str, cuts: CutSet) -> list[Item]:
@@ -128,14 +124,6 @@ def write_manifest(cuts: CutSet, path: Path) -> None:
     """One cut a line, JSON, compressed where the name ends in ``.gz``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     cuts.to_file(path)
-
-
-def read_manifest(path: Path) -> CutSet:
-    """What :func:`write_manifest` wrote. Raises DataError naming the file."""
-    try:
-        return CutSet.from_file(path).to_eager()
-    except Exception as error:
-        raise DataError(f"{path}: not a manifest of cuts ({type(error).__name__}: {error})") from error
 
 
 def _librispeech(path: Path, part: str) -> CutSet:
@@ -185,19 +173,6 @@ def _commonvoice(path: Path, part: str, language: str) -> CutSet:
         raise DataError(f"{path / language / part}.tsv: no such file; expected Common Voice's list of the part")
     with TemporaryDirectory() as written:
         return _both(prepare_commonvoice(path, written, [language], [part])[language][part])
-
-
-def _ami(path: Path, part: str) -> CutSet:
-    from lhotse.recipes import ami
-
-    # prepare_ami wants meetings of all three parts on disk.
-    parts = ami.PARTITIONS["full-corpus"]
-    if part not in parts:
-        raise DataError(f"ami part {part!r}: expected one of {', '.join(parts)}")
-    annotations = ami.parse_ami_annotations(path / "ami_public_manual_1.6.2", normalize="kaldi")
-    files = [file for file in sorted(path.rglob("*Headset-?.wav")) if file.parts[-3] in parts[part]]
-    recordings = ami.prepare_audio_grouped(files)
-    return _cuts(recordings, ami.prepare_supervision_ihm(recordings, annotations))
 
 
 def _part(folder: Path) -> None:

@@ -18,22 +18,19 @@ from export.networks.rnnt import RNNT
 from server.lab.training.data import Batch, collate
 from server.lab.training.greedy import ctc_greedy
 
-__all__ = ["Learner", "begin_lstm", "flat_targets"]
+__all__ = ["Learner", "begin_lstm", "flat_targets", "new_network"]
 
 
 class Learner(nn.Module):
     """The network and a CTC head of the joint's form."""
 
-    def __init__(self, architecture: Architecture, dropout: float) -> None:
+    def __init__(self, network: RNNT) -> None:
         super().__init__()
-        a = architecture
-        self.network = RNNT(a, dropout)
+        self.network, a = network, network.architecture
         self.ctc_hidden = nn.Linear(a.encoder_size, a.joiner_size)
         self.ctc_output = nn.Linear(a.joiner_size, a.pieces)
-        for lstm in (self.network.encoder, self.network.predictor):
-            begin_lstm(lstm)
-        for linear in (self.ctc_hidden, self.ctc_output, self.network.joiner_encoder, self.network.joiner_predictor):
-            nn.init.xavier_uniform_(linear.weight)
+        nn.init.xavier_uniform_(self.ctc_hidden.weight)
+        nn.init.xavier_uniform_(self.ctc_output.weight)
 
     def flat_loss(self, hidden: Tensor, batch: Batch, letters: Tensor) -> tuple[Tensor, float]:
         """Cross-entropy, summed over the frames that have a guess, against tokens spread over the utterance in
@@ -82,9 +79,8 @@ class Learner(nn.Module):
     def begin_transducer(self) -> None:
         """Start the joint from the CTC head; the prediction network begins with little to say."""
         network = self.network
-        for own, given in ((network.joiner_encoder, self.ctc_hidden), (network.joiner_output, self.ctc_output)):
-            own.weight.copy_(given.weight)
-            own.bias.copy_(given.bias)
+        network.joiner_encoder.load_state_dict(self.ctc_hidden.state_dict())
+        network.joiner_output.load_state_dict(self.ctc_output.state_dict())
         network.joiner_predictor.weight.mul_(0.3)
 
 
@@ -107,6 +103,16 @@ def flat_targets(batch: Batch, letters: Tensor, delay: int = 2, edge: int = 3) -
         targets[row, :edge] = BLANK
         targets[row, begin:end] = guess[: end - begin]
     return targets
+
+
+def new_network(architecture: Architecture, dropout: float) -> RNNT:
+    """An RNN-T to train from scratch."""
+    network = RNNT(architecture, dropout)
+    begin_lstm(network.encoder)
+    begin_lstm(network.predictor)
+    nn.init.xavier_uniform_(network.joiner_encoder.weight)
+    nn.init.xavier_uniform_(network.joiner_predictor.weight)
+    return network
 
 
 def begin_lstm(lstm: nn.LSTM) -> None:

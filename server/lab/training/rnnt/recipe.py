@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+
+import torch
 
 from device_sdk.bundle.architecture import PRESETS, Architecture
 from device_sdk.errors import ConfigurationError
 from server.lab.training.augmentation import Augmentation
-from server.lab.training.trainer import Budget, Schedule, Settings
+from server.lab.training.rnnt.task import Phases
+from server.lab.training.trainer import Budget, Settings
 
 __all__ = ["Recipe"]
 
@@ -23,11 +25,10 @@ class Recipe:
     made_augmented, real_augmented: share of the made and of the real utterances whose features are changed at every
     use, by made_change and real_change; it rises to this over augment_share of the budget. Real recordings are few and
     come back often, so they are changed more.
-    shard: utterances in a shard; window: shards in an epoch (the newest is fresh). warmup: steps; decay: as in
-    :class:`Schedule`. batch: most utterances; seconds: most audio in a batch, padding included. accumulate: batches in
-    a step. clip: largest gradient norm. average: decay of the averaged weights. pruning: see
-    :func:`export.losses.rnnt.rnnt_loss`. snapshot_minutes, watch_steps: when word errors are counted on the way;
-    checkpoint_steps: how often a checkpoint is written besides at epochs' ends (see :class:`Settings`).
+    shard: utterances in a shard; window: shards in an epoch (the newest is fresh). batch: most utterances; seconds:
+    most audio in a batch, padding included. accumulate: batches in a step. clip: largest gradient norm. pruning: see
+    :func:`export.losses.rnnt.rnnt_loss`. snapshot_minutes, watch_steps: when word errors are counted on the way. The
+    rest is as in :class:`Settings`.
     """
 
     preset: str = "small"
@@ -48,7 +49,6 @@ class Recipe:
     accumulate: int = 1
     peak: float = 2e-3
     warmup: int = 200
-    decay: Literal["cosine", "inverse_square_root", "constant"] = "cosine"
     weight_decay: float = 1e-3
     clip: float = 2.0
     dropout: float = 0.1
@@ -86,11 +86,17 @@ class Recipe:
         return preset if self.pieces is None else replace(preset, pieces=self.pieces)
 
     @property
+    def phases(self) -> Phases:
+        dtype = torch.bfloat16 if self.bfloat16 else torch.float32
+        return Phases(self.flat_share, self.ctc_share, self.helper, self.pruning, dtype)
+
+    @property
     def settings(self) -> Settings:
         """What the trainer needs of it."""
         return Settings(
             budget=self.budget,
-            schedule=Schedule(self.peak, self.warmup, self.decay),
+            peak=self.peak,
+            warmup=self.warmup,
             seed=self.seed,
             weight_decay=self.weight_decay,
             clip=self.clip,

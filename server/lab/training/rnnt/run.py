@@ -18,15 +18,14 @@ from safetensors.numpy import save
 from device_sdk.bundle.architecture import BLANK
 from server.lab.training.data import Example, moments
 from server.lab.training.rnnt.adaptation import Start, freeze
+from server.lab.training.rnnt.learner import new_network
 from server.lab.training.rnnt.recipe import Recipe
-from server.lab.training.rnnt.shards import ShardSampler, shared_window
+from server.lab.training.rnnt.shards import ShardSampler
 from server.lab.training.rnnt.task import RnntTask
 from server.lab.training.speech import Mixture, ShardMaker
 from server.lab.training.trainer import (
-    ALONE,
     Observer,
     Position,
-    Processes,
     TensorBoard,
     Trainer,
     append_log,
@@ -36,6 +35,7 @@ from server.lab.training.trainer import (
 
 __all__ = ["train_rnnt"]
 
+CPU = torch.device("cpu")
 SHYNESS = (0.0, 0.5, 1.0, 1.5, 2.0)
 """What the blank's bias is tried lower by, nats."""
 
@@ -51,7 +51,7 @@ def train_rnnt(
     speech: Path | None = None,
     snapshots: Path | None = None,
     begin: Mapping[str, NDArray[np.floating]] | Start | None = None,
-    processes: Processes = ALONE,
+    device: torch.device = CPU,
     observers: Sequence[Observer] = (),
     tensorboard: Path | None = None,
     show: bool = True,
@@ -62,7 +62,7 @@ def train_rnnt(
     are trained by RNN-T at once, the recipe's earlier phases left out, while a :class:`Start` says what is new or
     stays as it is. watched: utterances to report word errors on, by source, which are not trained on; those whose
     source ends with ``.development`` choose the weights that are exported. details: what ``training.json`` should also
-    say. snapshots: receives copies of the weights on the way. observers: told of every step by every process.
+    say. snapshots: receives copies of the weights on the way. observers: told of every step. device: to train on.
     tensorboard: a folder for its event files.
     Writes weights.safetensors, tokenizer.model, training.json, log.jsonl and checkpoint.safetensors to ``out``.
     Raises LearningError when a gradient is no longer a number.
@@ -72,40 +72,36 @@ def train_rnnt(
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = sentencepiece.SentencePieceProcessor(model_proto=pieces)
     start = begin if isinstance(begin, Start) or begin is None else Start(begin)
-    task = RnntTask(recipe, tokenizer, begun=start is not None, transducer=start is not None and not start.fresh_pieces)
+    network = new_network(recipe.architecture, recipe.dropout)
+    transducer = start is not None and not start.fresh_pieces
+    task = RnntTask(network, tokenizer, recipe.phases, begun=start is not None, transducer=transducer)
     if start is not None:
-        task.module.network.from_parameters(start.parameters_for(recipe.architecture, recipe.seed))
-        freeze(task.module.network, start.frozen)
-    if processes.first:
-        write_atomically(out / "tokenizer.model", pieces)
-    result = _Result(task, out, dict(details or {}), snapshots)
-    with ExitStack() as held:
-        held.enter_context(_without_denormals())
-        ahead = {} if processes.first else {"ahead": 0}
-        maker = held.enter_context(ShardMaker(speech or out / "speech", mixture, recipe.seed, recipe.shard, **ahead))
-        told = [*observers]
-        if processes.first:
-            told.append(held.enter_context(progress_bar(show)))
-            if tensorboard is not None:
-                told.append(held.enter_context(TensorBoard(tensorboard)))
-        network = task.module.network
+        network.from_parameters(start.parameters_for(recipe.architecture, recipe.seed))
+        freeze(network, start.frozen)
+    write_atomically(out / "tokenizer.model", pieces)
+    result = _Result(task, out, {**(details or {}), "recipe": asdict(recipe)}, snapshots)
+    with ExitStack() as stack:
+        stack.enter_context(_without_denormals())
+        maker = stack.enter_context(ShardMaker(speech or out / "speech", mixture, recipe.seed, recipe.shard))
+        told = [*observers, stack.enter_context(progress_bar(show))]
+        if tensorboard is not None:
+            told.append(stack.enter_context(TensorBoard(tensorboard)))
         if start is None and not (out / "checkpoint.safetensors").exists():
-            mean, scale = moments(shared_window(maker, 0, 1, processes))
+            mean, scale = moments(maker.window(0, 1))
             network.mean.copy_(torch.from_numpy(mean))
             network.scale.copy_(torch.from_numpy(scale))
-        sampler = ShardSampler(recipe, maker, tokenizer, network, begun=task.begun, processes=processes)
         trainer = Trainer(
             task,
-            sampler,
+            ShardSampler(recipe, maker, tokenizer, network, begun=task.begun),
             recipe.settings,
             out,
             watched=watched,
-            processes=processes,
+            device=device,
             observers=told,
             keep=result.keep,
         )
         trainer.run()
-        return finish(trainer, result) if processes.first else trainer.at.record
+        return finish(trainer, result)
 
 
 @contextmanager
@@ -137,7 +133,7 @@ class _Result:
         folder = folder or self.out
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "weights.safetensors", save(self.task.weights()))
-        described = {**self.details, "recipe": asdict(self.task.recipe), "result": dict(record)}
+        described = {**self.details, "result": dict(record)}
         write_atomically(folder / "training.json", json.dumps(described, indent=2).encode())
 
 
@@ -149,15 +145,15 @@ def finish(trainer: Trainer[Any], result: _Result) -> dict[str, Any]:
     """
     task = result.task
     bias, shyness = task.module.network.joiner_output.bias.data, 0.0
-    own = bias.clone()
+    before = bias.clone()
     if task.transducer and any(example.source.endswith(".development") for example in trainer.watched):
         tried: dict[float, float] = {}
         for nats in SHYNESS:
-            bias[BLANK] = own[BLANK] - nats
+            bias[BLANK] = before[BLANK] - nats
             rates = trainer.errors(".development").values()
             tried[nats] = sum(rates) / len(rates)
         shyness = min(tried, key=lambda nats: tried[nats])
-    bias[BLANK] = own[BLANK] - shyness
+    bias[BLANK] = before[BLANK] - shyness
     record = {**trainer.at.record, "blank_lowered_by": shyness}
     if trainer.watched:
         record["wer"] = trainer.errors()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,10 @@ from numpy.typing import NDArray
 from device_sdk.bundle.architecture import BLANK
 from export.networks.rnnt import RNNT
 from server.lab.training.augmentation import augment
-from server.lab.training.data import Batch, Example, batches, collate
+from server.lab.training.data import Batch, Example, alignable, batches, collate
 from server.lab.training.rnnt.recipe import Recipe
 from server.lab.training.speech import ShardMaker
 from server.lab.training.trainer import Sampler
-from server.lab.training.trainer.processes import ALONE, Processes
 
 __all__ = ["ShardSampler"]
 
@@ -39,10 +37,9 @@ class ShardSampler(Sampler[Batch]):
         network: RNNT,
         *,
         begun: bool = False,
-        processes: Processes = ALONE,
     ) -> None:
         self.recipe, self.maker, self.tokenizer, self.network = recipe, maker, tokenizer, network
-        self.begun, self.processes = begun, processes
+        self.begun = begun
         self.passes = 0
         self.easy = False
         self.strength = 0.0
@@ -56,7 +53,7 @@ class ShardSampler(Sampler[Batch]):
         self.mean = self.network.mean.cpu().numpy()
         self.passes += not self.easy
         window = (0, 0) if self.easy else (max(1, self.passes - recipe.window + 1), self.passes)
-        self.examples = shared_window(self.maker, *window, self.processes)
+        self.examples = self.maker.window(*window)
         lengths = [example.features.shape[0] for example in self.examples]
         budget = round(recipe.seconds * FRAMES_A_SECOND)
         return batches(lengths, budget, recipe.batch, np.random.default_rng([recipe.seed, epoch]))
@@ -70,9 +67,8 @@ class ShardSampler(Sampler[Batch]):
             example = self.examples[number]
             tokens = self.tokenizer.encode(example.text)
             features = self.change(example, np.random.default_rng([self.recipe.seed, epoch, number]))
-            repeats = sum(a == b for a, b in pairwise(tokens))
             known = BLANK not in tokens and bool(tokens) == bool(example.text)
-            if known and features.shape[0] // subsampling > len(tokens) + repeats:
+            if known and alignable(features.shape[0] // subsampling, tokens):
                 items.append((features, tokens))
         return collate(items, subsampling) if items else None
 
@@ -93,13 +89,3 @@ class ShardSampler(Sampler[Batch]):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.passes = state["passes"]
-
-
-def shared_window(maker: ShardMaker, first: int, last: int, processes: Processes) -> list[Example]:
-    """A window of shards that the first process makes and all read."""
-    found = maker.window(first, last) if processes.first else []
-    processes.wait()
-    if not processes.first:
-        found = maker.window(first, last)
-    processes.wait()  # the first goes on to delete old shards
-    return found

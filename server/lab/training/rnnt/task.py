@@ -6,6 +6,8 @@ F: feature frames (10 ms); M: mel bins; V: pieces.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,61 +16,83 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from device_sdk.errors import DataError
+from device_sdk.errors import ConfigurationError, DataError
+from export.networks.rnnt import RNNT
 from server.lab.training.data import Batch
 from server.lab.training.greedy import greedy
 from server.lab.training.rnnt.learner import Learner
-from server.lab.training.rnnt.recipe import Recipe
 from server.lab.training.trainer import Loss, Task
 
-__all__ = ["RnntTask"]
+__all__ = ["Phases", "RnntTask"]
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """When a recognizer is trained by what, as shares of the budget.
+
+    flat: up to here by a guess of where each token is; ctc: up to here by CTC, then by RNN-T with ``helper`` times CTC
+    (both per token). Ramesh et al. 2023 train by RNN-T alone, which takes far more steps to begin with; (0, 0, 0) is
+    that. pruning, dtype: see :func:`export.losses.rnnt.rnnt_loss`.
+    """
+
+    flat: float = 0.1
+    ctc: float = 0.4
+    helper: float = 0.3
+    pruning: float = 1e-4
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.flat <= self.ctc <= 1 or self.helper < 0:
+            raise ConfigurationError(
+                f"phases: found flat={self.flat}, ctc={self.ctc}, helper={self.helper}; "
+                "expected 0 <= flat <= ctc <= 1 and no negative helper"
+            )
 
 
 class RnntTask(Task[Batch]):
     """Flat start, CTC, then RNN-T with CTC as a helper.
 
     begun: whether the network has been trained, so that there is no flat start; transducer: whether it is trained by
-    RNN-T, from the beginning or since the phases before it ended.
-    Raises DataError for a tokenizer of another size than the recipe's.
+    RNN-T from the beginning. Raises DataError for a tokenizer of another size than the network's.
     """
+
+    module: Learner
 
     def __init__(
         self,
-        recipe: Recipe,
+        network: RNNT,
         tokenizer: sentencepiece.SentencePieceProcessor,
+        phases: Phases = Phases(),
         *,
         begun: bool = False,
         transducer: bool = False,
     ) -> None:
-        architecture = recipe.architecture
-        if tokenizer.get_piece_size() != architecture.pieces:
-            raise DataError(
-                f"tokenizer: {tokenizer.get_piece_size()} pieces, expected {architecture.pieces} for {recipe.preset}"
-            )
-        self.recipe, self.tokenizer = recipe, tokenizer
-        self.begun, self.transducer = begun, transducer
-        self.module: Learner = Learner(architecture, recipe.dropout)
-        letters = [len(tokenizer.id_to_piece(index).strip("\u2581")) for index in range(architecture.pieces)]
+        pieces = network.architecture.pieces
+        if tokenizer.get_piece_size() != pieces:
+            raise DataError(f"tokenizer: {tokenizer.get_piece_size()} pieces, expected {pieces} as the network has")
+        self.tokenizer, self.phases = tokenizer, phases
+        self.begun, self.transducer = begun, transducer or phases.ctc == 0.0
+        self.module = Learner(network)
+        letters = [len(tokenizer.id_to_piece(index).strip("\u2581")) for index in range(pieces)]
         self.letters = torch.tensor(letters, dtype=torch.float32).clamp(min=1.0)
 
     def loss(self, batch: Batch, progress: float) -> Loss:
-        recipe, learner = self.recipe, self.module
+        phases, learner = self.phases, self.module
         hidden = learner.network.hidden(learner.network.stack(batch.features))
-        if not self.begun and progress < recipe.flat_share:
+        if not self.begun and progress < phases.flat:
             total, count = learner.flat_loss(hidden, batch, self.letters)
             return Loss(total, count, {"flat": float(total.detach())})
-        tokens = max(1.0, float(batch.lengths.sum()))
         losses: dict[str, Tensor] = {}
         if self.transducer:
-            dtype = torch.bfloat16 if recipe.bfloat16 else torch.float32
-            losses["rnnt"] = learner.rnnt_loss(hidden, batch, dtype, recipe.pruning)
-        if not self.transducer or recipe.helper:
+            losses["rnnt"] = learner.rnnt_loss(hidden, batch, phases.dtype, phases.pruning)
+        if not self.transducer or phases.helper:
             losses["ctc"] = learner.ctc_loss(hidden, batch)
-        total = losses["rnnt"] + recipe.helper * losses["ctc"] if len(losses) == 2 else next(iter(losses.values()))
-        return Loss(total, tokens, {name: float(value.detach()) for name, value in losses.items()})
+        total = losses["rnnt"] + phases.helper * losses["ctc"] if len(losses) == 2 else next(iter(losses.values()))
+        parts = {name: float(value.detach()) for name, value in losses.items()}
+        return Loss(total, max(1.0, float(batch.lengths.sum())), parts)
 
     def advance(self, progress: float) -> bool:
-        if self.transducer or progress < self.recipe.ctc_share:
+        if self.transducer or progress < self.phases.ctc:
             return False
         self.module.begin_transducer()
         self.transducer = True
@@ -81,15 +105,12 @@ class RnntTask(Task[Batch]):
         self.transducer = state["phase"] == "rnnt"
 
     def decode(self, features: Sequence[NDArray[np.floating]]) -> list[str]:
-        found = greedy(self.module.network, features) if self.transducer else self.module.ctc_decoded(features)
-        return [self.tokenizer.decode(tokens) for tokens in found]
+        decoded = greedy(self.module.network, features) if self.transducer else self.module.ctc_decoded(features)
+        return [self.tokenizer.decode(tokens) for tokens in decoded]
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """The network's, under their public names; before the RNN-T has begun with the joint it would begin with."""
-        network = self.module.network
-        if self.transducer:
-            return network.to_parameters()
-        copy = Learner(self.recipe.architecture, 0.0)
-        copy.load_state_dict({name: value.cpu() for name, value in self.module.state_dict().items()})
-        copy.begin_transducer()
-        return copy.network.to_parameters()
+        learner = self.module if self.transducer else deepcopy(self.module)
+        if not self.transducer:
+            learner.begin_transducer()
+        return learner.network.to_parameters()

@@ -12,9 +12,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
 
 from device_sdk.errors import DataError
-from server.lab.training.trainer.averages import Average
 
 __all__ = ["load_checkpoint", "load_tensors", "save_checkpoint", "save_tensors", "write_atomically"]
 
@@ -22,53 +24,56 @@ __all__ = ["load_checkpoint", "load_tensors", "save_checkpoint", "save_tensors",
 def save_checkpoint(
     path: Path,
     module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    average: Average,
+    optimizer: Optimizer,
+    schedule: LRScheduler,
+    average: AveragedModel,
     state: Mapping[str, Any],
-    generators: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """One safetensors file, replaced atomically: parameters, buffers, optimizer state, average, the states of random
-    generators [bytes] uint8 by name, and a JSON state."""
-    tensors: dict[str, Tensor] = {f"module.{name}": value for name, value in module.state_dict().items()}
-    tensors |= {f"average.{name}": value for name, value in average.values.items()}
-    tensors |= {f"generator.{name}": value for name, value in (generators or {}).items()}
-    for index, slots in optimizer.state_dict()["state"].items():
+    """Write everything that a run goes on from, with torch's random generators and a JSON state, to one file."""
+    saved = optimizer.state_dict()
+    tensors = {f"module.{name}": value for name, value in module.state_dict().items()}
+    tensors |= {f"average.{name}": value for name, value in average.state_dict().items()}
+    for index, slots in saved["state"].items():
         tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in slots.items()}
-    save_tensors(path, tensors, {"state": json.dumps({**state, "average_updates": average.updates})})
+    tensors["generator.cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["generator.cuda"] = torch.cuda.get_rng_state()
+    described = {"state": dict(state), "groups": saved["param_groups"], "schedule": schedule.state_dict()}
+    save_tensors(path, tensors, {name: json.dumps(value) for name, value in described.items()})
 
 
 def load_checkpoint(
-    path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, average: Average
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Restore what :func:`save_checkpoint` wrote, into objects built with the same settings. Returns the JSON state and
-    the generators' states.
+    path: Path, module: nn.Module, optimizer: Optimizer, schedule: LRScheduler, average: AveragedModel
+) -> dict[str, Any]:
+    """Restore what :func:`save_checkpoint` wrote, into objects built with the same settings. Returns the JSON state.
 
     Raises DataError when the file is damaged or belongs to another network.
     """
     try:
         tensors, metadata = load_tensors(path)
-        state: dict[str, Any] = json.loads(metadata["state"])
+        described = {name: json.loads(value) for name, value in metadata.items()}
+        slots: dict[int, dict[str, Tensor]] = {}
+        for name, value in _under(tensors, "optimizer.").items():
+            index, slot = name.split(".", 1)
+            slots.setdefault(int(index), {})[slot] = value
         module.load_state_dict(_under(tensors, "module."))
-        averaged = _under(tensors, "average.")
-        with torch.no_grad():
-            for name, value in average.values.items():
-                value.copy_(averaged[name])
+        average.load_state_dict(_under(tensors, "average."))
+        optimizer.load_state_dict({"state": slots, "param_groups": described["groups"]})
+        schedule.load_state_dict(described["schedule"])
+        torch.set_rng_state(tensors["generator.cpu"])
+        if "generator.cuda" in tensors and torch.cuda.is_available():
+            torch.cuda.set_rng_state(tensors["generator.cuda"])
+        state: dict[str, Any] = described["state"]
     except Exception as error:
         raise DataError(f"{path}: not a checkpoint of this network ({error}); choose another folder") from error
-    average.updates = state.pop("average_updates")
-    slots: dict[int, dict[str, Tensor]] = {}
-    for name, value in _under(tensors, "optimizer.").items():
-        index, slot = name.split(".", 1)
-        slots.setdefault(int(index), {})[slot] = value
-    optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
-    return state, _under(tensors, "generator.")
+    return state
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """A safetensors file, replaced atomically and on the disk before it is."""
-    held = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
+    copies = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
     temporary = path.with_suffix(".part")
-    save_file(held, temporary, dict(metadata or {}))
+    save_file(copies, temporary, dict(metadata or {}))
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -17,7 +17,7 @@ __all__ = ["Observer", "TensorBoard", "append_log", "progress_bar"]
 
 
 class Observer(Protocol):
-    """Is told of every step of a process: its number, the share of the budget used, and named figures."""
+    """Is told of every step: its number, the share of the budget used, and named figures."""
 
     def __call__(self, step: int, progress: float, figures: Mapping[str, float]) -> None: ...
 

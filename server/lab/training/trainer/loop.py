@@ -1,30 +1,31 @@
-"""The one training loop: any task, any sampler, one process or many, with exact resume."""
+"""The one training loop: any task, any sampler, with exact resume."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from device_sdk.errors import DataError, LearningError
 from server.lab.training.data import Example
 from server.lab.training.greedy import word_errors
-from server.lab.training.trainer.averages import Average
 from server.lab.training.trainer.checkpoints import load_checkpoint, load_tensors, save_checkpoint, save_tensors
 from server.lab.training.trainer.logs import Observer, append_log
-from server.lab.training.trainer.processes import ALONE, Processes, unsynchronized
 from server.lab.training.trainer.settings import Settings
 from server.lab.training.trainer.task import B, Sampler, Task
 
 __all__ = ["Position", "Trainer"]
+
+CPU = torch.device("cpu")
 
 
 @dataclass(slots=True)
@@ -53,13 +54,13 @@ class Position:
 class Trainer(Generic[B]):
     """A run of a task: its optimizer, averaged weights, position and files.
 
-    Every process has one, built alike; the first writes ``checkpoint.safetensors``, ``best-STEP.safetensors`` (averaged
-    weights of the lowest word error on development speech) and ``log.jsonl`` to ``out``. A process that is killed
-    and started again goes on from the checkpoint to bit-identical weights on a CPU, where the budget is in steps.
+    Writes ``checkpoint.safetensors``, ``best-STEP.safetensors`` (averaged weights of the lowest word error on
+    development speech) and ``log.jsonl`` to ``out``. A process that is killed and started again goes on from the
+    checkpoint to bit-identical weights on a CPU, where the budget is in steps.
 
     watched: utterances to report word errors on, by source, never trained on; those whose source ends with
-    ``.development`` choose between steps. observers: told of every step of this process. keep: called by the first
-    process at every watching, with the averaged weights in the task's module.
+    ``.development`` choose between steps. observers: told of every step. keep: called at every watching, with the
+    averaged weights in the task's module.
     """
 
     def __init__(
@@ -70,18 +71,18 @@ class Trainer(Generic[B]):
         out: Path,
         *,
         watched: Sequence[Example] = (),
-        processes: Processes = ALONE,
+        device: torch.device = CPU,
         observers: Iterable[Observer] = (),
         keep: Callable[[Position], None] | None = None,
     ) -> None:
         self.task, self.sampler, self.settings, self.out = task, sampler, settings, out
-        self.watched, self.processes, self.observers, self.keep = list(watched), processes, tuple(observers), keep
-        task.module.to(processes.device)
-        self.optimizer = settings.optimizer(task.module)
-        self.forward = processes.parallel(_Forward(task))  # which also gives all processes the same weights
-        self.average = Average(task.module, settings.average)
+        self.watched, self.device, self.observers, self.keep = list(watched), device, tuple(observers), keep
         self.at = Position()
-        torch.manual_seed(settings.seed * 100_003 + processes.rank)
+        task.module.to(device)
+        self.optimizer = settings.optimizer(task.module)
+        self.schedule = settings.schedule(self.optimizer, lambda: self.progress)
+        self.average = settings.averaged(task.module)
+        torch.manual_seed(settings.seed * 100_003)
         out.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -107,33 +108,20 @@ class Trainer(Generic[B]):
         """Go on where the checkpoint ends, if there is one."""
         if not self.checkpoint.exists():
             return
-        state, generators = load_checkpoint(self.checkpoint, self.task.module, self.optimizer, self.average)
+        state = load_checkpoint(self.checkpoint, self.task.module, self.optimizer, self.schedule, self.average)
         try:
             self.at = Position(**state)
         except TypeError as error:
             raise DataError(f"{self.checkpoint}: of another version ({error}); choose another folder") from error
         self.sampler.restore(self.at.sampler)
         self.task.restore(self.at.task)
-        if (own := generators.get(f"cpu.{self.processes.rank}")) is not None:
-            torch.set_rng_state(own)
-        if (own := generators.get(f"cuda.{self.processes.rank}")) is not None and self.processes.device.type == "cuda":
-            torch.cuda.set_rng_state(own, self.processes.device)
 
     def save(self) -> None:
-        """Write a checkpoint; all processes take part."""
-        states = {"cpu": torch.get_rng_state()}
-        if self.processes.device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(self.processes.device)
-        generators = {
-            f"{name}.{rank}": each
-            for name, state in states.items()
-            for rank, each in enumerate(self.processes.gather(state))
-        }
+        """Write a checkpoint, and delete the weights that none names any more."""
         self.at.task = self.task.state()
-        if not self.processes.first:
-            return
-        save_checkpoint(self.checkpoint, self.task.module, self.optimizer, self.average, asdict(self.at), generators)
-        for path in self.out.glob("best-*.safetensors"):  # which no checkpoint names any more
+        module, state = self.task.module, asdict(self.at)
+        save_checkpoint(self.checkpoint, module, self.optimizer, self.schedule, self.average, state)
+        for path in self.out.glob("best-*.safetensors"):
             if self.at.best is None or path != self._best(self.at.best):
                 path.unlink()
 
@@ -156,7 +144,8 @@ class Trainer(Generic[B]):
                 break
             if batches and settings.watch_steps and at.steps % settings.watch_steps == 0:
                 self.watch()
-                self._log({"steps": at.steps, "progress": round(self.progress, 4), "wer": at.record.get("wer", {})})
+                rates = at.record.get("wer", {})
+                self._log({"steps": at.steps, "progress": round(self.progress, 4), "wer": rates})
                 begun = time.monotonic()
             if batches and settings.checkpoint_steps and at.steps % settings.checkpoint_steps == 0:
                 self.save()
@@ -168,34 +157,26 @@ class Trainer(Generic[B]):
         self._log(at.record)
         self.save()
 
-    def step(self, batches: Sequence[tuple[B, float]], begun: float) -> float:
-        """One step on this process' parts of some batches, each with its weight (0 for a part that only stands in).
-        begun: when the time that the step took began. Returns when it ended."""
-        at, settings, processes = self.at, self.settings, self.processes
+    def step(self, batches: Sequence[B], begun: float) -> float:
+        """One step on some batches. begun: when the time that the step took began. Returns when it ended."""
+        at, settings = self.at, self.settings
         if self.task.advance(self.progress):
-            self.average = Average(self.task.module, settings.average)
-        rate = settings.schedule.rate(self.progress, at.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["share"]
+            self.average = settings.averaged(self.task.module)
+        rate = float(max(self.schedule.get_last_lr()))
         self.optimizer.zero_grad(set_to_none=True)
-        device = processes.device
         sums: dict[str, float] = {"count": 0.0}
-        for index, (batch, weight) in enumerate(batches):
-            last = index == len(batches) - 1
-            with nullcontext() if last else unsynchronized(self.forward):
-                with torch.autocast(device.type, torch.bfloat16, enabled=settings.bfloat16):
-                    total, count, parts = self.forward(batch.to(device), self.progress)
-                (total if weight == 1.0 else weight * total).backward()
-            for name, value in {"count": count, **{f"loss/{name}": part for name, part in parts.items()}}.items():
-                sums[name] = sums.get(name, 0.0) + weight * value
-        names = sorted(sums)
-        spent = time.monotonic() - begun if processes.first else 0.0
-        *values, spent = processes.sum([*(sums[name] for name in names), spent])
-        sums = dict(zip(names, values, strict=True))
-        sums["norm"] = self._update(sums["count"] / processes.count)
+        for batch in batches:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.bfloat16):
+                loss = self.task.loss(batch.to(self.device), self.progress)
+            torch.autograd.backward(loss.total)
+            for name, value in {"count": loss.count, **{f"loss/{name}": v for name, v in loss.parts.items()}}.items():
+                sums[name] = sums.get(name, 0.0) + value
+        sums["norm"] = self._update(sums["count"])
+        spent = time.monotonic() - begun
         at.steps += 1
         at.seconds += spent
-        self._told(sums, rate, spent)
+        self.schedule.step()
+        self._tell(sums, rate, spent)
         return time.monotonic()
 
     def _update(self, count: float) -> float:
@@ -208,10 +189,10 @@ class Trainer(Generic[B]):
                 f"step {self.at.steps}: the gradient is not a number; start with a lower peak learning rate"
             )
         self.optimizer.step()
-        self.average.update(self.task.module)
+        self.average.update_parameters(self.task.module)
         return norm
 
-    def _told(self, sums: Mapping[str, float], rate: float, spent: float) -> None:
+    def _tell(self, sums: Mapping[str, float], rate: float, spent: float) -> None:
         """Add a step to the epoch's sums and tell the observers of it."""
         counts = {name.replace("loss/", "count/"): sums["count"] for name in sums if name.startswith("loss/")}
         for name, value in {**sums, **counts, "steps": 1.0}.items():
@@ -224,21 +205,22 @@ class Trainer(Generic[B]):
                 observe(self.at.steps, self.progress, figures)
 
     def watch(self) -> None:
-        """Count word errors with the averaged weights, keep those if they are the best so far; all processes wait."""
+        """Count word errors with the averaged weights, and keep those if they are the best so far."""
         at = self.at
         at.watched = at.seconds
-        if self.processes.first and self.watched:
-            with self.average.applied(self.task.module):
-                at.record["wer"] = self.errors()
-                if self.keep is not None:
-                    self.keep(at)
-            for observe in self.observers:
-                observe(at.steps, self.progress, {f"wer/{name}": rate for name, rate in at.record["wer"].items()})
-            score = self._score()
-            if score is not None and (at.best is None or score < at.best["wer"]):
-                at.best = {"wer": score, "steps": at.steps}
-                save_tensors(self._best(at.best), self.average.values)
-        self.processes.wait()
+        if not self.watched:
+            return
+        with self._averaged():
+            at.record["wer"] = self.errors()
+            if self.keep is not None:
+                self.keep(at)
+        for observe in self.observers:
+            observe(at.steps, self.progress, {f"wer/{name}": rate for name, rate in at.record["wer"].items()})
+        rates = [rate for source, rate in at.record["wer"].items() if source.endswith(".development")]
+        score = sum(rates) / len(rates) if rates else None
+        if score is not None and (at.best is None or score < at.best["wer"]):
+            at.best = {"wer": score, "steps": at.steps}
+            save_tensors(self._best(at.best), self.average.module.state_dict())
 
     def errors(self, ending: str = "") -> dict[str, float]:
         """Word error rates by source, of sources with an ending, with the weights in the module as they are."""
@@ -248,22 +230,26 @@ class Trainer(Generic[B]):
     def choose(self) -> None:
         """Put the averaged weights of the lowest word error on development speech into the module; the last ones
         where there is no such speech. The module is in evaluation mode then."""
-        if self.processes.first and self.at.best is not None:
-            tensors, _ = load_tensors(self._best(self.at.best))
-            with torch.no_grad():
-                for name, value in self.average.values.items():
-                    value.copy_(tensors[name])
+        chosen = self.average.module.state_dict()
+        if self.at.best is not None:
+            chosen, _ = load_tensors(self._best(self.at.best))
             self.at.record["best"] = self.at.best
-        self.average.copy_to(self.task.module)
+        self.task.module.load_state_dict(chosen)
         self.task.module.eval()
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The task's module is the averaged one, in evaluation mode, without gradients."""
+        module, self.task.module = self.task.module, self.average.module.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.task.module = module
 
     def _best(self, best: Mapping[str, float]) -> Path:
         """Named by the step, so that a checkpoint from before it still finds its own."""
         return self.out / f"best-{int(best['steps']):08d}.safetensors"
-
-    def _score(self) -> float | None:
-        rates = [rate for source, rate in self.at.record.get("wer", {}).items() if source.endswith(".development")]
-        return sum(rates) / len(rates) if rates else None
 
     def _summary(self) -> dict[str, Any]:
         at = self.at
@@ -280,46 +266,21 @@ class Trainer(Generic[B]):
         }
 
     def _log(self, record: Mapping[str, Any]) -> None:
-        if self.processes.first:
-            append_log(self.out / "log.jsonl", record)
+        append_log(self.out / "log.jsonl", record)
 
-    def _loaded(self, groups: Iterable[Sequence[Sequence[int]]]) -> Iterator[list[tuple[B, float]]]:
-        """This process' part of every group; on a GPU one group is loaded while the one before it is trained on."""
-        if self.processes.device.type == "cpu":
+    def _loaded(self, groups: Iterable[Sequence[Sequence[int]]]) -> Iterator[list[B]]:
+        """The usable batches of every group; on a GPU one group is loaded while the one before it is trained on."""
+        if self.device.type == "cpu":
             yield from map(self._load, groups)
             return
         with ThreadPoolExecutor(1) as pool:
-            waiting = None
+            coming: deque[Future[list[B]]] = deque()
             for group in groups:
-                coming = pool.submit(self._load, group)
-                if waiting is not None:
-                    yield waiting.result()
-                waiting = coming
-            if waiting is not None:
-                yield waiting.result()
+                coming.append(pool.submit(self._load, group))
+                if len(coming) > 1:
+                    yield coming.popleft().result()
+            yield from (each.result() for each in coming)
 
-    def _load(self, group: Sequence[Sequence[int]]) -> list[tuple[B, float]]:
-        """Where a process has no usable utterance of a batch, one of the others' stands in with weight 0, so that all
-        take part in every step; a batch that nobody can use is left out by all."""
-        loaded: list[tuple[B, float]] = []
-        for chosen in group:
-            own = self.processes.share(chosen)
-            batch, weight = self.sampler.load(self.at.epoch, own) if own else None, 1.0
-            if batch is None and self.processes.count > 1:
-                others = (self.sampler.load(self.at.epoch, [number]) for number in chosen)
-                batch, weight = next((each for each in others if each is not None), None), 0.0
-            if batch is not None:
-                loaded.append((batch, weight))
-        return loaded
-
-
-class _Forward(nn.Module):
-    """A task's loss as a module's call, which is what processes can share."""
-
-    def __init__(self, task: Task[Any]) -> None:
-        super().__init__()
-        self.module, self.task = task.module, task
-
-    def forward(self, batch: Any, progress: float) -> tuple[Tensor, float, Mapping[str, float]]:
-        loss = self.task.loss(batch, progress)
-        return loss.total, loss.count, loss.parts
+    def _load(self, group: Sequence[Sequence[int]]) -> list[B]:
+        loaded = (self.sampler.load(self.at.epoch, chosen) for chosen in group)
+        return [batch for batch in loaded if batch is not None]

@@ -1,34 +1,63 @@
-"""How a trainer goes about it, whatever the task."""
+"""How a run of training goes, whatever the task: how long, with which learning rates and which average."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel
 
 from device_sdk.errors import ConfigurationError
-from server.lab.training.trainer.schedules import Budget, Schedule
 
-__all__ = ["Settings"]
+__all__ = ["Budget", "Settings"]
+
+FLOOR = 0.01
+"""Share of the peak learning rate that is left at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A number of steps or minutes of training time (stops are not counted)."""
+
+    steps: int | None = None
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.minutes is None):
+            raise ConfigurationError("budget: give either steps or minutes")
+        if (self.steps or self.minutes or 0) <= 0:
+            raise ConfigurationError(f"budget: found {self.steps or self.minutes}, expected more than 0")
+
+    def progress(self, steps: int, seconds: float) -> float:
+        """Share of the budget used, 0 to 1."""
+        if self.steps is not None:
+            return min(1.0, steps / self.steps)
+        assert self.minutes is not None
+        return min(1.0, seconds / (60.0 * self.minutes))
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Everything about a run that is not its task or its data.
 
-    clip: largest norm of a step's gradient. accumulate: batches whose gradients make one step. average: decay of the
-    averaged weights, which are what is watched and exported. decay_vectors: whether weight decay also shrinks biases
-    and gains. bfloat16: autocast; weights, gradients and losses stay float32.
-    checkpoint_steps: steps between checkpoints, 0 for those at epochs' ends only. watch_minutes: of training, after
-    which the end of an epoch is watched; watch_steps: steps after which the run is watched anyway, 0 for never.
-    shares: beginning of parameters' names -> their share of the learning rate, for parts that were trained before.
+    peak: highest learning rate, reached after ``warmup`` steps. clip: largest norm of a step's gradient. accumulate:
+    batches whose gradients make one step. average: decay of the averaged weights, which are what is watched and
+    exported. decay_vectors: whether weight decay also shrinks biases and gains. bfloat16: autocast; weights, gradients
+    and losses stay float32. checkpoint_steps: steps between checkpoints, 0 for those at epochs' ends only.
+    watch_minutes: of training, after which the end of an epoch is watched; watch_steps: steps after which the run is
+    watched anyway, 0 for never. shares: beginning of parameters' names -> their share of the learning rate, for parts
+    that were trained before.
     """
 
     budget: Budget
-    schedule: Schedule = field(default_factory=Schedule)
+    peak: float = 2e-3
+    warmup: int = 200
     seed: int = 1
     weight_decay: float = 1e-3
     decay_vectors: bool = True
@@ -43,31 +72,54 @@ class Settings:
     shares: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.accumulate < 1 or self.clip <= 0 or not 0.0 <= self.average < 1.0:
-            raise ConfigurationError(
-                f"trainer: found accumulate={self.accumulate}, clip={self.clip}, average={self.average}; "
-                "expected at least 1, more than 0 and a share below 1"
-            )
-        if min(self.checkpoint_steps, self.watch_steps, self.watch_minutes) < 0:
-            raise ConfigurationError(
-                f"trainer: found checkpoint_steps={self.checkpoint_steps}, watch_steps={self.watch_steps}, "
-                f"watch_minutes={self.watch_minutes}; expected at least 0"
-            )
+        for names, holds, expected in (
+            (("accumulate",), self.accumulate >= 1, "at least 1"),
+            (("clip", "peak"), self.clip > 0 and self.peak > 0, "more than 0"),
+            (("average",), 0.0 <= self.average < 1.0, "a share below 1"),
+            (
+                ("warmup", "checkpoint_steps", "watch_steps", "watch_minutes"),
+                min(self.warmup, self.checkpoint_steps, self.watch_steps, self.watch_minutes) >= 0,
+                "at least 0",
+            ),
+        ):
+            if not holds:
+                values = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+                raise ConfigurationError(f"trainer: found {values}; expected {expected}")
 
-    def optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
+    def optimizer(self, module: nn.Module) -> Optimizer:
         """AdamW over what requires a gradient."""
-        named = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
-        if not named:
+        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+        for name, value in module.named_parameters():
+            if value.requires_grad:
+                share = next((share for prefix, share in self.shares.items() if name.startswith(prefix)), 1.0)
+                decay = self.weight_decay if self.decay_vectors or value.ndim > 1 else 0.0
+                groups.setdefault((share, decay), []).append(value)
+        if not groups:
             raise ConfigurationError("trainer: every parameter is frozen; leave some to train")
-        groups: list[dict[str, Any]] = []
-        for share in sorted({1.0, *self.shares.values()}, reverse=True):
-            trained = [value for name, value in named if self._share(name) == share]
-            shrunk = [value for value in trained if self.decay_vectors or value.ndim > 1]
-            kept = [value for value in trained if not (self.decay_vectors or value.ndim > 1)]
-            groups.append({"params": shrunk, "weight_decay": self.weight_decay, "share": share})
-            groups.append({"params": kept, "weight_decay": 0.0, "share": share})
-        given = [group for group in groups if group["params"]]
-        return torch.optim.AdamW(given, self.schedule.peak, betas=self.betas, fused=True)
+        rows: list[dict[str, Any]] = [
+            {"params": values, "lr": self.peak * share, "weight_decay": decay}
+            for (share, decay), values in groups.items()
+        ]
+        return torch.optim.AdamW(rows, self.peak, betas=self.betas, fused=True)
 
-    def _share(self, name: str) -> float:
-        return next((share for prefix, share in self.shares.items() if name.startswith(prefix)), 1.0)
+    def schedule(self, optimizer: Optimizer, progress: Callable[[], float]) -> LambdaLR:
+        """Linear warm-up, then half a cosine over the whole budget, from its begin, down to FLOOR of the peak.
+
+        progress: gives the share of the budget used, which may be one of time.
+        """
+
+        def factor(step: int) -> float:
+            rising = min(1.0, (step + 1) / max(1, self.warmup))
+            return rising * (FLOOR + (1.0 - FLOOR) * 0.5 * (1.0 + math.cos(math.pi * progress())))
+
+        return LambdaLR(optimizer, factor)
+
+    def averaged(self, module: nn.Module) -> AveragedModel:
+        """Exponential moving average of the parameters; early on it forgets faster, so that it never lags."""
+
+        @torch.no_grad()
+        def update(averages: Sequence[Tensor], values: Sequence[Tensor], updates: Tensor | int) -> None:
+            decay = min(self.average, (1.0 + float(updates)) / (10.0 + float(updates)))
+            torch._foreach_lerp_(list(averages), list(values), 1.0 - decay)
+
+        return AveragedModel(module, multi_avg_fn=update)

@@ -1,6 +1,6 @@
 """What a trainer trains and on what: a task has the network, its loss and its decoder; a sampler has the batches.
 
-Neither knows of processes, devices, optimizers or checkpoints. F: feature frames (10 ms); M: mel bins.
+Neither knows of devices, optimizers or checkpoints. F: feature frames (10 ms); M: mel bins.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Loss:
     """The loss of one batch, as a *sum*, so that parts of a batch add up to the whole.
 
     total: [] float32, summed over whatever is counted (tokens, frames, ...); its gradient is taken. count: how many.
-    The trainer minimizes total / count over all processes and accumulated batches together. parts: sums to report, by
-    name, each divided by the same count in the log.
+    The trainer minimizes total / count over all accumulated batches together. parts: sums to report, by name, each
+    divided by the same count in the log.
     """
 
     total: Tensor
@@ -81,8 +81,8 @@ class Sampler(ABC, Generic[B]):
     """The batches of every epoch.
 
     A plan, and a batch, is a function of its arguments, of :meth:`state` at the epoch's begin and of the sampler's
-    settings: so all processes plan alike, each loads its share of a batch, and a resumed run goes on in mid-epoch.
-    What is drawn at random must be drawn from (seed, epoch, number of the utterance), not from a generator that runs.
+    settings, so that a resumed run goes on in mid-epoch. What is drawn at random must be drawn from (seed, epoch,
+    number of the utterance), not from a generator that runs.
     """
 
     @abstractmethod

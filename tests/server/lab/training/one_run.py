@@ -1,11 +1,8 @@
-"""Runs of RNN-T training as processes of their own, for tests that kill them or let several work together.
+"""Runs of RNN-T training as processes of their own, for tests that kill them.
 
-    python -m tests.server.lab.training.one_run FOLDER OUT RECIPE
-    python -m tests.server.lab.training.one_run --serve
-
-FOLDER holds tokenizer.model and shards; RECIPE is JSON. A run prints the number of every finished step. ``--serve``
-loads everything once and then forks a run for every line of JSON that it reads: ``arguments``, and ``environments``
-with the variables of each process. It prints their numbers (``pids``) and, when all have ended, how (``ended``).
+Loads everything once and then forks a run for every line of JSON that it reads: [FOLDER, OUT, RECIPE], where FOLDER
+holds tokenizer.model and shards and RECIPE is JSON. A run prints the number of every finished step; this process prints
+the run's number (``pid``) and, when it has ended, how (``ended``).
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch._dynamo  # noqa: F401 (the first step of an optimizer would load it, in every fork)
@@ -24,13 +20,13 @@ import torch._dynamo  # noqa: F401 (the first step of an optimizer would load it
 from server.lab.training.data import Example, read_shard
 from server.lab.training.rnnt import Recipe, run, train_rnnt
 from server.lab.training.speech import Mixture
-from server.lab.training.trainer import Budget, joined
+from server.lab.training.trainer import Budget
 
 
 class PreparedShards:
     """Shards that are there already: what is tested is the loop, not espeak-ng."""
 
-    def __init__(self, folder: Path, mixture: Mixture, seed: int, count: int, ahead: int = 2) -> None:
+    def __init__(self, folder: Path, mixture: Mixture, seed: int, count: int) -> None:
         self.folder = folder
 
     def __enter__(self) -> PreparedShards:
@@ -56,33 +52,18 @@ def main(folder: str, out: str, recipe: str) -> None:
     features = np.random.default_rng(0).normal(-8, 3, (60, 64)).astype(np.float32)
     watched = [Example(features, "stop", "noise.development")]
     pieces = (Path(folder) / "tokenizer.model").read_bytes()
-    with joined("cpu") as processes:
-        given = {"speech": Path(folder), "processes": processes, "observers": [tell] * processes.first, "show": False}
-        train_rnnt(chosen, Mixture(), pieces, Path(out), watched, **given)
+    train_rnnt(chosen, Mixture(), pieces, Path(out), watched, speech=Path(folder), observers=[tell], show=False)
 
 
-def serve() -> None:
+if __name__ == "__main__":
     for line in sys.stdin:
-        request: dict[str, Any] = json.loads(line)
-        pids = []
-        for environment in request.get("environments", [{}]):
-            if pid := os.fork():
-                pids.append(pid)
-                continue
+        pid = os.fork()
+        if not pid:
             try:
-                os.environ.update(environment)
-                main(*request["arguments"])
+                main(*json.loads(line))
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
-        print(json.dumps({"pids": pids}), flush=True)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-        print(json.dumps({"ended": codes}), flush=True)
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--serve"]:
-        serve()
-    else:
-        main(*sys.argv[1:])
+        print(json.dumps({"pid": pid}), flush=True)
+        print(json.dumps({"ended": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}), flush=True)

@@ -15,7 +15,7 @@ from device_sdk.errors import BundleError, ConfigurationError, DataError
 from export.networks.rnnt import RNNT
 from server.lab.commands.train import app
 from server.lab.training.rnnt.adaptation import Start, freeze, read_start
-from server.lab.training.voices import language_examples, language_voices, split_sentences
+from server.lab.training.runs import language_examples, language_voices, split_sentences
 from tests.tiny import tiny_weights
 
 pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
@@ -124,7 +124,7 @@ def test_a_recognizer_goes_on_in_another_language(tmp_path: Path, tiny_bundle: B
         (["--freeze", "encoder"], "found no network to begin with"),
         (["--language", "fr"], "found no sentences"),
         (["--language", "fr", "--data", "fsdd:/nowhere"], "exclude each other"),
-        (["--decay", "stairs"], r"schedule\.decay: found 'stairs'"),
+        (["--peak", "0"], r"peak=0\.0"),
     ],
 )
 def test_bad_arguments_are_named(tmp_path: Path, arguments: list[str], message: str) -> None:

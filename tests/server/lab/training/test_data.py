@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_sdk.errors import DataError
-from server.lab.training.data import Example, batches, collate, moments, read_shard, stream, write_shard
+from server.lab.training.data import Example, alignable, batches, collate, moments, read_shard, write_shard
 
 
 def examples(count: int = 7) -> list[Example]:
@@ -64,10 +64,6 @@ def test_collate_pads_with_the_last_frame_and_blank() -> None:
     assert batch.lengths.tolist() == [1, 3]
 
 
-def test_stream_skips_what_is_too_short_for_its_text() -> None:
-    """Five tokens need more than five stacked frames, and one more for each repeated token."""
-    tokens = {"word 0": [1], "word 1": [1, 2, 3, 4, 5], "word 2": [3, 3, 3, 3]}
-    made = list(
-        stream(examples(3), tokens.__getitem__, lambda e, _: e.features, np.random.default_rng(0), subsampling=3)
-    )
-    assert [batch.lengths.tolist() for batch in made] == [[1]]
+@pytest.mark.parametrize(("tokens", "frames"), [([1], 2), ([1, 2, 3, 4, 5], 6), ([3, 3, 3, 3], 8), ([], 1)])
+def test_ctc_needs_a_frame_for_each_token_and_between_equal_ones(tokens: list[int], frames: int) -> None:
+    assert alignable(frames, tokens) and not alignable(frames - 1, tokens)

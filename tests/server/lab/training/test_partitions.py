@@ -12,8 +12,6 @@ from server.lab.training.data.partitions import (
     Partition,
     cross_silo,
     local_tests,
-    randomly_reassigned,
-    seed_split,
     speaker_silos,
     speakers_together,
     warm_up_split,
@@ -36,7 +34,6 @@ PARTITIONERS: dict[str, Callable[[list[Item], int], Partition]] = {
     "cross-silo": lambda items, seed: cross_silo(items, min(10, len({i.speaker for i in items})), seed),
     "two speakers a device": lambda items, seed: speakers_together(items, 2, seed),
     "one speaker a device": lambda items, seed: speakers_together(items, 1, seed),
-    "reassigned": lambda items, seed: randomly_reassigned(items, seed),
 }
 
 
@@ -104,29 +101,6 @@ def test_the_warm_up_has_the_busiest_speakers(items: list[Item], share: float) -
     assert len(first) - smallest < share * len(items), "no speaker more than is needed"
 
 
-@given(CORPORA, st.floats(0.05, 0.95), st.integers(0, 5))
-def test_the_seed_model_has_whole_users(items: list[Item], share: float, seed: int) -> None:
-    speakers = {item.speaker for item in items}
-    if len(speakers) < 2:
-        with pytest.raises(ConfigurationError, match="2 or more"):
-            seed_split(items, share, seed)
-        return
-    first, rest = seed_split(items, share, seed)
-    chosen, others = {item.speaker for item in first}, {item.speaker for item in rest}
-    assert chosen | others == speakers and not chosen & others and chosen and others
-    assert abs(len(chosen) - share * len(speakers)) <= 1
-
-
-def test_reassigning_is_uniform_over_users_and_independent_of_whose_it_was() -> None:
-    items = [Item(f"u{n}", "busy" if n < 3900 else f"s{n % 3}", 1.0) for n in range(4000)]
-    partition = randomly_reassigned(items, 7)
-    assert sorted(partition) == ["busy", "s0", "s1", "s2"]
-    for own in partition.values():
-        assert abs(len(own) - 1000) < 150, "not in proportion to what users had"
-        assert abs(sum(int(item[1:]) >= 3900 for item in own) - 25) < 20
-    assert len(randomly_reassigned(items, 0, clients=50)) == 50
-
-
 @given(CORPORA, st.integers(0, 3))
 def test_clients_keep_a_tenth_and_two_at_the_least_for_testing(items: list[Item], seed: int) -> None:
     partition = speaker_silos(items)
@@ -145,8 +119,6 @@ def test_clients_keep_a_tenth_and_two_at_the_least_for_testing(items: list[Item]
         (lambda: cross_silo([Item("u", "s", 1.0)], 2), "clients"),
         (lambda: speakers_together([], 0), "1 or more"),
         (lambda: warm_up_split([], 1.0), "share"),
-        (lambda: seed_split([], 0.0), "share"),
-        (lambda: randomly_reassigned([], 0, 0), "clients"),
     ],
 )
 def test_what_cannot_be_split_is_refused(call: Callable[[], object], message: str) -> None:

@@ -117,12 +117,16 @@ def test_shares_above_one_are_refused() -> None:
         Mixture(intents={"digits": 0.9}, sentences_share=0.2)
 
 
-def test_the_maker_gives_the_shards_of_a_window_and_forgets_older_ones(tmp_path: Path) -> None:
+def test_the_maker_gives_the_shards_of_a_window_and_forgets_older_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speech, "AHEAD", 0)
+
     def texts(examples: list[Example]) -> list[str]:
         return [example.text for example in examples]
 
     mixture = Mixture()
-    with ShardMaker(tmp_path, mixture, seed=5, count=3, ahead=0) as maker:
+    with ShardMaker(tmp_path, mixture, seed=5, count=3) as maker:
         first = maker.window(1, 2)
         second = maker.window(2, 3)
     expected = [make_shard(mixture, 5, index, 3) for index in (1, 2, 3)]

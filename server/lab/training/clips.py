@@ -1,4 +1,4 @@
-"""Clips of speech as a sampler takes them: held in memory, or read and transformed when they are needed.
+"""Training on clips of speech, in memory or read when they are needed, with text or without.
 
 F: feature frames (10 ms); M: bins.
 """
@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from export.networks.cpc import CPC
 from server.lab.corpora.utterance import Utterance, Waveform
-from server.lab.training.data import Batch, Example, batches, collate
+from server.lab.training.data import Batch, Example, alignable, batches, collate
 from server.lab.training.data.examples import Features
-from server.lab.training.trainer import Sampler
+from server.lab.training.trainer import Loss, Sampler, Task
 
-__all__ = ["Change", "ClipSampler", "Clips", "HeldClips", "ReadClips", "masked"]
+__all__ = ["Change", "ClipSampler", "Clips", "CpcTask", "HeldClips", "ReadClips", "masked"]
 
 Change = Callable[[Features, np.random.Generator], Features]
 """What is drawn afresh at every use of a clip."""
@@ -68,9 +68,8 @@ class ReadClips:
 class ClipSampler(Sampler[Batch]):
     """Epochs over clips in batches of like length.
 
-    encode: text to tokens; None for training without text. subsampling: feature frames that the network makes one, as
-    ``Batch.frames`` counts them (1 where the network takes feature frames itself). needed: frames that tokens need, by
-    default one each and one between equal ones, as CTC does. seconds, most: what a batch holds at most.
+    encode: text to tokens; None for training without text. subsampling: feature frames that the network makes one.
+    seconds, most: what a batch holds at most.
     """
 
     def __init__(
@@ -79,14 +78,12 @@ class ClipSampler(Sampler[Batch]):
         encode: Callable[[str], list[int]] | None,
         *,
         subsampling: int,
-        reduction: int | None = None,
         seconds: float = 160.0,
         most: int = 32,
         seed: int = 1,
         change: Change | None = None,
     ) -> None:
-        self.clips, self.encode, self.change = clips, encode, change
-        self.subsampling, self.reduction = subsampling, reduction or subsampling
+        self.clips, self.encode, self.change, self.subsampling = clips, encode, change, subsampling
         self.budget, self.most, self.seed = round(100 * seconds), most, seed
         self.lengths = list(clips.frames)
 
@@ -94,6 +91,7 @@ class ClipSampler(Sampler[Batch]):
         return batches(self.lengths, self.budget, self.most, np.random.default_rng([self.seed, epoch]))
 
     def load(self, epoch: int, chosen: Sequence[int]) -> Batch | None:
+        """Clips that are too short for their tokens are left out, and those of fewer than two frames."""
         items = []
         for number in chosen:
             example = self.clips[number]
@@ -101,15 +99,26 @@ class ClipSampler(Sampler[Batch]):
             if self.change is not None:
                 features = self.change(features, np.random.default_rng([self.seed, epoch, number]))
             tokens = [] if self.encode is None else self.encode(example.text)
-            if self._fits(features, tokens):
+            frames = features.shape[0] // self.subsampling
+            if frames >= 2 and (self.encode is None or (tokens and alignable(frames, tokens))):
                 items.append((features, tokens))
         return collate(items, self.subsampling) if items else None
 
-    def _fits(self, features: NDArray[Any], tokens: Sequence[int]) -> bool:
-        """Two frames at the least, since something has to be predicted; without text nothing more."""
-        frames = features.shape[0] // self.reduction
-        repeats = sum(one == other for one, other in pairwise(tokens))
-        return frames >= 2 and (self.encode is None or (bool(tokens) and frames > len(tokens) + repeats))
+
+class CpcTask(Task[Batch]):
+    """Pre-training by contrastive predictive coding (Ramesh et al. 2023): InfoNCE, summed over steps and averaged over
+    utterances. It needs no text and decodes nothing; batches count stacked frames and hold raw features."""
+
+    module: CPC
+
+    def __init__(self, network: CPC) -> None:
+        self.module = network
+
+    def loss(self, batch: Batch, progress: float) -> Loss:
+        losses, right = self.module.losses(batch.features, batch.frames)
+        total = losses.sum()
+        count = float(len(losses))
+        return Loss(total, count, {"cpc": float(total.detach()), "right": float(right.mean()) * count})
 
 
 def masked(

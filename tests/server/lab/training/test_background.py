@@ -8,7 +8,7 @@ import pytest
 from device_sdk.errors import DataError
 from rescoring.words import UNKNOWN, WordList
 from server.lab.corpora.grammar import split_of
-from server.lab.training.text import background_text, background_unigram, grammar_text, read_word_list
+from server.lab.training.background import background_text, background_unigram, grammar_text, read_word_list
 
 
 def test_grammar_text_stays_in_its_split() -> None:

@@ -1,4 +1,4 @@
-"""Real processes: killed at random moments, and several that train together."""
+"""Real processes of training, killed at random moments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,7 +24,6 @@ from server.lab.training.speech import Mixture, sentence
 from server.lab.training.trainer.checkpoints import load_tensors
 
 ROOT = Path(__file__).parents[4]
-MODULE = "tests.server.lab.training.one_run"
 ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 RECIPE = {
     "preset": "tiny",
@@ -46,7 +44,7 @@ class Runs:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, "--serve"],
+            [sys.executable, "-m", "tests.server.lab.training.one_run"],
             cwd=ROOT,
             env=ONE_THREAD,
             stdin=subprocess.PIPE,
@@ -54,9 +52,9 @@ class Runs:
             text=True,
         )
 
-    def start(self, arguments: Sequence[str], environments: Sequence[dict[str, str]] = ({},)) -> None:
+    def start(self, arguments: Sequence[str]) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"arguments": arguments, "environments": environments}) + "\n")
+        self.process.stdin.write(json.dumps(arguments) + "\n")
         self.process.stdin.flush()
 
     def lines(self) -> Iterator[Any]:
@@ -68,10 +66,10 @@ class Runs:
             if isinstance(said, dict) and "ended" in said:
                 return
 
-    def finish(self, arguments: Sequence[str], environments: Sequence[dict[str, str]] = ({},)) -> None:
-        self.start(arguments, environments)
+    def finish(self, arguments: Sequence[str]) -> None:
+        self.start(arguments)
         *_, last = self.lines()
-        assert last == {"ended": [0] * len(environments)}
+        assert last == {"ended": 0}
 
     def kill(self, arguments: Sequence[str], after: int, delay: float) -> int | None:
         """Start a run and SIGKILL it when so many of its steps are done and some time more. Returns the last step that
@@ -81,11 +79,11 @@ class Runs:
         for said in self.lines():
             if isinstance(said, int):
                 steps.append(said)
-            elif "pids" in said:
-                pid = said["pids"][0]
+            elif "pid" in said:
+                pid = said["pid"]
             else:
-                assert said["ended"] in ([0], [-signal.SIGKILL])
-                return steps[-1] if said["ended"] != [0] else None
+                assert said["ended"] in (0, -signal.SIGKILL)
+                return steps[-1] if said["ended"] else None
             if pid and len(steps) > after:
                 time.sleep(delay)
                 with suppress(ProcessLookupError):  # it has just ended
@@ -160,47 +158,3 @@ def test_three_kills_change_nothing(runs: Runs, speech: Path, tmp_path: Path) ->
 @pytest.mark.slow
 def test_twenty_kills_change_nothing(runs: Runs, speech: Path, tmp_path: Path) -> None:
     check_kills(runs, speech, tmp_path, points=20, steps=120, seed=2)
-
-
-PLAIN = {"dropout": 0.0, "bfloat16": False, "pruning": 0.0, "accumulate": 2, "batch": 3, "watch_steps": 3}
-
-
-def test_two_processes_train_as_one(runs: Runs, speech: Path, tmp_path: Path) -> None:
-    """The same batches, shared out, some of a single utterance, so that one process has nothing of its own."""
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    runs.finish(arguments(speech, alone, 8, **PLAIN))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    runs.finish(arguments(speech, together, 8, **PLAIN), [{**common, "RANK": rank} for rank in ("0", "1")])
-    check_close(alone, together)
-
-
-@pytest.mark.slow
-def test_torchrun_starts_processes_that_train_as_one(runs: Runs, speech: Path, tmp_path: Path) -> None:
-    """They are stopped in between, and go on together."""
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    runs.finish(arguments(speech, alone, 12, **PLAIN))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", MODULE]
-    command = [*launcher, *arguments(speech, together, 12, **PLAIN)]
-    first = subprocess.Popen(command, cwd=ROOT, env=ONE_THREAD, stdout=subprocess.PIPE, text=True)
-    with first:
-        assert first.stdout is not None
-        for line in first.stdout:
-            if int(line) == 7:
-                first.terminate()
-                break
-    done = subprocess.run(command, cwd=ROOT, env=ONE_THREAD, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    check_close(alone, together)
-
-
-def check_close(alone: Path, together: Path) -> None:
-    one, other = (load_file(out / "weights.safetensors") for out in (alone, together))
-    for name, value in one.items():
-        np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
-    mine, theirs = (json.loads((out / "log.jsonl").read_text().splitlines()[-1]) for out in (alone, together))
-    assert mine["steps"] == theirs["steps"]
-    assert theirs["rnnt"] == pytest.approx(mine["rnnt"], rel=1e-3)
-    assert theirs["gradient"] == pytest.approx(mine["gradient"], rel=1e-2)
