@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from device_sdk.consent import STREAMS, Consent
+import numpy as np
 
-__all__ = ["LearnedSummary"]
+from device_sdk.consent import STREAMS, Consent
+from device_sdk.learning.memory import Recent
+from device_sdk.model_state import ModelState
+from device_sdk.state import records
+
+__all__ = ["LearnedSummary", "summarize"]
 
 _STREAM = {
     "counting": "counting words",
@@ -94,6 +99,32 @@ class LearnedSummary:
 
     def __str__(self) -> str:
         return " ".join(self.describe())
+
+
+def summarize(model_state: ModelState, recent: Recent) -> LearnedSummary:
+    """What a device has learned. Called under the store's guard."""
+    store, cache, words = model_state.store, model_state.cache, model_state.base.words
+    counts = cache.counts
+    top = [word for word in np.argsort(-counts, kind="stable")[:11].tolist() if word and counts[word] > 0][:10]
+    return LearnedSummary(
+        utterances=cache.utterances,
+        words=tuple((words[word], float(counts[word])) for word in top),
+        unlisted=len(cache.unlisted),
+        steps=model_state.student.steps,
+        model_version=model_state.base.version,
+        marginals_version=model_state.marginals_version,
+        marginal_reports=int(records.read_number(store, "marginals_sent")),
+        delta_reports=int(records.read_number(store, "deltas_sent")),
+        rollbacks=model_state.watch.rollbacks,
+        remembered=sum(1 for each in recent.contents() if each.sound),
+        waiting=len(store.names("outbox")),
+        consent=model_state.consent,
+        sequences=len(cache.ngrams.ngrams),
+        sequences_kept=model_state.keep_ngrams,
+        word_reports=int(records.read_number(store, "words_sent")),
+        channel_seconds=model_state.channel.seconds,
+        kept=len(recent.kept()),
+    )
 
 
 def _number(count: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""What one check-in may still do: until when, and whether somebody has ended it.
+"""Who may work on a device just now: one long work at a time, and one check-in, until it is ended.
 
 The thread that checks in holds a permit. Its requests wait no longer than the permit lasts, and nothing is written once
 it was ended: whoever erases or closes the state ends the permit first, and need not wait for a server.
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from device_sdk.errors import CheckInError
+from device_sdk.errors import CheckInError, LearningError
 
-__all__ = ["Permit", "current"]
+__all__ = ["Lock", "Permit", "Visits", "current"]
 
 _HELD: ContextVar[Permit | None] = ContextVar("idiolect_permit", default=None)
 
@@ -91,3 +91,58 @@ class Permit:
         finally:
             with self._lock:
                 self._sleepers.remove(wake)
+
+
+class Visits:
+    """Owns the turn of check-ins: one at a time, for which nothing else waits, and which any thread may end."""
+
+    def __init__(self) -> None:
+        self._turn, self._guard = threading.Lock(), threading.Lock()
+        self._permit: Permit | None = None
+
+    @contextmanager
+    def begin(self, seconds: float) -> Iterator[Permit]:
+        """This thread holds a permit, once it is its turn."""
+        with self._turn:
+            permit = Permit(seconds)
+            with self._guard:
+                self._permit = permit
+            try:
+                with permit.held():
+                    yield permit
+            finally:
+                with self._guard:
+                    self._permit = None
+
+    def end(self, why: str) -> None:
+        """A check-in under way writes nothing from here on, and returns as soon as it notices."""
+        with self._guard:
+            if self._permit is not None:
+                self._permit.end(why)
+
+
+class Lock:
+    """Owns a lock of long work (learn, agree, forget, a change by a check-in) that other threads wait for, and never
+    the thread that holds it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+
+    def check(self) -> None:
+        """LearningError: this thread has the turn already."""
+        if self._owner == threading.get_ident():  # nobody else can make this true or false
+            raise LearningError(
+                "device: found learn, check_in, agree, forget or close called by what learning itself asks (stop, "
+                "policy, conditions or cost_function), expected it once learn has returned: stop learning, then call it"
+            )
+
+    def __enter__(self) -> None:
+        """LearningError: this thread has the turn already."""
+        self.check()
+        self._lock.acquire()
+        self._owner = threading.get_ident()
+
+    def __exit__(self, *raised: object) -> None:
+        self._owner = None
+        self._lock.release()

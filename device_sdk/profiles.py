@@ -18,9 +18,8 @@ from device_sdk.bundle import Bundle
 from device_sdk.checks import check_type
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError
-from device_sdk.host import Host, check_host
 from device_sdk.personalization.rescorer import Rescorer
-from device_sdk.settings import DeviceSettings
+from device_sdk.settings import DeviceSettings, Host, check_host
 from device_sdk.state import Store, records
 from device_sdk.state.cipher import checked_key
 from device_sdk.state.store import checked_folder
@@ -57,9 +56,7 @@ class Profiles:
         **host: Unpack[Host],
     ) -> None:
         """The arguments are those of :meth:`Device.open`. Raises StateError (no usable key) and BundleError."""
-        if unknown := sorted(host.keys() - Host.__optional_keys__):  # before the first user, not with it
-            raise TypeError(f"Profiles: found argument {unknown[0]!r}, expected {sorted(Host.__optional_keys__)}")
-        check_host(host)
+        check_host(host)  # before the first user, not with it
         self._folder = checked_folder(state_folder) / _FOLDER
         self._key = checked_key(key)
         self._bundle = Bundle.open() if bundle is None else Bundle.given(bundle)

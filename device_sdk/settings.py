@@ -1,23 +1,27 @@
-"""What a device may do and how, validated once."""
+"""What a device may do and how, validated once; and what its app brings besides."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TypedDict
 
-from device_sdk.checks import NUMBER, WHOLE, check_type
+from device_sdk.checks import NUMBER, WHOLE, check_interval, check_type
 from device_sdk.decoding import DecodingSettings
 from device_sdk.errors import ConfigurationError
 from device_sdk.features.channel import ChannelSettings
 from device_sdk.feedback.repetition import RepetitionSettings
+from device_sdk.feedback.signals import CostFunction
 from device_sdk.learning.guard import GuardSettings
+from device_sdk.learning.rehearsal import Transcribed
 from device_sdk.learning.settings import LearningSettings
+from device_sdk.policy import Conditions, Policy
 from device_sdk.privacy.bounds import OfferBounds
 from device_sdk.runtimes.engine import Engine, Runtime, check_runtime
 from device_sdk.runtimes.onnxruntime import Precision, check_precision
 
-__all__ = ["DeviceSettings"]
+__all__ = ["DeviceSettings", "Host", "check_host"]
 
 _PARTS = (DecodingSettings, GuardSettings, LearningSettings, OfferBounds, RepetitionSettings)
 _KINDS: Mapping[str, tuple[type, str]] = {
@@ -88,20 +92,50 @@ class DeviceSettings:
         for each in fields(self):
             if (kind := _KINDS.get(str(each.type))) is not None:
                 check_type(f"device.{each.name}", getattr(self, each.name), *kind)
-        if self.memory_utterances < 1 or not self.memory_seconds > 0 or self.threads < 1:
-            raise ConfigurationError(
-                f"device.memory_utterances, memory_seconds, threads: found {self.memory_utterances}, "
-                f"{self.memory_seconds}, {self.threads}; expected positive numbers"
-            )
-        if not 0 < self.check_in_seconds <= 86_400.0:
-            raise ConfigurationError(
-                f"device.check_in_seconds: found {self.check_in_seconds}, expected more than 0, a day at most"
-            )
+        for name, interval in (
+            ("memory_utterances", "[1, inf)"),
+            ("memory_seconds", "(0, inf)"),
+            ("threads", "[1, inf)"),
+            ("check_in_seconds", "(0, 86400]"),
+            ("max_new_words", "[1, inf)"),
+        ):
+            check_interval(f"device.{name}", getattr(self, name), interval)
         if self.keep_heard and not self.keep_corrected:
             raise ConfigurationError("device.keep_heard: found True without keep_corrected, expected both")
-        if self.max_new_words < 1:
-            raise ConfigurationError(f"device.max_new_words: found {self.max_new_words}, expected 1 or more")
         check_precision(self.precision, "device.precision")
         check_runtime(self.runtime, "device.runtime")
         if self.runtime == "executorch" and self.precision == "int8":
             raise ConfigurationError("device.precision: found int8, which only runtime 'onnxruntime' has; use float32")
+
+
+class Host(TypedDict, total=False):
+    """Keyword arguments of :meth:`Device.open <device_sdk.device.Device.open>` and
+    :class:`~device_sdk.profiles.Profiles`, each with a default.
+
+    cost_function: the app's own costs of hypotheses. conditions: tells how the host is just now; policy: whether that
+    is a good time to learn or to check in, asked before and between. rehearsal: transcribed utterances that learning
+    goes over between the user's own. trusted_root: bytes of a TUF ``root.json``; what check-ins fetch is then taken
+    only where the keys that it names have signed it (extra ``secure-updates``).
+    """
+
+    cost_function: CostFunction | None
+    policy: Policy
+    conditions: Callable[[], Conditions]
+    rehearsal: Sequence[Transcribed]
+    trusted_root: bytes | None
+
+
+def check_host(host: Host) -> None:
+    """ConfigurationError: something is of another type. TypeError: no such argument. A root of trust is checked where
+    it is used."""
+    if unknown := sorted(host.keys() - Host.__optional_keys__):
+        raise TypeError(f"device: found argument {unknown[0]!r}, expected {sorted(Host.__optional_keys__)}")
+    for name in ("cost_function", "policy", "conditions"):
+        value = host.get(name)
+        if not (callable(value) or name not in host or (value is None and name == "cost_function")):
+            raise ConfigurationError(f"{name}: found {type(value).__name__}, expected a function")
+    rehearsal: object = host.get("rehearsal", ())
+    if not isinstance(rehearsal, Sequence) or isinstance(rehearsal, str | bytes):
+        raise ConfigurationError(f"rehearsal: found {type(rehearsal).__name__}, expected a sequence of Transcribed")
+    for index, each in enumerate(rehearsal):
+        check_type(f"rehearsal[{index}]", each, Transcribed, "Transcribed")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from device_sdk.audio.files import Audio, given_audio
+from device_sdk.audio.files import Audio
 from device_sdk.decoding.endpoint import Endpointing
 from device_sdk.decoding.hotwords import Hotword, Hotwords, hotwords_of
 from device_sdk.decoding.model import Model
-from device_sdk.decoding.session import RecognitionSession
+from device_sdk.decoding.session import RecognitionSession, recognize_whole
 from device_sdk.hypothesis import Result
 
 __all__ = ["Recognizer"]
@@ -50,7 +50,6 @@ class Recognizer(Model):
         hotwords: phrases to expect, as of :meth:`session`.
         Raises :class:`AudioError` as :meth:`RecognitionSession.feed` does, and where the rate is not known.
         """
-        samples, rate = given_audio(audio, sample_rate)
-        session = self.session(rate, mix_down=mix_down, hotwords=hotwords)
-        session.feed(samples)
-        return session.finish()
+        return recognize_whole(
+            lambda rate: self.session(rate, mix_down=mix_down, hotwords=hotwords), audio, sample_rate
+        )

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.audio.files import Audio, given_audio
 from device_sdk.audio.resampling import Resampler
 from device_sdk.audio.waveform import check_waveform
 from device_sdk.bundle.tokenizer import WORD_START
@@ -29,7 +30,7 @@ from device_sdk.decoding.stream import LEAD, Stream
 from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result
 
-__all__ = ["RecognitionSession"]
+__all__ = ["RecognitionSession", "recognize_whole"]
 
 Float = NDArray[np.float32]
 
@@ -393,3 +394,11 @@ class _Alone:
 
     def __exit__(self, *raised: object) -> None:
         self._running.release()
+
+
+def recognize_whole(open_session: Callable[[int], RecognitionSession], audio: Audio, sample_rate: int | None) -> Result:
+    """The n-best list of a whole utterance, by the session that is opened for its rate (Hz)."""
+    samples, rate = given_audio(audio, sample_rate)
+    session = open_session(rate)
+    session.feed(samples)
+    return session.finish()

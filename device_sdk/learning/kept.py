@@ -1,13 +1,14 @@
-"""What the user confirmed, or may yet, and was not learned from, as it lies on the disk where app and user let it.
+"""Utterances that wait on the disk for feedback or learning, where app and user allow it.
 
-Text, n-best list, feedback and log-mel features of an utterance; never audio. It is sealed as all of the state is, and
-goes once it was learned from, after a day, or when the user agrees no longer.
+Text, n-best list, feedback and log-mel features; never audio. They are sealed as all of the state is, and are erased
+once they were learned from, after a day, or when the user agrees no longer.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -33,14 +34,106 @@ from device_sdk.feedback.signals import (
 )
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Scores, Word
-from device_sdk.learning.memory import Example
-from device_sdk.personalization.cache import UtteranceCounts
+from device_sdk.learning.memory import Example, Recent, utterances
+from device_sdk.personalization.counts import UtteranceCounts
+from device_sdk.state import Store
 
-__all__ = ["confirmed", "from_bytes", "to_bytes"]
+__all__ = ["Kept", "confirmed", "from_bytes", "to_bytes"]
+
+log = logging.getLogger(__name__)
 
 _SIGNALS: Mapping[str, type[Single]] = {
     each.__name__: each for each in (Accepted, Alternate, Cancelled, Corrected, Rating, Repeated, Semantics)
 }
+
+
+class Kept:
+    """Owns the copies on the disk of utterances in memory. Every call is made under the store's guard.
+
+    heard: all utterances are kept, not only those that the user confirmed.
+    """
+
+    def __init__(self, store: Store, recent: Recent, *, heard: bool) -> None:
+        self._store, self._recent, self._heard = store, recent, heard
+        self._lost = 0
+
+    def update(self, utterance_id: str, allowed: bool, handed_on: float) -> None:
+        """An utterance just recognized, or whose feedback has just come, is on the disk from here on, or no more.
+
+        handed_on: as of :func:`to_bytes`. StateError: it cannot be written, and stays in memory only.
+        """
+        example = self._recent.get(utterance_id)
+        if example is None:
+            return
+        if allowed and (self._heard or confirmed(example.signal)) and len(example.features):
+            try:
+                self._store.put("kept", utterance_id, to_bytes(self._recent.keep(utterance_id), handed_on))
+            except StateError:
+                if example.kept is None:
+                    self._recent.release([utterance_id])
+                raise
+            log.debug("kept 1 utterance for learning")
+            self.tidy()
+        elif example.kept is not None:
+            self._recent.release([utterance_id])
+            self.drop([utterance_id])
+
+    def restore(
+        self,
+        bundle: Bundle,
+        allowed: bool,
+        count: Callable[[Sequence[Hypothesis]], UtteranceCounts] | None,
+        handed_on: float,
+    ) -> None:
+        """What was kept is in memory again; it is erased where app or user do not let it be kept any more. count: as of
+        :func:`from_bytes`."""
+        names = self._store.names("kept")
+        left = [] if allowed else names
+        for name in names if allowed else ():
+            try:
+                example = from_bytes(self._store.get("kept", name) or b"", name, bundle, count, handed_on)
+                if self._heard or confirmed(example.signal):
+                    self._recent.restore(example)
+                else:
+                    left.append(name)
+            except StateError as error:
+                log.warning("a kept utterance is left out: %s", error)
+                left.append(name)
+        if names and not allowed:
+            log.warning("erased %s with feedback, kept before: no longer allowed", utterances(len(names)))
+        self._try_to_drop(left)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """What went from memory is erased from the disk too, and counted."""
+        if count := self._recent.lost():
+            self._lost += count
+            log.warning(
+                "lost %s with feedback, not learned from: too old, or too many; learn() sooner, see memory_seconds "
+                "and memory_utterances of DeviceSettings, or set learn=False there",
+                utterances(count),
+            )
+        self._try_to_drop(self._recent.gone())
+
+    def lost(self) -> int:
+        """How many utterances with feedback went since the last call, with nothing learned from them."""
+        self.tidy()
+        lost, self._lost = self._lost, 0
+        return lost
+
+    def drop(self, names: Sequence[str]) -> None:
+        """Erases them from the disk."""
+        if names:
+            with self._store.transaction():
+                for name in names:
+                    self._store.delete("kept", name)
+            self._store.settle()
+
+    def _try_to_drop(self, names: Sequence[str]) -> None:
+        try:
+            self.drop(names)
+        except StateError as error:
+            log.warning("what was kept is not erased yet: %s", error)
 
 
 def confirmed(signal: Signal | None) -> bool:
@@ -69,7 +162,7 @@ def from_bytes(
     content: bytes,
     name: str,
     bundle: Bundle,
-    count: Callable[[tuple[Hypothesis, ...]], UtteranceCounts] | None = None,
+    count: Callable[[Sequence[Hypothesis]], UtteranceCounts] | None = None,
     handed_on: float | None = None,
 ) -> Example:
     """The utterance as it was. count: gives what it adds to the counts, which feedback mends where there was none

@@ -16,7 +16,7 @@ from device_sdk.errors import DataError
 from device_sdk.feedback.signals import Semantics
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Result
-from device_sdk.personalization.confirmed import confirmed_texts
+from device_sdk.personalization.counts import confirmed_texts
 from rescoring.combination import CombinationWeights, combine
 from rescoring.nbest import LanguageModel
 from rescoring.spelling import LetterModel, letter_model

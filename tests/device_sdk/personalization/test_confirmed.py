@@ -14,7 +14,7 @@ from device_sdk.feedback.signals import (
     Together,
 )
 from device_sdk.feedback.slots import SlotLexicon, slot_cost
-from device_sdk.personalization.confirmed import confirmed_texts
+from device_sdk.personalization.counts import confirmed_texts
 
 LEXICON = SlotLexicon({"drink": ("mocha", "latte"), "size": ("small", "large")})
 NBEST = ("get me a large latte", "get me a small mocha", "give me a small mocha", "get me a mocha")
@@ -56,9 +56,9 @@ def test_without_entries_nothing_changes() -> None:
 
 
 def test_where_nothing_can_be_repaired_the_nearest_entries_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from device_sdk.personalization import confirmed
+    from device_sdk.personalization import counts
 
-    monkeypatch.setattr(confirmed, "repair", lambda *_, **__: ())
+    monkeypatch.setattr(counts, "repair", lambda *_, **__: ())
     signal = Semantics({"drink": "latte", "size": "small"}, LEXICON)
     assert confirmed_texts(("a large mocha", "a small mocha", "a large latte"), signal) == (
         "a small mocha",

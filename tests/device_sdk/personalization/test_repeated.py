@@ -28,7 +28,6 @@ from device_sdk.feedback.repetition import carried_back, silence
 from device_sdk.feedback.signals import Alternate, Semantics
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result, Scores
-from device_sdk.learning.memory import Recent
 from tests.device_sdk.test_device import KEY, speech
 
 LEXICON = SlotLexicon({"room": ("kitchen", "bedroom")})
@@ -78,7 +77,7 @@ def now() -> list[float]:
 @pytest.fixture
 def device(tmp_path: Path, tiny_bundle: Bundle, now: list[float]) -> Iterator[Device]:
     with Device.open(tmp_path, KEY, tiny_bundle) as opened:
-        opened._recent = Recent(8, 600.0, clock=lambda: now[0])
+        opened._recent._clock = lambda: now[0]
         yield opened
 
 
@@ -91,10 +90,10 @@ def signals(device: Device) -> dict[str, object]:
 
 
 def test_a_repetition_costs_the_first_and_what_it_meant_is_learned(device: Device, now: list[float]) -> None:
-    device._heard(heard("first", *FIRST), FEATURES)
+    device._utterances.add(heard("first", *FIRST), FEATURES)
     assert dict(device.learned().words)["bedroom"] > 0
     now[0] += 4.0
-    device._heard(heard("again", *AGAIN), FEATURES)
+    device._utterances.add(heard("again", *AGAIN), FEATURES)
     assert signals(device) == {"first": Repeated(AGAIN), "again": None}
     assert "bedroom" not in dict(device.learned().words)
     assert dict(device.learned().words)["kitchen"] > 0, "the repetition's own"
@@ -113,18 +112,18 @@ def test_a_repetition_costs_the_first_and_what_it_meant_is_learned(device: Devic
     ],
 )
 def test_what_is_no_repetition(device: Device, now: list[float], wait, second, seconds, before) -> None:
-    device._heard(heard("first", *FIRST), FEATURES)
+    device._utterances.add(heard("first", *FIRST), FEATURES)
     if before is not None:
         device.feedback("first", before)
     now[0] += wait
-    device._heard(heard("second", *second, seconds=seconds), FEATURES)
+    device._utterances.add(heard("second", *second, seconds=seconds), FEATURES)
     assert signals(device) == {"first": before, "second": None}
 
 
 def test_feedback_to_a_repetition_of_what_was_learned_already(device: Device, now: list[float]) -> None:
-    device._heard(heard("first", *FIRST), FEATURES)
+    device._utterances.add(heard("first", *FIRST), FEATURES)
     now[0] += 4.0
-    device._heard(heard("again", *AGAIN), FEATURES)
+    device._utterances.add(heard("again", *AGAIN), FEATURES)
     assert device._recent.take(60.0).utterance_id == "first"  # type: ignore[union-attr]
     device.feedback("again", Accepted())
     assert signals(device) == {"again": Accepted()}
@@ -133,15 +132,15 @@ def test_feedback_to_a_repetition_of_what_was_learned_already(device: Device, no
 def test_repetitions_may_be_left_alone(tmp_path: Path, tiny_bundle: Bundle, now: list[float]) -> None:
     settings = DeviceSettings(repetition=RepetitionSettings(similarity=2.0))
     with Device.open(tmp_path, KEY, tiny_bundle, settings) as device:
-        device._recent = Recent(8, 600.0, clock=lambda: now[0])
+        device._recent._clock = lambda: now[0]
         for name, texts in (("first", FIRST), ("again", AGAIN)):
-            device._heard(heard(name, *texts), FEATURES)
+            device._utterances.add(heard(name, *texts), FEATURES)
             now[0] += 3.0
         assert signals(device) == {"first": None, "again": None}
 
 
 def test_accepting_after_all_counts_the_words_again(device: Device) -> None:
-    device._heard(heard("first", *FIRST), FEATURES)
+    device._utterances.add(heard("first", *FIRST), FEATURES)
     words = device.learned().words
     device.feedback("first", Rating(0.0))
     assert device.learned().words == ()

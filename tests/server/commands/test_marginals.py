@@ -143,7 +143,7 @@ def test_devices_have_a_new_version_at_their_next_check_in(tmp_path: Path, tiny_
         def used() -> tuple[int, float]:
             """The version on the device, and what rescoring adapts the word to."""
             device.check_in(server.url, ENROLMENT)
-            return device.learned().marginals_version, float(device._adapted()[coffee])
+            return device.learned().marginals_version, float(device._counting.marginal()[coffee])
 
         assert used() == pytest.approx((0, tiny_bundle.background[coffee]))
         options = ("--bundle", str(tiny_bundle.path), "--smoothing", "10")
