@@ -314,9 +314,8 @@ class Device:
         """The user agrees to these streams: "counting", "learning", "keeping", "marginals", "deltas", "words";
         remembered from run to run.
 
-        What is sent starts here: no word counted and nothing learned before the user agreed is ever part of a report.
-        What the settings leave out is not done whatever the user agrees to. Waits for learning under way.
-        ConfigurationError: no such stream.
+        What is sent starts here: no word counted and nothing learned before is ever part of a report. What the settings
+        leave out is not done. Waits for learning under way. ConfigurationError: no such stream.
         """
         self._check_open()
         with self._working, self._guard:
@@ -329,10 +328,7 @@ class Device:
     def withdraw(self, *streams: Stream) -> None:
         """The user agrees no longer. The streams stop at once, also in a check-in or in learning under way, their
         reports that wait are deleted, and what was kept is erased from the disk. What was sent is beyond reach; what
-        was learned stays until :meth:`forget`.
-
-        ConfigurationError: no such stream.
-        """
+        was learned stays until :meth:`forget`. ConfigurationError: no such stream."""
         self._check_open()
         with self._guard:
             self._model_state.withdraw(*streams)
@@ -365,9 +361,8 @@ class Device:
 
     def forget(self) -> None:
         """Erases everything the device learned, in memory and on the disk: counts, local weights, published models and
-        marginals, reports not yet sent, and its identity at the server. It is then as if new, but for three sums: what
-        reports have cost of the user's privacy (:meth:`spent`), since whoever has them still has them. A check-in under
-        way is ended, not waited for."""
+        marginals, reports not yet sent, and its identity at the server; only what reports have cost of the user's
+        privacy (:meth:`spent`) stays, since whoever has them still has them. A check-in under way is ended."""
         from device_sdk.checkin import budget
 
         self._check_open()
