@@ -25,18 +25,9 @@ class Compiled(NamedTuple):
     sources: tuple[str, ...]
 
 
-_LOOPS = (
-    "alignments",
-    "block",
-    "confidence",
-    "contextual_biasing",
-    "hotword_automaton",
-    "nbest",
-    "prefixes",
-    "stability",
-)
+_LOOPS = ("block", "contextual_biasing", "hotword_automaton", "nbest", "prefixes")
 SEARCH = Compiled("device_sdk.decoding", tuple([f"{name}.py" for name in _LOOPS]))
-KERNELS = Compiled("device_sdk.runtimes.native_kernels", ("native.c", "kernels.h", "cells.h", "gradients.h"))
+KERNELS = Compiled("device_sdk.runtimes.native_kernels", ("native.c", "kernels.h"))
 
 
 def digest(folder: Path, what: Compiled) -> str:

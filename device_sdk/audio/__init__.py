@@ -1,8 +1,7 @@
 """Waveforms: checked, resampled at the door, read from files."""
 
 from device_sdk.audio.files import AUDIO_SUFFIXES, SAMPLE_AUDIO, Audio, given_audio, list_audio, read_audio
-from device_sdk.audio.resampling import Resampler, check_sample_rate
-from device_sdk.audio.waveform import SAMPLE_RATE, check_waveform
+from device_sdk.audio.waveform import SAMPLE_RATE, Resampler, check_sample_rate, check_waveform
 
 __all__ = [
     "AUDIO_SUFFIXES",

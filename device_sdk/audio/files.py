@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.audio.resampling import Resampler, check_sample_rate
-from device_sdk.audio.waveform import SAMPLE_RATE, check_waveform
+from device_sdk.audio.waveform import SAMPLE_RATE, Resampler, check_sample_rate, check_waveform
 from device_sdk.errors import AudioError
 
 __all__ = ["AUDIO_SUFFIXES", "SAMPLE_AUDIO", "Audio", "given_audio", "list_audio", "read_audio"]

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.decoding.alignments import Alignments, Aside, Emission
 from device_sdk.decoding.block import BLANK, Block, Heard, settled
 from device_sdk.decoding.contextual_biasing import NOTHING, Guide
-from device_sdk.decoding.joint import Joint
-from device_sdk.decoding.prefixes import Prefix, PrefixTree
+from device_sdk.decoding.prefixes import Alignments, Aside, Emission, Prefix, PrefixTree
 from device_sdk.decoding.settings import DecodingSettings
+from device_sdk.runtimes.protocol import Transducer
 
 __all__ = ["Beam", "Path", "advance", "greedy", "paths", "restart", "start"]
 
@@ -68,9 +67,9 @@ class Path:
         return self.score + self.bonus
 
 
-def start(joint: Joint, guide: Guide | None = None) -> Beam:
+def start(transducer: Transducer, guide: Guide | None = None) -> Beam:
     """The beam before the first frame: the empty prefix. guide: what else than the transducer the search follows."""
-    tree = PrefixTree(joint, guide=guide)
+    tree = PrefixTree(transducer, guide=guide)
     return Beam(tree, (tree.root,), (Alignments(0.0),))
 
 
@@ -86,7 +85,7 @@ def paths(beam: Beam) -> tuple[Path, ...]:
     return tuple(sorted(found, key=lambda path: -path.rank))
 
 
-def advance(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings) -> Beam:
+def advance(beam: Beam, encoded: Float, transducer: Transducer, settings: DecodingSettings) -> Beam:
     """The beam after the next frames.
 
     encoded: [K, J] float32, encoder outputs with the joiner's projection.
@@ -119,7 +118,7 @@ def restart(beam: Beam) -> Beam:
     return Beam(beam.tree, prefixes, tuple(alignments[at] for at in order), beam.frame)
 
 
-def greedy(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings) -> Beam:
+def greedy(beam: Beam, encoded: Float, transducer: Transducer, settings: DecodingSettings) -> Beam:
     """The beam of one hypothesis after the next frames: the most probable symbol, until it is blank.
 
     encoded: [K, J] float32. At most ``settings.symbols_per_frame`` tokens a frame. The score is that of the one
@@ -131,7 +130,7 @@ def greedy(beam: Beam, encoded: Float, joint: Joint, settings: DecodingSettings)
         tree.compact([prefix])
     while here < total:
         rest = encoded[here : here + _BLOCK]
-        scores = joint.join(rest[None], tree.predicted([prefix])[None])[0]
+        scores = transducer.join(rest[None], tree.predicted([prefix])[None])[0]
         best, blanks = scores.argmax(axis=1).tolist(), scores[:, BLANK].tolist()
         if emitted == settings.symbols_per_frame:
             best[0] = BLANK

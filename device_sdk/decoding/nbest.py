@@ -1,4 +1,9 @@
-"""From paths of a beam to the n-best list an app sees."""
+"""From paths of a beam to the n-best list an app sees, with the confidence of its words.
+
+A word's posterior is the summed probability of the hypotheses that have the same word at the same place; how probable
+each hypothesis is follows from its score. What a bundle's calibration makes of posteriors agrees with how often words
+were right on development data.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,9 @@ from device_sdk.bundle.tokenizer import Tokenizer
 from device_sdk.decoding.beam import Path
 from device_sdk.decoding.spellings import Spellings, written, written_words
 from device_sdk.hypothesis import Hypothesis, Scores, Word
+from rescoring.calibration import Calibration, confidence, posteriors
 
-__all__ = ["distinct", "word_times"]
+__all__ = ["agreement", "coverage", "distinct", "with_confidence", "word_posteriors", "word_times"]
 
 
 Known = dict[tuple[tuple[int, ...], int, int], Word | None]
@@ -87,3 +93,135 @@ def distinct(
         parts = Scores(acoustic=totals[text], ngram=path.ngram, hotword=path.hotword)
         found.append(Hypothesis(path.tokens, text, words, parts, scores[text]))
     return tuple(found)
+
+
+_SAME_SECONDS = 0.05
+_BY_TIME = 1e-3  # what a second between two equal words costs, in edits: it only settles ties
+
+
+def with_confidence(hypotheses: Sequence[Hypothesis], calibration: Calibration) -> tuple[Hypothesis, ...]:
+    """The same hypotheses, each with its confidence and each word with its own, in [0, 1].
+
+    hypotheses: all that are known of one utterance (more than are shown make posteriors better), with final scores. The
+    probability of an alternative is in no confidence of the others, so those of a list need not sum to 1.
+    """
+    if not hypotheses:
+        return ()
+    shares = posteriors(np.array([each.score for each in hypotheses]), calibration.scale)
+    covered = coverage(hypotheses)
+    of_text, of_word = calibration.text, calibration.word
+    if len(hypotheses) == 1:
+        of_text, of_word = calibration.greedy_text, calibration.greedy_word
+    lengths = np.array([len(each.words) for each in hypotheses])
+    texts = confidence(of_text, shares, covered, lengths).tolist()
+    words = np.array([share for part in word_posteriors(hypotheses, shares.tolist()) for share in part])
+    sure = iter(confidence(of_word, words, covered, np.repeat(lengths, lengths)).tolist())
+    return tuple(
+        [
+            Hypothesis(
+                each.tokens,
+                each.text,
+                tuple([Word(word.text, word.start, word.end, next(sure)) for word in each.words]),
+                each.scores,
+                each.score,
+                text,
+            )
+            for each, text in zip(hypotheses, texts, strict=True)
+        ]
+    )
+
+
+def coverage(hypotheses: Sequence[Hypothesis]) -> float:
+    """log of the probability that the transducer gives to all these hypotheses together, at most 0."""
+    return min(float(np.logaddexp.reduce([each.scores.acoustic for each in hypotheses])), 0.0)
+
+
+def word_posteriors(hypotheses: Sequence[Hypothesis], shares: Sequence[float]) -> list[list[float]]:
+    """For each hypothesis, the summed share [words] of those that agree with each of its words, itself among them.
+
+    shares: [N] of each hypothesis, summing to 1.
+    """
+    found = [[share] * len(each.words) for each, share in zip(hypotheses, shares, strict=True)]
+    for index, one in enumerate(hypotheses):
+        mine, share = found[index], shares[index]
+        for other in range(index):
+            theirs, theirs_share = found[other], shares[other]
+            words, others = one.words, hypotheses[other].words
+            # Most words of two hypotheses are the same at the same place: before and after what differs.
+            shorter = min(len(words), len(others))
+            begin = end = 0
+            while begin < shorter and words[begin] is others[begin]:
+                begin += 1
+            while end < shorter - begin and words[-1 - end] is others[-1 - end]:
+                end += 1
+            for at in range(begin):
+                mine[at] += theirs_share
+                theirs[at] += share
+            if begin + end < shorter:
+                first, last = words[begin : len(words) - end], others[begin : len(others) - end]
+                for here, there in agreement(first, last):
+                    mine[begin + here] += theirs_share
+                    theirs[begin + there] += share
+            for at in range(1, end + 1):
+                mine[-at] += theirs_share
+                theirs[-at] += share
+    return found
+
+
+def agreement(one: Sequence[Word], other: Sequence[Word]) -> list[tuple[int, int]]:
+    """Places of the words that two hypotheses share, in order: equal words, each used once.
+
+    Words equal in text and time are pairs at once. What lies between two such pairs is aligned with the fewest edits,
+    the nearest in time among equal ones.
+    """
+    pairs: list[tuple[int, int]] = []
+    i = j = begun_i = begun_j = 0
+    while i < len(one) and j < len(other):
+        a, b = one[i], other[j]
+        if a.text == b.text and abs(a.end - b.end) <= _SAME_SECONDS:
+            if i > begun_i and j > begun_j:
+                pairs += _aligned(one, other, begun_i, i, begun_j, j)
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+            begun_i, begun_j = i, j
+        elif a.end <= b.end:
+            i += 1
+        else:
+            j += 1
+    pairs += _aligned(one, other, begun_i, len(one), begun_j, len(other))
+    return pairs
+
+
+def _aligned(
+    one: Sequence[Word], other: Sequence[Word], first: int, last: int, start: int, stop: int
+) -> list[tuple[int, int]]:
+    """Equal words in the alignment of ``one[first:last]`` and ``other[start:stop]`` with the fewest edits."""
+    pairs: list[tuple[int, int]] = []
+    if not {word.text for word in one[first:last]}.intersection([word.text for word in other[start:stop]]):
+        return pairs
+    rows: list[list[float]] = [[float(j) for j in range(stop - start + 1)]]
+    for i in range(first, last):
+        word, above = one[i], rows[-1]
+        row = [above[0] + 1]
+        for j in range(start, stop):
+            row.append(min(above[j - start] + _cost(word, other[j]), above[j - start + 1] + 1, row[-1] + 1))
+        rows.append(row)
+    i, j = last, stop
+    while i > first and j > start:
+        here, cost = rows[i - first][j - start], _cost(one[i - 1], other[j - 1])
+        if here == rows[i - first - 1][j - start - 1] + cost:
+            i, j = i - 1, j - 1
+            if cost < 1:
+                pairs.append((i, j))
+        elif here == rows[i - first - 1][j - start] + 1:
+            i -= 1
+        else:
+            j -= 1
+    pairs.reverse()
+    return pairs
+
+
+def _cost(a: Word, b: Word) -> float:
+    if a.text != b.text:
+        return 1.0
+    return min(_BY_TIME * abs(a.end - b.end), 0.5)

@@ -1,18 +1,19 @@
-"""Token prefixes as a tree, with the prediction network run once for each of them."""
+"""Hypotheses of a search: token prefixes as a tree, with the prediction network run once for each of them, and the
+alignments of a prefix that the search kept."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from math import exp, log1p
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.decoding.contextual_biasing import UNGUIDED, Guide, Guided
-from device_sdk.decoding.joint import Joint
-from device_sdk.runtimes.protocol import RecurrentState
+from device_sdk.runtimes.protocol import RecurrentState, Transducer
 
-__all__ = ["Prefix", "PrefixTree"]
+__all__ = ["Alignments", "Aside", "Emission", "Prefix", "PrefixTree", "descends", "merged", "shared_prefix"]
 
 Float = NDArray[np.float32]
 
@@ -54,13 +55,13 @@ class PrefixTree:
     so that no cycle keeps an utterance in memory after its end.
     """
 
-    __slots__ = ("_c", "_children", "_h", "_predicted", "_used", "guide", "predictor", "root")
+    __slots__ = ("_c", "_children", "_h", "_predicted", "_used", "guide", "root", "transducer")
 
-    def __init__(self, predictor: Joint, blank: int = 0, guide: Guide | None = None) -> None:
-        self.predictor = predictor
+    def __init__(self, transducer: Transducer, blank: int = 0, guide: Guide | None = None) -> None:
+        self.transducer = transducer
         self.guide = guide
         self.root = Prefix(None, blank, UNGUIDED if guide is None else guide.start())
-        predicted, (h, c) = predictor.predict(np.array([blank], np.int64), None)
+        predicted, (h, c) = transducer.predict(np.array([blank], np.int64), None)
         self._predicted: Any = predicted
         self._h: Any = h
         self._c: Any = c
@@ -90,7 +91,7 @@ class PrefixTree:
         if new:
             ids = np.array([node.token for node in new], np.int64)
             try:
-                predicted, (h, c) = self.predictor.predict(ids, self._states(source))
+                predicted, (h, c) = self.transducer.predict(ids, self._states(source))
             except BaseException:
                 for node in new:
                     node.row = -1
@@ -134,7 +135,7 @@ class PrefixTree:
     def restart(self, live: Sequence[Prefix]) -> None:
         """From here on, predict what follows the live prefixes as at the start of an utterance; forget all others."""
         self.compact(live)
-        predicted, (h, c) = self.predictor.predict(np.array([self.root.token], np.int64), None)
+        predicted, (h, c) = self.transducer.predict(np.array([self.root.token], np.int64), None)
         self._predicted = np.repeat(predicted, len(live), axis=0)
         self._h, self._c = np.repeat(h, len(live), axis=1), np.repeat(c, len(live), axis=1)
 
@@ -171,3 +172,89 @@ def _grown(array: Float, axis: int, used: int, size: int) -> Float:
     kept = (slice(None),) * axis + (slice(used),)
     wider[kept] = array[kept]
     return wider
+
+
+class Emission:
+    """The frame that emitted a token, and what was emitted before it: a linked list that alignments share."""
+
+    __slots__ = ("before", "frame")
+
+    def __init__(self, frame: int, before: Emission | None) -> None:
+        self.frame: Final = frame
+        self.before: Final = before
+
+
+class Alignments:
+    """The alignments of one prefix.
+
+    score: log of the sum of their probabilities; gap: what the best one lies below it; emissions: of the best one.
+    """
+
+    __slots__ = ("emissions", "gap", "score")
+
+    def __init__(self, score: float, gap: float = 0.0, emissions: Emission | None = None) -> None:
+        self.score: Final = score
+        self.gap: Final = gap
+        self.emissions: Final = emissions
+
+    def frames(self) -> tuple[int, ...]:
+        """Those that emitted the tokens, in the best alignment."""
+        found: list[int] = []
+        emission = self.emissions
+        while emission is not None:
+            found.append(emission.frame)
+            emission = emission.before
+        found.reverse()
+        return tuple(found)
+
+
+class Aside:
+    """A hypothesis that was ``behind`` nats behind the best one, guide and all, after ``since`` frames.
+
+    alignments: after these frames. It is ranked as if it had stayed that far behind.
+    """
+
+    __slots__ = ("alignments", "behind", "since")
+
+    def __init__(self, behind: float, since: int, alignments: Alignments) -> None:
+        self.behind: Final = behind
+        self.since: Final = since
+        self.alignments: Final = alignments
+
+
+def merged(a: Alignments, b: Alignments) -> Alignments:
+    """Two sets of alignments of one prefix: probabilities add up, the better of the two best alignments stays."""
+    if a.score >= b.score:
+        high, low = a.score, b.score
+    else:
+        high, low = b.score, a.score
+    score = high + log1p(exp(low - high))
+    best_a, best_b = a.score - a.gap, b.score - b.gap
+    if best_a >= best_b:
+        return Alignments(score, score - best_a, a.emissions)
+    return Alignments(score, score - best_b, b.emissions)
+
+
+def descends(prefix: Prefix, ancestor: Prefix) -> bool:
+    """Whether a prefix is the other one, or begins with it."""
+    depth = ancestor.depth
+    node: Prefix | None = prefix
+    while node is not None and node.depth > depth:
+        node = node.parent
+    return node is ancestor
+
+
+def shared_prefix(prefixes: Sequence[Prefix], alignments: Sequence[Alignments], threshold: float) -> Prefix:
+    """The longest prefix of all hypotheses, best first, that may still be extended. threshold: nats below the best."""
+    shared = prefixes[0]
+    least = alignments[0].score + shared.bonus - threshold
+    for at in range(1, len(prefixes)):
+        other = prefixes[at]
+        if alignments[at].score + other.bonus < least:
+            continue
+        while other is not shared:
+            if other.depth >= shared.depth and other.parent is not None:
+                other = other.parent
+            elif shared.parent is not None:
+                shared = shared.parent
+    return shared

@@ -11,21 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.audio.files import Audio, given_audio
-from device_sdk.audio.resampling import Resampler
-from device_sdk.audio.waveform import check_waveform
+from device_sdk.audio.waveform import Resampler, check_waveform
 from device_sdk.bundle.tokenizer import WORD_START
 from device_sdk.checks import NoneType, check_type
 from device_sdk.decoding import listening
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import Beam, paths
-from device_sdk.decoding.confidence import with_confidence
 from device_sdk.decoding.endpoint import Endpointing, endpoint, trailing_silence
 from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.decoding.model import Model
-from device_sdk.decoding.nbest import distinct
-from device_sdk.decoding.prefixes import Prefix
+from device_sdk.decoding.nbest import distinct, with_confidence
+from device_sdk.decoding.prefixes import Prefix, descends, shared_prefix
 from device_sdk.decoding.spellings import settled, written
-from device_sdk.decoding.stability import descends, shared_prefix
 from device_sdk.decoding.stream import LEAD, Stream
 from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from device_sdk.decoding import beam as search
 from device_sdk.decoding.beam import Beam
 from device_sdk.decoding.contextual_biasing import Guide
+from device_sdk.decoding.endpoint import NOTHING, Loudness, heard, levels
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.features import FeatureSettings, Remainder, flush, frames
-from device_sdk.features.loudness import NOTHING, Loudness, heard, levels
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 
 __all__ = [

@@ -20,8 +20,7 @@ from device_sdk.benchmarks import Figure
 from device_sdk.decoding import Hotwords, Recognizer
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import paths
-from device_sdk.decoding.confidence import with_confidence
-from device_sdk.decoding.nbest import distinct
+from device_sdk.decoding.nbest import distinct, with_confidence
 from device_sdk.features import frames
 from device_sdk.runtimes.protocol import Transducer
 

@@ -2,8 +2,7 @@
 
 A search runs these two some sixteen times for a second of speech, on a few rows each: a graph's products take a few
 microseconds then, and starting it takes ten times as long. One function of C (``native.c``) has neither. It gives what
-the graphs give, but for rounding; where it cannot run, they do. The same module holds two inner loops of training, the
-cells of an LSTM and gradients of many clients, which simulated cohorts call.
+the graphs give, but for rounding; where it cannot run, they do.
 
 V: pieces; P: state; J: joiner size; B: hypotheses; K: frames.
 """

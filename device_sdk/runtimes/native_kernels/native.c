@@ -1,6 +1,6 @@
-/* One step of the prediction network, and the joint, of small transducers, and how a search reads its scores; and what
-   cohorts of simulated devices train with: what device_sdk/runtimes/native_kernels/__init__.py explains. Sizes are
-   checked where these are called; here only that no buffer is too short. */
+/* One step of the prediction network, and the joint, of small transducers, and how a search reads its scores: what
+   device_sdk/runtimes/native_kernels/__init__.py explains. Sizes are checked where these are called; here only that no
+   buffer is too short. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -32,14 +32,6 @@ typedef struct {
     Matrix recurrent, projection, output;
 } Network;
 
-/* An LSTM over many sequences at one of their steps; width: of what a step takes in, the output before it first. */
-typedef struct {
-    long rows, hidden, steps, step, width;
-    float *gates;            /* [rows, 4 hidden], as products gave them, then what they open to */
-    float *cells, *squashed; /* [steps, rows, hidden] */
-    float *outputs, *taken;  /* [rows, steps, hidden] and [rows, steps, width] */
-} Cells;
-
 #ifdef SUPPORTED
 #pragma GCC diagnostic ignored "-Wpsabi" /* vectors are only ever given to functions that are part of their caller */
 typedef float v16f __attribute__((vector_size(64)));
@@ -59,8 +51,6 @@ typedef unsigned char v16b __attribute__((vector_size(16), aligned(1), may_alias
 #define COLUMNS 4
 #define BYTES
 #include "kernels.h"
-#include "cells.h"
-#include "gradients.h"
 #undef NAME
 #undef COLUMNS
 #undef BYTES
@@ -71,8 +61,6 @@ typedef unsigned char v16b __attribute__((vector_size(16), aligned(1), may_alias
 #define NAME(function) function##_avx2
 #define COLUMNS 1
 #include "kernels.h"
-#include "cells.h"
-#include "gradients.h"
 #undef NAME
 #undef COLUMNS
 #pragma GCC pop_options
@@ -286,95 +274,7 @@ static PyObject *above(PyObject *Py_UNUSED(module), PyObject *const *arguments, 
     return found;
 }
 
-/* The sizes rows, hidden, steps, step and width. */
-static int cells_of(PyObject *const *arguments, Cells *cells) {
-    long *sizes[5] = {&cells->rows, &cells->hidden, &cells->steps, &cells->step, &cells->width};
-    for (int at = 0; at < 5; at++) *sizes[at] = PyLong_AsLong(arguments[at]);
-    if (PyErr_Occurred()) return -1;
-    if (cells->rows < 0 || cells->rows > 1 << 24 || cells->hidden < 16 || cells->hidden > 1 << 16 ||
-        cells->hidden % 16 || cells->steps < 1 || cells->steps > 1 << 16 || cells->step < 0 ||
-        cells->step >= cells->steps || cells->width < cells->hidden || cells->width > 1 << 20 || !level()) {
-        PyErr_Format(PyExc_ValueError, "cells: found %ld rows, %ld hidden, step %ld of %ld, width %ld", cells->rows,
-                     cells->hidden, cells->step, cells->steps, cells->width);
-        return -1;
-    }
-    return 0;
-}
-
-/* cells(rows, hidden, steps, step, width, gates, cells, squashed, outputs, taken): writes all five, see cells.h */
-static PyObject *cells(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
-    Cells c = {0};
-    Py_buffer held[5];
-    if (count != 10) return PyErr_Format(PyExc_TypeError, "cells: %zd arguments, expected 10", count);
-    if (cells_of(arguments, &c)) return NULL;
-#ifdef SUPPORTED
-    long each = c.rows * c.hidden * 4, all = c.steps * each;
-    long sizes[5] = {4 * each, all, all, all, c.rows * c.steps * c.width * 4};
-    if (take(arguments + 5, 5, 0, sizes, held)) return NULL;
-    c.gates = held[0].buf, c.cells = held[1].buf, c.squashed = held[2].buf, c.outputs = held[3].buf;
-    c.taken = held[4].buf;
-    Py_BEGIN_ALLOW_THREADS
-    (level() == 2 ? cells_avx512 : cells_avx2)(&c);
-    Py_END_ALLOW_THREADS
-    release(held, 5);
-#endif
-    Py_RETURN_NONE;
-}
-
-/* cells_back(rows, hidden, steps, step, gates, cells, squashed, outputs, output, cell, found): writes the last two;
-   outputs may be None, see cells.h */
-static PyObject *cells_back(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
-    Cells c = {0};
-    Py_buffer held[7];
-    if (count != 11) return PyErr_Format(PyExc_TypeError, "cells_back: %zd arguments, expected 11", count);
-    PyObject *shared[5] = {arguments[0], arguments[1], arguments[2], arguments[3], arguments[1]};
-    if (cells_of(shared, &c)) return NULL;
-#ifdef SUPPORTED
-    int given = arguments[7] != Py_None;
-    long each = c.rows * c.hidden * 4, all = c.steps * each;
-    long sizes[7] = {4 * each, all, all, given ? all : each, each, each, 4 * all};
-    PyObject *buffers[7] = {arguments[4], arguments[5], arguments[6], given ? arguments[7] : arguments[8],
-                            arguments[8], arguments[9], arguments[10]};
-    if (take(buffers, 7, 5, sizes, held)) return NULL;
-    c.gates = held[0].buf, c.cells = held[1].buf, c.squashed = held[2].buf;
-    Py_BEGIN_ALLOW_THREADS
-    (level() == 2 ? cells_back_avx512 : cells_back_avx2)(&c, given ? held[3].buf : NULL, held[4].buf, held[5].buf,
-                                                         held[6].buf);
-    Py_END_ALLOW_THREADS
-    release(held, 7);
-#endif
-    Py_RETURN_NONE;
-}
-
-/* gradients(clients, rows, width, out, inputs, outputs, gradients, squares): writes the last two, see gradients.h */
-static PyObject *gradients(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
-    Py_buffer held[4];
-    long given[4];
-    if (count != 8) return PyErr_Format(PyExc_TypeError, "gradients: %zd arguments, expected 8", count);
-    for (int at = 0; at < 4; at++) given[at] = PyLong_AsLong(arguments[at]);
-    if (PyErr_Occurred()) return NULL;
-    long clients = given[0], rows = given[1], width = given[2], out = given[3];
-    if (clients < 0 || clients > 1 << 20 || rows < 0 || rows > 1 << 20 || width < 1 || width > 1 << 16 || out < BLOCK ||
-        out > 1 << 20 || out % BLOCK || !level())
-        return PyErr_Format(PyExc_ValueError, "gradients: found %ld clients, %ld rows, widths %ld and %ld", clients, rows,
-                            width, out);
-#ifdef SUPPORTED
-    long sizes[4] = {clients * rows * width * 4, clients * rows * out * 4, clients * width * out * 4,
-                     clients * width * 4};
-    if (take(arguments + 4, 4, 2, sizes, held)) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    (level() == 2 ? gradients_avx512 : gradients_avx2)(clients, rows, width, out, held[0].buf, held[1].buf, held[2].buf,
-                                                       held[3].buf);
-    Py_END_ALLOW_THREADS
-    release(held, 4);
-#endif
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef functions[] = {
-    {"gradients", (PyCFunction)(void (*)(void))gradients, METH_FASTCALL, NULL},
-    {"cells", (PyCFunction)(void (*)(void))cells, METH_FASTCALL, NULL},
-    {"cells_back", (PyCFunction)(void (*)(void))cells_back, METH_FASTCALL, NULL},
     {"edges", (PyCFunction)(void (*)(void))edges, METH_FASTCALL, NULL},
     {"above", (PyCFunction)(void (*)(void))above, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},

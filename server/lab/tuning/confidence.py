@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.decoding.confidence import coverage, with_confidence, word_posteriors
+from device_sdk.decoding.nbest import coverage, with_confidence, word_posteriors
 from device_sdk.errors import DataError
 from device_sdk.hypothesis import Hypothesis
 from rescoring.calibration import LEAST, Calibration, Curve, posteriors

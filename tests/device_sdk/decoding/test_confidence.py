@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import Recognizer
-from device_sdk.decoding.confidence import agreement, coverage, with_confidence, word_posteriors
+from device_sdk.decoding.nbest import agreement, coverage, with_confidence, word_posteriors
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from rescoring.calibration import Calibration, Curve
 

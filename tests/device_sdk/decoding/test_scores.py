@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.compilation import SWITCH
-from device_sdk.decoding import scores
+from device_sdk.decoding import block as scores
 from device_sdk.runtimes import native_kernels
 
 

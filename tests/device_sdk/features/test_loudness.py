@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.features.loudness import NOTHING, heard, levels
+from device_sdk.decoding.endpoint import NOTHING, heard, levels
 
 STEP = 0.03
 

@@ -199,26 +199,6 @@ def test_bad_arguments_are_named(native: Any) -> None:
         native.Network(16, 16, 16, False, bytes(4096), (bytes(8), bytes(256)), (), ())
 
 
-TRAINING = {
-    "hidden of no multiple of 16": ("cells", (1, 8, 2, 0, 8), 5, "found 1 rows, 8 hidden, step 0 of 2, width 8"),
-    "a step beyond the last": ("cells_back", (1, 16, 2, 2), 7, "step 2 of 2"),
-    "a short buffer": ("cells", (1, 16, 2, 0, 16), 5, "buffer 0: 128 bytes, expected 256"),
-    "a short gradient": ("cells_back", (1, 16, 2, 1), 7, "buffer 0: 128 bytes, expected 256"),
-    "outputs of no multiple of 64": ("gradients", (1, 1, 1, 32), 4, "1 clients, 1 rows, widths 1 and 32"),
-    "short inputs": ("gradients", (1, 64, 2, 64), 4, "buffer 0: 128 bytes, expected 512"),
-}
-
-
-@pytest.mark.parametrize(("name", "sizes", "buffers", "message"), TRAINING.values(), ids=list(TRAINING))
-def test_bad_sizes_of_training_are_named(
-    native: Any, name: str, sizes: tuple[int, ...], buffers: int, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        getattr(native, name)(*sizes, *[bytearray(128) for _ in range(buffers)])
-    with pytest.raises(TypeError, match=rf"{name}: 1 arguments"):
-        getattr(native, name)(1)
-
-
 ELSEWHERE = {
     "two layers": replace(PRESETS["small"], predictor_layers=2),
     "a state of no multiple of 16": replace(PRESETS["small"], predictor_size=250),

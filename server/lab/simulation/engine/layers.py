@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from device_sdk.errors import ConfigurationError
-from server.lab.simulation.engine.native import native
 from server.lab.simulation.engine.recurrence import lstm
 
 __all__ = ["Factors", "Forward", "Tape", "patched", "recorded", "unsupported"]
@@ -77,15 +76,8 @@ class Rows:
 
 def _gradients(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """(every client's gradient [K, I, O], squared norms of its lines [K, I]). inputs: [K, M, I]; outputs: [K, M, O]."""
-    module = native(inputs, outputs) if outputs.shape[2] % 64 == 0 else None
-    if module is None:
-        gradients = torch.bmm(inputs.transpose(1, 2), outputs)
-        return gradients, torch.linalg.vector_norm(gradients, dim=2).square()
-    gradients = inputs.new_empty(len(inputs), inputs.shape[2], outputs.shape[2])
-    lines = gradients.new_empty(gradients.shape[:2])
-    sizes = *inputs.shape, outputs.shape[2]
-    module.gradients(*sizes, *(values.numpy() for values in (inputs, outputs, gradients, lines)))
-    return gradients, lines
+    gradients = torch.bmm(inputs.transpose(1, 2), outputs)
+    return gradients, torch.linalg.vector_norm(gradients, dim=2).square()
 
 
 @dataclass(frozen=True, slots=True)

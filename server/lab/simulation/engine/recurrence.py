@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from server.lab.simulation.engine.native import native
-
 __all__ = ["Cells", "lstm", "product"]
 
 _one_dnn = torch.ops.mkldnn._linear_pointwise if torch._C._has_mkldnn else None
@@ -52,7 +50,7 @@ class _Lstm(torch.autograd.Function):
         taken[..., hidden:] = inputs
         taken[:, :, 0, :hidden] = 0.0
         outputs = inputs.new_empty(clients, rows, steps, hidden)
-        cells = _cells(outputs)
+        cells = Cells(outputs)
         for step in range(steps):
             cells.forward(step, product(taken[:, :, step], weights, bias), outputs, taken)
         ctx.cells, ctx.into, ctx.recurrent = cells, into, recurrent  # none of which is what is given
@@ -95,8 +93,9 @@ class Cells:
         """Step after step. gates: [W, N, 4 H], which are kept and overwritten; what comes of them goes into ``outputs``
         [W, N, T, H], and into what the next step takes in [W, N, T, H + I]."""
         enter, keep, new, out = gates.chunk(4, -1)
-        for part, opened in ((enter, torch.sigmoid), (keep, torch.sigmoid), (new, torch.tanh), (out, torch.sigmoid)):
-            opened(part, out=part)
+        gates[..., : 2 * enter.shape[-1]].sigmoid_()
+        new.tanh_()
+        out.sigmoid_()
         self.gates.append(gates)
         cell = torch.mul(enter, new, out=self.cells[step])
         if step:
@@ -124,31 +123,6 @@ class Cells:
         else:
             d_keep.zero_()
         cell *= keep
-
-
-class _NativeCells(Cells):
-    """The same in one native call a step, which reads and writes everything once."""
-
-    def __init__(self, module: Any, outputs: Tensor) -> None:
-        super().__init__(outputs)
-        clients, rows, steps, hidden = outputs.shape
-        self._native, self._sizes = module, (clients * rows, hidden, steps)
-        self._kept = self.cells.numpy(), self.squashed.numpy()
-
-    def forward(self, step: int, gates: Tensor, outputs: Tensor, taken: Tensor) -> None:
-        written = gates.numpy(), *self._kept, outputs.numpy(), taken.numpy()
-        self._native.cells(*self._sizes, step, taken.shape[-1], *written)
-        self.gates.append(gates)
-
-    def backward(self, step: int, outputs: Tensor | None, output: Tensor, cell: Tensor, found: Tensor) -> None:
-        given = None if outputs is None else outputs.numpy()
-        read = self.gates[step].numpy(), *self._kept, given, output.numpy()
-        self._native.cells_back(*self._sizes, step, *read, cell.numpy(), found.numpy())
-
-
-def _cells(outputs: Tensor) -> Cells:
-    module = native(outputs) if outputs.shape[-1] % 16 == 0 else None
-    return Cells(outputs) if module is None else _NativeCells(module, outputs)
 
 
 def product(rows: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""LSTMs over many clients and clients' gradients, by torch and by native code, against a plain LSTM of torch."""
+"""LSTMs over many clients and clients' gradients against a plain LSTM of torch."""
 
 from __future__ import annotations
 
@@ -9,41 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from device_sdk.compilation import SWITCH
-from device_sdk.runtimes.native_kernels import native_module
-from server.lab.simulation.engine import native
 from server.lab.simulation.engine.layers import Product, Rows
 from server.lab.simulation.engine.recurrence import lstm, product
 
 CLIENTS, ROWS, STEPS, INPUTS = 3, 4, 5, 7
 
-WAYS = {
-    "torch, float64": (torch.float64, 6, False, 1e-12),
-    "torch, float32": (torch.float32, 16, False, 2e-6),
-    "native": (torch.float32, 16, True, 2e-6),
-    "native, wider": (torch.float32, 80, True, 4e-6),
-}
 USES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "every output": lambda outputs, last, cells: outputs.square().sum(),
     "the last output": lambda outputs, last, cells: last.square().sum(),
     "the cells": lambda outputs, last, cells: cells.square().sum(),
     "all of them": lambda outputs, last, cells: outputs.sin().sum() + last.square().sum() - cells.cos().sum(),
 }
-
-
-@pytest.fixture
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.dtype, int, float]:
-    dtype, hidden, compiled, tolerance = WAYS[request.param]
-    choose(monkeypatch, compiled)
-    return dtype, hidden, tolerance
-
-
-def choose(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
-    monkeypatch.delenv(SWITCH, raising=False)
-    module = native_module() if compiled else None
-    if compiled and (module is None or not module.LEVEL):
-        pytest.skip("this tree holds no native kernels for this processor; `make native` compiles them")
-    monkeypatch.setattr(native, "_module", lambda: module)
 
 
 def network(dtype: torch.dtype, hidden: int) -> nn.LSTM:
@@ -53,10 +29,9 @@ def network(dtype: torch.dtype, hidden: int) -> nn.LSTM:
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("shared", [True, False], ids=["shared weights", "own weights"])
-@pytest.mark.parametrize("way", WAYS, indirect=True)
-def test_it_is_torchs_lstm(way: tuple[torch.dtype, int, float], shared: bool, use: str) -> None:
+@pytest.mark.parametrize(("dtype", "hidden", "tolerance"), [(torch.float64, 6, 1e-12), (torch.float32, 80, 4e-6)])
+def test_it_is_torchs_lstm(dtype: torch.dtype, hidden: int, tolerance: float, shared: bool, use: str) -> None:
     """Outputs, states, and the gradients of inputs and of all weights, of every client."""
-    dtype, hidden, tolerance = way
     theirs, read = network(dtype, hidden), USES[use]
     inputs = torch.randn(CLIENTS, ROWS, STEPS, INPUTS, dtype=dtype, requires_grad=True)
     weights = [getattr(theirs, f"{kind}_l0").detach() for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
@@ -97,17 +72,9 @@ SHAPES = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("clients", "count", "widths", "out"), SHAPES.values(), ids=list(SHAPES))
-@pytest.mark.parametrize("compiled", [True, False], ids=["native", "torch"])
 def test_norms_and_sums_of_weights_side_by_side(
-    monkeypatch: pytest.MonkeyPatch,
-    compiled: bool,
-    clients: int,
-    count: int,
-    widths: tuple[int, ...],
-    out: int,
-    dtype: torch.dtype,
+    clients: int, count: int, widths: tuple[int, ...], out: int, dtype: torch.dtype
 ) -> None:
-    choose(monkeypatch, compiled)
     torch.manual_seed(3)
     inputs = torch.randn(clients, count, sum(widths), dtype=dtype)
     outputs, scales = torch.randn(clients, count, out, dtype=dtype), torch.rand(clients, dtype=dtype)
