@@ -54,9 +54,6 @@ class Recipe:
     scratch: bool = False
     paper: Mapping[str, float | None] = field(default_factory=dict)
 
-    def printed(self, language: str) -> float | None:
-        return self.paper.get(language)
-
 
 def average(rounds: int) -> OptimizerSettings:
     """Plain averaging: a third of the rounds at the whole rate, then down to a twentieth of it. Were the last steps as

@@ -15,9 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from device_sdk.features import logmel
+from examples.cohorts import sentence
 from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, draw_scene
-from server.lab.corpora.made import Person, say
+from server.lab.corpora.made import Person
 from server.lab.corpora.voices import VARIANTS, VoiceSet, draw_voice
 from server.lab.training.data import Example, read_shard, write_shard
 from server.lab.training.data.partitions import Item
@@ -94,14 +94,12 @@ def _sentences(language: Language, scale: CrowdScale, seed: int, number: int) ->
     generator = np.random.default_rng([seed, number, *language.encode()])
     person = _person(language, scale, "tested" if tested else "learned", number, generator)
     many = int(min(scale.most, np.ceil(scale.least * (1.0 + generator.pareto(_TAIL)))))
-    found = []
+    said = []
     for place in range(scale.least * 2 if tested else many):
         size = int(generator.integers(1, scale.digits + 1))
         text = " ".join(DIGITS[language][digit] for digit in generator.integers(10, size=size))
-        features = logmel(say(text, person, (seed, number, place)))
-        pooled = features.reshape(len(features), scale.bins, -1).mean(2).astype(np.float16)
-        found.append(Example(pooled, text, person.name))
-    return found
+        said.append(sentence(text, person, (seed, number, place), scale.bins))
+    return said
 
 
 def _person(language: Language, scale: CrowdScale, group: str, number: int, generator: np.random.Generator) -> Person:

@@ -3,49 +3,42 @@
 from __future__ import annotations
 
 import re
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
+from examples import runner
 from examples.gao_2022.experiment import Row, Scale
 from examples.gao_2022.recipes import Recipe
-from server.lab.statistics import mean_interval
-from server.web.dashboard.plots import Bar, Line, bars, lines, standalone
+from server.web.dashboard.plots import Line, lines, standalone
 
-__all__ = ["charts", "judged", "remarks", "summary", "table"]
+__all__ = ["charts", "judged", "summary", "table"]
 
-_COLOURS = {"c1": "#2563eb", "c2": "#d97706", "c3": "#6b7280"}
 _IN_ROUNDS = re.compile(r"users, (\d+) a round: (.+)")
 _WARM_UP, _AVERAGED, _BY_LOSS, _BY_ERROR = "central: warm-up", "FedAvg", "loss-based", "WER-based"
 
 
 def summary(recipes: Sequence[Recipe], rows: Sequence[Row], scale: Scale) -> dict[str, Any]:
-    """Word errors of every row by language: mean over seeds, each seed's, their standard deviation, and what the paper
-    has. ``clients``: figure 4, means of users' own word errors, and how many have one of 1 or more."""
+    """Word errors of every row by language, and what the paper has, in %. ``clients``: figure 4, users' own word
+    errors, their mean, and how many have one of 1 or more."""
     document: dict[str, Any] = {"seeds": sorted({row.seed for row in rows}), "scale": asdict(scale), "rows": {}}
     for recipe in recipes:
         entry: dict[str, Any] = {}
-        for language in sorted({row.language for row in rows}):
+        for language in sorted({row.language for row in rows if row.name == recipe.name}):
             own = [row for row in rows if (row.name, row.language) == (recipe.name, language)]
-            if not own:
-                continue
-            rates = [row.error for row in own]
-            users = [value for row in own for value in row.clients if value is not None]
+            users = sorted(value for row in own for value in row.clients if value is not None)
             entry[language] = {
-                "wer": statistics.fmean(rates),
-                "by_seed": {str(row.seed): row.error for row in own},
-                "spread": statistics.stdev(rates) if len(rates) > 1 else None,
-                "paper": recipe.printed(language),
+                "wer": runner.rates({row.seed: row.error for row in own}),
+                "paper": recipe.paper.get(language),
                 "clients": {
-                    "mean": statistics.fmean(users) if users else None,
+                    "mean": float(np.mean(users)) if users else None,
                     "above_one": float(np.mean([value >= 1.0 for value in users])) if users else None,
-                    "sorted": sorted(users),
+                    "sorted": users,
                 },
-                "seconds": statistics.fmean(row.seconds for row in own),
+                "seconds": float(np.mean([row.seconds for row in own])),
             }
         if entry:
             document["rows"][recipe.name] = entry
@@ -55,110 +48,89 @@ def summary(recipes: Sequence[Recipe], rows: Sequence[Row], scale: Scale) -> dic
 
 def judged(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What the paper found, and whether it is so here; those findings that the rows allow. Differences are of one
-    seed's rows each; ``low`` and ``high`` bound their mean over seeds, where there are several."""
+    seed's rows each."""
     rows: Mapping[str, Any] = document["rows"]
-
-    def rates(name: str, language: str) -> Mapping[str, float] | None:
-        found: Mapping[str, float] | None = rows.get(name, {}).get(language, {}).get("by_seed")
-        return found
-
-    for language in sorted({language for entry in rows.values() for language in entry}):
-        begin = rates(_WARM_UP, language)
+    for language in _languages(document):
+        wer = {name: entry[language]["wer"] for name, entry in rows.items() if language in entry}
         for holders in ("silos", "pairs", "users"):
-            plain, loss, errors = (rates(f"{holders}: {kind}", language) for kind in (_AVERAGED, _BY_LOSS, _BY_ERROR))
-            if plain is None or loss is None or errors is None:
+            names = [f"{holders}: {kind}" for kind in (_AVERAGED, _BY_LOSS, _BY_ERROR)]
+            if not set(names) <= set(wer):
                 continue
-            where = f"{language}, {holders}"
-            yield _finding(f"{where}: loss-based minus FedAvg", loss, plain, "at most 0", lambda value: value <= 0)
-            yield _finding(f"{where}: WER-based minus loss-based", errors, loss, "at most 0", lambda value: value <= 0)
-            if begin is not None:
-                best = min((plain, loss, errors), key=lambda found: statistics.fmean(found.values()))
-                yield _finding(f"{where}: best minus warm-up", best, begin, "below 0", lambda value: value < 0)
+            plain, loss, errors = (wer[name] for name in names)
+            for text, first, second in (
+                ("loss-based minus FedAvg", plain, loss),
+                ("WER-based minus loss-based", loss, errors),
+            ):
+                change = runner.seed_difference(first, second)
+                yield runner.finding(f"{language}, {holders}: {text}", change, "at most 0", lambda value: value <= 0)
+            if _WARM_UP in wer:
+                best = min((plain, loss, errors), key=lambda each: float(each["mean"]))
+                change = runner.seed_difference(wer[_WARM_UP], best)
+                yield runner.finding(
+                    f"{language}, {holders}: best minus warm-up", change, "below 0", lambda value: value < 0
+                )
         for kind in ("FedAvg", "FedProx", "FedAdam"):
-            alone = rates(f"from scratch: {kind}", language)
-            warm = rates(f"users: {_AVERAGED}", language)
-            if alone is not None and warm is not None:
+            alone, warm = f"from scratch: {kind}", f"users: {_AVERAGED}"
+            if {alone, warm} <= set(wer):
                 text = f"{language}, from scratch with {kind} minus with a warm-up"
-                yield _finding(text, alone, warm, "above 0.5: it does not converge", lambda value: value > 0.5)
+                change = runner.seed_difference(wer[warm], wer[alone])
+                yield runner.finding(text, change, "above 0.5: it does not converge", lambda value: value > 0.5)
 
 
 def table(document: Mapping[str, Any]) -> Table:
     """Word errors in percent beside the paper's."""
-    languages = sorted({language for entry in document["rows"].values() for language in entry})
-    result = Table(title=f"Word errors in %, mean of seeds {', '.join(map(str, document['seeds']))} (± deviation)")
-    result.add_column("row", no_wrap=True)
-    for language in languages:
-        for heading in (language, "paper", "own speech"):
-            result.add_column(heading, justify="right", no_wrap=True)
-    for name, entry in document["rows"].items():
-        result.add_row(name, *(cell for language in languages for cell in _cells(entry.get(language))))
-    return result
 
+    def own(row: tuple[str, Any], language: str) -> str:
+        mean = row[1].get(language, {}).get("clients", {}).get("mean")
+        return "" if mean is None else f"{100 * mean:.1f}"
 
-def remarks(document: Mapping[str, Any]) -> Iterator[str]:
-    """One line a finding."""
-    for each in document["findings"]:
-        verdict = "holds" if each["holds"] else "does NOT hold"
-        interval = f" ({each['low']:+.3f} to {each['high']:+.3f})" if "low" in each else ""
-        yield f"{verdict}: {each['finding']}: {each['value']:+.3f}{interval}, expected {each['expected']}"
+    def paper(row: tuple[str, Any], language: str) -> str:
+        printed = row[1].get(language, {}).get("paper")
+        return "" if printed is None else f"{printed:.2f}"
+
+    columns: dict[str, Any] = {"row": lambda row: row[0]}
+    for each in _languages(document):
+        columns[each] = lambda row, each=each: runner.percent(row[1].get(each, {}).get("wer"))
+        columns[f"{each}, paper"] = lambda row, each=each: paper(row, each)
+        columns[f"{each}, own speech"] = lambda row, each=each: own(row, each)
+    title = f"Word errors in %, mean of seeds {', '.join(map(str, document['seeds']))} (± deviation)"
+    return runner.table(title, document["rows"].items(), columns)
 
 
 def charts(document: Mapping[str, Any]) -> dict[str, str]:
     """SVG pages by name: ``table_1`` word errors of every row; ``figure_3`` by how many devices make a round;
     ``figure_4`` users' own word errors, sorted."""
-    languages = sorted({language for entry in document["rows"].values() for language in entry})
+    rows, languages = document["rows"], _languages(document)
+    colours = {f"c{number}": colour for number, colour in enumerate(runner.COLOURS)}
     groups = [
-        (
-            name,
-            [
-                Bar(language, colour, entry.get(language, {}).get("wer"))
-                for language, colour in zip(languages, _COLOURS, strict=False)
-            ],
-        )
-        for name, entry in document["rows"].items()
+        (name, {each: entry[each]["wer"]["mean"] for each in languages if each in entry})
+        for name, entry in rows.items()
     ]
-    found = {"table_1": bars(groups, "word errors", percent=True, width=max(560, 110 * len(groups)))}
+    drawn = {"table_1": runner.chart(groups)}
     for language in languages:
         by_round: dict[str, dict[int, float]] = {}
-        for name, entry in document["rows"].items():
+        for name, entry in rows.items():
             if (match := _IN_ROUNDS.fullmatch(name)) and language in entry:
-                by_round.setdefault(match[2], {})[int(match[1])] = entry[language]["wer"]
+                by_round.setdefault(match[2], {})[int(match[1])] = entry[language]["wer"]["mean"]
         if by_round:
             cohorts = sorted(set().union(*by_round.values()))
             series = [
                 Line(strategy, colour, [rates.get(cohort) for cohort in cohorts])
-                for (strategy, rates), colour in zip(by_round.items(), _COLOURS, strict=False)
+                for (strategy, rates), colour in zip(by_round.items(), colours, strict=False)
             ]
             labels = [f"{cohort} devices" for cohort in cohorts]
-            found[f"figure_3_{language}"] = lines(series, labels, "word errors", percent=True)
-    shown = {_WARM_UP: "c3", f"users: {_AVERAGED}": "c1", f"users: {_BY_ERROR}": "c2"}
-    for language in languages:
-        curves = {
-            name: np.interp(np.linspace(0, 1, 21), np.linspace(0, 1, len(values)), values).tolist()
-            for name in shown
-            if (values := document["rows"].get(name, {}).get(language, {}).get("clients", {}).get("sorted"))
-        }
-        if curves:
-            series = [Line(name, shown[name], values) for name, values in curves.items()]
+            drawn[f"figure_3_{language}"] = standalone(lines(series, labels, "word errors", percent=True), colours)
+        series = [
+            Line(name, colour, np.interp(np.linspace(0, 1, 21), np.linspace(0, 1, len(values)), values).tolist())
+            for name, colour in ((_WARM_UP, "c4"), (f"users: {_AVERAGED}", "c0"), (f"users: {_BY_ERROR}", "c1"))
+            if (values := rows.get(name, {}).get(language, {}).get("clients", {}).get("sorted"))
+        ]
+        if series:
             labels = [f"{share} %" if share % 25 == 0 else "" for share in range(0, 101, 5)]
-            found[f"figure_4_{language}"] = lines(series, labels, "word errors of users, sorted", percent=True)
-    return {name: standalone(drawn, _COLOURS) for name, drawn in found.items()}
+            curves = lines(series, labels, "word errors of users, sorted", percent=True)
+            drawn[f"figure_4_{language}"] = standalone(curves, colours)
+    return drawn
 
 
-def _finding(
-    text: str, first: Mapping[str, float], second: Mapping[str, float], expected: str, holds: Callable[[float], bool]
-) -> dict[str, Any]:
-    """Of first minus second, by seed."""
-    found = [rate - second[seed] for seed, rate in first.items() if seed in second]
-    value, interval = statistics.fmean(found), mean_interval(found)
-    bounds = {} if interval is None else {"low": interval.low, "high": interval.high}
-    return {"finding": text, "value": value, **bounds, "expected": expected, "holds": holds(value)}
-
-
-def _cells(entry: Mapping[str, Any] | None) -> tuple[str, str, str]:
-    if entry is None:
-        return "", "", ""
-    spread = "" if entry["spread"] is None else f" ± {100 * entry['spread']:.1f}"
-    printed = "" if entry["paper"] is None else f"{entry['paper']:.2f}"
-    own = entry["clients"]["mean"]
-    return f"{100 * entry['wer']:.1f}{spread}", printed, "" if own is None else f"{100 * own:.1f}"
+def _languages(document: Mapping[str, Any]) -> list[str]:
+    return sorted({language for entry in document["rows"].values() for language in entry})

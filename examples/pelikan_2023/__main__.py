@@ -1,28 +1,23 @@
 """Pelikan et al. 2023 in miniature: federated learning of speech with differential privacy, and what per-layer clipping
 is worth.
 
-    python -m examples.pelikan_2023 --work runs/pelikan_2023 --seeds 3
-
-A small CTC transformer (the paper's network, smaller) is trained on a server's voices, then goes on to learn from
-clients with other voices and accents in federated rounds: every client's delta is clipped, the sum is noised, the
-server takes a LAMB step. All speech is made by espeak-ng. Every row is a file of ``examples/pelikan_2023/recipes``.
-Everything made on the way is kept in the work folder, so that a second call goes on where the first stopped.
-
-Seeds decide cohorts, batches and masks; speech and seed model are the same for all, as they are in the paper.
+    python -m examples.pelikan_2023 --work runs/pelikan_2023 --seeds 3 [--recipe FILE] [--ray ADDRESS]
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from device_sdk.commands.output import deliver, write_file
-from server.lab.simulation.dictation.experiment import Experiment, Scale
-from server.lab.simulation.dictation.recipes import read_recipes
-from server.lab.simulation.dictation.tables import chart, remarks, summary, table
+from examples import runner
+from examples.pelikan_2023.experiment import Experiment, Scale
+from examples.pelikan_2023.recipe import read_recipe, read_recipes
+from examples.pelikan_2023.tables import chart, remarks, summary, table
+from server.lab.simulation.engine.rounds import RaySpread
 from server.lab.simulation.progress import progress
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -30,37 +25,35 @@ CONSOLE = Console(stderr=True)
 
 
 def main(
-    work: Annotated[Path, typer.Option(help="Folder of speech, models, states and finished rows.")] = Path(
-        "runs/pelikan_2023"
-    ),
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
-    rows: Annotated[list[str] | None, typer.Option(help="Only rows whose name or table holds this.")] = None,
-    recipes: Annotated[Path, typer.Option(help="Folder of recipes, a TOML file a row.")] = RECIPES,
-    full: Annotated[bool, typer.Option("--full", help="A larger network, 20,000 clients, 2,000 rounds: days.")] = False,
-    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output instead of the table.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a chart of word errors to this SVG file.")] = None,
+    work: runner.Work = Path("runs/pelikan_2023"),
+    seeds: runner.Seeds = 3,
+    rows: runner.Only = None,
+    recipe: Annotated[list[Path] | None, typer.Option(help="A row of your own (TOML) instead of the paper's.")] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="A Ray cluster that computes the clients: ray://host:10001 or local.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="With --ray: groups of clients under way at a time.")] = None,
+    full: runner.Full = False,
+    threads: runner.Threads = 1,
+    json_: runner.AsJson = False,
+    output: runner.Output = None,
+    plots: runner.Plots = None,
 ) -> None:
     """Run the rows of Pelikan et al. 2023 and say whether per-layer clipping wins back what noise costs."""
-    found = read_recipes(recipes)
-    chosen = [r for r in found if not rows or any(part in r.name or part == r.table for part in rows)]
+    recipes = [read_recipe(path) for path in recipe] if recipe else read_recipes(RECIPES)
+    chosen = runner.choose({each.name: each for each in recipes}, rows)
     results = []
-    with progress() as tell:
-        experiment = Experiment(work, Scale.full() if full else Scale(), tell, threads)
+    with ExitStack() as stack:
+        tell = stack.enter_context(progress())
+        spread = None if ray is None else stack.enter_context(closing(RaySpread(ray, workers)))
+        experiment = Experiment(work, Scale.full() if full else Scale(), tell, threads, spread)
         for seed in range(1, seeds + 1):
-            for recipe in chosen:
-                results.append(experiment.row(recipe, seed))
-                CONSOLE.print(f"seed {seed}  {recipe.name:28} {100 * results[-1].error:.1f} %")
+            for each in chosen:
+                results.append(experiment.row(each, seed))
+                CONSOLE.print(f"seed {seed}  {each.name:28} {100 * results[-1].error:.1f} %")
     document = summary(chosen, results)
-    if plot is not None:
-        write_file(plot, chart(document), folders=True)
-    if deliver(document, json_, output, folders=True):
-        return
-    console = Console()
-    console.print(table(document))
-    for line in remarks(document):
-        console.print(line, soft_wrap=True)
+    charts = {"noise": chart(document)}
+    runner.present(document, [table(document)], remarks(document), charts, json_, output, plots)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ TORCH = (
     "server/lab/commands/train",
     "examples/rao_2023/",
     "examples/gao_2022/",
-    "server/lab/simulation/dictation/",
+    "examples/cohorts",
+    "examples/pelikan_2023/",
     "server/lab/simulation/engine/",
     "examples/ramesh_2023/",
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,6 @@ from device_sdk.commands.tables import print_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from server.lab.simulation import Watch
     from server.lab.simulation.process import Address
     from server.lab.simulation.shown import Shown
 
@@ -28,10 +26,7 @@ def command(
         str, typer.Option(help="Speech: 'made' by espeak-ng, or barista:PATH, fsdd:PATH, folder:PATH.")
     ] = "made",
     bundle: Annotated[str | None, typer.Option(help="Bundle to start from; the packaged one by default.")] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(help="Rounds: devices talk, learn, check in; the server aggregates. 3, or the recipe's."),
-    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds: devices talk, learn, check in; the server aggregates.")] = 3,
     devices: Annotated[int | None, typer.Option(help="Number of devices; recordings: all their voices.")] = None,
     each: Annotated[int | None, typer.Option(help="Utterances of a device in a round; recordings: all.")] = None,
     heldout: Annotated[int | None, typer.Option(help="Number of held-out voices; recordings: all of them.")] = None,
@@ -39,17 +34,6 @@ def command(
     seed: Annotated[int, typer.Option(help="Decides voices, sentences and their order.")] = 1,
     seeds: Annotated[int, typer.Option(help="How many seeds to run, from --seed upwards.")] = 1,
     workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
-    engine: Annotated[
-        str, typer.Option(help="fleet: real devices and a server; cohort: clients in bulk, without HTTP (needs torch).")
-    ] = "fleet",
-    recipe: Annotated[
-        Path | None, typer.Option(help="With --engine cohort: a TOML file; a small one by default.")
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(help="With --engine cohort: a Ray cluster that computes the clients, ray://host:10001 or local."),
-    ] = None,
-    work: Annotated[Path, typer.Option(help="With --engine cohort: speech, models and states.")] = Path("runs/cohort"),
     channel: Annotated[
         bool, typer.Option(help="Devices that learn take away what their microphone, room and line add to all speech.")
     ] = False,
@@ -60,32 +44,25 @@ def command(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output instead of the table.")] = False,
     output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
 ) -> None:
-    """Simulate devices that learn against a live server, under five conditions on the same utterances.
-
-    With --engine cohort: a federation of made voices without devices or HTTP, by the same aggregation and ledger.
-    """
-    if engine != "fleet":
-        from server.lab.commands.simulate_cohort import simulate_cohort
-
-        simulate_cohort(engine, recipe, work, range(seed, seed + seeds), rounds, json_, output, ray, workers)
-        return
+    """Simulate devices that learn against a live server, under five conditions on the same utterances."""
     from rich.console import Console
 
     from device_sdk.features import ChannelSettings
     from server.lab.simulation import Shape, SimulationSettings, render, simulate
+    from server.lab.simulation.progress import progress
     from server.lab.simulation.settings import FleetSettings
 
     settings = SimulationSettings(
         source=data,
         bundle=bundle,
         seeds=tuple(range(seed, seed + seeds)),
-        shape=Shape(rounds or 3, devices, each, heldout, heldout_each),
+        shape=Shape(rounds, devices, each, heldout, heldout_each),
         fleet=FleetSettings(channel=ChannelSettings() if channel else None),
         workers=workers,
         keep=str(keep) if keep is not None else None,
     )
     started = time.monotonic()
-    with _progress() as watch:
+    with progress() as watch:
         document, runs = simulate(settings, watch, _announce)
     document["settings"]["seconds"] = round(time.monotonic() - started)
     write_file(report, render(document, runs), folders=True)
@@ -185,21 +162,3 @@ def _remarks(document: dict[str, Any]) -> Iterator[str]:
             shown += f" at delta {entry['delta']:g}"
         adjacency, trust = (entry[key].partition(":")[0] for key in ("adjacency", "trust_model"))
         yield f"epsilon, {stream}: {shown} (adjacency: {adjacency}; trust: {trust})"
-
-
-@contextmanager
-def _progress() -> Iterator[Watch]:
-    """Progress bars on standard error, one for each thing that is being done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, Any] = {}
-
-        def watch(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done)
-
-        yield watch

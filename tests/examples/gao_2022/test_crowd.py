@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from examples.cohorts import Central
 from examples.gao_2022.experiment import SILOS, Experiment, Row, Scale
 from examples.gao_2022.recipes import (
     AVERAGE_RATE,
@@ -24,12 +23,10 @@ from examples.gao_2022.recipes import (
     table_1,
 )
 from examples.gao_2022.speech import DIGITS, CrowdScale, gathered
-from examples.gao_2022.tables import charts, remarks, summary, table
+from examples.gao_2022.tables import charts, summary, table
 from export.networks.ctc_transformer import CTC_TRANSFORMERS
-from server.lab.simulation.engine.central import Central
 from server.lab.training.data import Example
 from server.plans.optimizer import learning_rate
-from tests.architecture.sources import ROOT
 
 pytest.importorskip("espeakng_loader")
 
@@ -141,14 +138,13 @@ def test_findings_say_which_do_not_hold() -> None:
     recipes = [Recipe(name, "users", paper={"fr": 20.0}) for name in rates]
     document = json.loads(json.dumps(summary(recipes, rows, TINY)))
     entry = document["rows"]["users: FedAvg"]["fr"]
-    assert entry["wer"] == pytest.approx(0.315) and entry["clients"]["above_one"] == 0.5
+    assert entry["wer"]["mean"] == pytest.approx(0.315) and entry["clients"]["above_one"] == 0.5
     verdicts = {each["finding"]: each["holds"] for each in document["findings"]}
     assert verdicts == {
         "fr, users: loss-based minus FedAvg": True,
         "fr, users: WER-based minus loss-based": False,
         "fr, users: best minus warm-up": True,
     }
-    assert sum("NOT" in line for line in remarks(document)) == 1
     assert table(document).row_count == 4
     assert set(charts(document)) == {"table_1", "figure_4_fr"}
 
@@ -160,12 +156,6 @@ def test_figure_3_has_a_line_a_strategy() -> None:
     assert drawn.count("<polyline") == 3 and all(name in drawn for name in ("FedAvg", "loss-based", "WER-based"))
     places = [drawn.index(f">{count} devices<") for count in (2, 4, 10)]
     assert places == sorted(places)
-
-
-def test_the_script_explains_itself() -> None:
-    command = [sys.executable, "-m", "examples.gao_2022", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0 and "--cohorts" in done.stdout
 
 
 def _speakers(examples: Sequence[Example]) -> set[str]:

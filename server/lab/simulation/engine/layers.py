@@ -125,42 +125,8 @@ class Plain:
         return weights.addcmul_(self.gradients, own)
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Rows of an embedding. tokens: [K, M]; outputs: [K, M, O]; rows: of the table; padding: a row that stays."""
-
-    tokens: Tensor
-    outputs: Tensor
-    rows: int
-    padding: int | None
-
-    def _learning(self) -> Tensor:
-        if self.padding is None:
-            return self.outputs
-        return self.outputs * (self.tokens != self.padding).unsqueeze(2)
-
-    def squares(self) -> Tensor:
-        outputs = self._learning()
-        same = (self.tokens.unsqueeze(2) == self.tokens.unsqueeze(1)).to(outputs.dtype)
-        return (same * torch.bmm(outputs, outputs.transpose(1, 2))).flatten(1).sum(1)
-
-    def total(self, scales: Tensor) -> Tensor:
-        scaled = (self._learning() * scales[:, None, None]).flatten(0, 1)
-        table = scaled.new_zeros(self.rows, scaled.shape[1])
-        return table.index_add_(0, self.tokens.flatten(), scaled)
-
-    def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
-        clients = len(self.tokens)
-        if weights.dim() == 2:
-            weights = weights.repeat(clients, 1, 1)
-        scaled = (self._learning() * scales[:, None, None]).flatten(0, 1)
-        places = self.tokens + torch.arange(clients).mul_(self.rows).unsqueeze(1)
-        weights.view(clients * self.rows, -1).index_add_(0, places.flatten(), scaled)
-        return weights
-
-
 class Tape:
-    """Owns what a shared forward pass leaves for the norms: outputs to differentiate by, and how to read them.
+    """Owns what a shared pass leaves for the norms: outputs to differentiate by, their gradients, how to read them.
 
     Readers hold what a layer took in, never the tape: with the tape, the whole pass is freed, not when cycles are.
     """
@@ -168,6 +134,7 @@ class Tape:
     def __init__(self, clients: int) -> None:
         self.clients = clients
         self.outputs: list[Tensor] = []
+        self.gradients: Sequence[Tensor] = ()
         self._readers: list[Callable[[Tensor], dict[str, Factors]]] = []
 
     def watch(self, output: Tensor, reader: Callable[[Tensor], dict[str, Factors]]) -> Tensor:
@@ -178,10 +145,10 @@ class Tape:
         self._readers.append(reader)
         return output
 
-    def factors(self, gradients: Sequence[Tensor]) -> dict[str, Factors]:
-        """By parameter name, from the gradients of ``outputs``."""
+    def factors(self) -> dict[str, Factors]:
+        """By parameter name, from the ``gradients`` of the ``outputs``."""
         found: dict[str, Factors] = {}
-        for reader, gradient in zip(self._readers, gradients, strict=True):
+        for reader, gradient in zip(self._readers, self.gradients, strict=True):
             more = reader(gradient)
             if found.keys() & more.keys():
                 raise ConfigurationError(f"{min(more)}: used twice in one pass, which has no rule; use way 'loop'")
@@ -217,12 +184,10 @@ def unsupported(network: nn.Module) -> str | None:
             return f"{where}: expected batch_first, one direction, no projection"
         if isinstance(module, nn.LSTM) and (module.dropout or not module.bias):
             return f"{where}: expected no dropout and both biases"
-        if isinstance(module, nn.Conv1d | nn.Conv2d) and (module.groups != 1 or module.padding_mode != "zeros"):
+        if isinstance(module, nn.Conv1d) and (module.groups != 1 or module.padding_mode != "zeros"):
             return f"{where}: expected one group, padded with zeros"
-        if isinstance(module, nn.Conv1d | nn.Conv2d) and isinstance(module.padding, str):
+        if isinstance(module, nn.Conv1d) and isinstance(module.padding, str):
             return f"{where}: expected padding in numbers"
-        if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.scale_grad_by_freq):
-            return f"{where}: expected no max_norm and no scaling by frequency"
     names = [name for name, _ in network.named_parameters(remove_duplicate=False)]
     return None if len(names) == len({id(p) for p in network.parameters()}) else "parameters are shared between layers"
 
@@ -284,22 +249,6 @@ class _Linear(_Rule):
         return output.view(*inputs.shape[:-1], weight.shape[1])
 
 
-class _Embedding(_Rule):
-    def forward(self, inputs: Tensor) -> Tensor:
-        weight = self.parameter("weight")
-        assert weight is not None
-        prefix, padding = self.prefix, self.module.padding_idx
-        stacked, rows, width = weight.shape
-        own = inputs.reshape(self.tape.clients, -1)
-        places = own if stacked == 1 else own + torch.arange(stacked).mul_(rows).unsqueeze(1)
-
-        def read(gradient: Tensor) -> dict[str, Factors]:
-            return {f"{prefix}weight": Lookup(own, gradient, rows, padding)}
-
-        output = self.tape.watch(functional.embedding(places, weight.reshape(stacked * rows, width)), read)
-        return output.view(*inputs.shape, width)
-
-
 class _Norm(_Rule):
     def forward(self, inputs: Tensor) -> Tensor:
         weight, bias, shape = self.parameter("weight"), self.parameter("bias"), self.module.normalized_shape
@@ -321,35 +270,18 @@ class _Norm(_Rule):
 
 
 class _Conv(_Rule):
-    """As a product over patches: [R, C, *S] becomes [R, P, C * kernel]."""
+    """As a product over patches: [R, C, S] becomes [R, P, C * kernel]."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        weight, bias = self.parameter("weight"), self.parameter("bias")
+        weight, bias, module = self.parameter("weight"), self.parameter("bias"), self.module
         assert weight is not None
-        rows = self.tape.rows(self._patches(inputs))
+        kernel, dilation = (1, *module.kernel_size), (1, *module.dilation)
+        padding, stride = (0, *module.padding), (1, *module.stride)
+        patches = functional.unfold(inputs.unsqueeze(2), kernel, dilation, padding, stride).transpose(1, 2)
+        rows = self.tape.rows(patches)
         output = self.affine(rows, weight.flatten(2), bias)
         output = self.watched(output, rows, weight.shape[1:], bias is not None)
-        by_row = output.view(len(inputs), -1, weight.shape[1]).transpose(1, 2)
-        return by_row.reshape(len(inputs), weight.shape[1], *self._sizes(inputs))
-
-    def _patches(self, inputs: Tensor) -> Tensor:
-        module = self.module
-        if isinstance(module, nn.Conv1d):
-            inputs = inputs.unsqueeze(2)
-            kernel, dilation = (1, *module.kernel_size), (1, *module.dilation)
-            padding, stride = (0, *module.padding), (1, *module.stride)
-        else:
-            kernel, dilation, padding, stride = module.kernel_size, module.dilation, module.padding, module.stride
-        return functional.unfold(inputs, kernel, dilation, padding, stride).transpose(1, 2)
-
-    def _sizes(self, inputs: Tensor) -> list[int]:
-        module = self.module
-        return [
-            (size + 2 * pad - gap * (kernel - 1) - 1) // stride + 1
-            for size, pad, gap, kernel, stride in zip(
-                inputs.shape[2:], module.padding, module.dilation, module.kernel_size, module.stride, strict=True
-            )
-        ]
+        return output.view(len(inputs), -1, weight.shape[1]).transpose(1, 2)
 
 
 class _Lstm(_Rule):
@@ -389,9 +321,7 @@ class _Lstm(_Rule):
 
 _RULES: dict[type[nn.Module], Callable[[Any, str, Tape, Mapping[str, Tensor] | None], _Rule]] = {
     nn.Linear: _Linear,
-    nn.Embedding: _Embedding,
     nn.LayerNorm: _Norm,
     nn.Conv1d: _Conv,
-    nn.Conv2d: _Conv,
     nn.LSTM: _Lstm,
 }

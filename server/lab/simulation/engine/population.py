@@ -21,7 +21,6 @@ from server.lab.simulation.engine.settings import EngineSettings, LocalWork
 
 __all__ = [
     "Arrays",
-    "Call",
     "Drawing",
     "Held",
     "Population",
@@ -36,10 +35,9 @@ __all__ = [
 Tensors = tuple[Tensor, ...]
 """Examples: every tensor has one row an example."""
 Arrays = dict[str, NDArray[np.float32]]
-Call = Callable[..., Tensor]
 Drawing = Callable[[], np.random.Generator]
 """Gives the generator of what is drawn: made where something is, which takes a tenth of a small client's step."""
-_COHORT, _DROPOUT, _BATCHES = 0xC0, 0xD0, 0xBA
+_COHORT, _BATCHES = 0xC0, 0xBA
 
 
 class Population(Protocol):
@@ -86,20 +84,10 @@ class Held:
         return tuple(values[index] for values in self.clients[client])
 
 
-def cohort(settings: EngineSettings, population: int, number: int) -> tuple[list[int], list[int]]:
-    """(clients drawn for round ``number``, those of them that report), both in order.
-
-    Raises ConfigurationError for a cohort that is larger than the population.
-    """
-    if settings.cohort > population:
-        raise ConfigurationError(f"cohort: found {settings.cohort}, expected at most {population} clients")
+def cohort(settings: EngineSettings, population: int, number: int) -> list[int]:
+    """The clients that report in round ``number``, in order."""
     generator = np.random.default_rng([settings.seed, number, _COHORT])
-    if settings.sampling == "poisson":
-        drawn = np.flatnonzero(generator.random(population) < settings.cohort / population)
-    else:
-        drawn = np.sort(generator.choice(population, settings.cohort, replace=False))
-    lost = np.random.default_rng([settings.seed, number, _DROPOUT]).random(len(drawn)) < settings.dropout
-    return drawn.tolist(), drawn[~lost].tolist()
+    return [int(client) for client in np.sort(generator.choice(population, settings.cohort, replace=False))]
 
 
 def steps(local: LocalWork, population: Population, client: int, key: Sequence[int]) -> Iterator[Tensors]:

@@ -17,7 +17,6 @@ from server.lab.simulation.engine.settings import EngineSettings, Privacy
 from server.lab.simulation.engine.state import State
 from server.privacy.charges import Charge
 from server.privacy.composition import Spent, compose
-from server.privacy.plans import amplified
 
 __all__ = ["charge", "noised", "spent"]
 
@@ -76,14 +75,11 @@ def charge(privacy: Privacy | None) -> Charge:
 
 
 def spent(settings: EngineSettings, state: State) -> dict[str, Any]:
-    """Epsilon of the user who reported most often, as the live ledger composes it: every accepted report in full.
-
-    With Poisson sampling also by amplification, where every round is charged to the whole population.
-    """
+    """Epsilon of the user who reported most often, as the live ledger composes it: every accepted report in full."""
     privacy, most = settings.privacy, int(state.accepted.max(initial=0))
     delta = 0.0 if privacy is None else privacy.delta
     epsilon = compose(Spent({charge(privacy): most}), delta)[0] if most else 0.0
-    found: dict[str, Any] = {
+    return {
         "epsilon": epsilon if math.isfinite(epsilon) else "Infinity",
         "delta": delta,
         "reports": most,
@@ -92,7 +88,3 @@ def spent(settings: EngineSettings, state: State) -> dict[str, Any]:
         "sampling": "none: every accepted report is charged in full",
         "trust_model": "central: whoever runs the simulation sees clipped deltas and adds the noise",
     }
-    if privacy is not None and settings.noisy and settings.sampling == "poisson" and state.number:
-        q = settings.cohort / len(state.accepted)
-        found["amplified"] = amplified(q, privacy.noise_multiplier, state.number, privacy.delta)
-    return found

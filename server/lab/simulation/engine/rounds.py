@@ -14,28 +14,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from device_sdk.errors import ConfigurationError, LearningError
-from server.aggregation import deltas, optimizers, robust
+from server.aggregation import deltas, optimizers
 from server.aggregation.deltas import DeltaSum
 from server.aggregation.optimizers import update_norm
-from server.lab.rehearsal.draws import draw
-from server.lab.simulation.engine.loop import Loop
-from server.lab.simulation.engine.population import Arrays, Population, Task, Tensors, cohort, joined, steps
+from server.aggregation.ray_cluster import RayCluster
+from server.lab.simulation.engine.population import Arrays, Population, Task, cohort, joined, steps
 from server.lab.simulation.engine.release import noised
 from server.lab.simulation.engine.settings import EngineSettings
 from server.lab.simulation.engine.state import State, new_key
-from server.lab.simulation.engine.updates import Group, Sent, Worker
-from server.lab.simulation.engine.ways import worker
+from server.lab.simulation.engine.workers import Group, Loop, Sent, Worker, worker
 
-__all__ = ["Engine", "Part", "Spread", "apply", "computed", "engine", "init", "parameters"]
+__all__ = ["Diverged", "Engine", "Part", "RaySpread", "Spread", "apply", "computed", "engine", "init", "parameters"]
 
 Vector = NDArray[np.float64]
-_HELD_OUT, _REHEARSAL, _TORCH = 0x48, 0x52, 0x70
+_HELD_OUT, _TORCH = 0x48, 0x70
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What stays the same from round to round. remembered: transcribed examples of the server, one client's, for the
-    held-out step and for rehearsal; None without either. spread: who computes a round's parts; None is this process."""
+    held-out step; None without. spread: who computes a round's parts; None is this process."""
 
     settings: EngineSettings
     task: Task
@@ -47,15 +45,12 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Clients, or pseudo-devices, of one round that are computed at once, by whoever: what they give depends on this
-    and the published weights alone. start: of the first of them among their kind. shares: examples of pseudo-devices.
-    keep: whether every delta is wanted."""
+    """Clients of one round that are computed at once, by whoever: what they give depends on this and the published
+    weights alone. start: place of the first of them among those that report."""
 
     number: int
     start: int
-    clients: tuple[int, ...] = ()
-    shares: tuple[tuple[int, ...], ...] = ()
-    keep: bool = False
+    clients: tuple[int, ...]
 
 
 class Spread(Protocol):
@@ -80,8 +75,8 @@ def engine(
     spread: Spread | None = None,
 ) -> Engine:
     """Raises ConfigurationError for settings that the network or the data cannot follow."""
-    if remembered is None and (settings.held_out is not None or settings.rehearsal is not None):
-        raise ConfigurationError("held_out, rehearsal: found a plan without examples of the server; give remembered")
+    if remembered is None and settings.held_out is not None:
+        raise ConfigurationError("held_out: found a plan without examples of the server; give remembered")
     if settings.cohort > len(population):
         raise ConfigurationError(
             f"cohort: found {settings.cohort}, expected at most the {len(population)} clients there are"
@@ -109,10 +104,9 @@ def apply(run: Engine, state: State) -> State:
     Raises Diverged where the mean delta is no longer a number.
     """
     settings, number = run.settings, state.number + 1
-    drawn, reporting = cohort(settings, len(run.population), number)
+    reporting = cohort(settings, len(run.population), number)
     base = {name: torch.from_numpy(values) for name, values in state.weights.items()}
-    trained = _trained(run.task)
-    tally = _Tally(trained)
+    tally = _Tally(_trained(run.task))
     mean = _mean(run, base, reporting, number, tally, state.key)
     if not all(np.isfinite(values).all() for values in mean.values()):
         raise Diverged(state)
@@ -122,7 +116,7 @@ def apply(run: Engine, state: State) -> State:
             weights = _held_out_step(run, weights, number)
     accepted = state.accepted.copy()
     accepted[reporting] += 1
-    figures = {"round": number, "drawn": len(drawn), "reports": len(reporting), **tally.figures()}
+    figures = {"round": number, "reports": len(reporting), **tally.figures()}
     figures["update_norm"] = update_norm(weights, state.weights)
     return State(number, weights, optimizer, accepted, state.key, (*state.history, figures))
 
@@ -131,88 +125,34 @@ def _mean(
     run: Engine, base: Mapping[str, Tensor], reporting: Sequence[int], number: int, tally: _Tally, key: bytes
 ) -> Arrays:
     settings = run.settings
-    shapes = {name: tuple(base[name].shape) for name in _trained(run.task)}
-    if settings.averaging != "mean":
-        every = (_numpy(delta) for sent, _ in _sent(run, base, reporting, number, True, tally) for delta in sent.deltas)
-        with robust.spooled(every, shapes) as spool:
-            return robust.robust_mean(spool, settings.averaging, settings.trimmed)
-    total, reference = deltas.init(shapes), math.inf
-    for sent, pseudo in _sent(run, base, reporting, number, False, tally):
-        part = DeltaSum(_numpy(sent.sum), float(sent.weights.sum()), len(sent.weights))
-        if settings.weighting == "loss" and not pseudo:
+    total, reference = deltas.init({name: tuple(base[name].shape) for name in _trained(run.task)}), math.inf
+    size = 1 if settings.weighting == "loss" and isinstance(run.worker, Loop) else settings.group
+    parts = [Part(number, start, tuple(reporting[start : start + size])) for start in range(0, len(reporting), size)]
+    for sent in (computed(run, base, part) for part in parts) if run.spread is None else run.spread(run, base, parts):
+        tally.add(sent)
+        summed = {name: value.detach().float().numpy() for name, value in sent.sum.items()}
+        part = DeltaSum(summed, float(sent.weights.sum()), len(sent.weights))
+        if settings.weighting == "loss":
             # Weights are relative to the lowest loss of their group, and sums to the lowest so far: no exp underflows.
             lowest = float(sent.losses.min())
             total = _times(total, math.exp(min(0.0, lowest - reference)) if math.isfinite(reference) else 1.0)
             part = _times(part, math.exp(min(0.0, reference - lowest)))
             reference = min(reference, lowest)
         total = deltas.merge(total, part)
-    if not settings.noisy:
-        return deltas.finish(total)
     privacy = settings.privacy
-    assert privacy is not None
-    plan = settings.rehearsal
-    fixed = settings.cohort + (plan.pseudo_devices * plan.weight if plan is not None else 0.0)
+    if privacy is None or not settings.noisy:
+        return deltas.finish(total)
     hidden = noised(dict(total.sum), privacy.noise_multiplier * privacy.clip_norm, key, number)
-    return deltas.finish(replace(total, sum=hidden), fixed)
-
-
-def _sent(
-    run: Engine, base: Mapping[str, Tensor], reporting: Sequence[int], number: int, keep: bool, tally: _Tally
-) -> Iterator[tuple[Sent, bool]]:
-    """Part after part, clients first, then pseudo-devices (True)."""
-    parts = list(_parts(run, reporting, number, keep))
-    found = (computed(run, base, part) for part in parts) if run.spread is None else run.spread(run, base, parts)
-    for part, sent in zip(parts, found, strict=True):
-        if part.clients:
-            tally.add(sent)
-        yield sent, not part.clients
-
-
-def _parts(run: Engine, reporting: Sequence[int], number: int, keep: bool) -> Iterator[Part]:
-    settings = run.settings
-    size = 1 if settings.weighting == "loss" and isinstance(run.worker, Loop) else settings.group
-    for start in range(0, len(reporting), size):
-        yield Part(number, start, tuple(reporting[start : start + size]), keep=keep)
-    plan = settings.rehearsal
-    if plan is None or run.remembered is None:
-        return
-    held, each = run.remembered.examples(0), _examples_each(run)
-    shares = [tuple(share) for share in draw(held, plan.pseudo_devices, each, number, settings.seed)]
-    for start in range(0, len(shares), size):
-        yield Part(number, start, shares=tuple(shares[start : start + size]), keep=keep)
+    return deltas.finish(replace(total, sum=hidden), settings.cohort)
 
 
 def computed(run: Engine, base: Mapping[str, Tensor], part: Part) -> Sent:
     """What the clients of a part send, added up. base: the published weights by parameter."""
-    settings, number = run.settings, part.number
-    errors = settings.weighting == "word_error"
-    if part.clients:
-        with _seeded(settings.seed, number, _TORCH, part.start):
-            batches = [
-                steps(settings.local, run.population, client, (settings.seed, number)) for client in part.clients
-            ]
-            held = np.array([run.population.examples(client) for client in part.clients], np.float64)
-            return run.worker(base, Group(batches, _weigh(settings, held), errors, part.keep))
-    plan = settings.rehearsal
-    assert plan is not None
-    with _seeded(settings.seed, number, _REHEARSAL, part.start):
-        batches = [
-            _rehearsed(run, share, (settings.seed, number, _REHEARSAL, part.start + place))
-            for place, share in enumerate(part.shares)
-        ]
-        weigh = _weigh(settings, np.full(len(batches), float(_examples_each(run))))
-
-        def weighed(losses: Vector, errors: Vector | None) -> Vector:
-            return plan.weight * weigh(losses, errors)
-
-        return run.worker(base, Group(batches, weighed, errors, part.keep))
-
-
-def _examples_each(run: Engine) -> int:
-    """Of a pseudo-device."""
-    local = run.settings.local
-    assert run.remembered is not None
-    return min(local.batch * (local.count if local.kind == "steps" else 1), run.remembered.examples(0))
+    settings, population = run.settings, run.population
+    with _seeded(settings.seed, part.number, _TORCH, part.start):
+        batches = [steps(settings.local, population, client, (settings.seed, part.number)) for client in part.clients]
+        examples = np.array([population.examples(client) for client in part.clients], np.float64)
+        return run.worker(base, Group(batches, _weigh(settings, examples), settings.weighting == "word_error"))
 
 
 @contextmanager
@@ -223,18 +163,10 @@ def _seeded(*key: int) -> Iterator[None]:
         yield
 
 
-def _rehearsed(run: Engine, share: Sequence[int], key: Sequence[int]) -> Iterator[Tensors]:
-    local, generator = run.settings.local, np.random.default_rng(key)
-    assert run.remembered is not None
-    for _ in range(local.count if local.kind == "epochs" else 1):
-        for start in range(0, len(share), local.batch):
-            yield run.remembered.batch(0, share[start : start + local.batch], lambda: generator)
-
-
-def _weigh(settings: EngineSettings, held: Vector) -> Callable[[Vector, Vector | None], Vector]:
+def _weigh(settings: EngineSettings, examples: Vector) -> Callable[[Vector, Vector | None], Vector]:
     """Equations 8 to 10 of Gao et al. 2022, but for the sum that they are divided by, which the mean's denominator
     is."""
-    clients = iter(held)
+    clients = iter(examples)
 
     def weigh(losses: Vector, errors: Vector | None) -> Vector:
         if settings.weighting == "examples":
@@ -289,8 +221,6 @@ class _Tally:
         """loss, norm: means of clients; layers: mean norms of their deltas by parameter (Pelikan et al. 2023, figure
         5)."""
         count = sum(len(values) for values in self.losses)
-        if not count:
-            return {"loss": None, "norm": None, "layers": {}}
         return {
             "loss": float(np.concatenate(self.losses).mean()),
             "norm": float(np.concatenate(self.norms).mean()),
@@ -302,12 +232,37 @@ def _trained(task: Task) -> list[str]:
     return [name for name, parameter in task.network.named_parameters() if parameter.requires_grad]
 
 
-def _numpy(values: Mapping[str, Tensor]) -> Arrays:
-    return {name: value.detach().float().numpy() for name, value in values.items()}
-
-
 def _times(total: DeltaSum, factor: float) -> DeltaSum:
     if factor == 1.0:
         return total
     scaled = {name: values * np.float32(factor) for name, values in total.sum.items()}
     return DeltaSum(scaled, total.weight * factor, total.reports)
+
+
+class RaySpread:
+    """Computes parts on a Ray cluster, to the same bits as in this process. Owns a
+    :class:`~server.aggregation.ray_cluster.RayCluster`. Network and population reach its machines once, the published
+    weights once a round; every worker has one thread."""
+
+    def __init__(self, address: str, count: int | None = None) -> None:
+        """address, count: as of the cluster."""
+        self._cluster = RayCluster(address, count)
+        self._kept: tuple[Engine | None, int, Any] = None, 0, None
+
+    def __call__(self, run: Engine, base: Mapping[str, Tensor], parts: Iterable[Part]) -> Iterator[Sent]:
+        known, session, kept = self._kept
+        if known is not run or session != self._cluster.session:
+            kept = self._cluster.keep(replace(run, spread=None))
+            self._kept = run, self._cluster.session, kept
+        return self._cluster.map(_computed, [kept, self._cluster.keep(dict(base))], parts)
+
+    def close(self) -> None:
+        self._kept = None, 0, None
+        self._cluster.close()
+
+
+def _computed(run: Engine, base: Mapping[str, Tensor], part: Part) -> Sent:
+    """On a machine of the cluster."""
+    torch.set_num_threads(1)
+    copies = {name: values.clone() for name, values in base.items()}  # Ray's own cannot be written to
+    return computed(run, copies, part)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from device_sdk.wire.messages import Clipping
 from server.plans.optimizer import OptimizerSettings
 
-__all__ = ["EngineSettings", "HeldOutStep", "LocalWork", "Privacy", "Rehearsal", "Way"]
+__all__ = ["EngineSettings", "HeldOutStep", "LocalWork", "Privacy", "Way"]
 
 Way = Literal["auto", "ghost", "grouped", "loop"]
 Positive = Annotated[float, Field(gt=0)]
@@ -66,52 +66,30 @@ class HeldOutStep(_Settings):
     batch: Count = 32
 
 
-class Rehearsal(_Settings):
-    """Pseudo-devices of a round, which work on the server's examples and count like clients (Rao et al. 2023, section
-    3)."""
-
-    pseudo_devices: Count
-    weight: Positive = 1.0
-
-
 class EngineSettings(_Settings):
     """A whole run but for its data and its network.
 
-    seed: decides cohorts, dropouts, batches; never noise. cohort: clients of a round. sampling: ``fixed`` draws as many
-    without replacement; ``poisson`` draws each with chance cohort / population. dropout: the chance that a drawn client
-    never reports. weighting: equations 8 to 10 of Gao et al. 2022, or all alike. averaging: all but ``mean`` keep the
-    deltas of a round on disk. way: how clients are computed; ``auto`` takes ``ghost`` for one step and ``grouped`` for
-    several where the network allows it. group: clients that are computed at once. held_out, rehearsal: what the server
-    adds.
+    seed: decides cohorts and batches; never noise. cohort: clients of a round, drawn without replacement. weighting:
+    equations 8 to 10 of Gao et al. 2022, or all alike. way: how clients are computed, see
+    :mod:`server.lab.simulation.engine.workers`; ``auto`` is ``ghost`` for one step and ``grouped`` for several where
+    the network allows it. group: clients that are computed at once. held_out: what the server adds.
     """
 
     seed: Annotated[int, Field(ge=0)] = 1
     rounds: Count = 10
     cohort: Count = 10
-    sampling: Literal["fixed", "poisson"] = "fixed"
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     local: LocalWork = LocalWork()
     privacy: Privacy | None = None
     weighting: Literal["uniform", "examples", "loss", "word_error"] = "uniform"
-    averaging: Literal["mean", "median", "trimmed", "krum", "cosine"] = "mean"
-    trimmed: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     optimizer: OptimizerSettings = OptimizerSettings()
     held_out: HeldOutStep | None = None
-    rehearsal: Rehearsal | None = None
     way: Way = "auto"
     group: Count = 64
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.averaging != "mean" and self.weighting != "uniform":
-            raise ValueError(f"weighting: clients count alike in the {self.averaging}; use 'uniform'")
-        if self.averaging != "mean" and self.way == "ghost":
-            raise ValueError(f"way: the {self.averaging} needs every delta, which 'ghost' never has; use 'grouped'")
-        several = self.local.kind == "epochs" or self.local.count > 1
-        if self.way == "ghost" and several:
+        if self.way == "ghost" and not self.one_step:
             raise ValueError("way: 'ghost' takes one step; use 'grouped' or 'loop' for several")
-        if self.noisy and self.averaging != "mean":
-            raise ValueError(f"averaging: the noise of a {self.averaging} is not accounted; with noise use 'mean'")
         if self.noisy and self.weighting != "uniform":
             raise ValueError("weighting: weights that depend on the data are not accounted; with noise use 'uniform'")
         return self

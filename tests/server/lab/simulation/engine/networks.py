@@ -18,32 +18,19 @@ __all__ = ["KINDS", "made"]
 LABELS = 5
 
 
-class Reader(nn.Module):
-    """An embedding whose first row is padding, and the mean of what it gives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(7, 6, padding_idx=0)
-        self.output = nn.Linear(6, LABELS, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        scores: Tensor = self.output(self.words(tokens).tanh().mean(1))
-        return scores
-
-
 class Seer(nn.Module):
-    """Convolutions over an image, strided, dilated and padded, and a norm."""
+    """Convolutions over a sequence, strided, dilated and padded, and a norm."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Conv2d(2, 4, (3, 2), stride=2, padding=1)
-        self.second = nn.Conv2d(4, 3, 2, dilation=2, bias=False)
+        self.first = nn.Conv1d(2, 4, 3, stride=2, padding=1)
+        self.second = nn.Conv1d(4, 3, 2, dilation=2, bias=False)
         self.norm = nn.LayerNorm(3)
         self.output = nn.Linear(3, LABELS)
 
-    def forward(self, images: Tensor) -> Tensor:
-        values = self.second(self.first(images).relu()).flatten(1)
-        scores: Tensor = self.output(self.norm(values))
+    def forward(self, sequences: Tensor) -> Tensor:
+        values = self.second(self.first(sequences).relu()).transpose(1, 2)
+        scores: Tensor = self.output(self.norm(values).mean(1))
         return scores
 
 
@@ -54,7 +41,6 @@ def made(kind: str, clients: int, seed: int = 0, dtype: torch.dtype = torch.floa
     networks: dict[str, Callable[[], nn.Module]] = {
         "perceptron": lambda: perceptron([4, 6, LABELS]),
         "recurrent": lambda: RecurrentClassifier(3, 4, LABELS, layers=2),
-        "embedding": Reader,
         "convolution": Seer,
     }
     held = []
@@ -65,10 +51,8 @@ def made(kind: str, clients: int, seed: int = 0, dtype: torch.dtype = torch.floa
             held.append((torch.randn(count, 4, dtype=dtype), labels))
         elif kind == "recurrent":
             held.append((torch.randn(count, 6, 3, dtype=dtype), labels))
-        elif kind == "embedding":
-            held.append((torch.randint(7, (count, 4)), labels))
         elif kind == "convolution":
-            held.append((torch.randn(count, 2, 6, 5, dtype=dtype), labels))
+            held.append((torch.randn(count, 2, 9, dtype=dtype), labels))
         else:
             frames = torch.randint(30, 41, (count,))
             features = torch.randn(count, int(frames.max()), 8, dtype=dtype)
@@ -79,4 +63,4 @@ def made(kind: str, clients: int, seed: int = 0, dtype: torch.dtype = torch.floa
     return Classification(networks[kind]().to(dtype)), Held(held)
 
 
-KINDS = ("perceptron", "recurrent", "embedding", "convolution", "speech")
+KINDS = ("perceptron", "recurrent", "convolution", "speech")

@@ -23,8 +23,6 @@ ROUNDS, POINTS = 200, 20
 SETTINGS = EngineSettings(
     rounds=ROUNDS,
     cohort=4,
-    sampling="poisson",
-    dropout=0.2,
     local=LocalWork(kind="steps", count=2, batch=2),
     privacy=Privacy(clip_norm=0.1, clipping="dim", noise_multiplier=0.5),
 )

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from device_sdk.errors import ConfigurationError, StateError
-from server.lab.simulation.engine.rounds import Engine, Part, apply, engine, init
-from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy, Rehearsal
+from server.lab.simulation.engine.rounds import Engine, Part, RaySpread, apply, engine, init
+from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
 from server.lab.simulation.engine.state import State
 from tests.server.lab.simulation.engine.networks import made
 
 pytest.importorskip("ray")
-from server.lab.simulation.engine.spread import RaySpread
 
 KEY = bytes(32)
 SETTINGS = {
@@ -24,13 +23,6 @@ SETTINGS = {
     ),
     "several steps, by loss": EngineSettings(
         cohort=5, way="loop", group=2, weighting="loss", local=LocalWork(kind="steps", count=3, batch=2)
-    ),
-    "pseudo-devices": EngineSettings(
-        cohort=4,
-        way="grouped",
-        group=3,
-        local=LocalWork(kind="steps", count=2, batch=2),
-        rehearsal=Rehearsal(pseudo_devices=2),
     ),
 }
 

@@ -1,44 +1,39 @@
-"""Rows of Pelikan et al. 2023's tables: every recipe under every seed, kept on the way."""
+"""Rows of Pelikan et al. 2023's tables: every recipe under every seed."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
-from hashlib import sha256
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file
 
-from device_sdk.commands.output import write_file
-from device_sdk.errors import DataError
+from examples.cohorts import MASKS, Central, Spoken, network, scores, train_centrally
+from examples.pelikan_2023.recipe import Recipe
+from examples.pelikan_2023.speech import Speech, SpokenScale, dictated, shuffled
+from examples.runner import digest, kept, kept_weights
 from export.networks.alphabet import ALPHABETS
-from export.networks.ctc_transformer import CTCTransformer, CTCTransformerShape
-from server.lab.simulation.dictation.recipes import Recipe
-from server.lab.simulation.dictation.speech import Speech, Spoken, SpokenScale, dictated, shuffled
-from server.lab.simulation.engine.central import Central, learned_centrally
-from server.lab.simulation.engine.measures import evaluate, summary
+from export.networks.ctc_transformer import CTCTransformerShape
+from server.lab.simulation.engine.measures import summary
 from server.lab.simulation.engine.population import Arrays
 from server.lab.simulation.engine.release import spent
 from server.lab.simulation.engine.rounds import Diverged, Spread, engine, parameters
 from server.lab.simulation.engine.run import run
 from server.lab.simulation.engine.settings import EngineSettings
+from server.lab.simulation.engine.state import State
 from server.lab.simulation.engine.tasks import SpeechCTC
 from server.lab.simulation.progress import Tell
-from server.lab.training.augmentation import Augmentation
 
 __all__ = ["Experiment", "Row", "Scale"]
 
 # The convolution has a small share of the values, as in the paper's network; over 64 mel bins it would have a third.
 SMALL = CTCTransformerShape(mel_bins=16, size=48, feed_forward=128, layers=4, heads=2, dropout=0.0, layer_drop=0.0)
 DATA = 1
-"""Of speech and of seed models, which all rows share, as the paper's do: seeds of rows decide cohorts and masks."""
-MASKS = Augmentation(time_masks=2, time_width=12, bin_masks=1, bin_width=3)
+"""Seed of speech and of seed models, which all rows share as in the paper; seeds of rows decide cohorts and masks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,88 +81,69 @@ class Row:
 
 
 class Experiment:
-    """Owns the work folder: speech, seed models, states of runs and finished rows; makes what is missing."""
+    """Owns the work folder: speech, seed models, states of runs and finished rows; makes what is missing.
+
+    spread: who computes rounds; None is this process.
+    """
 
     def __init__(
-        self,
-        work: Path,
-        scale: Scale,
-        tell: Tell = lambda *_: None,
-        threads: int = 1,
-        spread: Spread | None = None,
+        self, work: Path, scale: Scale, tell: Tell = lambda *_: None, threads: int = 1, spread: Spread | None = None
     ) -> None:
-        """tell: progress (what, done, total). spread: who computes rounds; None is this process."""
         torch.set_num_threads(threads)
-        self.spread = spread
-        digest = sha256(json.dumps(asdict(scale)).encode()).hexdigest()[:8]
-        self.work, self.scale, self.tell = work / digest, scale, tell
+        self.work, self.scale, self.tell, self.spread = work / digest(scale), scale, tell, spread
         self.speech = lru_cache(maxsize=1)(self._speech)
 
     def row(self, recipe: Recipe, seed: int) -> Row:
         """A finished row, or a run from where it was stopped."""
-        path = self.work / "rows" / f"{recipe.name.replace(' ', '-').replace('/', '-')}-{seed}.json"
-        if path.exists():
-            return _read(path)
+        return kept(self.work / "rows", (recipe.name, seed), recipe, Row, lambda: self._run(recipe, seed))
+
+    def _run(self, recipe: Recipe, seed: int) -> Row:
         begun = time.monotonic()
         settings = _scaled(recipe.engine, self.scale.rounds).model_copy(update={"seed": seed})
-        speech, task = self.speech(DATA), self.task(recipe.norm, DATA)
+        speech, task = self.speech(), self.task(recipe.norm)
         weights = parameters(task) if recipe.begin == "scratch" else self.seed_model(recipe.norm, recipe.seed_share)
         voices = shuffled(speech.clients, seed) if recipe.iid else speech.clients
         history: Sequence[Mapping[str, Any]] = ()
         privacy: Mapping[str, Any] = {"epsilon": 0.0, "reports": 0}
         diverged: int | None = None
         if recipe.begin != "only":
-            masks = MASKS if recipe.masks else None
-            remembered = Spoken([[e for voice in speech.server for e in voice]], ALPHABETS["en"], masks)
-            plan = engine(settings, task, Spoken(voices, ALPHABETS["en"], masks), remembered, self.spread)
+            masks, alphabet = MASKS if recipe.masks else None, ALPHABETS["en"]
+            remembered = Spoken([[e for voice in speech.server for e in voice]], alphabet, masks)
+            plan = engine(settings, task, Spoken(voices, alphabet, masks), remembered, self.spread)
 
-            def watch(state: Any) -> None:
+            def watch(state: State) -> None:
                 self.tell(f"{recipe.name}, seed {seed}", state.number, settings.rounds)
 
+            folder = self.work / "states" / f"{recipe.name}-{seed}-{digest(recipe)}"
             try:
-                state = run(plan, path.with_suffix(""), weights, watch, save_every=10)
+                state = run(plan, folder, weights, watch, save_every=10)
             except Diverged as error:
                 state, diverged = error.state, error.state.number + 1
             weights, history, privacy = state.weights, state.history, spent(settings, state)
-        tested, own = (
-            summary(evaluate(task, _tensors(weights), Spoken(group, ALPHABETS["en"]), range(len(group))))
-            for group in (speech.tested, speech.clients[: self.scale.spoken.tested])
-        )
+        groups = speech.tested, speech.clients[: self.scale.spoken.tested]
+        tested, own = (summary(scores(task, weights, group)) for group in groups)
         layers = {name: float(np.mean([entry["layers"][name] for entry in history])) for name in weights if history}
         losses = [entry["loss"] for entry in history]
         seconds = round(time.monotonic() - begun, 1)
-        row = Row(recipe.name, seed, tested["error"], own, losses, layers, privacy, seconds, diverged)
-        write_file(path, json.dumps(asdict(row)), folders=True)
-        return row
+        return Row(recipe.name, seed, tested["error"], own, losses, layers, privacy, seconds, diverged)
 
-    def task(self, norm: str, seed: int) -> SpeechCTC:
-        """The network with the initial weights of a seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            shape = CTCTransformerShape(**(self.scale.shape.to_mapping() | {"norm": norm}))
-            return SpeechCTC(CTCTransformer(shape), ALPHABETS["en"])
+    def task(self, norm: str) -> SpeechCTC:
+        shape = CTCTransformerShape(**(self.scale.shape.to_mapping() | {"norm": norm}))
+        return network(shape, ALPHABETS["en"], DATA)
 
     def seed_model(self, norm: str, share: float) -> Arrays:
-        """Trained on the server's voices alone, by Adam with a cosine to zero."""
-        path = self.work / "seeds" / f"{norm}-{share:g}.safetensors"
-        if path.exists():
-            return load_file(path)
-        every = [example for voice in self.speech(DATA).server for example in voice]
-        plan = Central(max(1, round(self.scale.steps * share)), self.scale.batch, self.scale.peak)
-        found = learned_centrally(
-            self.task(norm, DATA),
-            Spoken([every], ALPHABETS["en"], MASKS),
-            plan,
-            DATA,
-            tell=lambda done, total: self.tell(f"seed model, {norm}", done, total),
-        )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(found, path)
-        return found
+        """Trained on the server's voices alone for a share of the steps."""
 
-    def _speech(self, seed: int) -> Speech:
-        told: Callable[[int, int], None] = lambda done, total: self.tell(f"speech, seed {seed}", done, total)  # noqa: E731
-        return dictated(self.scale.spoken, seed, self.work / "speech", told)
+        def make() -> Arrays:
+            every = [example for voice in self.speech().server for example in voice]
+            plan = Central(max(1, round(self.scale.steps * share)), self.scale.batch, self.scale.peak)
+            speech, tell = Spoken([every], ALPHABETS["en"], MASKS), partial(self.tell, f"seed model, {norm}")
+            return train_centrally(self.task(norm), speech, plan, DATA, tell=tell)
+
+        return kept_weights(self.work / "seeds" / f"{norm}-{share:g}.safetensors", make)
+
+    def _speech(self) -> Speech:
+        return dictated(self.scale.spoken, DATA, self.work / "speech", partial(self.tell, "speech"))
 
 
 def _scaled(settings: EngineSettings, times: float) -> EngineSettings:
@@ -177,14 +153,3 @@ def _scaled(settings: EngineSettings, times: float) -> EngineSettings:
     places["transition"] = max(1, round(schedule.transition * times))
     optimizer = settings.optimizer.model_copy(update={"schedule": schedule.model_copy(update=places)})
     return settings.model_copy(update={"rounds": max(1, round(settings.rounds * times)), "optimizer": optimizer})
-
-
-def _tensors(weights: Arrays) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(values) for name, values in weights.items()}
-
-
-def _read(path: Path) -> Row:
-    try:
-        return Row(**json.loads(path.read_text("utf-8")))
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{path}: not a finished row ({error!r}); delete it to have it run again") from error

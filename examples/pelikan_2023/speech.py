@@ -2,7 +2,7 @@
 
 The server's voices and those of clients come from disjoint sets of speakers, and the server's have no regional accent,
 so that a seed model meets another domain (Pelikan et al. 2023, section 5.3). Tests are of the clients' domain, by other
-people in other rooms. F: feature frames (10 ms); M: mel bins; U: characters.
+people in other rooms.
 """
 
 from __future__ import annotations
@@ -14,19 +14,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch.nn.utils.rnn import pad_sequence
 
-from device_sdk.features.logmel import logmel
-from export.networks.alphabet import Alphabet
+from examples.cohorts import sentence
 from server.lab.corpora.fsdd import DIGITS
-from server.lab.corpora.made import draw_people, say
+from server.lab.corpora.made import draw_people
 from server.lab.corpora.voices import VoiceSet
-from server.lab.simulation.engine.population import Drawing, Tensors, reassigned
-from server.lab.training.augmentation import Augmentation, mask
-from server.lab.training.data import Example, moments, read_shard, write_shard
+from server.lab.simulation.engine.population import reassigned
+from server.lab.training.data import Example, read_shard, write_shard
 
-__all__ = ["Speech", "Spoken", "SpokenScale", "dictated", "shuffled"]
+__all__ = ["Speech", "SpokenScale", "dictated", "shuffled"]
 
 Voices = tuple[tuple[Example, ...], ...]
 _OTHERS = 1 << 20  # added to the seed that decides who the people of a test are
@@ -35,7 +31,7 @@ _OTHERS = 1 << 20  # added to the seed that decides who the people of a test are
 @dataclass(frozen=True, slots=True)
 class SpokenScale:
     """How much is said. clients, server, tested: voices; each: sentences of a voice, from half as many to half as many
-    more; digits: of a sentence, at most; bins: of the features, means of as many of the 64 mel bins each."""
+    more; digits: of a sentence, at most; bins: of the features."""
 
     clients: int = 256
     server: int = 40
@@ -62,7 +58,7 @@ def dictated(scale: SpokenScale, seed: int, folder: Path, tell: Callable[[int, i
         ("server", "base", scale.server, seed),
         ("tested", "devices", scale.tested, seed + _OTHERS),
     ]
-    total, done, found = sum(count for _, _, count, _ in plan), 0, {}
+    total, done, speech = sum(count for _, _, count, _ in plan), 0, {}
     for name, voices, count, cast in plan:
         path = folder / f"{name}-{digest}.safetensors"
         if not path.exists():
@@ -74,14 +70,12 @@ def dictated(scale: SpokenScale, seed: int, folder: Path, tell: Callable[[int, i
                 for place in range(many):
                     size = int(generator.integers(1, scale.digits + 1))
                     text = " ".join(DIGITS[digit] for digit in generator.integers(10, size=size))
-                    features = logmel(say(text, person, (cast, number, place)))
-                    pooled = features.reshape(len(features), scale.bins, -1).mean(2).astype(np.float16)
-                    examples.append(Example(pooled, text, person.name))
+                    examples.append(sentence(text, person, (cast, number, place), scale.bins))
                 done += 1
                 tell(done, total)
             write_shard(path, examples)
-        found[name] = _by_voice(read_shard(path))
-    return Speech(**found)
+        speech[name] = _by_voice(read_shard(path))
+    return Speech(**speech)
 
 
 def shuffled(voices: Voices, seed: int) -> Voices:
@@ -92,37 +86,6 @@ def shuffled(voices: Voices, seed: int) -> Voices:
         tuple(example for example, owner in zip(every, owners, strict=True) if owner == client)
         for client in range(len(voices))
     )
-
-
-class Spoken:
-    """A population of voices. Owns nothing but what it is given. masks: SpecAugment, drawn afresh at every use."""
-
-    def __init__(
-        self, voices: Sequence[Sequence[Example]], alphabet: Alphabet, masks: Augmentation | None = None
-    ) -> None:
-        self.voices, self.masks = voices, masks
-        self.tokens = [[torch.tensor(alphabet.encode(example.text)) for example in voice] for voice in voices]
-        self.mean = moments(example for voice in voices for example in voice)[0] if masks else None
-
-    def __len__(self) -> int:
-        return len(self.voices)
-
-    def examples(self, client: int) -> int:
-        return len(self.voices[client])
-
-    def batch(self, client: int, chosen: Sequence[int], drawing: Drawing) -> Tensors:
-        """(features [R, F, M] float32, frames [R], tokens [R, U], lengths [R]), padded with zeros."""
-        features = [self.voices[client][place].features.astype(np.float32) for place in chosen]
-        if self.masks is not None and self.mean is not None:
-            generator = drawing()
-            features = [mask(values, self.mean, self.masks, generator) for values in features]
-        tokens = [self.tokens[client][place] for place in chosen]
-        return (
-            pad_sequence([torch.from_numpy(values) for values in features], batch_first=True),
-            torch.tensor([len(values) for values in features]),
-            pad_sequence(tokens, batch_first=True),
-            torch.tensor([len(values) for values in tokens]),
-        )
 
 
 def _by_voice(examples: Sequence[Example]) -> Voices:

@@ -1,0 +1,173 @@
+"""The document, its table beside the paper's, which of its findings hold here, and a chart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from examples import runner
+from examples.pelikan_2023.experiment import Row
+from examples.pelikan_2023.recipe import Recipe
+
+__all__ = ["chart", "energy_shares", "findings", "remarks", "summary", "table"]
+
+CLEAN = "no noise, dim"
+RECOVERED = 0.8
+_LEVEL = re.compile(r"(\w+) noise, (global|uniform|dim)")
+
+
+def summary(recipes: Sequence[Recipe], rows: Sequence[Row]) -> dict[str, Any]:
+    """Everything as JSON: every row under every seed, its mean and spread, and the findings."""
+    entries = []
+    for recipe in recipes:
+        own = [row for row in rows if row.name == recipe.name]
+        if own:
+            entries.append(
+                {
+                    "recipe": recipe.model_dump(mode="json"),
+                    "error": runner.rates({row.seed: row.error for row in own}),
+                    "clients": runner.rates({row.seed: row.clients["error"] for row in own}),
+                    "epsilon": own[0].privacy["epsilon"],
+                    "diverged": {str(row.seed): row.diverged for row in own if row.diverged is not None},
+                    "seeds": [asdict(row) for row in own],
+                }
+            )
+    document: dict[str, Any] = {"seeds": sorted({row.seed for row in rows}), "rows": entries}
+    document["findings"] = findings(document)
+    return document
+
+
+def findings(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the paper holds: the share of the loss by noise that per-layer clipping wins back at the noise where
+    global clipping loses most, of means and under each seed; and ``levels``, at every noise: that share, what global
+    clipping loses, and word errors with ``dim`` minus those with ``global``, each with its interval over seeds.
+
+    Empty where rows that it needs have not run.
+    """
+    errors = {row["recipe"]["name"]: row["error"] for row in document["rows"]}
+    levels: dict[str, dict[str, Any]] = {}
+    for name, rates in errors.items():
+        if (match := _LEVEL.fullmatch(name)) and match[1] != "no":
+            levels.setdefault(match[1], {})[match[2]] = rates
+    whole = {level: rates for level, rates in levels.items() if {"global", "dim"} <= set(rates)}
+    if CLEAN not in errors or not whole:
+        return {}
+    clean = errors[CLEAN]
+    worst = max(whole, key=lambda level: float(whole[level]["global"]["mean"]))
+    result: dict[str, Any] = {"noise": worst}
+    for kind in ("uniform", "dim"):
+        if kind not in whole[worst]:
+            continue
+        parts = clean, whole[worst]["global"], whole[worst][kind]
+        triples = list(zip(*(rates["by_seed"].values() for rates in parts), strict=False))
+        share = _recovered(*np.mean(triples, axis=0))
+        result[kind] = {
+            "recovered": share,
+            "per_seed": [_recovered(*triple) for triple in triples],
+            "holds": (share or 0.0) >= RECOVERED,
+        }
+    result["ordered"] = {level: rates["dim"]["mean"] <= rates["global"]["mean"] for level, rates in whole.items()}
+    result["levels"] = {
+        level: {
+            "recovered": _recovered(*(each["mean"] for each in (clean, rates["global"], rates["dim"]))),
+            "lost": runner.seed_difference(clean, rates["global"]),
+            "dim minus global": runner.seed_difference(rates["global"], rates["dim"]),
+        }
+        for level, rates in whole.items()
+    }
+    return result
+
+
+def table(document: Mapping[str, Any]) -> Table:
+    """Word errors in percent, beside the paper's."""
+
+    def name(row: Mapping[str, Any]) -> str:
+        return row["recipe"]["name"] + (f" (diverged in {len(row['diverged'])})" if row["diverged"] else "")
+
+    def epsilon(row: Mapping[str, Any]) -> str:
+        return "∞" if isinstance(row["epsilon"], str) else f"{row['epsilon']:.2g}"
+
+    def paper(row: Mapping[str, Any]) -> str:
+        return "" if row["recipe"]["paper"] is None else f"{row['recipe']['paper']:.1f}"
+
+    seeds = len(document["seeds"])
+    title = f"Word errors in %, {seeds} seed{'s' if seeds > 1 else ''}: made digits here, Common Voice in the paper"
+    columns = {
+        "row": name,
+        "table": lambda row: row["recipe"]["table"],
+        "test": lambda row: runner.percent(row["error"]),
+        "clients' own": lambda row: runner.percent(row["clients"]),
+        "epsilon": epsilon,
+        "paper, test": paper,
+    }
+    caption = "noise is 6 to 12 times the paper's, for as much smaller cohorts"
+    return runner.table(title, document["rows"], columns, caption)
+
+
+def remarks(document: Mapping[str, Any]) -> Iterator[str]:
+    """The findings in words, and the parameters whose deltas are largest (the paper's figure 5)."""
+    found = document["findings"]
+    if not found:
+        yield "findings: rows without noise, with global and with dim clipping have not all run"
+    for kind, printed in (("uniform", "82 %"), ("dim", "89 %")):
+        if kind in found:
+            share = found[kind]["recovered"]
+            shown = "nothing was lost" if share is None else f"{100 * share:.0f} % of the loss is won back"
+            verdict = "" if kind == "uniform" else " (holds)" if found[kind]["holds"] else " (80 % is missed)"
+            where = f"{found['noise']} noise, where global clipping loses most"
+            yield f"{where}: by {kind} {shown}{verdict}; paper: {printed}"
+    for level, each in found.get("levels", {}).items():
+        lost, change = _points(each["lost"]), _points(each["dim minus global"])
+        yield f"{level} noise: global clipping loses {lost} points; dim instead of it changes that by {change}"
+    for row in document["rows"]:
+        layers = row["seeds"][0]["layers"]
+        if row["recipe"]["name"] == "no noise, global" and layers:
+            order = sorted(layers, key=lambda name: -layers[name])
+            yield "largest deltas: " + ", ".join(f"{name} {layers[name]:.2f}" for name in order[:4])
+            yield "smallest: " + ", ".join(f"{name} {layers[name]:.2f}" for name in order[-4:])
+            shares = [f"{kind} {100 * share:.0f} %" for kind, share in energy_shares(layers).items()]
+            yield f"squared norm of deltas: {', '.join(shares)}"
+
+
+def energy_shares(layers: Mapping[str, float]) -> dict[str, float]:
+    """How much of the squared norm of deltas each kind of parameter has, most first; per-layer clipping takes from the
+    kinds whose share is larger than that of their values. layers: norms by parameter name."""
+    squares: dict[str, float] = {}
+    for name, norm in layers.items():
+        kind = _kind(name)
+        squares[kind] = squares.get(kind, 0.0) + norm**2
+    whole = sum(squares.values())
+    return {kind: squares[kind] / whole for kind in sorted(squares, key=lambda kind: -squares[kind])} if whole else {}
+
+
+def chart(document: Mapping[str, Any]) -> str:
+    """Word errors by noise and clipping."""
+    groups: dict[str, dict[str, float | None]] = {}
+    for row in document["rows"]:
+        if match := _LEVEL.fullmatch(row["recipe"]["name"]):
+            groups.setdefault(f"{match[1]} noise", {})[match[2]] = row["error"]["mean"]
+    return runner.chart(groups.items())
+
+
+def _kind(name: str) -> str:
+    parts = name.split(".")
+    if any(part.endswith("norm") for part in parts):
+        return "LayerNorm"
+    if parts[0] in ("convolution", "output"):
+        return parts[0]
+    return "perceptron" if {"inner", "outer"} & set(parts) else "attention"
+
+
+def _recovered(clean: float, whole: float, layered: float) -> float | None:
+    lost = whole - clean
+    return float((whole - layered) / lost) if lost > 0 else None
+
+
+def _points(difference: Mapping[str, Any]) -> str:
+    mean, *bounds = (f"{100 * difference[end]:+.1f}" for end in ("mean", "low", "high") if end in difference)
+    return f"{mean} ({bounds[0]} to {bounds[1]})" if bounds else mean

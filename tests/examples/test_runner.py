@@ -1,0 +1,109 @@
+"""Rows that are kept, figures over seeds, findings and what is shown of them; and every script's options."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from device_sdk.errors import DataError
+from examples import runner
+from examples.runner import Errors
+from tests.architecture.sources import ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    name: str
+    errors: Errors
+    losses: Sequence[float]
+    curve: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    rate: float = 1.0
+
+
+def test_a_row_is_made_once_for_a_recipe(tmp_path: Path) -> None:
+    row = Row("a", Errors([1, 0], [2, 2], ["p", "q"]), [float("inf"), 1.5], ((1, 0.5),))
+    made: list[Row] = []
+
+    def make() -> Row:
+        made.append(row)
+        return row
+
+    for recipe in (Recipe(), Recipe(), Recipe(2.0)):
+        assert runner.kept(tmp_path, ("a, b", 1), recipe, Row, make) == row
+    assert len(made) == 2
+    (path, _) = sorted(tmp_path.iterdir())
+    for damage in ("{", "{}"):
+        path.write_text(damage)
+        with pytest.raises(DataError, match=r"a--b-1-.*not a finished row"):
+            for recipe in (Recipe(), Recipe(2.0)):
+                runner.kept(tmp_path, ("a, b", 1), recipe, Row, make)
+
+
+def test_rows_are_chosen_by_name_or_part() -> None:
+    known = {name: name for name in ("EMA", "EMA + slots", "oracle")}
+    assert runner.choose(known, None) == list(known)
+    assert runner.choose(known, ["EMA"]) == ["EMA"] and runner.choose(known, ["slots", "or"]) == [
+        "EMA + slots",
+        "oracle",
+    ]
+    with pytest.raises(DataError, match="no name holds 'x'; expected part of one of: EMA,"):
+        runner.choose(known, ["EMA", "x"])
+
+
+def test_figures_over_seeds_and_utterances() -> None:
+    first, second = runner.rates({1: 0.5, 2: 0.3}), runner.rates({2: 0.2, 1: 0.3})
+    assert (
+        first["mean"] == 0.4 and first["std"] == pytest.approx(0.02**0.5) and first["by_seed"] == {"1": 0.5, "2": 0.3}
+    )
+    change = runner.seed_difference(first, second)
+    assert change["mean"] == pytest.approx(-0.15) and change["low"] < -0.2 < 0 < change["high"]
+    assert runner.seed_difference(first, runner.rates({2: 0.2})) == {"mean": pytest.approx(-0.1)}
+    errors = Errors([1, 1, 0], [3, 1, 2], ["p", "q", "q"])
+    assert errors.rate == pytest.approx(2 / 6) and errors.where([False, True, False]).rate == 1.0
+    assert str(errors.where([False] * 3).rate) == "nan"
+    better = runner.difference(errors, Errors([0, 1, 0], [3, 1, 2], ["p", "q", "q"]))
+    assert better is not None and better["relative"]["mean"] == -0.5 and better["groups"] == 2
+    assert runner.difference(Errors([0], [1], ["p"]), errors) is None
+    assert runner.joined([errors, errors]).words == [3, 1, 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        (0.25, "holds: a cut: +0.250, expected above 0"),
+        ({"mean": -0.1, "low": -0.2, "high": 0.0}, "does NOT hold: a cut: -0.100 (-0.200 to +0.000), expected above 0"),
+    ],
+)
+def test_findings_are_told_in_a_line(value: float, line: str) -> None:
+    assert runner.remark(runner.finding("a cut", value, "above 0", lambda mean: mean > 0)) == line
+
+
+def test_tables_and_charts_hold_every_row() -> None:
+    rows = {"a": runner.rates({1: 0.5, 2: 0.3}), "b": runner.rates({1: 0.25})}
+    console = Console(record=True, width=100)
+    columns = {"row": lambda item: item[0], "test": lambda item: runner.percent(item[1])}
+    console.print(runner.table("errors", rows.items(), columns))
+    text = console.export_text()
+    assert "40.0 ± 14.1" in text and "25.0" in text and runner.percent(None) == ""
+    drawn = runner.chart((name, {"test": rate["mean"], "other": None}) for name, rate in rows.items())
+    assert drawn.startswith("<svg") and "xmlns" in drawn and drawn.count("<title>") == 2
+
+
+@pytest.mark.parametrize("paper", ["attackers", "gao_2022", "liu_2020", "pelikan_2023", "ramesh_2023", "rao_2023"])
+def test_every_script_tells_what_it_takes(paper: str) -> None:
+    command = [sys.executable, "-m", f"examples.{paper}", "--help"]
+    environment = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert all(option in done.stdout for option in ("--work", "--json", "--output", "--plots"))
