@@ -1,77 +1,65 @@
 """A fifth of the devices attacks: what that does to word error under the mean and under robust averages.
 
-    python -m examples.attackers [--source barista:PATH] [--seeds 7 8 9] [--output figures.json]
+    python -m examples.attackers [--source barista:PATH] [--seeds 3] [--output figures.json]
 
-Devices take local steps on the shipped model; their reports, some of them poisoned, go through the server's own checks
-and averages round after round, and held-out voices are recognized with the result. Made people speak into microphones
-that the model does not know, so that there is something to learn. Some three minutes a seed on one core; every other
-average takes one more.
+Some three minutes a seed on one core; every other average takes one more.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
+import typer
 
-from examples.attackers.experiment import AVERAGES, Cell, Scale, run_cells
-from examples.attackers.tables import summary, table, verdict_lines
-from server.lab.simulation.attackers.attacks import ATTACKS
-from server.lab.simulation.outcomes import rate
-from server.lab.simulation.population import Shape
+from examples import runner
+from examples.attackers.experiment import AVERAGES, Averaging, Scale, run_cells
+from examples.attackers.tables import charts, summary, table
+from server.lab.simulation.attackers import ATTACKS, AttackKind
 from server.lab.simulation.progress import progress
 
+USUAL = Scale()
+FIRST_SEED = 7
 
-def main() -> None:
-    usual = Scale()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", default=usual.source, help="made, or real recordings: barista:PATH")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[7, 8, 9])
-    parser.add_argument("--devices", type=int, default=usual.shape.devices)
-    parser.add_argument("--heldout", type=int, default=usual.shape.heldout, help="made voices that no device has")
-    parser.add_argument("--kinds", nargs="+", choices=ATTACKS, default=usual.kinds, help="of attacks")
-    parser.add_argument("--averages", nargs="+", choices=AVERAGES, default=["cosine"], help="beside the mean")
-    parser.add_argument("--attackers", type=float, default=usual.attackers, help="share of the devices")
-    parser.add_argument("--rounds", type=int, default=usual.rounds)
-    parser.add_argument("--batch", type=int, default=usual.batch, help="utterances of a device in each round")
-    parser.add_argument("--server-rate", type=float, default=usual.server_rate, help="learning rate of the server")
-    parser.add_argument("--bundle", help="folder; the packaged one by default")
-    parser.add_argument("--output", type=Path, help="where the figures go as JSON")
-    given = parser.parse_args()
-    made = given.source == "made"
+
+def main(
+    work: runner.Work = Path("runs/attackers"),
+    source: Annotated[str, typer.Option(help="made, or real recordings: barista:PATH.")] = USUAL.source,
+    seeds: runner.Seeds = 3,
+    devices: Annotated[int | None, typer.Option(help="How many.")] = USUAL.shape.devices,
+    heldout: Annotated[int | None, typer.Option(help="Made voices that no device has.")] = USUAL.shape.heldout,
+    kinds: Annotated[list[AttackKind] | None, typer.Option("--kind", help="Only attacks of this kind.")] = None,
+    averages: Annotated[list[Averaging] | None, typer.Option("--average", help="Beside the mean; cosine.")] = None,
+    attackers: Annotated[float, typer.Option(help="Share of the devices.")] = USUAL.attackers,
+    rounds: Annotated[int, typer.Option(min=1, help="How many.")] = USUAL.rounds,
+    batch: Annotated[int, typer.Option(min=1, help="Utterances of a device in each round.")] = USUAL.batch,
+    server_rate: Annotated[float, typer.Option(help="Learning rate of the server.")] = USUAL.server_rate,
+    bundle: Annotated[str | None, typer.Option(help="Folder; the packaged one by default.")] = None,
+    json_: runner.AsJson = False,
+    output: runner.Output = None,
+    plots: runner.Plots = None,
+) -> None:
+    """Run rounds with and without attackers, and say which averages keep word error near honest devices'."""
+    shape = replace(USUAL.shape, devices=devices, each=rounds * batch, heldout=heldout)
+    if source != "made":
+        shape = replace(shape, each=None, heldout=None, heldout_each=None)
     scale = Scale(
-        given.source,
-        Shape(
-            rounds=1,
-            devices=given.devices,
-            each=given.rounds * given.batch if made else None,
-            heldout=given.heldout if made else None,
-            heldout_each=usual.shape.heldout_each if made else None,
-        ),
-        rounds=given.rounds,
-        batch=given.batch,
-        server_rate=given.server_rate,
-        attackers=given.attackers,
-        kinds=tuple(given.kinds),
-        averages=("mean", *(each for each in AVERAGES if each in given.averages and each != "mean")),
-        bundle=given.bundle,
+        source,
+        shape,
+        rounds=rounds,
+        batch=batch,
+        server_rate=server_rate,
+        attackers=attackers,
+        kinds=tuple(kind for kind in ATTACKS if kind in (kinds or USUAL.kinds)),
+        averages=tuple(each for each in AVERAGES if each in ("mean", *(averages or ["cosine"]))),
+        bundle=bundle,
     )
-    console = Console()
-
-    def found(cell: Cell) -> None:
-        name = f"{cell.attack or 'honest'}, {cell.averaging or 'before'}"
-        console.print(f"seed {cell.seed}  {name:28} {100 * (rate(cell.heldout, 'wer') or 0):.2f} %")
-
     with progress() as tell:
-        document = summary(scale, run_cells(scale, given.seeds, tell, found))
-    if given.output is not None:
-        given.output.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-    console.print(table(document))
-    for line in verdict_lines(document):
-        console.print(line)
+        document = summary(scale, run_cells(scale, range(FIRST_SEED, FIRST_SEED + seeds), work, tell))
+    lines = map(runner.remark, document["findings"])
+    runner.present(document, [table(document)], lines, charts(document), json_, output, plots)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

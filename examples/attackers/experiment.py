@@ -9,8 +9,9 @@ no HTTP here: :class:`server.lab.simulation.settings.FleetSettings` has the same
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -22,14 +23,14 @@ from device_sdk.checkin.exchange import delta_report
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.wire.messages import DeltaHeader, DeltaPlan
+from examples.runner import Errors, kept
 from server.aggregation import deltas, optimizers, robust
 from server.aggregation.validation import read_delta
 from server.lab.corpora import Utterance
 from server.lab.corpora.acoustics import GENTLE
 from server.lab.rehearsal import PseudoDevices
-from server.lab.simulation.attackers.attacks import Attack, AttackKind, attackers, poisoned
+from server.lab.simulation.attackers import Attack, AttackKind, attackers, poisoned
 from server.lab.simulation.fleet import listen
-from server.lab.simulation.outcomes import Outcome
 from server.lab.simulation.population import Participant, Population, Shape, gather
 from server.lab.simulation.progress import Tell
 from server.plans.optimizer import OptimizerSettings
@@ -92,12 +93,12 @@ class Scale:
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One attack under one way of averaging and one seed. attack: None where all devices are honest; averaging: None
-    for the model before the first round. heldout: what voices say that no device has."""
+    for the model before the first round. errors: of voices that no device has."""
 
     attack: AttackKind | None
     averaging: Averaging | None
     seed: int
-    heldout: tuple[Outcome, ...]
+    errors: Errors
 
 
 class Devices:
@@ -145,27 +146,34 @@ class Devices:
         return delta
 
 
-def run_cells(
-    scale: Scale, seeds: Sequence[int], tell: Tell = lambda *_: None, found: Callable[[Cell], None] = lambda _: None
-) -> list[Cell]:
-    """Every cell of every seed: which devices attack, what is said when. found: is given each when it is there.
+def run_cells(scale: Scale, seeds: Sequence[int], work: Path, tell: Tell = lambda *_: None) -> list[Cell]:
+    """Every cell of every seed, those that are not in the work folder yet: which devices attack, what is said when.
 
     Raises DataError for a source that cannot be used, LearningError where steps diverge.
     """
     bundle = Bundle.open(scale.bundle)
     voices = bundle.manifest.training.get("voices", {})
     cells: list[Cell] = []
-    with tempfile.TemporaryDirectory(prefix="idiolect-attackers-") as folder:
-        for seed in seeds:
-            population = gather(scale.source, seed, scale.shape, voices, Path(folder) / str(seed), ranges=MICROPHONES)
-            devices = Devices(scale, bundle, population, seed)
-            for number, (kind, averaging) in enumerate(scale.rows):
+    for seed in seeds:
+        with tempfile.TemporaryDirectory(prefix="idiolect-attackers-") as folder:
+
+            @cache
+            def gathered(seed: int = seed, folder: str = folder) -> tuple[Population, Devices]:
+                population = gather(scale.source, seed, scale.shape, voices, Path(folder), ranges=MICROPHONES)
+                return population, Devices(scale, bundle, population, seed)
+
+            def run(kind: AttackKind | None, averaging: Averaging | None, seed: int = seed) -> Cell:
+                population, devices = gathered()
                 attack = Attack(kind, scale.attackers) if kind is not None else None
                 weights = bundle.weights
                 if averaging is not None:
                     weights = train(scale, weights, devices, attack, averaging)
-                cells.append(Cell(kind, averaging, seed, tuple(_heard(bundle, weights, population))))
-                found(cells[-1])
+                return Cell(kind, averaging, seed, _recognized(bundle, weights, population))
+
+            for number, (kind, averaging) in enumerate(scale.rows):
+                settings = replace(scale, kinds=(), averages=())  # which others run decides nothing
+                names = kind or "honest", averaging or "before", seed
+                cells.append(kept(work / "cells", names, settings, Cell, partial(run, kind, averaging)))
                 tell(f"seed {seed}", number + 1, len(scale.rows))
     return cells
 
@@ -212,15 +220,17 @@ def _said(voice: Participant) -> list[Utterance]:
 def _misheard(voice: Participant) -> list[Utterance]:
     """Every utterance with the transcript of the next one that says something else."""
     said = _said(voice)
-    found = []
+    lies = []
     for place, each in enumerate(said):
         others = (other.text for other in (*said[place + 1 :], *said[:place]) if other.text != each.text)
-        found.append(replace(each, text=next(others, None)))
-    return found
+        lies.append(replace(each, text=next(others, None)))
+    return lies
 
 
-def _heard(bundle: Bundle, weights: Weights, population: Population) -> Iterator[Outcome]:
+def _recognized(bundle: Bundle, weights: Weights, population: Population) -> Errors:
     after = bundle.with_weights(weights, f"{bundle.version}+rounds") if weights is not bundle.weights else bundle
     recognizer = Recognizer(after, DecodingSettings(), Rescorer(after).rescore)
-    for voice in population.heldout:
-        yield from listen(recognizer, voice, population.lexicon)
+    outcomes = [each for voice in population.heldout for each in listen(recognizer, voice, population.lexicon)]
+    return Errors(
+        [each.word_errors for each in outcomes], [each.words for each in outcomes], [each.voice for each in outcomes]
+    )

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from examples.rao_2023.experiment import INITIAL, Experiment, Row, teacher_name
 from examples.rao_2023.measures import Errors, errors
-from server.lab.simulation.shown import Shown
+from server.lab.simulation.progress import Shown
 from server.lab.statistics import paired_bootstrap
 from server.web.dashboard.plots import Bar, bars, standalone
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from server.lab.simulation.process import Address
-    from server.lab.simulation.shown import Shown
+    from server.lab.simulation.progress import Shown
 
 __all__ = ["command"]
 
@@ -145,7 +145,7 @@ def _cell(figure: dict[str, Any], seeds: int) -> str:
 
 
 def _interval(found: dict[str, Any] | None) -> Shown:
-    from server.lab.simulation.shown import Shown
+    from server.lab.simulation.progress import Shown
     from server.lab.statistics import in_percent
 
     if found is None:

@@ -33,7 +33,7 @@ from device_sdk.personalization import cache as caches
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.privacy.bounds import OfferBounds
 from device_sdk.settings import DeviceSettings
-from server.lab.simulation.attackers.attacks import Attack, attackers
+from server.lab.simulation.attackers import Attack, attackers
 from server.lab.simulation.outcomes import Condition, Outcome, Run, Traffic, score
 from server.lab.simulation.population import Participant, Population, Recording
 from server.lab.simulation.process import Operator, ServerProcess
@@ -190,7 +190,7 @@ def _check_in(device: Device, server: ServerProcess, moved: list[int], attack: A
     if attack is None:
         report = device.check_in(server.url, server.token)
     else:
-        from server.lab.simulation.attackers.client import PoisoningClient
+        from server.lab.simulation.attackers import PoisoningClient
 
         with PoisoningClient(server.url, attack) as client:
             report = device.check_in(client, server.token)

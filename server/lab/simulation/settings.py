@@ -9,7 +9,7 @@ from typing import Any, Literal
 from device_sdk.errors import ConfigurationError
 from device_sdk.features import ChannelSettings
 from device_sdk.learning.settings import LearningSettings, StepSettings
-from server.lab.simulation.attackers.attacks import Attack
+from server.lab.simulation.attackers import Attack
 from server.lab.simulation.population import Shape
 
 __all__ = ["FleetSettings", "SimulationSettings"]

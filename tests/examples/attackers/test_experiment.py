@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from device_sdk.bundle import Bundle
 from device_sdk.wire.messages import DeltaPlan
 from examples.attackers.experiment import AVERAGES, Averaging, Cell, Scale, aggregated, run_cells
-from examples.attackers.tables import summary, table, verdict_lines
+from examples.attackers.tables import charts, summary, table
+from examples.runner import Errors, remark
 from server.aggregation.robust import cosine_weights, krum_weights
-from server.lab.simulation.attackers.attacks import AttackKind
-from server.lab.simulation.outcomes import Outcome
+from server.lab.simulation.attackers import AttackKind
 from server.lab.simulation.population import Shape
 from server.registry.models import trainable
 from tests.server.hostile.poison import honest
@@ -26,17 +27,17 @@ SCALE = Scale(
 )
 
 
-def test_every_cell_is_there_and_the_honest_ones_repeat(tiny_bundle: Bundle) -> None:
+def test_every_cell_is_there_and_the_honest_ones_repeat(
+    tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scale = replace(SCALE, bundle=str(tiny_bundle.path))
-    told: list[Cell] = []
-    cells = run_cells(scale, (1,), found=told.append)
-    assert [(cell.attack, cell.averaging) for cell in cells] == scale.rows and told == cells
-    assert len({sum(outcome.words for outcome in cell.heldout) for cell in cells}) == 1
-    again = run_cells(replace(scale, kinds=()), (1,))
-    assert [[o.word_errors for o in cell.heldout] for cell in again] == [
-        [o.word_errors for o in cell.heldout] for cell in cells[: 1 + len(AVERAGES)]
-    ]
-    assert table(summary(scale, cells)).row_count == 4
+    cells = run_cells(scale, (1,), tmp_path / "one")
+    assert [(cell.attack, cell.averaging) for cell in cells] == scale.rows
+    assert len({sum(cell.errors.words) for cell in cells}) == 1
+    assert run_cells(replace(scale, kinds=()), (1,), tmp_path / "two") == cells[: 1 + len(AVERAGES)]
+    assert table(summary(scale, cells)).row_count == 3
+    monkeypatch.setattr("examples.attackers.experiment.gather", None)
+    assert run_cells(scale, (1,), tmp_path / "one") == cells, "finished cells are read, not run again"
 
 
 @pytest.mark.parametrize("averaging", AVERAGES)
@@ -70,8 +71,7 @@ def finished(scale: Scale, errors: dict[tuple[str | None, str | None], int]) -> 
 
     def cell(attack: AttackKind | None, averaging: Averaging | None, seed: int) -> Cell:
         wrong = errors.get((attack, averaging), 10)
-        voices = (Outcome(f"voice-{number}", -1, wrong, 100, 0, 0, 1.0, 0.1) for number in range(4))
-        return Cell(attack, averaging, seed, tuple(voices))
+        return Cell(attack, averaging, seed, Errors([wrong] * 4, [100] * 4, [f"voice-{n}" for n in range(4)]))
 
     return [cell(attack, averaging, seed) for seed in (1, 2) for attack, averaging in scale.rows]
 
@@ -79,16 +79,12 @@ def finished(scale: Scale, errors: dict[tuple[str | None, str | None], int]) -> 
 def test_the_bar_is_against_the_mean_of_honest_devices() -> None:
     scale = replace(SCALE, kinds=("sign-flip", "scaling"))
     document = summary(scale, finished(scale, {("sign-flip", "trimmed"): 11, ("sign-flip", "median"): 12}))
-    assert document["holds"] == {
-        "median": {"sign-flip": False, "scaling": True},
-        "trimmed": {"sign-flip": False, "scaling": True},
-        "krum": {"sign-flip": True, "scaling": True},
-        "cosine": {"sign-flip": True, "scaling": True},
-    }
-    median, trimmed, krum, _ = verdict_lines(document)
-    assert "NOT within 5 %" in median and "sign-flip is worst: +20.0: +20.0 to +20.0" in median
-    assert "NOT within 5 %" in trimmed and "at most 5 %" in krum
+    assert [each["holds"] for each in document["findings"]] == [False, False, True, True]
+    median, trimmed, krum, _ = map(remark, document["findings"])
+    assert "does NOT hold: median" in median and "worst by sign-flip: +0.200 (+0.200 to +0.200)" in median
+    assert "does NOT hold: trimmed" in trimmed and "holds: krum" in krum
     rows = {(row["attack"], row["averaging"]): row for row in document["rows"]}
     assert rows["sign-flip", "trimmed"]["above"]["mean"] == pytest.approx(0.1)
-    assert rows["sign-flip", "trimmed"]["by_seed"] == [0.11, 0.11]
+    assert rows["sign-flip", "trimmed"]["wer"]["by_seed"] == {"1": 0.11, "2": 0.11}
     assert document["words"] == 800
+    assert charts(document)["attacks"].count("<title>") == 15

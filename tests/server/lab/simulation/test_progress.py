@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from server.lab.simulation.shown import Shown
+from server.lab.simulation.progress import Shown
 
 
 @pytest.mark.parametrize(

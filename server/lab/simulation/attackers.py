@@ -1,4 +1,4 @@
-"""What attackers send instead of what they learned: pure functions over the bytes of a delta report.
+"""Devices that mean harm, and what they send instead of what they learned.
 
 An attacker knows the round's plan and the server's checks, and keeps to both: a delta beyond the norm bound would be
 refused and do nothing. So whatever it sends is as large as the bound lets, and looks like an honest report.
@@ -7,19 +7,22 @@ refused and do nothing. So whatever it sends is as large as the bound lets, and 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 from safetensors.numpy import save
 
+from device_sdk.checkin.client import Client
+from device_sdk.checkin.identity import Identity
 from device_sdk.errors import ConfigurationError
 from device_sdk.privacy.clipping import clip
+from device_sdk.state.outbox import Outgoing
 from device_sdk.wire.delta_codec import decode, encode
-from device_sdk.wire.messages import DeltaPlan
+from device_sdk.wire.messages import CheckedIn, CheckIn, DeltaPlan, Receipt
 from server.aggregation.weights_file import parse_tensors, read_metadata
 
-__all__ = ["ATTACKS", "Attack", "AttackKind", "attackers", "poisoned"]
+__all__ = ["ATTACKS", "Attack", "AttackKind", "PoisoningClient", "attackers", "poisoned"]
 
 AttackKind = Literal["sign-flip", "scaling", "wrong transcripts"]
 ATTACKS: tuple[AttackKind, ...] = get_args(AttackKind)
@@ -65,3 +68,22 @@ def poisoned(body: bytes, plan: DeltaPlan, attack: Attack) -> bytes:
     bounded, _ = clip({name: values * factor for name, values in delta.items()}, plan.clip_norm, plan.clipping)
     tensors = encode(bounded, plan.encoding, plan.scale_per)
     return bytes(save({name: tensors[name] for name in sorted(tensors)}, metadata=read_metadata(body)))
+
+
+class PoisoningClient(Client):
+    """A client that poisons every delta it reports. The device behind it does not know. options: as of a client."""
+
+    def __init__(self, url: str, attack: Attack, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._attack = attack
+        self._plan: DeltaPlan | None = None
+
+    def check_in(self, identity: Identity, message: CheckIn) -> CheckedIn:
+        answer = super().check_in(identity, message)
+        self._plan = answer.round.deltas if answer.round is not None else None
+        return answer
+
+    def report(self, identity: Identity, outgoing: Outgoing) -> Receipt:
+        if outgoing.kind == "deltas" and self._plan is not None:
+            outgoing = replace(outgoing, body=poisoned(outgoing.body, self._plan, self._attack))
+        return super().report(identity, outgoing)

@@ -20,8 +20,7 @@ from device_sdk.settings import DeviceSettings
 from device_sdk.wire.messages import DeltaPlan
 from server.aggregation.validation import delta_norm, read_delta
 from server.aggregation.weights_file import parse_weights, read_metadata
-from server.lab.simulation.attackers import ATTACKS, Attack, AttackKind, attackers, poisoned
-from server.lab.simulation.attackers.client import PoisoningClient
+from server.lab.simulation.attackers import ATTACKS, Attack, AttackKind, PoisoningClient, attackers, poisoned
 from server.registry.initial import initial_from_bundle
 from tests.bounds import ANYTHING
 from tests.server.hostile.poison import PLANS, honest
