@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from device_sdk.errors import ConfigurationError
-from examples.ramesh_2023.settings import Sizes
+from examples.ramesh_2023.recipes import Sizes
 from export.networks.cpc import CPC
 from server.aggregation import optimizers
 from server.lab.simulation.engine.population import Arrays, Held, Tensors

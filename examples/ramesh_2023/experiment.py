@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from examples.ramesh_2023.encoders import centrally, fresh, some_silos, together
-from examples.ramesh_2023.numbers import Language
-from examples.ramesh_2023.recognition import Errors, taught, word_errors
-from examples.ramesh_2023.rows import Row
-from examples.ramesh_2023.settings import Sizes
-from examples.ramesh_2023.speech import Speech
+from examples.ramesh_2023.recipes import Row, Sizes
+from examples.ramesh_2023.recognition import taught, word_errors
+from examples.ramesh_2023.speech import Language, Speech
+from examples.runner import Errors, digest, kept
 from export.networks.cpc import CPC
 from server.lab.simulation.progress import Tell
-from server.lab.training.trainer import write_atomically
 
 __all__ = ["Outcome", "Plan", "run"]
 
@@ -48,58 +45,54 @@ class Outcome:
     about: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Encoder:
+    about: Mapping[str, Any]
+
+
 def run(plan: Plan, tell: Tell) -> list[Outcome]:
     """All rows at all seeds, those that are not in the folder yet; a run that was killed goes on."""
-    folder = plan.work / hashlib.sha256(repr(plan.sizes).encode()).hexdigest()[:12]
-    speech: dict[Language, Speech] = {}
+    folder, sizes, language = plan.work / digest(plan.sizes), plan.sizes, cache(plan.speech)
 
-    def language(name: Language) -> Speech:
-        if name not in speech:
-            speech[name] = plan.speech(name)
-        return speech[name]
+    def make(row: Row, seed: int) -> Outcome:
+        target: Language = "en" if row.table == "2" else "fr"
+        own = folder / f"seed-{seed}"
+        encoder, about = _encoder(row, language, sizes, seed, own / "encoders", tell)
+        task = taught(encoder, language(target), sizes, seed, own / f"table-{row.table}-{digest(row)}")
+        errors = {name: word_errors(task, examples) for name, examples in language(target).tests.items()}
+        return Outcome(row.table, row.name, seed, errors, about)
 
     outcomes: list[Outcome] = []
     wanted = [(seed, row) for seed in plan.seeds for row in plan.rows]
     for number, (seed, row) in enumerate(wanted):
         tell("rows", number, len(wanted))
-        own = folder / f"seed-{seed}" / f"table-{row.table}" / row.name.replace(", ", "-").replace(" ", "-")
-        done = own / "outcome.json"
-        if not done.exists():
-            target: Language = "en" if row.table == "2" else "fr"
-            encoder, about = _encoder(row, language, plan.sizes, seed, folder / f"seed-{seed}" / "encoders", tell)
-            task = taught(encoder, language(target), plan.sizes, seed, own)
-            errors = {name: word_errors(task, examples) for name, examples in language(target).tests.items()}
-            write_atomically(done, json.dumps({"errors": errors, "about": about}).encode())
-        found = json.loads(done.read_bytes())
-        outcomes.append(Outcome(row.table, row.name, seed, found["errors"], found["about"]))
-        tell("rows", number + 1, len(wanted))
+        names = row.table, row.name, seed
+        outcomes.append(kept(folder / "rows", names, row, Outcome, partial(make, row, seed)))
+    tell("rows", len(wanted), len(wanted))
     return outcomes
 
 
 def _encoder(
     row: Row, language: Callable[[Language], Speech], sizes: Sizes, seed: int, folder: Path, tell: Tell
-) -> tuple[CPC | None, dict[str, Any]]:
+) -> tuple[CPC | None, Mapping[str, Any]]:
     """The row's encoder and how it was made; rows that share one make it once."""
     if row.way == "none":
         return None, {}
     english = language("en")
     name = f"{row.way}-{row.cohort}-{'whole' if row.whole else 'part'}"
-    network, about = fresh(sizes, english.silos, seed), {}
-    path = folder / f"{name}.safetensors"
-    if path.exists():
-        about = _load(network, path)
-    else:
-        about = _pretrained(network, row, english, sizes, seed, folder / name, 1.0, tell)
-        _save(network, path, about)
+    network = fresh(sizes, english.silos, seed)
+    about = _kept(
+        network, folder, name, lambda: _pretrained(network, row, english, sizes, seed, folder / name, 1.0, tell)
+    )
     if not row.continued:
         return network, about
-    path = folder / f"{name}-continued.safetensors"
-    if path.exists():
-        return network, _load(network, path)
-    more = _pretrained(network, row, language("fr"), sizes, seed, folder / f"{name}-fr", sizes.continued, tell)
-    about = {**about, "continued": more}
-    _save(network, path, about)
-    return network, about
+
+    def go_on() -> dict[str, Any]:
+        french = language("fr")
+        more = _pretrained(network, row, french, sizes, seed, folder / f"{name}-fr", sizes.continued, tell)
+        return {**about, "continued": more}
+
+    return network, _kept(network, folder, f"{name}-continued", go_on)
 
 
 def _pretrained(
@@ -113,30 +106,22 @@ def _pretrained(
         steps = max(1, round(share * sizes.central_steps))
         centrally(network, clips, sizes, steps, seed, folder)
         return {"steps": steps, "utterances": len(clips.frames)}
-    what = f"{row.name}, seed {seed}"
-    _, about = together(
-        network,
-        clips,
-        owners,
-        sizes,
-        row.cohort,
-        seed,
-        share,
-        lambda done, total: tell(what, done, total),
-        torch.device("cuda" if torch.cuda.is_available() else "cpu"),
-    )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    told = partial(tell, f"{row.name}, seed {seed}")
+    _, about = together(network, clips, owners, sizes, row.cohort, seed, share, told, device)
     return {**about, "utterances": len(clips.frames)}
 
 
-def _save(network: CPC, path: Path, about: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part")
-    save_file({name: value.contiguous() for name, value in network.state_dict().items()}, temporary)
-    path.with_suffix(".json").write_text(json.dumps(about))
-    temporary.replace(path)
+def _kept(network: CPC, folder: Path, name: str, make: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Loads the network's weights, which ``make`` trains where there are none; returns what it said."""
+    path = folder / f"{name}.safetensors"
 
+    def train() -> _Encoder:
+        about = make()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({key: value.contiguous() for key, value in network.state_dict().items()}, path)
+        return _Encoder(about)
 
-def _load(network: CPC, path: Path) -> dict[str, Any]:
+    about = kept(folder, (name,), _Encoder({}), _Encoder, train).about
     network.load_state_dict(load_file(path))
-    about: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
     return about

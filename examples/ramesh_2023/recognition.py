@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
 
 import sentencepiece
 import torch
 
 from device_sdk.feedback.distance import edit_distance
 from examples.ramesh_2023.encoders import fresh
-from examples.ramesh_2023.settings import Sizes
+from examples.ramesh_2023.recipes import Sizes
 from examples.ramesh_2023.speech import Speech
+from examples.runner import Errors
 from export.networks.context_rnnt import ContextRNNT, begin_encoder
 from export.networks.cpc import CPC
 from server.lab.training.clips import ClipSampler, masked
@@ -22,17 +22,9 @@ from server.lab.training.rnnt.learner import begin_lstm
 from server.lab.training.rnnt.task import RnntTask
 from server.lab.training.trainer import Budget, Settings, Trainer
 
-__all__ = ["Errors", "taught", "word_errors"]
+__all__ = ["taught", "word_errors"]
 
 _AT_ONCE = 32
-
-
-class Errors(TypedDict):
-    """Of each utterance of a test set: wrong words, words said, and who speaks."""
-
-    wrong: list[int]
-    said: list[int]
-    speakers: list[str]
 
 
 def taught(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, folder: Path) -> RnntTask:
@@ -88,7 +80,7 @@ def word_errors(task: RnntTask, examples: Sequence[Example]) -> Errors:
         for index, text in zip(chosen, task.decode([examples[index].features for index in chosen]), strict=True):
             words = examples[index].text.split()
             wrong[index], said[index] = edit_distance(words, text.split()), len(words)
-    return {"wrong": wrong, "said": said, "speakers": [example.source for example in examples]}
+    return Errors(wrong, said, [example.source for example in examples])
 
 
 def _pieces(speech: Speech, size: int, folder: Path) -> bytes:

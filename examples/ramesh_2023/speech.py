@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from device_sdk.errors import DataError
-from examples.ramesh_2023.numbers import Language, digit_string
-from examples.ramesh_2023.settings import Sizes
+from examples.ramesh_2023.recipes import Sizes
+from server.lab.corpora.fsdd import DIGITS
 from server.lab.corpora.made import Person, draw_people, say
 from server.lab.corpora.utterance import Utterance
 from server.lab.training.clips import Clips, HeldClips, ReadClips
@@ -19,7 +20,13 @@ from server.lab.training.data import Example, read_shard, recipes, write_shard
 from server.lab.training.data.partitions import Item, speaker_silos
 from server.lab.training.data.spectra import log_spectra
 
-__all__ = ["Speech", "corpora_speech", "made_speech"]
+__all__ = ["Language", "Speech", "corpora_speech", "digit_string", "made_speech"]
+
+Language = Literal["en", "fr"]
+_DIGITS: dict[Language, tuple[str, ...]] = {
+    "en": DIGITS,
+    "fr": ("zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,12 @@ def corpora_speech(data: Path, language: Language) -> Speech:
     taught = _read("mls", data / "mls", ["train"], "french", lambda speaker: speaker in chosen)
     tests = {part: _examples("mls", data / "mls", part, "french") for part in ("dev", "test")}
     return Speech("fr", silos, owners, taught, tests)
+
+
+def digit_string(generator: np.random.Generator, language: Language, shortest: int = 1, longest: int = 4) -> str:
+    """Some digits one after the other, each drawn alike."""
+    count = int(generator.integers(shortest, longest + 1))
+    return " ".join(_DIGITS[language][digit] for digit in generator.integers(0, 10, count))
 
 
 def _speaking(person: Person, language: Language) -> Person:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from device_sdk.errors import ConfigurationError
 from examples.ramesh_2023 import encoders
 from examples.ramesh_2023.encoders import fresh, silo_rounds, some_silos, together
-from examples.ramesh_2023.settings import Federation, Sizes, Teaching
+from examples.ramesh_2023.recipes import Federation, Sizes, Teaching
 from export.networks.cpc import ContextShape, Contrast
 from server.aggregation.optimizers import apply, init
 from server.lab.training.clips import HeldClips

@@ -12,11 +12,10 @@ import torch
 
 from device_sdk.errors import ConfigurationError
 from examples.ramesh_2023.experiment import Outcome, Plan, run
-from examples.ramesh_2023.recognition import Errors
-from examples.ramesh_2023.rows import Row, read_row, read_rows
-from examples.ramesh_2023.settings import SMALL, Federation, Sizes, Teaching
+from examples.ramesh_2023.recipes import SMALL, Federation, Row, Sizes, Teaching, read_row, read_rows
 from examples.ramesh_2023.speech import made_speech
-from examples.ramesh_2023.tables import bar_chart, remarks, summary, tables
+from examples.ramesh_2023.tables import chart, remarks, summary, tables
+from examples.runner import Errors
 from export.networks.cpc import ContextShape, Contrast
 
 pytest.importorskip("espeakng_loader")
@@ -69,8 +68,8 @@ def test_every_row_runs_at_every_seed(outcomes: tuple[Path, list[Outcome]]) -> N
     for one in found:
         assert set(one.errors) == {"clean", "other"}
         for errors in one.errors.values():
-            assert len(errors["wrong"]) == len(errors["said"]) == len(errors["speakers"]) == 20
-            assert all(1 <= said <= 4 for said in errors["said"])
+            assert len(errors.wrong) == len(errors.words) == len(errors.speakers) == 20
+            assert all(1 <= words <= 4 for words in errors.words)
     about = {one.row: one.about for one in found if one.seed == 1}
     assert about["no pre-training"] == {} and about["central"] == {"steps": 3, "utterances": 12}
     assert (about["federated 48"]["rounds"], about["federated 48"]["utterances"]) == (4, 12)
@@ -91,17 +90,13 @@ def test_tables_name_every_row_beside_the_paper_s(outcomes: tuple[Path, list[Out
     assert document["tables"]["2"][2]["published"]["test-other"] == 16.34
     shown = list(tables(document))
     assert [table.row_count for table in shown] == [4, 2]
-    assert bar_chart(document).count("<title>") == 12
+    assert chart(document).count("<title>") == 12
     assert list(remarks(document))
 
 
 def outcome(row: str, seed: int, wrong: Mapping[str, list[int]]) -> Outcome:
-    said = [4] * 10
-    errors: dict[str, Errors] = {
-        name: {"wrong": own, "said": said, "speakers": [f"s{index // 2}" for index in range(10)]}
-        for name, own in wrong.items()
-    }
-    return Outcome("2", row, seed, errors, {})
+    speakers = [f"s{index // 2}" for index in range(10)]
+    return Outcome("2", row, seed, {name: Errors(own, [4] * 10, speakers) for name, own in wrong.items()}, {})
 
 
 @pytest.mark.parametrize(
@@ -120,15 +115,11 @@ def test_findings_follow_from_errors(central: list[int], federated: list[int], l
     assert held["table 2: federated 48 against no pre-training"] == lower
     assert held["table 2: federated 48 against central"] == near
     row = next(row for row in document["tables"]["2"] if row["name"] == "federated 48")
-    assert row["sets"]["clean"] == {
-        "mean": federated[0] / 4,
-        "deviation": 0.0,
-        "by_seed": [federated[0] / 4] * 3,
-    }
+    assert row["sets"]["clean"]["mean"] == federated[0] / 4 and row["sets"]["clean"]["std"] == 0.0
 
 
 def test_rows_are_the_paper_s() -> None:
-    rows = read_rows()
+    rows = {table: [row for row in read_rows() if row.table == table] for table in ("2", "3")}
     assert [row.name for row in rows["2"]] == [
         "no pre-training",
         *(f"{way}, part" for way in ("central", "federated 48", "federated 70")),

@@ -3,7 +3,6 @@ them."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -13,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from examples.ramesh_2023.rows import read_rows
-from examples.ramesh_2023.settings import SMALL
+from examples.ramesh_2023.experiment import Outcome
+from examples.ramesh_2023.recipes import SMALL, read_rows
+from examples.runner import Errors, digest, kept
 from tests.architecture.sources import ROOT
 
 
@@ -34,29 +34,24 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     """A work folder in which every row is done, better where there was more speech to pre-train on."""
-    folder = tmp_path / "work" / hashlib.sha256(repr(SMALL).encode()).hexdigest()[:12]
+    folder = tmp_path / "work" / digest(SMALL) / "rows"
     generator = np.random.default_rng(0)
+    speakers = [f"s{number // 3}" for number in range(60)]
     for seed in (1, 2, 3):
-        for table, rows in read_rows().items():
-            for row in rows:
-                chance = 0.5 if row.way == "none" else 0.4 if row.whole else 0.45
-                errors = {
-                    name: {
-                        "wrong": generator.binomial(4, chance, 60).tolist(),
-                        "said": [4] * 60,
-                        "speakers": [f"s{number // 3}" for number in range(60)],
-                    }
-                    for name in ("clean", "other")
-                }
-                own = folder / f"seed-{seed}" / f"table-{table}" / row.name.replace(", ", "-").replace(" ", "-")
-                own.mkdir(parents=True)
-                (own / "outcome.json").write_text(json.dumps({"errors": errors, "about": {}}))
+        for row in read_rows():
+            chance = 0.5 if row.way == "none" else 0.4 if row.whole else 0.45
+            errors = {
+                name: Errors(generator.binomial(4, chance, 60).tolist(), [4] * 60, speakers)
+                for name in ("clean", "other")
+            }
+            outcome = Outcome(row.table, row.name, seed, errors, {})
+            kept(folder, (row.table, row.name, seed), row, Outcome, lambda outcome=outcome: outcome)
     return tmp_path / "work"
 
 
 def test_tables_json_and_chart(finished: Path, tmp_path: Path) -> None:
-    output, plot = tmp_path / "o" / "x.json", tmp_path / "o" / "x.svg"
-    result = run("--work", str(finished), "--output", str(output), "--plot", str(plot))
+    output, plot = tmp_path / "o" / "x.json", tmp_path / "o" / "rows.svg"
+    result = run("--work", str(finished), "--output", str(output), "--plots", str(plot.parent))
     assert result.returncode == 0, result.stderr
     for shown in ("Table 2", "Table 3", "federated 70, part", "continued, central", "18.42", "32.6", "holds: table 2"):
         assert shown in result.stdout
@@ -67,5 +62,5 @@ def test_tables_json_and_chart(finished: Path, tmp_path: Path) -> None:
 
 
 def test_rows_that_do_not_exist_are_named() -> None:
-    result = run("--row", "teleport")
-    assert result.returncode == 2 and "federated 48" in result.stderr
+    result = run("--rows", "teleport")
+    assert result.returncode != 0 and "federated 48" in result.stderr

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import DataError
-from examples.ramesh_2023.numbers import digit_string
-from examples.ramesh_2023.speech import corpora_speech
+from examples.ramesh_2023.speech import corpora_speech, digit_string
 from server.lab.training.data.spectra import BINS
 from tests.server.lab.training.test_recipes import librilight, librispeech, mls
 

@@ -1,13 +1,60 @@
-"""Sizes of the experiment."""
+"""Sizes of the experiment, and the rows of tables 2 and 3 of Ramesh et al. 2023, a file of ``recipes/`` each."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
 
+from device_sdk.errors import ConfigurationError
 from export.networks.cpc import CPCS, ContextShape, Contrast
 
-__all__ = ["FULL", "SMALL", "Federation", "Sizes", "Teaching"]
+__all__ = ["FULL", "SMALL", "Federation", "Row", "Sizes", "Teaching", "read_row", "read_rows"]
+
+Table = Literal["2", "3"]
+Way = Literal["none", "central", "federated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table: how the encoder is made, and the word errors it had there.
+
+    way: how the encoder was pre-trained; cohort: clients of a round; whole: on all silos or a part of them.
+    continued: whether pre-training goes on in French before teaching (table 3). published: the paper's word errors by
+    test set, percent; none for a row of one's own.
+    """
+
+    table: Table
+    name: str
+    way: Way
+    cohort: int = 0
+    whole: bool = True
+    continued: bool = False
+    published: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for found, known in ((self.table, Table), (self.way, Way)):
+            if found not in get_args(known):
+                raise ConfigurationError(f"row {self.name!r}: found {found!r}, expected one of {get_args(known)}")
+        if (self.way == "federated") != (self.cohort > 0):
+            raise ConfigurationError(
+                f"row {self.name!r}: found cohort {self.cohort} with way {self.way!r}; only a federation has a cohort"
+            )
+
+
+def read_row(path: Path) -> Row:
+    """A row from its TOML file. Raises ConfigurationError naming the file."""
+    try:
+        return Row(**tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, ConfigurationError) as error:
+        raise ConfigurationError(f"{path}: not a row of this experiment ({error})") from error
+
+
+def read_rows() -> list[Row]:
+    """The paper's rows in its order."""
+    return [read_row(path) for path in sorted((Path(__file__).parent / "recipes").glob("*.toml"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +112,6 @@ class Sizes:
     teaching: Teaching
     continued: float = 0.5
     seconds: float = 160.0
-
-    def to_mapping(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 SMALL = Sizes(
