@@ -150,12 +150,12 @@ class ModelState:
                 self.store.put("counts", "channel", channels.to_bytes(channel))
             self.channel = channel
 
-    def differs_in_marginals(self, version: int | str, digest: str | None) -> bool:
-        """Whether these are not the marginals that are here. digest: SHA-256 of their values as little-endian float64;
-        None where that is not known. A device that has none has the bundle's background, which is version 0."""
+    def differs_in_marginals(self, version: int | str, digest: str) -> bool:
+        """Whether these are not the marginals that are here. digest: SHA-256 of their values as little-endian float64.
+        A device that has none has the bundle's background, which is version 0."""
         if str(version) != str(self.marginals_version):
             return True
-        if digest is None or self.marginals is None:
+        if self.marginals is None:
             return False
         return sha256(self.marginals.astype("<f8").tobytes()).hexdigest() != digest
 

@@ -16,7 +16,7 @@ from device_sdk.checkin.updates.release import Adopted
 from device_sdk.errors import CheckInError
 from device_sdk.learning.delta import difference, mean
 from device_sdk.state import records
-from device_sdk.wire.messages import REVISION, CheckedIn, CheckIn
+from device_sdk.wire.messages import CheckedIn, CheckIn
 
 if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
@@ -117,7 +117,6 @@ def _visit(
             model_version=model_state.base.version,
             marginals_version=model_state.marginals_version,
             words_digest=model_state.base.words.digest,
-            revision=REVISION,
         ),
     )
     anew = model_state.differs_in_model(answer.model_version, answer.model_sha256)

@@ -13,41 +13,24 @@ Secure aggregation has messages of its own: :mod:`device_sdk.wire.secure_aggrega
 
 Errors are answered as Problem with a 4xx or 5xx status. A report id seen before with the same body is answered with
 ``duplicate`` true and counted once; with another body it is refused (409).
-
-Revisions add optional fields within the version. A device names the revision it knows when it checks in; the server
-offers it nothing newer, and leaves out of its answers what is as it was in revision 1. Servers are upgraded before
-devices.
-
-    1  weight differences in float32, clipped as a whole
-    2  gradients, clipping by layer, float16 and int8; a teacher beside the model
-    3  marginals: discrete Gaussian noise, shares of noise under secure aggregation, the counts of Liu & Peng 2020
-    4  a delta's training loss or word error, where the round weighs devices by it (Gao et al. 2022)
-    5  words outside the public list that users gave, a few a device
-    6  the digest of the current marginals
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    JsonValue,
-    SerializationInfo,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
 from device_sdk.wire.words import is_word
 
 __all__ = [
-    "REVISION",
     "VERSION",
-    "WHOLE",
     "CheckIn",
     "CheckedIn",
     "Clipping",
@@ -71,7 +54,6 @@ __all__ = [
 ]
 
 VERSION = 1
-REVISION = 6
 FIXED_POINT = 1 << 8
 """Marginal counts travel as integers in units of 1 / FIXED_POINT."""
 
@@ -83,43 +65,10 @@ NoiseMechanism = Literal["discrete_laplace", "discrete_gaussian"]
 Trust = Literal["central", "distributed", "local"]
 Measure = Literal["none", "loss", "word_error"]
 
-_SECOND: dict[str, JsonValue] = {"revision": 2}
-"""Marks a field of revision 2: it is left out where it has its default, so that a peer of revision 1 reads the rest.
-Its default is part of the protocol and never changes."""
-
-_THIRD: dict[str, JsonValue] = {"revision": 3}
-"""Marks a field of revision 3, in the same way."""
-
-_FOURTH: dict[str, JsonValue] = {"revision": 4}
-"""Marks a field of revision 4, in the same way."""
-
-_FIFTH: dict[str, JsonValue] = {"revision": 5}
-"""Marks a field of revision 5, in the same way."""
-
-_SIXTH: dict[str, JsonValue] = {"revision": 6}
-"""Marks a field of revision 6, in the same way."""
-
-_LATER = (_SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
-
-WHOLE = {"whole": True}
-"""Context of a dump that leaves nothing out: for what is stored or shown, not sent."""
-
 
 class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     version: Literal[1] = 1
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(
-        self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
-    ) -> dict[str, Any]:
-        fields: dict[str, Any] = handler(self)
-        if info.context == WHOLE:
-            return fields
-        for name, field in type(self).model_fields.items():
-            if field.json_schema_extra in _LATER and getattr(self, name) == field.default:
-                fields.pop(name, None)
-        return fields
 
 
 class Enrol(Message):
@@ -134,14 +83,13 @@ class Enrolled(Message):
 
 
 class CheckIn(Message):
-    """What the device has now. revision: of this protocol, the newest it knows."""
+    """What the device has now."""
 
     device_id: Identifier
     bundle_format: int
     model_version: str
     marginals_version: int
     words_digest: str
-    revision: Annotated[int, Field(ge=1, json_schema_extra=_SECOND)] = 1
 
 
 class MarginalPlan(Message):
@@ -160,10 +108,10 @@ class MarginalPlan(Message):
     max_weight: Annotated[float, Field(gt=0)] = 1.0
     epsilon: Annotated[float, Field(gt=0)] = 1.0
     trust: Trust = "central"
-    mode: Annotated[Literal["bounded", "paper"], Field(json_schema_extra=_THIRD)] = "bounded"
-    mechanism: Annotated[NoiseMechanism, Field(json_schema_extra=_THIRD)] = "discrete_laplace"
-    delta: Annotated[float, Field(gt=0, lt=1, json_schema_extra=_THIRD)] = 1e-6
-    minimum_survivors: Annotated[int, Field(ge=1, le=1_000_000, json_schema_extra=_THIRD)] = 1
+    mode: Literal["bounded", "paper"] = "bounded"
+    mechanism: NoiseMechanism = "discrete_laplace"
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-6
+    minimum_survivors: Annotated[int, Field(ge=1, le=1_000_000)] = 1
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -178,12 +126,6 @@ class MarginalPlan(Message):
         if self.trust != "distributed" and self.minimum_survivors != 1:
             raise ValueError(f"minimum_survivors: found {self.minimum_survivors}; only trust 'distributed' has shares")
         return self
-
-    @property
-    def revision(self) -> int:
-        """The first revision of the protocol that can follow this plan."""
-        later = (name for name, field in type(self).model_fields.items() if field.json_schema_extra == _THIRD)
-        return 3 if any(getattr(self, name) != type(self).model_fields[name].default for name in later) else 1
 
 
 class DeltaPlan(Message):
@@ -203,12 +145,12 @@ class DeltaPlan(Message):
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     noise_stddev: Annotated[float, Field(ge=0)] = 0.0
     minimum_utterances: Annotated[int, Field(ge=1)] = 1
-    kind: Annotated[DeltaKind, Field(json_schema_extra=_SECOND)] = "difference"
-    batch_size: Annotated[int, Field(ge=1, le=1_000_000, json_schema_extra=_SECOND)] = 16
-    clipping: Annotated[Clipping, Field(json_schema_extra=_SECOND)] = "global"
-    encoding: Annotated[Encoding, Field(json_schema_extra=_SECOND)] = "float32"
-    scale_per: Annotated[Literal["tensor", "row"], Field(json_schema_extra=_SECOND)] = "row"
-    measure: Annotated[Measure, Field(json_schema_extra=_FOURTH)] = "none"
+    kind: DeltaKind = "difference"
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 16
+    clipping: Clipping = "global"
+    encoding: Encoding = "float32"
+    scale_per: Literal["tensor", "row"] = "row"
+    measure: Measure = "none"
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:
@@ -217,14 +159,6 @@ class DeltaPlan(Message):
                 f"minimum_utterances: found {self.minimum_utterances}, expected at most batch_size = {self.batch_size}"
             )
         return self
-
-    @property
-    def revision(self) -> int:
-        """The first revision of the protocol that can follow this plan."""
-        if self.measure != "none":
-            return 4
-        plain = (self.kind, self.clipping, self.encoding) == ("difference", "global", "float32")
-        return 1 if plain else 2
 
 
 class WordPlan(Message):
@@ -239,11 +173,6 @@ class WordPlan(Message):
     epsilon: Annotated[float, Field(ge=1e-6)] = 1.0
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-8
 
-    @property
-    def revision(self) -> int:
-        """The first revision of the protocol that can follow this plan."""
-        return 5
-
 
 class RoundOffer(Message):
     round_id: Identifier
@@ -251,7 +180,7 @@ class RoundOffer(Message):
     marginals: MarginalPlan | None = None
     deltas: DeltaPlan | None = None
     closes_in_seconds: float
-    words: Annotated[WordPlan | None, Field(json_schema_extra=_FIFTH)] = None
+    words: WordPlan | None = None
 
 
 class CheckedIn(Message):
@@ -265,11 +194,11 @@ class CheckedIn(Message):
     model_version: str
     model_sha256: str
     marginals_version: int
+    marginals_sha256: str
     round: RoundOffer | None = None
     retry_after_seconds: float
-    teacher_version: Annotated[str | None, Field(json_schema_extra=_SECOND)] = None
-    teacher_sha256: Annotated[str | None, Field(json_schema_extra=_SECOND)] = None
-    marginals_sha256: Annotated[str | None, Field(json_schema_extra=_SIXTH)] = None
+    teacher_version: str | None = None
+    teacher_sha256: str | None = None
 
     @model_validator(mode="after")
     def _whole_teacher(self) -> Self:
@@ -326,11 +255,11 @@ class DeltaHeader(Message):
     round_id: Identifier
     model_version: str
     utterances: Annotated[int, Field(ge=1)]
-    kind: Annotated[DeltaKind, Field(json_schema_extra=_SECOND)] = "difference"
-    encoding: Annotated[Encoding, Field(json_schema_extra=_SECOND)] = "float32"
-    scale_per: Annotated[Literal["tensor", "row"], Field(json_schema_extra=_SECOND)] = "row"
-    loss: Annotated[float | None, Field(ge=0, le=1e6, json_schema_extra=_FOURTH)] = None
-    word_error: Annotated[float | None, Field(ge=0, le=1e3, json_schema_extra=_FOURTH)] = None
+    kind: DeltaKind = "difference"
+    encoding: Encoding = "float32"
+    scale_per: Literal["tensor", "row"] = "row"
+    loss: Annotated[float | None, Field(ge=0, le=1e6)] = None
+    word_error: Annotated[float | None, Field(ge=0, le=1e3)] = None
 
 
 class Receipt(Message):

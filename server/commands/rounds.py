@@ -40,10 +40,9 @@ def open_round(
     yes: Annotated[bool, typer.Option("--yes", help="Open it without asking, deltas without noise too.")] = False,
 ) -> Answer:
     """Create a round and open it on the current model and marginals. Asks before it collects deltas without noise."""
-    from device_sdk.wire.messages import WHOLE
 
     if resume is None:
-        settings = _read(file).model_dump(mode="json", context=WHOLE)
+        settings = _read(file).model_dump(mode="json")
     elif file is not None:
         raise ConfigurationError(f"--planned-round: found beside {file}; expected one of them")
     else:
@@ -66,7 +65,6 @@ def plan_round(
     output: Annotated[Path | None, typer.Option(help="Write the JSON to a file.")] = None,
 ) -> None:
     """What rounds with these settings cost a user who is in all of them, and how much noise their releases get."""
-    from device_sdk.wire.messages import WHOLE
     from server.privacy.costs import calibrated, round_costs
 
     settings = _read(file)
@@ -79,7 +77,7 @@ def plan_round(
         stream: {name: finite(value) for name, value in asdict(cost).items() if value is not None}
         for stream, cost in round_costs(settings, delta).items()
     }
-    whole = settings.model_dump(mode="json", context=WHOLE)
+    whole = settings.model_dump(mode="json")
     if not deliver({"settings": whole, "delta": delta, "costs": costs}, as_json, output):
         show("The round", ("", ""), _collected(whole))
         for stream, cost in costs.items():

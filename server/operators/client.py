@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from device_sdk.checkin.refusals import Refused, refusal
 from device_sdk.errors import CheckInError
-from device_sdk.wire.messages import WHOLE, Marginals
+from device_sdk.wire.messages import Marginals
 from server.operators import messages
 from server.operators.roles import Role
 from server.plans.rollout import RolloutSettings
@@ -74,7 +74,7 @@ class OperatorClient:
         """opened: whether it takes reports at once; only one round can."""
         content: dict[str, Any] = {"open": opened}
         if settings is not None:
-            content["settings"] = settings.model_dump(mode="json", context=WHOLE)
+            content["settings"] = settings.model_dump(mode="json")
         return self._do(messages.Round, "rounds", json=content)
 
     def open_round(self, round_id: str) -> messages.Round:

@@ -46,19 +46,17 @@ def check_in(
     note_seen(connection, message.device_id, now)
     model = model_for(connection, message.device_id, message.model_version, now)
     marginals = find_marginals(connection, int(current_version(connection, "marginals")))
-    teacher = None
-    if model.teacher is not None and message.revision >= 2:
-        teacher = find_model(connection, model.teacher)
+    teacher = None if model.teacher is None else find_model(connection, model.teacher)
     offer = _offer(connection, settings, message, marginals.words_digest, now)
     return CheckedIn(
         model_version=model.version,
         model_sha256=model.sha256,
         marginals_version=marginals.version,
+        marginals_sha256=marginals.sha256,
         round=offer,
         retry_after_seconds=_window(connection, settings, fleet, offer, now).draw(),
         teacher_version=None if teacher is None else teacher.version,
         teacher_sha256=None if teacher is None else teacher.sha256,
-        marginals_sha256=marginals.sha256 if message.revision >= 6 else None,
     )
 
 
@@ -121,8 +119,6 @@ def _refused(
             found[stream] = "is in a group already"
         elif stream == "marginals" and excluded:
             found[stream] = "is left out of groups"
-        elif getattr(plans, stream).revision > message.revision:
-            found[stream] = f"needs revision {getattr(plans, stream).revision} of the protocol"
         elif plans.goal is not None and getattr(row, f"{stream}_reports") >= plans.goal:
             found[stream] = "has all its reports"
         elif stream != "deltas" and message.words_digest != words_digest:

@@ -20,7 +20,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select
 
-from device_sdk.wire.messages import WHOLE
 from server.devices.eligibility import eligible_at
 from server.plans.round import STREAMS, RoundSettings
 from server.plans.states import NEXT, RoundState
@@ -111,7 +110,7 @@ def _fence_round(
             id=round_id,
             number=number,
             state=RoundState.PLANNED,
-            settings=settings.model_copy(update={"rounds": 1}).model_dump(mode="json", context=WHOLE),
+            settings=settings.model_copy(update={"rounds": 1}).model_dump(mode="json"),
             created_at=now,
             marginals_reports=0,
             deltas_reports=0,

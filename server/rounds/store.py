@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
-from device_sdk.wire.messages import WHOLE
 from server.plans.round import STREAMS, RoundSettings
 from server.plans.states import RoundState, check
 from server.privacy.charges import charge_for
@@ -48,7 +47,7 @@ def create_round(connection: Connection, settings: RoundSettings, now: float) ->
             id=round_id,
             number=number,
             state=RoundState.PLANNED,
-            settings=settings.model_dump(mode="json", context=WHOLE),
+            settings=settings.model_dump(mode="json"),
             created_at=now,
             marginals_reports=0,
             deltas_reports=0,

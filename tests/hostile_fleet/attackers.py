@@ -31,7 +31,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from device_sdk import Bundle
 from device_sdk.errors import IdiolectError
 from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
-from device_sdk.wire.messages import REVISION
 from device_sdk.wire.secure_aggregation import SHARE_BYTES, AggregationTask, RevealedShares
 from device_sdk.wire.signing import DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
 from tests.hostile_fleet.process import ENROLMENT
@@ -85,7 +84,6 @@ class Stranger:
             "model_version": bundle.version,
             "marginals_version": 0,
             "words_digest": bundle.words.digest,
-            "revision": REVISION,
         }
         answer = self.post("/v1/check-in", message)
         if answer.status_code == 401:

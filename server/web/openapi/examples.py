@@ -40,7 +40,7 @@ _ROUND_VIEW = messages.Round(
     id=_ROUND,
     number=7,
     state=RoundState.PUBLISHED,
-    settings=_SETTINGS.model_dump(mode="json", context=wire.WHOLE),
+    settings=_SETTINGS.model_dump(mode="json"),
     base_model="m5",
     base_marginals=4,
     opened_at=_AT,
@@ -128,13 +128,12 @@ _SECRET = "kq1Zt0cYxw6m8J3bE5nV2rS9uL7dF4hGaPoXiTyWzQM"
 _MESSAGES: Final[tuple[BaseModel, ...]] = (
     wire.Enrol(token=_SECRET, public_key=b64encode(_KEY).decode()),
     wire.Enrolled(device_id=_DEVICE),
-    wire.CheckIn(
-        device_id=_DEVICE, bundle_format=1, model_version="m5", marginals_version=4, words_digest=_WORDS, revision=3
-    ),
+    wire.CheckIn(device_id=_DEVICE, bundle_format=1, model_version="m5", marginals_version=4, words_digest=_WORDS),
     wire.CheckedIn(
         model_version="m5",
         model_sha256=_SHA,
         marginals_version=4,
+        marginals_sha256=_SHA,
         round=wire.RoundOffer(
             round_id=_ROUND, model_version="m5", marginals=wire.MarginalPlan(), closes_in_seconds=82_800.0
         ),

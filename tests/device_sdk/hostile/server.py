@@ -101,6 +101,7 @@ def checked_in(bundle: Bundle, offer: RoundOffer | None = None, **changes: Any) 
         "model_version": bundle.version,
         "model_sha256": "0" * 64,
         "marginals_version": 0,
+        "marginals_sha256": "0" * 64,
         "round": offer,
         "retry_after_seconds": 1.0,
     }

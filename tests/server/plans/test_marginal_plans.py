@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
+from device_sdk.wire.messages import FIXED_POINT
 from server.registry.marginals import find_marginals, read_counts, read_probabilities
 from server.service import Service
 from tests.server.parties import HEADERS, NO_NOISE, WORDS, Operator, Party
@@ -20,31 +20,12 @@ def released(operator: Operator, version: int) -> Any:
         return read_counts(row), read_probabilities(row), row.variance
 
 
-@pytest.mark.parametrize(
-    ("plan", "revision"),
-    [
-        ({}, 1),
-        ({"epsilon": 3.0, "trust": "local"}, 1),
-        ({"delta": 1e-7}, 3),
-        ({"mode": "paper"}, 3),
-        ({"mechanism": "discrete_gaussian"}, 3),
-    ],
-)
-def test_older_devices_read_what_they_know(plan: dict[str, Any], revision: int) -> None:
-    """A plan of an older revision is written without the fields that came later."""
-    whole = MarginalPlan.model_validate(plan)
-    assert whole.revision == revision
-    later = {"mode", "mechanism", "delta", "minimum_survivors"} & whole.model_dump().keys()
-    assert bool(later) == (revision == 3)
-
-
 def test_mode_paper_releases_all_counts_so_far(operator: Operator, devices: Callable[[int], list[Party]]) -> None:
     """Each release takes the place of the one before, and its noise does not add up."""
     plan = {"mode": "paper", "epsilon": 50.0}
     first, second = devices(2)
     round_id = operator.open(marginals=plan, smoothing=1.0)
-    assert second.check_in(revision=2).json()["round"] is None, "an older device does not know how"
-    offer = first.check_in(revision=3).json()["round"]["marginals"]
+    offer = first.check_in().json()["round"]["marginals"]
     assert (offer["mode"], offer["epsilon"]) == ("paper", 50.0)
     many = dict.fromkeys(range(1, 30), 1000 * FIXED_POINT)
     assert first.send_counts(round_id, many).status_code == 200
@@ -70,8 +51,7 @@ def test_gaussian_rounds_add_up(operator: Operator, device: Party) -> None:
     plan = {"mechanism": "discrete_gaussian", "epsilon": 400.0}
     for number in (1, 2):
         round_id = operator.open(marginals=plan)
-        assert device.check_in(revision=2).json()["round"] is None
-        assert device.check_in(revision=3).json()["round"]["marginals"]["mechanism"] == "discrete_gaussian"
+        assert device.check_in().json()["round"]["marginals"]["mechanism"] == "discrete_gaussian"
         assert device.send_counts(round_id, {3: FIXED_POINT}).status_code == 200
         mechanism = operator.close(round_id)["releases"]["marginals"]["mechanism"]
         assert (mechanism["name"], mechanism["delta"]) == ("discrete_gaussian", 1e-6)

@@ -82,15 +82,15 @@ def test_deltas_on_two_models_by_the_algebra(
     operator.open(marginals=None, **BUFFERED)
     first, base = current(operator)
     for device, value in ((one, 0.04), (two, 0.02)):
-        assert device.check_in(revision=4).json()["round"]["model_version"] == "base-1"
+        assert device.check_in().json()["round"]["model_version"] == "base-1"
         assert device.send_delta(first, value=value).status_code == 200
     version = wait_for_model(operator, base)
     assert bias(http, version) - initial().weights[BIAS] == pytest.approx(0.03, abs=1e-6)
     second, _ = current(operator)
-    offer = four.check_in(revision=4, model_version="base-1").json()
+    offer = four.check_in(model_version="base-1").json()
     assert (offer["round"]["round_id"], offer["round"]["model_version"]) == (second, "base-1"), "its own, though older"
     assert offer["model_version"] == version, "and what to fetch afterwards"
-    assert three.check_in(revision=4, model_version=version).json()["round"]["model_version"] == version
+    assert three.check_in(model_version=version).json()["round"]["model_version"] == version
     assert three.send_delta(second, value=0.05, model_version=version).status_code == 200
     assert four.send_delta(second, value=0.03).status_code == 200
     third = wait_for_model(operator, version)
@@ -119,7 +119,7 @@ def test_what_is_too_stale_or_of_another_lineage_is_refused(
         version = wait_for_model(operator, version)
         round_id, _ = current(operator)
     for old in ("base-1", "never-published"):
-        offer = fleet[2].check_in(revision=4, model_version=old).json()["round"]
+        offer = fleet[2].check_in(model_version=old).json()["round"]
         assert offer["model_version"] == version, "fetch the round's own first"
         answer = fleet[2].send_delta(round_id, model_version=old)
         assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (
@@ -146,7 +146,7 @@ def test_a_late_delta_goes_into_the_open_round_and_is_counted_once(
     assert operator.get(f"rounds/{second}")["reports"]["deltas"] == 1
     again = late.send_delta(second, model_version=version)
     assert (again.status_code, again.json()["code"]) == (409, "already_reported")
-    assert late.check_in(revision=4, model_version=version).json()["round"] is None
+    assert late.check_in(model_version=version).json()["round"] is None
     assert one.send_delta(second, value=0.0, model_version=version).status_code == 200
     third = wait_for_model(operator, version)
     assert bias(http, third) - bias(http, version) == pytest.approx(0.06 / math.sqrt(2) / 2, abs=1e-6)

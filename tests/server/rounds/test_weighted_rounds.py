@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from device_sdk.bundle import Bundle
 from device_sdk.errors import LearningError
-from device_sdk.wire.messages import DeltaHeader
 from server.aggregation.weights_file import parse_weights
 from server.app import create_app
 from server.lab.rehearsal import PseudoDevices
@@ -66,14 +65,6 @@ def test_what_a_device_tells_is_checked(
 def test_nan_is_no_loss(operator: Operator, device: Party) -> None:
     round_id = operator.open(marginals=None, deltas={}, weighting="loss")
     assert device.send_delta(round_id, loss=float("nan")).status_code == 422
-
-
-def test_only_devices_that_know_the_measure_are_asked(operator: Operator, device: Party) -> None:
-    operator.open(marginals=None, deltas={}, weighting="word_errors")
-    assert device.check_in(revision=3).json()["round"] is None
-    assert device.check_in(revision=4).json()["round"]["deltas"]["measure"] == "word_error"
-    header = DeltaHeader(report_id="r", device_id="d", round_id="o", model_version="m", utterances=1)
-    assert not {"loss", "word_error"} & header.model_dump().keys(), "older servers read what they know"
 
 
 @pytest.mark.parametrize(

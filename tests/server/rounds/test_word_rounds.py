@@ -55,24 +55,13 @@ def test_what_enough_devices_name_is_released_and_nothing_else_stays(tmp_path: P
 
 def test_it_is_offered_to_devices_that_can_take_part(operator: Operator, device: Party) -> None:
     round_id = opened(operator, max_words=3)
-    assert device.check_in(revision=4).json()["round"] is None, "an older device would not understand it"
-    assert device.check_in(revision=5, words_digest="e" * 64).json()["round"] is None, "another list lacks other words"
-    offer = CheckedIn.model_validate_json(device.check_in(revision=5).content).round
+    assert device.check_in(words_digest="e" * 64).json()["round"] is None, "another list lacks other words"
+    offer = CheckedIn.model_validate_json(device.check_in().content).round
     assert offer is not None
     assert (offer.round_id, offer.marginals, offer.deltas) == (round_id, None, None)
     assert offer.words == WordPlan(max_words=3, epsilon=NO_NOISE)
     device.send_words(round_id, "cortado")
-    assert device.check_in(revision=5).json()["round"] is None
-
-
-def test_older_devices_are_offered_the_rest_as_before(operator: Operator, device: Party) -> None:
-    operator.open(words=TWICE)
-    old, new = (device.check_in(revision=revision).json()["round"] for revision in (4, 5))
-    assert "words" not in old
-    assert new["words"]["epsilon"] == NO_NOISE
-    assert {name: value for name, value in new.items() if name not in ("words", "closes_in_seconds")} == {
-        name: value for name, value in old.items() if name != "closes_in_seconds"
-    }
+    assert device.check_in().json()["round"] is None
 
 
 def test_a_repeat_counts_once_and_a_second_report_not_at_all(operator: Operator, devices: Devices) -> None:
@@ -141,7 +130,7 @@ def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
         operator, device = Operator(http), Party(http).enrol()
         for number in range(3):
             round_id = opened(operator, **plan)
-            offer = device.check_in(revision=5).json()["round"]
+            offer = device.check_in().json()["round"]
             answer = device.send_words(round_id, "cortado")
             operator.close(round_id)
             assert (offer is not None, answer.status_code) == ((True, 200) if number < 2 else (False, 403))

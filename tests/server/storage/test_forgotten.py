@@ -160,7 +160,7 @@ def test_nothing_of_ten_rounds_is_left_in_the_files_of_a_running_server(machine:
             ended = "abandon" if number % 4 == 3 else "close"
             assert operator.post(f"rounds/{round_id}/{ended}")["state"] in {"published", "abandoned"}
             for party in parties:
-                assert party.check_in(revision=5).status_code == 200
+                assert party.check_in().status_code == 200
         assert eventually(lambda: planted.found(files(machine.folder, tmp_path))) == []
         database = opened(machine)
         with database.read() as connection:
@@ -202,7 +202,7 @@ def test_a_reader_puts_it_off_and_does_not_prevent_it(machine: Machine) -> None:
             begun = time.monotonic()
             assert operator.close(round_id)["state"] == "published"
             for party in parties:
-                assert party.check_in(revision=5).status_code == 200
+                assert party.check_in().status_code == 200
             assert time.monotonic() - begun < 5, "and nobody waits for it"
             time.sleep(1.5)
         reader.close()

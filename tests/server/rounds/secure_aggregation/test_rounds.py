@@ -98,7 +98,7 @@ def test_a_round_from_its_opening_to_new_marginals(server: Server) -> None:
     members = server.members(6)
     round_id = members[0].round_id
     assert {member.task().stage for member in members} == {"waiting"}, "the group may still grow"
-    assert members[0].party.check_in(revision=3).json()["round"] is None, "it has joined"
+    assert members[0].party.check_in().json()["round"] is None, "it has joined"
     closing = server.operator.close(round_id)
     assert (closing["state"], closing["reports"]["marginals"]) == ("closing", 6)
     through(members, "unmasking")
@@ -331,16 +331,8 @@ def test_a_device_is_in_one_group_at_a_time_and_within_its_cap(tmp_path: Path) -
     through(members, "unmasking")
     server.tick()
     assert refusal(again[0].join()) == (403, "privacy_cap")
-    assert members[0].party.check_in(revision=3).json()["round"] is None
+    assert members[0].party.check_in().json()["round"] is None
     server.close()
-
-
-def test_devices_of_older_revisions_are_not_asked(server: Server) -> None:
-    (member,) = server.members(1)
-    party = Party(server.http).enrol()
-    assert party.check_in(revision=2).json()["round"] is None
-    offer = party.check_in(revision=3).json()["round"]
-    assert (offer["round_id"], offer["marginals"]["minimum_survivors"]) == (member.round_id, 2)
 
 
 def test_a_false_share_too_many_abandons_the_group_by_name(server: Server) -> None:
