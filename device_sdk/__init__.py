@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from device_sdk.audio import SAMPLE_AUDIO, read_audio
     from device_sdk.bundle import Bundle
     from device_sdk.checkin.client import Client
-    from device_sdk.checkin.exchange import CheckInReport
+    from device_sdk.checkin.session import CheckInReport
     from device_sdk.consent import Consent
     from device_sdk.decoding import (
         DecodingSettings,
@@ -122,7 +122,7 @@ _HOMES = {
     "audio": ("SAMPLE_AUDIO", "read_audio"),
     "bundle": ("Bundle",),
     "checkin.client": ("Client",),
-    "checkin.exchange": ("CheckInReport",),
+    "checkin.session": ("CheckInReport",),
     "decoding": (
         "DecodingSettings",
         "EndpointRule",

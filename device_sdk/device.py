@@ -51,7 +51,7 @@ from device_sdk.utterances import Utterances
 
 if TYPE_CHECKING:  # what check-ins need is loaded by the first one: recognition starts without it
     from device_sdk.checkin.client import Client
-    from device_sdk.checkin.exchange import CheckInReport
+    from device_sdk.checkin.session import CheckInReport
 
 __all__ = ["Device"]
 
@@ -74,7 +74,7 @@ class Device:
         self.settings = settings
         self._trusted_root = host.get("trusted_root")
         if self._trusted_root is not None:
-            from device_sdk.checkin.updates.trust import check_trusted_root
+            from device_sdk.checkin.updates.metadata import check_trusted_root
 
             check_trusted_root(self._trusted_root)
         self._store = store
@@ -260,7 +260,7 @@ class Device:
         cannot be reached, refuses, or is too slow (``DeviceSettings.check_in_seconds``); everything is kept and the
         next check-in goes on from there. Postponed, a kind of it: the policy or the server wants it later.
         """
-        from device_sdk.checkin import retry_window as window
+        from device_sdk.checkin import retry_window
         from device_sdk.checkin.client import Client
         from device_sdk.checkin.session import run_session
 
@@ -280,13 +280,13 @@ class Device:
                         client, token, self._model_state, self._recent, settings, self._trusted_root, turn=self._working
                     )
                     permit.check()
-                    window.answered(self._store, client.url, report.due_in_seconds, time.time())
+                    retry_window.note_answer(self._store, client.url, report.due_in_seconds, time.time())
                 except IdiolectError as error:
                     took, kind = 1000 * (time.monotonic() - begun), type(error).__name__
                     log.debug("check-in with %s failed after %d ms: %s", client.url, took, kind)
                     permit.check()  # whatever goes wrong after the state was taken away comes of that
                     if isinstance(error, CheckInError):
-                        window.unanswered(self._store, client.url, time.time())
+                        retry_window.note_failure(self._store, client.url, time.time())
                     raise
             sent, took = len(report.sent), 1000 * (time.monotonic() - begun)
             log.debug(
@@ -300,10 +300,10 @@ class Device:
 
     def due_in_seconds(self, url: str | Client) -> float:
         """When the server at ``url`` wants this device, by its last answer or after as many failures; 0 is now."""
-        from device_sdk.checkin import retry_window as window
+        from device_sdk.checkin import retry_window
 
         self._check_open()
-        return window.remaining(self._store, (url if isinstance(url, str) else url.url).rstrip("/"), time.time())
+        return retry_window.remaining(self._store, (url if isinstance(url, str) else url.url).rstrip("/"), time.time())
 
     @property
     def consent(self) -> Consent:
@@ -374,7 +374,7 @@ class Device:
             self._recent.clear()
             self._local.forget_evidence()
             try:
-                self._store.erase(keep=budget.kept(self._store))
+                self._store.erase(keep=budget.records_kept(self._store))
             finally:  # erased or not, memory holds what the disk holds, and cannot write back what is gone
                 self._model_state.load()
         log.debug("forgot everything in %d ms", 1000 * (time.monotonic() - begun))

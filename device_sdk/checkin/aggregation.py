@@ -17,11 +17,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from device_sdk.checkin import budget, exchange
-from device_sdk.checkin.exchange import Sent
+from device_sdk.checkin import budget, reports
+from device_sdk.checkin.connection import Refused
 from device_sdk.checkin.identity import server_name
-from device_sdk.checkin.refusals import Refused
-from device_sdk.checkin.taken_back import take_back
+from device_sdk.checkin.reports import Sent, take_back, taken_counts
 from device_sdk.errors import PrivacyError, ProtocolError, StateError
 from device_sdk.personalization.cache import reported
 from device_sdk.privacy.contributions import bounded_counts
@@ -87,9 +86,9 @@ def take_part(
         plan = offer.marginals if offer is not None and willing else None
         if offer is None or plan is None or plan.trust != "distributed":
             return Progress()
-        if exchange.has_reported(model_state.store, who, offer.round_id, "marginals"):
+        if reports.has_reported(model_state.store, who, offer.round_id, "marginals"):
             return Progress()
-        if (why := budget.refused(model_state.store, bounds, plan)) is not None:
+        if (why := budget.refusal(model_state.store, bounds, plan)) is not None:
             return Progress(left_out=(why,))
         kept = _join(who, model_state, offer.round_id, plan, bounds)
     due = None
@@ -141,7 +140,7 @@ def _join(
     )
     kept = Participation(participant=participant, plan=plan)
     with model_state.together():
-        exchange.remember(model_state.store, who, round_id, "marginals")
+        reports.remember(model_state.store, who, round_id, "marginals")
         budget.charge(model_state.store, bounds, plan)
         _write(model_state.store, who, kept)
     return kept
@@ -189,7 +188,7 @@ def _masked(
     participant = mask(kept.participant, deliveries, vector)
     model_state.keep_cache(reported(cache))
     recent.reported()
-    return participant, base64.b64encode(exchange.held(cache, plan)).decode()
+    return participant, base64.b64encode(taken_counts(cache, plan)).decode()
 
 
 def _send(client: Client, who: Identity, kept: Participation, stage: Stage, message: Message) -> None:
@@ -197,7 +196,7 @@ def _send(client: Client, who: Identity, kept: Participation, stage: Stage, mess
 
 
 def _refused(error: Refused, who: Identity, model_state: ModelState, kept: Participation) -> Progress:
-    if not exchange.is_final(error):
+    if not reports.is_final(error):
         raise error
     return _leave(who, model_state, kept, str(error))
 
@@ -217,8 +216,8 @@ def _leave(
         if refused is None:
             records.write_number(store, "marginals_sent", records.read_number(store, "marginals_sent") + 1)
         elif kept.restore and restore:
-            held = base64.b64decode(kept.restore)
-            take_back(model_state, Outgoing(report_id, who.server, "marginals", participant.round_id, b"", held))
+            taken = base64.b64decode(kept.restore)
+            take_back(model_state, Outgoing(report_id, who.server, "marginals", participant.round_id, b"", taken))
     size = len(participant.masked.model_dump_json()) if participant.masked is not None else 0
     return Progress((Sent(report_id, participant.round_id, "marginals", size, refused=refused),))
 

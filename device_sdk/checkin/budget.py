@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from device_sdk.privacy.bounds import OfferBounds
     from device_sdk.state import Store
 
-__all__ = ["NAME", "TABLE", "charge", "kept", "read", "refund", "refused"]
+__all__ = ["Plan", "charge", "read", "records_kept", "refund", "refusal"]
 
 TABLE, NAME = "settings", "spent"
 Plan = MarginalPlan | DeltaPlan | WordPlan
 
 
-def refused(store: Store, bounds: OfferBounds, plan: Plan) -> str | None:
+def refusal(store: Store, bounds: OfferBounds, plan: Plan) -> str | None:
     """Why a report by this plan is not made, by name, with what was found and what is allowed; None where it may be."""
     spent = read(store)
     if isinstance(plan, MarginalPlan):
@@ -50,7 +50,7 @@ def refund(store: Store, plan: MarginalPlan) -> None:
     _write(store, spent)
 
 
-def kept(store: Store) -> list[tuple[str, str]]:
+def records_kept(store: Store) -> list[tuple[str, str]]:
     """What an erasure leaves: this, unless it cannot be read, which must not keep anybody from forgetting."""
     try:
         return [(TABLE, NAME)] if any(each != Spent() for each in read(store).values()) else []

@@ -13,10 +13,9 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from device_sdk.checkin.download import download
+from device_sdk.checkin.connection import PROBLEM_BYTES, RETRIED, Broken, Connection, refusal
+from device_sdk.checkin.download import Partial, download
 from device_sdk.checkin.identity import Identity, signed_headers
-from device_sdk.checkin.line import Broken, Line
-from device_sdk.checkin.refusals import PROBLEM_BYTES, RETRIED, refusal
 from device_sdk.errors import CheckInError
 from device_sdk.permit import current
 from device_sdk.state.outbox import Outgoing
@@ -25,8 +24,6 @@ from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask,
 
 if TYPE_CHECKING:
     import httpx
-
-    from device_sdk.checkin.partial import Partial
 
 __all__ = ["Client", "marginals_bytes"]
 
@@ -84,7 +81,7 @@ class Client:
                 f"{url}: found http, expected https: anybody on the way would read along; DeviceSettings.plain_http "
                 "allows it for networks that are closed"
             )
-        self._line = Line(timeout, transport, proxies=not here)
+        self._connection = Connection(timeout, transport, proxies=not here)
 
     def enrol(self, token: str, identity: Identity) -> str:
         """The id that the server gives this device; the same key again gets the same id."""
@@ -133,7 +130,7 @@ class Client:
         way. CheckInError: more than ``limit`` bytes, not all there within ``seconds``, or not reached. Nothing is
         decoded, so that no answer grows on the device.
         """
-        return download(self, self._line, path, limit, seconds, self._attempts, partial)
+        return download(self, self._connection, path, limit, seconds, self._attempts, partial)
 
     def wait(self, failures: int, asked: float = 0.0) -> None:
         """Before the next try: longer each time, spread out, and never shorter than was asked for, in seconds."""
@@ -157,7 +154,7 @@ class Client:
         return self._message(StageReceipt, "POST", path, body, signer=identity, round_id=round_id)
 
     def close(self) -> None:
-        self._line.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -212,7 +209,7 @@ class Client:
                 headers |= signed_headers(signer, method, url.path, round_id, body)
             begun = time.monotonic()
             try:
-                with self._line.exchange(method, url, headers, body, seconds) as answer:
+                with self._connection.exchange(method, url, headers, body, seconds) as answer:
                     content = answer.read(limit if answer.ok else PROBLEM_BYTES)
             except Broken as error:
                 trouble, asked = str(error), 0.0

@@ -16,7 +16,7 @@ from device_sdk.errors import StateError
 from device_sdk.state import Store
 from device_sdk.wire import signing
 
-__all__ = ["FARTHEST", "Identity", "corrected", "enrolled", "load", "new", "server_name", "signed_headers"]
+__all__ = ["FARTHEST", "Identity", "correct_clock", "create", "keep_id", "load", "server_name", "signed_headers"]
 
 FARTHEST = 7 * 24 * 3600.0
 """Seconds by which a device corrects its clock at most."""
@@ -41,21 +41,21 @@ class Identity:
         return base64.b64encode(public.public_bytes(Encoding.Raw, PublicFormat.Raw)).decode()
 
 
-def new(store: Store, server: str) -> Identity:
+def create(store: Store, server: str) -> Identity:
     """A fresh key for ``server``, kept in the state before it is used, so that a retried enrolment is the same one."""
     identity = Identity(secrets.token_bytes(32), server)
     _keep(store, identity)
     return identity
 
 
-def enrolled(store: Store, identity: Identity, device_id: str, token: str | None = None) -> Identity:
+def keep_id(store: Store, identity: Identity, device_id: str, token: str | None = None) -> Identity:
     """The identity with the id the server gave for ``token``, kept in the state."""
     identity = replace(identity, device_id=device_id, token=token)
     _keep(store, identity)
     return identity
 
 
-def corrected(store: Store, identity: Identity, server_time: float) -> Identity | None:
+def correct_clock(store: Store, identity: Identity, server_time: float) -> Identity | None:
     """The identity that signs by the server's clock, kept in the state; None where the two are too far apart to be
     taken for a clock that is off. server_time: seconds since the epoch.
 

@@ -13,7 +13,7 @@ from device_sdk.errors import StateError
 if TYPE_CHECKING:
     from device_sdk.state import Store
 
-__all__ = ["FARTHEST", "LONGEST", "answered", "remaining", "unanswered"]
+__all__ = ["FARTHEST", "LONGEST", "note_answer", "note_failure", "remaining"]
 
 LONGEST = 6 * 3600.0
 """Of the pauses after check-ins that failed, seconds."""
@@ -35,12 +35,12 @@ def remaining(store: Store, url: str, now: float) -> float:
     return max(0.0, min(seconds, asked_at + seconds - now))
 
 
-def answered(store: Store, url: str, seconds: float, now: float) -> None:
+def note_answer(store: Store, url: str, seconds: float, now: float) -> None:
     """The server wants the device back after so many ``seconds``, of which a week counts at most."""
     _write(store, url, {"at": now, "seconds": min(FARTHEST, max(0.0, seconds)), "failures": 0})
 
 
-def unanswered(store: Store, url: str, now: float) -> None:
+def note_failure(store: Store, url: str, now: float) -> None:
     """The server could not be reached, or was too busy: each time in a row the pause is twice as long, and a random
     share of it, so that devices which lost their server together do not come back together."""
     failures = int(_read(store).get(server_name(url), {}).get("failures", 0))

@@ -17,7 +17,7 @@ from device_sdk.commands.state import KEY_VARIABLE, BundlePath, KeyFile, State, 
 from device_sdk.consent import STREAMS, Consent
 
 if TYPE_CHECKING:
-    from device_sdk.checkin.exchange import CheckInReport
+    from device_sdk.checkin.session import CheckInReport
     from device_sdk.learning import LearningReport
 
 __all__ = ["app"]

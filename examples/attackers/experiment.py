@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin.exchange import delta_report
+from device_sdk.checkin.reports import delta_report
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.wire.messages import DeltaHeader, DeltaPlan

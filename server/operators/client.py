@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from device_sdk.checkin.refusals import Refused, refusal
+from device_sdk.checkin.connection import Refused, refusal
 from device_sdk.errors import CheckInError
 from device_sdk.wire.messages import Marginals
 from server.operators import messages

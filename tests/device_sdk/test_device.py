@@ -29,7 +29,7 @@ from device_sdk import (
     SlotLexicon,
     StateError,
 )
-from device_sdk.checkin.taken_back import take_back
+from device_sdk.checkin.reports import take_back
 from device_sdk.learning import StepSettings, TeacherSettings
 from device_sdk.learning.memory import Recent
 from device_sdk.personalization.cache import UtteranceCounts, reported
@@ -258,7 +258,9 @@ def test_a_full_disk_costs_no_result(
 
 
 def test_a_refused_report_and_a_new_utterance_do_not_wait_for_each_other(device: Device) -> None:
-    held = json.dumps({"words_digest": device._model_state.cache.words_digest, "utterances": 0, "pending": {}}).encode()
+    held = json.dumps(
+        {"words_digest": device._model_state.cache.words_digest, "utterances": 0, "pending": {}, "mode": "bounded"}
+    ).encode()
     done = threading.Event()
 
     def refuse() -> None:

@@ -1,117 +1,171 @@
-"""Takes what is current, where its bytes are those that were signed. What is not leaves the device as it is."""
+"""Takes what is current, where its bytes are those that were announced or, with a root to trust, signed. What is
+refused leaves the device as it is."""
 
 from __future__ import annotations
 
 import base64
+import math
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
+import numpy as np
+from numpy.typing import NDArray
 
-from device_sdk.checkin import exchange
-from device_sdk.checkin.client import marginals_bytes
-from device_sdk.checkin.updates.fetching import Base, Wanted, base_of, fetch, install, largest, patience, teacher_of
-from device_sdk.checkin.updates.metadata import refresh
-from device_sdk.checkin.updates.release import Adopted, Release, Target
+from device_sdk.checkin.updates.fetching import Base, fetch, install
+from device_sdk.checkin.updates.metadata import Release, Target
 from device_sdk.errors import CheckInError
+from device_sdk.model_state import with_published
 from device_sdk.state import records
-from device_sdk.wire.messages import Marginals
+from device_sdk.wire.messages import CheckedIn, Marginals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from device_sdk.bundle.architecture import Architecture
     from device_sdk.checkin.client import Client
     from device_sdk.model_state import ModelState
     from device_sdk.settings import DeviceSettings
 
-__all__ = ["adopt"]
+__all__ = ["Adopted", "adopt", "announced", "decode_marginals"]
+
+_HEADER = 1 << 20
+"""Bytes that a weights file may have beside its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What a check-in brought. refused: why something that the server offers was not taken, by name."""
+
+    new_model: bool = False
+    new_marginals: bool = False
+    refused: tuple[str, ...] = ()
+
+
+def announced(answer: CheckedIn, model_state: ModelState) -> Release:
+    """What is current by the server's answer to the check-in, for a device that was given no root to trust."""
+    most, words = _largest(model_state.base.architecture), model_state.base.words
+    teacher = None
+    if answer.teacher_version is not None and answer.teacher_sha256 is not None:
+        teacher = Target(f"model {answer.teacher_version}", answer.teacher_version, most, answer.teacher_sha256)
+    version = str(answer.marginals_version)
+    return Release(
+        Target(f"model {answer.model_version}", answer.model_version, most, answer.model_sha256),
+        teacher,
+        Target(f"marginals version {version}", version, 8 * len(words), answer.marginals_sha256),
+        words.digest,
+    )
 
 
 def adopt(
     client: Client,
     model_state: ModelState,
     settings: DeviceSettings,
-    trusted_root: bytes,
-    device_id: str = "",
+    release: Release,
     *,
+    signed: bool,
     turn: AbstractContextManager[object],
 ) -> Adopted:
-    """The signed metadata decides what is current, whatever the server's answer to the check-in says. turn: kept while
-    what the device learned changes.
+    """Fetches and installs what is another than what is here. turn: kept while what the device learned changes.
 
-    Nothing that is refused is an error: the device goes on with what it has. BundleError: what was signed does not fit
-    this device. ConfigurationError: ``trusted_root`` is none.
+    What cannot be had is an error where the server's word is taken, CheckInError; of a ``signed`` release it is said in
+    the answer, and the device goes on with what it has. BundleError: what was fetched does not fit this device.
     """
     refused: list[str] = []
-    new_model = new_marginals = False
-    version = model_state.base.version, model_state.marginals_version
-    try:
-        release = refresh(client, model_state.store, trusted_root, device_id)
-    except CheckInError as error:
-        return Adopted(refused=(f"updates: {error}; model {version[0]} and marginals {version[1]} stay",))
-    try:
-        if model_state.differs_in_model(release.model.version, release.model.sha256):
-            content = _file(client, release.model, model_state, base_of(model_state))
-            with turn:
-                install(model_state, release.model.version, content, settings.learning.keep)
-            new_model = True
-    except CheckInError as error:
-        refused.append(f"model {release.model.version}: {error}; model {version[0]} stays")
-    if settings.learning.teacher.schedule == "server" and not refused:  # it belongs to its model
+
+    def attempt(step: Callable[[], bool], what: str, stays: str) -> bool:
         try:
-            _adopt_teacher(client, release.teacher, model_state, turn)
+            return step()
         except CheckInError as error:
-            refused.append(f"teacher: {error}; the teacher stays")
+            if not signed:
+                raise
+            refused.append(f"{what}: {error}; {stays}")
+            return False
+
+    def take_model() -> bool:
+        model = release.model
+        if not model_state.differs_in_model(model.version, model.sha256):
+            return False
+        base = Base(model_state.base.version, model_state.base.weights)
+        content = fetch(client, model_state.store, _bounded(model, model_state), base)
+        with turn:
+            install(model_state, model.version, content, settings.learning.keep)
+        return True
+
+    def take_teacher() -> bool:
+        teacher = release.teacher
+        if teacher is None:
+            with turn:
+                model_state.adopt_teacher(None)
+        elif model_state.differs_in_teacher(teacher.version, teacher.sha256):
+            content = fetch(client, model_state.store, _bounded(teacher, model_state), _teacher_of(model_state))
+            with turn:
+                model_state.adopt_teacher(records.Published(teacher.version, content))
+        return True
+
+    def take_marginals() -> bool:
+        if not model_state.differs_in_marginals(release.marginals.version, release.marginals.sha256):
+            return False
+        values = _fetch_marginals(client, release, model_state)
+        model_state.keep_marginals(int(release.marginals.version), model_state.base.words.digest, values)
+        return True
+
+    model, marginals = model_state.base.version, model_state.marginals_version
+    new_model = attempt(take_model, f"model {release.model.version}", f"model {model} stays")
+    if settings.learning.teacher.schedule == "server" and not refused:  # it belongs to its model
+        attempt(take_teacher, "teacher", "the teacher stays")
+    what = f"marginals {release.marginals.version}"
+    new_marginals = attempt(take_marginals, what, f"marginals {marginals} stay")
+    return Adopted(new_model, new_marginals, tuple(refused))
+
+
+def decode_marginals(message: Marginals, words_digest: str, count: int) -> NDArray[np.float64]:
+    """The global distribution, float64 [count]. CheckInError: of another word list or size, or no distribution."""
+    where = f"marginals version {message.marginals_version}"
+    if message.words_digest != words_digest:
+        raise CheckInError(f"{where}: words_digest: found {message.words_digest}, expected {words_digest}")
     try:
-        if model_state.differs_in_marginals(release.marginals.version, release.marginals.sha256):
-            _adopt_marginals(client, release, model_state)
-            new_marginals = True
-    except CheckInError as error:
-        refused.append(f"marginals {release.marginals.version}: {error}; marginals {version[1]} stay")
-    return Adopted(
-        new_model=new_model,
-        new_marginals=new_marginals,
-        refused=tuple(refused),
-    )
+        content = base64.b64decode(message.probabilities, validate=True)
+    except ValueError as error:
+        raise CheckInError(f"{where}: probabilities: not base64 ({error})") from error
+    if len(content) != 8 * count:
+        raise CheckInError(f"{where}: probabilities: found {len(content)} bytes, expected {8 * count}")
+    values = np.frombuffer(content, "<f8").astype(np.float64)
+    if not np.all(np.isfinite(values)) or values.min() < 0 or abs(float(values.sum()) - 1.0) > 1e-6:
+        raise CheckInError(f"{where}: probabilities: expected non-negative values that sum to 1")
+    return values
 
 
-def _file(client: Client, target: Target, model_state: ModelState, base: Base) -> bytes:
-    """base: what the device has of its kind. CheckInError: other bytes than signed, or more than weights of this
-    device's architecture can have: they are held in memory, whoever signed them."""
-    most = largest(model_state.base.architecture)
-    if target.length > most:
-        raise CheckInError(f"{target.name}: length: found {target.length} as signed, expected at most {most}")
-    wanted = Wanted(target.version, target.sha256, target.length, target.check)
-    return fetch(client, model_state.store, wanted, base)
-
-
-def _adopt_teacher(
-    client: Client, target: Target | None, model_state: ModelState, turn: AbstractContextManager[object]
-) -> None:
-    if target is None:
-        with turn:
-            model_state.adopt_teacher(None)
-    elif model_state.differs_in_teacher(target.version, target.sha256):
-        content = _file(client, target, model_state, teacher_of(model_state))
-        with turn:
-            model_state.adopt_teacher(records.Published(target.version, content))
-
-
-def _adopt_marginals(client: Client, release: Release, model_state: ModelState) -> None:
+def _fetch_marginals(client: Client, release: Release, model_state: ModelState) -> NDArray[np.float64]:
     target, words = release.marginals, model_state.base.words
     if target.length != 8 * len(words):
         raise CheckInError(f"{target.name}: length: found {target.length} as signed, expected {8 * len(words)}")
-    limit = marginals_bytes(len(words))
-    try:
-        message = Marginals.model_validate_json(_download(client, f"/v1/marginals/{target.version}", limit))
-        content = base64.b64decode(message.probabilities, validate=True)
-    except ValueError as error:  # ValidationError is one, too
-        what = f"{error.error_count()} fields" if isinstance(error, ValidationError) else "probabilities"
-        raise CheckInError(f"{target.name}: {what} cannot be read") from None
-    target.check(content)
+    message = client.marginals(int(target.version), len(words))
     if (str(message.marginals_version), message.words_digest) != (target.version, release.words_digest):
-        raise CheckInError(f"{target.name}: found another version or word list than the signed one")
-    values = exchange.decode_marginals(message, words.digest, len(words))
-    model_state.keep_marginals(message.marginals_version, words.digest, values)
+        raise CheckInError(f"{target.name}: found another version or word list than the one that is current")
+    values = decode_marginals(message, words.digest, len(words))
+    target.check(values.astype("<f8").tobytes())
+    return values
 
 
-def _download(client: Client, path: str, limit: int) -> bytes:
-    return client.download(path, limit, patience(limit))
+def _largest(architecture: Architecture) -> int:
+    """Bytes of a weights file, at most."""
+    shapes = architecture.parameter_shapes() | architecture.constant_shapes()
+    return _HEADER + 4 * sum(math.prod(shape) for shape in shapes.values())
+
+
+def _bounded(target: Target, model_state: ModelState) -> Target:
+    """CheckInError: more than weights of this device's architecture can have: they are held in memory, whoever signed
+    them."""
+    most = _largest(model_state.base.architecture)
+    if target.length > most:
+        raise CheckInError(f"{target.name}: length: found {target.length} as signed, expected at most {most}")
+    return target
+
+
+def _teacher_of(model_state: ModelState) -> Base:
+    """The server's teacher as it is here; before there is one, the base, which the first teacher is near to."""
+    published = records.read_published_teacher(model_state.store)
+    if published is None:
+        return Base(model_state.base.version, model_state.base.weights)
+    return Base(published.version, with_published(model_state.packaged, published).weights)

@@ -1,4 +1,4 @@
-"""Metadata of The Update Framework, checked by python-tuf and kept in the device's state.
+"""What a device is to have by metadata of The Update Framework, checked by python-tuf and kept in the device's state.
 
 The library works on a folder of plain files: one of its own is made for the moment, from what the state holds, and
 whatever was verified goes back into the state, also where a later step was refused. What was seen once is thus never
@@ -7,14 +7,17 @@ taken back: older timestamps, snapshots and targets stay refused after a restart
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from device_sdk.checkin.refusals import Refused
-from device_sdk.checkin.updates.release import Release, release_of
-from device_sdk.checkin.updates.trust import root_version
-from device_sdk.errors import CheckInError, ConfigurationError
+from device_sdk.errors import CheckInError, ConfigurationError, MissingExtraError
+from device_sdk.wire.rollout import MILLIONTHS, arm_of
 
 if TYPE_CHECKING:
     from tuf.ngclient import FetcherInterface
@@ -22,17 +25,58 @@ if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
     from device_sdk.state import Store
 
-__all__ = ["METADATA_SECONDS", "ROUTE", "refresh"]
+__all__ = ["METADATA_SECONDS", "Release", "Target", "check_trusted_root", "refresh", "release_of"]
 
 ROUTE = "/v1/updates/"
 METADATA_SECONDS = 30.0
 """A file of metadata is there within this time, or refused: nobody keeps a device busy with an endless answer."""
-
 _TABLE = "updates"
 _ROLES = ("timestamp.json", "snapshot.json", "targets.json")
 
+Targets = Mapping[str, tuple[int, dict[str, str], Any]]
+"""name -> (length, hashes, custom), from metadata that was verified."""
 
-def refresh(client: Client, store: Store, trusted_root: bytes, device_id: str = "") -> Release:
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One file. name: as messages have it; version: that it is of; length: bytes, at most; sha256: of its content,
+    hexadecimal, as signed or announced."""
+
+    name: str
+    version: str
+    length: int
+    sha256: str
+
+    def check(self, content: bytes) -> None:
+        """CheckInError: these are other bytes."""
+        found = sha256(content).hexdigest()
+        if found != self.sha256:
+            raise CheckInError(f"{self.name}: sha256: found {found}, expected {self.sha256}; the download is dropped")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What is current. words_digest: of the word list that the marginals are over."""
+
+    model: Target
+    teacher: Target | None
+    marginals: Target
+    words_digest: str
+
+
+def check_trusted_root(trusted_root: bytes) -> None:
+    """Cheap, so that opening a device stays quick; the signatures are checked with the first check-in.
+
+    MissingExtraError: the library that checks them is not installed. ConfigurationError: no metadata of a root.
+    """
+    if find_spec("tuf") is None:
+        raise MissingExtraError(
+            "trusted_root: signed updates need tuf; install it with: pip install 'idiolect[secure-updates]'"
+        )
+    _root_version(trusted_root)
+
+
+def refresh(client: Client, store: Store, trusted_root: bytes, device_id: str) -> Release:
     """What this device is to have by metadata that ``trusted_root``, and every root that it hands over to, vouches for.
 
     CheckInError: what the server says is older than what was seen, expired, inconsistent, signed by other keys or by
@@ -42,7 +86,7 @@ def refresh(client: Client, store: Store, trusted_root: bytes, device_id: str = 
     from tuf.api.metadata import Metadata, Targets
     from tuf.ngclient import Updater
 
-    first = root_version(trusted_root)
+    first = _root_version(trusted_root)
     with tempfile.TemporaryDirectory(prefix="idiolect-updates-") as name:
         folder = Path(name)
         _lay_out(store, folder, first)
@@ -58,8 +102,9 @@ def refresh(client: Client, store: Store, trusted_root: bytes, device_id: str = 
         finally:
             _keep(store, folder, first)
         verified = Metadata[Targets].from_bytes((folder / "targets.json").read_bytes()).signed
-    found = {name: (file.length, file.hashes, file.custom) for name, file in verified.targets.items()}
-    return release_of(found, device_id)
+    return release_of(
+        {name: (file.length, file.hashes, file.custom) for name, file in verified.targets.items()}, device_id
+    )
 
 
 class _Fetcher:
@@ -70,6 +115,8 @@ class _Fetcher:
 
     def download_bytes(self, url: str, max_length: int) -> bytes:
         from tuf.api.exceptions import DownloadError, DownloadHTTPError
+
+        from device_sdk.checkin.connection import Refused
 
         try:
             return self._client.download(url, max_length, METADATA_SECONDS)
@@ -92,15 +139,82 @@ def _lay_out(store: Store, folder: Path, first: int) -> None:
 
 def _keep(store: Store, folder: Path, first: int) -> None:
     """Everything that is verified. Roots up to the app's own are not needed any more."""
-    held = {name: folder / name for name in _ROLES if (folder / name).is_file()}
+    verified = {name: folder / name for name in _ROLES if (folder / name).is_file()}
     for path in (folder / "root_history").glob("*.root.json"):
         if int(path.name.partition(".")[0]) > first:
-            held[path.name] = path
+            verified[path.name] = path
     with store.transaction():
         for name in store.names(_TABLE):
-            if name not in held:
+            if name not in verified:
                 store.delete(_TABLE, name)
-        for name, path in held.items():
+        for name, path in verified.items():
             content = path.read_bytes()
             if store.get(_TABLE, name) != content:
                 store.put(_TABLE, name, content)
+
+
+def _root_version(trusted_root: bytes) -> int:
+    """ConfigurationError: no metadata of a root."""
+    try:
+        signed = json.loads(trusted_root)["signed"]
+        kind, version = signed["_type"], signed["version"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigurationError(
+            f"trusted_root: cannot be read ({type(error).__name__}); expected the bytes of a root.json"
+        ) from None
+    if kind != "root" or not isinstance(version, int):
+        raise ConfigurationError(f"trusted_root: found metadata of role {kind!r}, expected root")
+    return version
+
+
+def release_of(targets: Targets, device_id: str = "") -> Release:
+    """device_id: this device's at the server: it gets the rollout's model where it belongs to the share of the devices
+    that is to have it. CheckInError: the targets do not say which model and which marginals are current."""
+    current = _current(targets, "models/", ".safetensors")
+    model = _in_rollout(targets, device_id) or current
+    marginals = _current(targets, "marginals/", ".float64")
+    teacher = targets[model.name][2].get("teacher")
+    return Release(
+        model,
+        None if teacher is None else _target(targets, f"models/{teacher}.safetensors"),
+        marginals,
+        str(targets[marginals.name][2].get("words_digest")),
+    )
+
+
+def _in_rollout(targets: Targets, device_id: str) -> Target | None:
+    """The model that goes to some devices first, where this one is among them."""
+    for name, (_, _, custom) in sorted(targets.items()):
+        if not (name.startswith("models/") and name.endswith(".safetensors") and isinstance(custom, dict)):
+            continue
+        share = custom.get("rollout")  # in millionths
+        if not isinstance(share, int) or not device_id:
+            continue
+        target = _target(targets, name)
+        if arm_of(device_id, target.version, share / MILLIONTHS) == "rollout":
+            return target
+    return None
+
+
+def _current(targets: Targets, folder: str, ending: str) -> Target:
+    current = [
+        name
+        for name, (_, _, custom) in targets.items()
+        if name.startswith(folder)
+        and name.endswith(ending)
+        and isinstance(custom, dict)
+        and custom.get("current") is True
+    ]
+    if len(current) != 1:
+        raise CheckInError(f"targets: found {len(current)} targets {folder}* that are current, expected one")
+    return _target(targets, current[0])
+
+
+def _target(targets: Targets, name: str) -> Target:
+    """``name`` is ``folder/version.ending``."""
+    if name not in targets:
+        raise CheckInError(f"targets: {name} is not among them")
+    length, hashes, _ = targets[name]
+    if "sha256" not in hashes:
+        raise CheckInError(f"{name}: found hashes {sorted(hashes)}, expected sha256")
+    return Target(name, name.partition("/")[2].rpartition(".")[0], length, hashes["sha256"])

@@ -254,7 +254,7 @@ def _published(
         return Recognizer(bundle, DecodingSettings(), rescorer.rescore)
     from device_sdk.bundle import weights as weight_files
     from device_sdk.checkin.client import Client
-    from device_sdk.checkin.exchange import decode_marginals
+    from device_sdk.checkin.updates.adoption import decode_marginals
 
     status = operator.status()
     version = str(status["model_version"])

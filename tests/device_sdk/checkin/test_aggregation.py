@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from device_sdk.bundle import Bundle
 from device_sdk.checkin import aggregation
 from device_sdk.checkin.client import Client
-from device_sdk.checkin.exchange import CheckInReport
+from device_sdk.checkin.session import CheckInReport
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError, StateError
 from device_sdk.privacy.local import share_variance

@@ -271,7 +271,7 @@ def test_a_model_that_does_not_fit_is_refused_and_the_old_one_kept(
         server.close_round(round_id)
         damaged = save({"joiner.output.bias": np.zeros(3, np.float32)})
         with monkeypatch.context() as patch, pytest.raises(BundleError, match="tensor"):
-            patch.setattr("device_sdk.checkin.session.fetch", lambda client, store, wanted, base: damaged)
+            patch.setattr("device_sdk.checkin.updates.adoption.fetch", lambda client, store, wanted, base: damaged)
             device.check_in(server.url)
         assert device.model_version == tiny_bundle.version
         assert device.student.steps == 1

@@ -15,18 +15,13 @@ from safetensors.numpy import load
 
 from device_sdk.checkin import identity
 from device_sdk.checkin.client import Client
-from device_sdk.checkin.exchange import (
-    decode_marginals,
-    enqueue_delta,
-    enqueue_marginals,
-    flush,
-    has_reported,
-    restored,
-)
-from device_sdk.checkin.refusals import Refused
+from device_sdk.checkin.connection import Refused
+from device_sdk.checkin.reports import enqueue_delta, enqueue_marginals, flush, has_reported, restored_counts
+from device_sdk.checkin.updates.adoption import decode_marginals
 from device_sdk.errors import CheckInError, StateError
 from device_sdk.learning.delta import difference
 from device_sdk.personalization.cache import MarginalCache
+from device_sdk.privacy.bounds import OfferBounds
 from device_sdk.state import Store, records
 from device_sdk.state import reported_counts as history
 from device_sdk.state.outbox import Outgoing, keep, release, waiting
@@ -80,19 +75,19 @@ def problem(status: int, code: str = "round_closed") -> httpx.Response:
 
 
 def enrolled(store: Store) -> identity.Identity:
-    return identity.enrolled(store, identity.new(store, URL), "device-1")
+    return identity.keep_id(store, identity.create(store, URL), "device-1")
 
 
 def test_identity_survives_and_is_bound_to_its_server(store: Store) -> None:
     assert identity.load(store, URL) is None
-    fresh = identity.new(store, URL)
+    fresh = identity.create(store, URL)
     assert identity.load(store, URL) == fresh
-    named = identity.enrolled(store, fresh, "device-7")
+    named = identity.keep_id(store, fresh, "device-7")
     assert identity.load(store, URL) == named
     assert named.public_key == fresh.public_key
     assert len(base64.b64decode(named.public_key)) == 32
     assert identity.load(store, "http://other.test") is None
-    other = identity.new(store, "http://other.test")
+    other = identity.create(store, "http://other.test")
     assert identity.load(store, URL) == named
     assert other.public_key != named.public_key
     store.put("identity", store.names("identity")[0], b"{}")
@@ -197,7 +192,7 @@ def test_model_downloads_are_checked() -> None:
 
 
 def test_enrolment_sends_the_public_key(store: Store) -> None:
-    who = identity.new(store, URL)
+    who = identity.create(store, URL)
     server = Answers(httpx.Response(200, json={"version": 1, "device_id": "device-9"}))
     assert server.client().enrol("secret", who) == "device-9"
     assert json.loads(server.requests[0].content) == {
@@ -219,7 +214,7 @@ OFFER = RoundOffer(round_id="round-1", model_version="m1", closes_in_seconds=60)
 def test_marginals_are_taken_off_the_books_and_put_back_on_refusal(store: Store) -> None:
     who = enrolled(store)
     before = cache([0.0, 3.0, 0.5, 0.25])
-    after = enqueue_marginals(store, who, OFFER, MarginalPlan(max_words=2), before)
+    after = enqueue_marginals(store, who, OFFER, MarginalPlan(max_words=2), OfferBounds(), before)
     assert after.pending.sum() == 0
     assert after.pending_utterances == 0
     assert has_reported(store, who, "round-1", "marginals")
@@ -229,11 +224,11 @@ def test_marginals_are_taken_off_the_books_and_put_back_on_refusal(store: Store)
     assert message.counts == {1: 256, 2: 128}
     assert message.utterances == 3
     assert b"secret" not in report.body + report.restore
-    back = restored(store, after, report)
+    back = restored_counts(store, after, report)
     np.testing.assert_array_equal(back.pending, before.pending)
     assert back.pending_utterances == 3
     other = MarginalCache("another list", after.counts, after.pending, {})
-    assert restored(store, other, report) is other
+    assert restored_counts(store, other, report) is other
 
 
 def test_mode_paper_sends_every_count_so_far(store: Store) -> None:
@@ -242,14 +237,14 @@ def test_mode_paper_sends_every_count_so_far(store: Store) -> None:
 
     def counts(round_id: str, pending: list[float]) -> tuple[dict[int, int], MarginalCache]:
         offer = OFFER.model_copy(update={"round_id": round_id})
-        after = enqueue_marginals(store, who, offer, plan, cache(pending))
+        after = enqueue_marginals(store, who, offer, plan, OfferBounds(), cache(pending))
         return MarginalReport.model_validate_json(waiting(store, URL)[-1].body).counts, after
 
     assert counts("round-1", [0.0, 3.0, 0.5])[0] == {1: 768, 2: 128}
     second, after = counts("round-2", [30.0, 1.0, 0.0])
     assert second == {0: 7680, 1: 1024, 2: 128}
     assert after.pending.sum() == 0
-    back = restored(store, after, waiting(store, URL)[-1])
+    back = restored_counts(store, after, waiting(store, URL)[-1])
     np.testing.assert_array_equal(back.pending, [30.0, 1.0, 0.0])
     assert counts("round-3", back.pending.tolist())[0] == second
     assert history.read(store, "another list", 3).sum() == 0
@@ -260,7 +255,7 @@ def test_mode_paper_sends_every_count_so_far(store: Store) -> None:
 def test_nothing_to_say_sends_nothing(store: Store) -> None:
     before = cache([0.0, 0.0])
     who = enrolled(store)
-    assert enqueue_marginals(store, who, OFFER, MarginalPlan(), before) is before
+    assert enqueue_marginals(store, who, OFFER, MarginalPlan(), OfferBounds(), before) is before
     assert waiting(store, URL) == []
     assert has_reported(store, who, "round-1", "marginals")
 
@@ -269,7 +264,9 @@ def test_local_trust_tells_neither_whether_nor_how_much_was_said(store: Store) -
     who = enrolled(store)
     plan = MarginalPlan(trust="local", max_weight=1e-4)
     for number, pending in enumerate(([0.0] * 200, [1.0] * 200)):
-        enqueue_marginals(store, who, OFFER.model_copy(update={"round_id": f"r{number}"}), plan, cache(pending))
+        enqueue_marginals(
+            store, who, OFFER.model_copy(update={"round_id": f"r{number}"}), plan, OfferBounds(), cache(pending)
+        )
     silent, spoke = (MarginalReport.model_validate_json(report.body) for report in waiting(store, URL))
     assert silent.utterances == spoke.utterances == 0
     assert len(silent.counts) > 100
@@ -279,7 +276,9 @@ def test_the_delta_is_drawn_once(store: Store) -> None:
     who = enrolled(store)
     base = {"b": np.zeros(4, np.float32), "a": np.zeros((2, 2), np.float32)}
     local = {name: array + 1 for name, array in base.items()}
-    enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5, noise_stddev=0.1), difference(local, base), 7)
+    enqueue_delta(
+        store, who, OFFER, DeltaPlan(clip_norm=0.5, noise_stddev=0.1), OfferBounds(), difference(local, base), 7
+    )
     (first,), (second,) = waiting(store, URL), waiting(store, URL)
     assert first.body == second.body
     size = int.from_bytes(first.body[:8], "little")
@@ -287,7 +286,7 @@ def test_the_delta_is_drawn_once(store: Store) -> None:
     assert (header.report_id, header.utterances, header.model_version) == (first.report_id, 7, "m1")
     tensors = load(first.body)
     assert {name: array.shape for name, array in tensors.items()} == {"a": (2, 2), "b": (4,)}
-    enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5), difference(local, base), 7)
+    enqueue_delta(store, who, OFFER, DeltaPlan(clip_norm=0.5), OfferBounds(), difference(local, base), 7)
     plain = load(waiting(store, URL)[1].body)
     np.testing.assert_allclose(plain["b"], 0.5 / np.sqrt(8), rtol=1e-6)
 

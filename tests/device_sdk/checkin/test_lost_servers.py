@@ -148,7 +148,7 @@ def test_a_device_that_holds_no_token_says_what_it_needs(tmp_path: Path, tiny_bu
         LiveServer(tmp_path / "server", tiny_bundle.path) as server,
         opened(tmp_path / "device", tiny_bundle) as device,
     ):
-        identity.enrolled(device._store, identity.new(device._store, server.url), "0" * 32)
+        identity.keep_id(device._store, identity.create(device._store, server.url), "0" * 32)
         with pytest.raises(CheckInError, match=r"unknown_device.*enrolment token"):
             device.check_in(server.url)
         assert device.check_in(server.url, ENROLMENT).model_version == tiny_bundle.version

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin import retry_window as window
+from device_sdk.checkin import retry_window
 from device_sdk.checkin.client import Client
-from device_sdk.checkin.retry_window import LONGEST, answered, remaining, unanswered
+from device_sdk.checkin.retry_window import LONGEST, note_answer, note_failure, remaining
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError, Postponed, StateError
 from device_sdk.state import Store
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 )
 def test_the_wait_runs_down(store: Store, seconds: float, later: float, left: float) -> None:
     assert remaining(store, URL, 1e6) == 0.0, "never there"
-    answered(store, URL, seconds, 1e6)
+    note_answer(store, URL, seconds, 1e6)
     assert remaining(store, URL, 1e6 + later) == left
     assert remaining(store, "https://other.example", 1e6) == 0.0
 
@@ -47,14 +47,14 @@ def test_the_wait_runs_down(store: Store, seconds: float, later: float, left: fl
 def test_failures_double_the_wait_and_spread_it(store: Store) -> None:
     bounds = []
     for number in range(14):
-        unanswered(store, URL, 1e6)
+        note_failure(store, URL, 1e6)
         pause = min(LONGEST, 60.0 * 2**number)
         left = remaining(store, URL, 1e6)
         assert pause / 2 <= left <= pause
         bounds.append(left / pause)
     assert max(bounds) - min(bounds) > 0.05, "devices that lost their server together come back apart"
-    answered(store, URL, 60.0, 1e6)
-    unanswered(store, URL, 1e6)
+    note_answer(store, URL, 60.0, 1e6)
+    note_failure(store, URL, 1e6)
     assert remaining(store, URL, 1e6) <= 60.0, "an answer begins anew"
 
 
@@ -88,7 +88,7 @@ def test_a_device_on_a_timer_keeps_the_servers_pace(
         with pytest.raises(CheckInError, match="no usable answer"):
             device.check_in(client, "token", when_due=True)
         assert 60.0 <= due(device) <= 120.0
-        window.answered(device._store, "http://127.0.0.1:9", 3600.0, now[0])
+        retry_window.note_answer(device._store, "http://127.0.0.1:9", 3600.0, now[0])
         assert device.due_in_seconds(client) == 3600.0
         with pytest.raises(CheckInError, match="no usable answer"):
             device.check_in(client, "token")  # an app that knows better may

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin import word_report as naming
 from device_sdk.checkin.client import Client
+from device_sdk.checkin.reports import restored_words
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError, ConfigurationError
 from device_sdk.feedback import Alternate, Corrected
@@ -166,7 +166,7 @@ def test_a_report_is_bounded_by_the_round_and_by_the_app(
 
 def test_words_that_joined_the_list_meanwhile_are_not_given_back(tiny_bundle: Bundle) -> None:
     refused = Outgoing("a" * 32, "s", "words", "r1", b"", b'{"light": 2, "zugzwang": 1}')
-    assert naming.restored({"zugzwang": 1, "lungo": 4}, refused, tiny_bundle.words) == {"lungo": 4, "zugzwang": 2}
+    assert restored_words({"zugzwang": 1, "lungo": 4}, refused, tiny_bundle.words) == {"lungo": 4, "zugzwang": 2}
 
 
 def test_an_impossible_bound_is_named() -> None:

@@ -84,9 +84,9 @@ class Ground:
             device.recognize(SOUND, 16_000)
             store = device._store
             records.write_marginals(store, 3, bundle.words.digest, bundle.background)
-            who = identity.new(store, SERVER)
+            who = identity.create(store, SERVER)
             outbox.keep(store, outbox.Outgoing("r1", SERVER, "marginals", "round", b"body", b"rest"))
-            identity.enrolled(store, who, "device-1")
+            identity.keep_id(store, who, "device-1")
         whole = cls(bundle, _contents(bundle_folder), _contents(state), _audio_files(), scratch)
         shutil.rmtree(state)
         return whole

@@ -183,7 +183,7 @@ def test_a_server_that_never_reads_ends_with_the_time_of_the_exchange(tmp_path: 
     try:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with Device.open(tmp_path, KEY, tiny_bundle) as device:
-            who = identity.enrolled(device._store, identity.new(device._store, url), "device-1")
+            who = identity.keep_id(device._store, identity.create(device._store, url), "device-1")
             report = outbox.Outgoing("a" * 32, who.server, "deltas", "r1", bytes(32 << 20))
             outbox.keep(device._store, report)
             client = Client(url, timeout=0.7, attempts=1)

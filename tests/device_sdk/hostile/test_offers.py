@@ -11,7 +11,7 @@ import pytest
 
 from device_sdk import Bundle, CheckInError, Corrected, Device, DeviceSettings, LearningSettings
 from device_sdk.checkin.client import Client
-from device_sdk.checkin.exchange import CheckInReport
+from device_sdk.checkin.session import CheckInReport
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, RoundOffer, WordPlan
 from tests.device_sdk.hostile.server import TOKEN, Hostile
 

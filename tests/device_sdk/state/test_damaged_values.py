@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, BundleError, Corrected, Device, DeviceSettings, LearningSettings, StateError
-from device_sdk.checkin import exchange
+from device_sdk.checkin import reports
 from device_sdk.state import Store, records
 from tests.device_sdk.damage.cases import _fitting
 from tests.signals import noise
@@ -39,8 +39,8 @@ def marginals(values: object) -> Callable[[Store], None]:
         (lambda store: store.put("settings", "x", b"one"), lambda store: records.read_number(store, "x"), "number"),
         (lambda store: store.put("settings", "x", b"nan"), lambda store: records.read_number(store, "x"), "found nan"),
         (lambda store: store.put("settings", "x", b"-1"), lambda store: records.read_number(store, "x"), "found -1"),
-        (lambda store: store.put("settings", "reported", b"{"), exchange._ledger, "unreadable list"),
-        (lambda store: store.put("settings", "reported", b"[1]"), exchange._ledger, "unreadable list"),
+        (lambda store: store.put("settings", "reported", b"{"), reports._read_rounds, "unreadable list"),
+        (lambda store: store.put("settings", "reported", b"[1]"), reports._read_rounds, "unreadable list"),
     ],
 )  # fmt: skip
 def test_values(tmp_path: Path, damage: Callable[[Store], None], read: Callable[[Store], object], message: str) -> None:

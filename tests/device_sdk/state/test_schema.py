@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings, OfferBounds
-from device_sdk.checkin import aggregation, exchange, identity
-from device_sdk.checkin import word_report as naming
+from device_sdk.checkin import aggregation, identity, reports
 from device_sdk.features.channel import Channel
 from device_sdk.state import Store, records
 from device_sdk.state.schema import RECORDS, TABLES, record_of
@@ -44,12 +43,12 @@ def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
             device.feedback(result.utterance_id, Corrected("turn on the borborygmus"))
             device.learn()
         store, model_state = device._store, device._model_state
-        who = identity.enrolled(store, identity.new(store, SERVER), "device-1")
+        who = identity.keep_id(store, identity.create(store, SERVER), "device-1")
         plan = MarginalPlan(epsilon=1.0)
         offer = RoundOffer(round_id="r1", model_version=bundle.version, marginals=plan, closes_in_seconds=60.0)
         with store.transaction():
-            naming.enqueue_words(store, who, offer, WordPlan(), model_state.given, 5, bundle.words.digest)
-            model_state.keep_cache(exchange.enqueue_marginals(store, who, offer, plan, model_state.cache))
+            reports.enqueue_words(who, offer, WordPlan(), OfferBounds(), model_state, 5)
+            model_state.keep_cache(reports.enqueue_marginals(store, who, offer, plan, OfferBounds(), model_state.cache))
         shares = MarginalPlan(trust="distributed", mechanism="discrete_gaussian", minimum_survivors=2)
         aggregation._join(who, model_state, "r2", shares, OfferBounds())
         model_state.keep_channel(Channel((-9.0,) * bundle.features.mel_bins, 12.0))

@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from device_sdk.checkin.refusals import Refused
+from device_sdk.checkin.connection import Refused
 from device_sdk.errors import CheckInError
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.aggregation.weights_file import dump_weights, parse_weights

@@ -20,7 +20,7 @@ from tuf.api.metadata import Metadata, Root
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.client import Client
-from device_sdk.checkin.exchange import CheckInReport
+from device_sdk.checkin.session import CheckInReport
 from device_sdk.device import Device
 from server.signing import signing
 from server.signing.keys import public_key, read_key

@@ -17,8 +17,8 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.client import Client
-from device_sdk.checkin.exchange import CheckInReport
-from device_sdk.checkin.partial import PART, Partial
+from device_sdk.checkin.download import PART, Partial
+from device_sdk.checkin.session import CheckInReport
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError
 from tests.cutting import CuttingLine
@@ -39,7 +39,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Iter
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny model is no larger than one part would be."""
-    monkeypatch.setattr("device_sdk.checkin.partial.PART", 4096)
+    monkeypatch.setattr("device_sdk.checkin.download.PART", 4096)
 
 
 @pytest.fixture(params=["signed", "plain"])

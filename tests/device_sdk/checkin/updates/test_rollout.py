@@ -13,7 +13,7 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin import identity
-from device_sdk.checkin.updates.release import release_of
+from device_sdk.checkin.updates.metadata import release_of
 from device_sdk.device import Device
 from device_sdk.errors import BundleError, CheckInError
 from device_sdk.wire.rollout import MILLIONTHS, arm_of, millionths

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin.updates.release import Release, Target, release_of
+from device_sdk.checkin.updates.metadata import Release, Target, release_of
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError, ConfigurationError, MissingExtraError
 from device_sdk.learning import LearningSettings, TeacherSettings
@@ -177,6 +177,7 @@ def test_the_answer_to_a_check_in_cannot_send_a_device_back(fleet: Fleet, tmp_pa
                     "model_version": first["version"],
                     "model_sha256": first["sha256"],
                     "marginals_version": 0,
+                    "marginals_sha256": "0" * 64,
                     "round": None,
                     "retry_after_seconds": 60.0,
                 }
@@ -201,8 +202,8 @@ def _other_distribution(message: dict[str, object]) -> bytes:
         (lambda message: json.dumps(message | {"words_digest": "0" * 64}).encode(), "another version or word list"),
         (lambda message: json.dumps(message | {"marginals_version": 9}).encode(), "another version or word list"),
         (lambda message: json.dumps(message | {"probabilities": "AAAA"}).encode(), "found 3 bytes"),
-        (lambda message: json.dumps(message | {"probabilities": "?"}).encode(), "probabilities cannot be read"),
-        (lambda message: b"{}", "fields cannot be read"),
+        (lambda message: json.dumps(message | {"probabilities": "?"}).encode(), "probabilities: not base64"),
+        (lambda message: b"{}", "Marginals.marginals_version: Field required"),
         (lambda message: b" " * (1 << 20), "found more than"),
     ],
     ids=["values", "words", "version", "short", "base64", "message", "long"],
@@ -362,7 +363,7 @@ def test_a_root_that_does_not_sign_itself_is_refused_by_name(fleet: Fleet, tmp_p
 def test_without_the_library_a_trusted_root_is_an_error_that_names_the_extra(
     tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("device_sdk.checkin.updates.trust.find_spec", lambda name: None)
+    monkeypatch.setattr("device_sdk.checkin.updates.metadata.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'idiolect\[secure-updates\]'"):
         Device.open(tmp_path / "state", KEY, tiny_bundle, trusted_root=b"{}")
 

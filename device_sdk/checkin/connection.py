@@ -1,4 +1,4 @@
-"""The line to one server: every exchange over it is bounded in bytes and in time, whatever comes or does not come.
+"""Connections to one server: every exchange is bounded in bytes and in time, whatever comes or does not come.
 
 A request runs in a thread of its own, which hands on what arrives, piece by piece. Whoever asked waits no longer than
 the exchange may take, or until its permit is ended; what comes later is dropped, and the connection with it. No answer
@@ -13,37 +13,79 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from email.utils import parsedate_to_datetime
 from socket import SHUT_RDWR, socket
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from pydantic import ValidationError
+
 from device_sdk.errors import CheckInError
 from device_sdk.permit import current
+from device_sdk.wire.messages import Problem
 
 if TYPE_CHECKING:
     import httpx
 
     from device_sdk.permit import Permit
 
-__all__ = ["Answer", "Broken", "Line", "TooSlow"]
+__all__ = ["PROBLEM_BYTES", "RETRIED", "UNKNOWN", "Answer", "Broken", "Connection", "Refused", "TooSlow", "refusal"]
 
+UNKNOWN = "unknown"
+"""Code of a refusal that is no Problem: something between device and server answered, or another server did."""
+RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+PROBLEM_BYTES = 1 << 16
+"""Of an answer that is an error."""
 _WAITING = 4
-"""Pieces that wait to be taken, of at most 64 KiB each; then the line waits."""
+"""Pieces that wait to be taken, of at most 64 KiB each; then the connection waits."""
 
 
 class Broken(Exception):
-    """The line broke, or there is none: it may be tried again."""
+    """The connection broke, or there is none: it may be tried again."""
 
 
 class TooSlow(CheckInError):
     """The exchange took longer than it may."""
 
 
-class Line:
-    """Owns the connections."""
+class Refused(CheckInError):
+    """The server answered and said no. status: HTTP status; code: the stable code of its Problem; server_time: by its
+    clock, seconds since the epoch, where it says so."""
+
+    def __init__(self, message: str, status: int, code: str, server_time: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.server_time = server_time
+
+    def __reduce__(self) -> tuple[type[Refused], tuple[str, int, str, float | None]]:
+        # Exceptions are copied, and brought home from worker processes, from their arguments.
+        return type(self), (str(self), self.status, self.code, self.server_time)
+
+
+def refusal(where: str, status: int, content: bytes, date: str = "") -> Refused:
+    """An answer that is an error, by what its Problem says. where: who said it, for the message; date: the header."""
+    try:
+        problem = Problem.model_validate_json(content)
+    except ValidationError:
+        return Refused(f"{where}: refused with status {status}, without a reason", status, UNKNOWN)
+    field = f"{problem.field}: " if problem.field else ""
+    message = f"{where}: refused with status {status}, {problem.code}: {field}{problem.detail}"
+    return Refused(message, status, problem.code, _server_time(date))
+
+
+def _server_time(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+class Connection:
+    """Owns the sockets."""
 
     def __init__(self, timeout: float, transport: httpx.BaseTransport | None, *, proxies: bool) -> None:
-        """timeout: seconds that the line may be silent. proxies: the system's may be used."""
+        """timeout: seconds that the server may be silent. proxies: the system's may be used."""
         import httpx
 
         # What the server sends elsewhere is never followed: it would take signed requests and tokens there.
@@ -67,7 +109,7 @@ class Line:
             content=body,
             extensions={"trace": self._trace},
         )
-        threading.Thread(target=answer.run, args=(self._http, request), name="idiolect line", daemon=True).start()
+        threading.Thread(target=answer.run, args=(self._http, request), name="idiolect connection", daemon=True).start()
         try:
             with nullcontext() if permit is None else permit.waking(answer.wake):
                 answer.begin()
@@ -88,7 +130,7 @@ class Line:
                     self._sockets.add(found)
 
     def _cut(self) -> None:
-        """Ends whatever still waits on a socket. Another device's request on the same line is tried again."""
+        """Ends whatever still waits on a socket. Another device's request over the same sockets is tried again."""
         with self._lock:
             for each in self._sockets:
                 with suppress(OSError, ValueError):  # of TLS too: its own end would wait for the other side

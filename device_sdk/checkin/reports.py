@@ -1,0 +1,284 @@
+"""Reports of a device, from its books into the outbox, to the server and, where a round ends without them, back.
+
+Order matters. A report is written to the outbox in the transaction that takes its content off the device's books, and
+only then sent; whatever happens on the way, the next check-in repeats the same bytes and the server counts them once.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from device_sdk.checkin import budget
+from device_sdk.checkin.connection import UNKNOWN, Refused
+from device_sdk.errors import StateError
+from device_sdk.learning.delta import Measures, bound
+from device_sdk.personalization.cache import MarginalCache, reported
+from device_sdk.personalization.given import commonest, to_bytes
+from device_sdk.privacy.contributions import bounded_counts, unbounded_counts
+from device_sdk.privacy.local import locally_noised
+from device_sdk.privacy.new_words import named_words
+from device_sdk.state import records, reported_counts
+from device_sdk.state.outbox import Kind, Outgoing, keep, one_by_one, release
+from device_sdk.wire.delta_codec import encode
+from device_sdk.wire.messages import DeltaHeader, DeltaPlan, MarginalPlan, MarginalReport, WordPlan, WordReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from device_sdk.checkin.budget import Plan
+    from device_sdk.checkin.client import Client
+    from device_sdk.checkin.identity import Identity
+    from device_sdk.learning.step import Arrays
+    from device_sdk.model_state import ModelState
+    from device_sdk.privacy.bounds import OfferBounds
+    from device_sdk.state import Store
+    from device_sdk.wire.messages import RoundOffer
+    from rescoring.words import WordList
+
+__all__ = [
+    "Sent",
+    "delta_report",
+    "enqueue_delta",
+    "enqueue_marginals",
+    "enqueue_words",
+    "flush",
+    "has_reported",
+    "is_final",
+    "remember",
+    "restored_counts",
+    "restored_words",
+    "take_back",
+    "taken_counts",
+]
+
+_ROUNDS_REMEMBERED = 64
+_GONE = frozenset({400, 403, 404, 409, 410, 413, 422})
+"""Statuses that no repetition can turn into a receipt: the round is over, or this report will never be taken."""
+_NOT_FINAL = frozenset({"replayed", "disconnected", UNKNOWN})
+"""Codes with such a status that speak of the request, not of the report, or were not the server's own words: a proxy's
+404 does not say that the report was not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One report that left the device. kind: the stream; duplicate: the server had it already; refused: why it was not
+    taken, else None. Its content is back on the device's books then, but for counts under secure aggregation once the
+    server may have their sum."""
+
+    report_id: str
+    round_id: str
+    kind: str
+    size: int
+    duplicate: bool = False
+    refused: str | None = None
+
+
+def flush(client: Client, store: Store, who: Identity, take_back: Callable[[Outgoing], None]) -> tuple[Sent, ...]:
+    """Sends every waiting report, oldest first.
+
+    A receipt takes a report out and counts it as sent, in one transaction. What the server finally refuses goes to
+    ``take_back``, which takes it out and puts its content back on the device's books, in one transaction too.
+    CheckInError: the server cannot be reached, or something else answered; what was not acknowledged stays.
+    """
+    sent: list[Sent] = []
+    for outgoing in one_by_one(store, who.server):
+        size = len(outgoing.body)
+        try:
+            receipt = client.report(who, outgoing)
+        except Refused as error:
+            if not is_final(error):
+                raise
+            take_back(outgoing)
+            sent.append(Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, size, refused=str(error)))
+            continue
+        with store.transaction():
+            release(store, outgoing.report_id)
+            counter = f"{outgoing.kind}_sent"
+            records.write_number(store, counter, records.read_number(store, counter) + 1)
+        sent.append(Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, size, receipt.duplicate))
+    return tuple(sent)
+
+
+def is_final(error: Refused) -> bool:
+    """Whether the server itself said that it will never take what was sent."""
+    return error.status in _GONE and error.code not in _NOT_FINAL
+
+
+def has_reported(store: Store, who: Identity, round_id: str, kind: Kind) -> bool:
+    """Whether this device already made its one report of that stream for the server's round."""
+    return [who.server, round_id, kind] in _read_rounds(store)
+
+
+def remember(store: Store, who: Identity, round_id: str, kind: Kind) -> None:
+    """Marks a stream of a round as reported: this device answers once."""
+    entries = [*_read_rounds(store), [who.server, round_id, kind]][-_ROUNDS_REMEMBERED:]
+    store.put("settings", "reported", json.dumps(entries).encode())
+
+
+def _read_rounds(store: Store) -> list[list[str]]:
+    content = store.get("settings", "reported")
+    try:
+        return [] if content is None else [list(entry) for entry in json.loads(content)]
+    except (ValueError, TypeError) as error:
+        raise StateError(f"settings/reported: found an unreadable list ({error})") from error
+
+
+# Each of these is called inside a transaction, which also takes what the report holds off the books.
+
+
+def enqueue_marginals(
+    store: Store, who: Identity, offer: RoundOffer, plan: MarginalPlan, bounds: OfferBounds, cache: MarginalCache
+) -> MarginalCache:
+    """Puts the bounded counts of the utterances not reported yet into the outbox, or in mode ``paper`` every count that
+    was ever due; returns the cache without what is reported, to be stored.
+
+    The round is marked as reported even where nothing is left to say. Under ``local`` trust noise is sent all the same,
+    and no number of utterances: whether and how much was said is the user's, too.
+    """
+    utterances = cache.pending_utterances
+    if plan.mode == "paper":
+        counts = unbounded_counts(reported_counts.add(store, cache.words_digest, cache.pending))
+    else:
+        counts = bounded_counts(cache.pending, plan)
+    if plan.trust == "local":
+        counts, utterances = locally_noised(counts, len(cache.pending), plan), 0
+    elif not counts:
+        remember(store, who, offer.round_id, "marginals")
+        return cache
+    report = MarginalReport(
+        report_id=secrets.token_hex(16),
+        device_id=who.device_id or "",
+        round_id=offer.round_id,
+        words_digest=cache.words_digest,
+        utterances=utterances,
+        counts=counts,
+    )
+    body = report.model_dump_json().encode()
+    _enqueue(store, who, "marginals", plan, bounds, report, body, taken_counts(cache, plan))
+    return reported(cache)
+
+
+def enqueue_words(
+    who: Identity, offer: RoundOffer, plan: WordPlan, bounds: OfferBounds, model_state: ModelState, most: int
+) -> None:
+    """Puts the words given most since the last report into the outbox, and takes all off the books: like an utterance's
+    counts, what it gave is reported once. most: the device's own bound on their number, beside the plan's.
+
+    Where there is no word yet the round is not marked as reported: words come seldom.
+    """
+    if words := named_words(model_state.given, min(plan.max_words, most)):
+        report = WordReport(
+            report_id=secrets.token_hex(16),
+            device_id=who.device_id or "",
+            round_id=offer.round_id,
+            words_digest=model_state.base.words.digest,
+            words=tuple(sorted(words)),
+        )
+        body = report.model_dump_json().encode()
+        _enqueue(model_state.store, who, "words", plan, bounds, report, body, to_bytes(model_state.given))
+    model_state.keep_given({})
+
+
+def enqueue_delta(
+    store: Store,
+    who: Identity,
+    offer: RoundOffer,
+    plan: DeltaPlan,
+    bounds: OfferBounds,
+    delta: Arrays,
+    utterances: int,
+    measures: Measures = Measures(),
+) -> None:
+    """Puts a delta of the plan's kind, clipped, noised and encoded as the plan says, into the outbox, with what the
+    plan asks of ``measures``. What is random in it is drawn once: a repeat sends the same bytes."""
+    header = DeltaHeader(
+        report_id=secrets.token_hex(16),
+        device_id=who.device_id or "",
+        round_id=offer.round_id,
+        model_version=offer.model_version,
+        utterances=utterances,
+        kind=plan.kind,
+        encoding=plan.encoding,
+        scale_per=plan.scale_per,
+        loss=measures.mean_loss if plan.measure == "loss" else None,
+        word_error=measures.word_error if plan.measure == "word_error" else None,
+    )
+    _enqueue(store, who, "deltas", plan, bounds, header, delta_report(header, plan, delta))
+
+
+def delta_report(header: DeltaHeader, plan: DeltaPlan, delta: Arrays) -> bytes:
+    """The body of a delta report: safetensors of the delta, bounded, noised and then encoded as the plan says; the
+    header as its metadata."""
+    from safetensors.numpy import save
+
+    tensors = encode(bound(delta, plan)[0], plan.encoding, plan.scale_per)
+    return save({name: tensors[name] for name in sorted(tensors)}, metadata={"header": header.model_dump_json()})
+
+
+def _enqueue(
+    store: Store,
+    who: Identity,
+    kind: Kind,
+    plan: Plan,
+    bounds: OfferBounds,
+    report: MarginalReport | WordReport | DeltaHeader,
+    body: bytes,
+    restore: bytes = b"",
+) -> None:
+    remember(store, who, report.round_id, kind)
+    budget.charge(store, bounds, plan)
+    keep(store, Outgoing(report.report_id, who.server, kind, report.round_id, body, restore))
+
+
+def taken_counts(cache: MarginalCache, plan: MarginalPlan) -> bytes:
+    """What a report takes off the books, for :func:`restored_counts`."""
+    content = {
+        "words_digest": cache.words_digest,
+        "utterances": cache.pending_utterances,
+        "pending": {str(word): float(cache.pending[word]) for word in np.flatnonzero(cache.pending)},
+        "mode": plan.mode,
+    }
+    return json.dumps(content).encode()
+
+
+def take_back(model_state: ModelState, outgoing: Outgoing) -> None:
+    """A report that a round ended without: its counts, or words, are due again in the next one, where the user still
+    agrees to share them."""
+    with model_state.together():
+        release(model_state.store, outgoing.report_id)
+        if outgoing.kind == "marginals" and model_state.consent.marginals:
+            model_state.keep_cache(restored_counts(model_state.store, model_state.cache, outgoing))
+        if outgoing.kind == "words" and model_state.consent.words:
+            model_state.keep_given(restored_words(model_state.given, outgoing, model_state.base.words))
+
+
+def restored_counts(store: Store, cache: MarginalCache, outgoing: Outgoing) -> MarginalCache:
+    """The cache with the counts of a refused report pending again; unchanged where the word list is another one. Call
+    inside a transaction that also stores it."""
+    taken = json.loads(outgoing.restore)
+    if taken["words_digest"] != cache.words_digest:
+        return cache
+    pending = np.zeros_like(cache.pending)
+    for word, weight in taken["pending"].items():
+        pending[int(word)] = weight
+    if taken["mode"] == "paper":
+        reported_counts.add(store, cache.words_digest, -pending)
+    return replace(
+        cache,
+        pending=np.minimum(cache.pending + pending, cache.counts),
+        pending_utterances=cache.pending_utterances + int(taken["utterances"]),
+    )
+
+
+def restored_words(given: Mapping[str, int], outgoing: Outgoing, words: WordList) -> dict[str, int]:
+    """What is given, with what a refused report took off the books, as far as it is outside the list still."""
+    counts = dict(given)
+    for word, count in json.loads(outgoing.restore).items():
+        if word not in words:
+            counts[word] = counts.get(word, 0) + int(count)
+    return commonest(counts)
