@@ -48,7 +48,6 @@ SENT: Mapping[str, Mapping[str, Any]] = {
         "size": 0,
         "utterances": 0,
         "accepted_at": 0.0,
-        "staleness": 0,
         "loss": None,
         "word_error": None,
     },

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from examples import runner
-from examples.attackers.experiment import AVERAGES, Averaging, Scale, run_cells
+from examples.attackers.experiment import Scale, run_cells
 from examples.attackers.tables import charts, summary, table
 from server.lab.simulation.attackers import ATTACKS, AttackKind
 from server.lab.simulation.progress import progress
@@ -30,7 +30,6 @@ def main(
     devices: Annotated[int | None, typer.Option(help="How many.")] = USUAL.shape.devices,
     heldout: Annotated[int | None, typer.Option(help="Made voices that no device has.")] = USUAL.shape.heldout,
     kinds: Annotated[list[AttackKind] | None, typer.Option("--kind", help="Only attacks of this kind.")] = None,
-    averages: Annotated[list[Averaging] | None, typer.Option("--average", help="Beside the mean; cosine.")] = None,
     attackers: Annotated[float, typer.Option(help="Share of the devices.")] = USUAL.attackers,
     rounds: Annotated[int, typer.Option(min=1, help="How many.")] = USUAL.rounds,
     batch: Annotated[int, typer.Option(min=1, help="Utterances of a device in each round.")] = USUAL.batch,
@@ -52,7 +51,6 @@ def main(
         server_rate=server_rate,
         attackers=attackers,
         kinds=tuple(kind for kind in ATTACKS if kind in (kinds or USUAL.kinds)),
-        averages=tuple(each for each in AVERAGES if each in ("mean", *(averages or ["cosine"]))),
         bundle=bundle,
     )
     with progress() as tell:

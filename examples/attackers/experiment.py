@@ -39,7 +39,7 @@ from server.registry.models import trainable
 
 __all__ = ["AVERAGES", "MICROPHONES", "Averaging", "Cell", "Devices", "Scale", "aggregated", "run_cells", "train"]
 
-Averaging = Literal["mean", "median", "trimmed", "krum", "cosine"]
+Averaging = Literal["mean", "cosine"]
 AVERAGES: tuple[Averaging, ...] = get_args(Averaging)
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -203,7 +203,7 @@ def aggregated(
         mean = deltas.finish(total)
     else:
         with robust.spooled(read, shapes) as spool:
-            mean = robust.robust_mean(spool, averaging)
+            mean = robust.cosine_mean(spool)
     settings = OptimizerSettings(kind="sgd", learning_rate=rate)
     moved, _ = optimizers.apply(settings, optimizers.init(settings, shapes), base, mean)
     return moved

@@ -28,9 +28,6 @@ __all__ = [
 Array = NDArray[np.float32]
 Arrays = dict[str, Array]
 
-_FIRST = frozenset({"momentum", "adam", "yogi", "lars", "lamb"})
-_SECOND = frozenset({"adagrad", "adam", "yogi", "lamb"})
-
 
 @dataclass(frozen=True, slots=True)
 class OptimizerState:
@@ -44,11 +41,9 @@ class OptimizerState:
 
 def init(settings: OptimizerSettings, shapes: Mapping[str, tuple[int, ...]]) -> OptimizerState:
     """The state before the first update."""
-
-    def zeros(wanted: bool) -> Arrays:
-        return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()} if wanted else {}
-
-    return OptimizerState(settings.kind, 0, zeros(settings.kind in _FIRST), zeros(settings.kind in _SECOND))
+    kept = shapes if settings.kind != "sgd" else {}
+    first, second = ({name: np.zeros(shape, np.float32) for name, shape in kept.items()} for _ in range(2))
+    return OptimizerState(settings.kind, 0, first, second)
 
 
 def apply(
@@ -69,12 +64,11 @@ def apply(
     first: Arrays = {}
     second: Arrays = {}
     for name, delta in mean_delta.items():
-        change, moments = _change(settings, step, weights[name], -delta, state.first.get(name), state.second.get(name))
+        change = -delta
+        if settings.kind != "sgd":
+            moments = state.first[name], state.second[name]
+            change, first[name], second[name] = _change(settings, step, weights[name], change, *moments)
         weights[name] -= rate * change
-        if settings.kind in _FIRST:
-            first[name] = moments[0]
-        if settings.kind in _SECOND:
-            second[name] = moments[1]
     return weights, OptimizerState(settings.kind, step, first, second)
 
 
@@ -102,49 +96,20 @@ def update_norm(new: Mapping[str, Array], old: Mapping[str, Array]) -> float:
 
 
 def _change(
-    settings: OptimizerSettings, step: int, weights: Array, gradient: Array, first: Array | None, second: Array | None
-) -> tuple[Array, tuple[Array, Array]]:
-    """(what the learning rate is to be multiplied with, the moments after) of one parameter; a moment that the kind
-    does not keep is empty."""
-    none = np.zeros(0, np.float32)
-    if settings.kind == "sgd":
-        return gradient, (none, none)
-    if settings.kind == "adagrad":
-        assert second is not None
-        squares = second + np.square(gradient)
-        scaled: Array = np.divide(gradient, np.sqrt(squares) + np.float32(settings.epsilon), dtype=np.float32)
-        return scaled, (none, squares)
-    assert first is not None
-    if settings.kind == "momentum":
-        velocity = np.float32(settings.momentum) * first + gradient
-        return velocity, (velocity, none)
-    if settings.kind == "lars":
-        decayed = gradient + np.float32(settings.weight_decay) * weights
-        # The ratio is of the update that the parameter would make without it (You et al. 2017, eq. 6).
-        norm = _norm(gradient) + settings.weight_decay * _norm(weights)
-        scaled = np.float32(settings.trust * _ratio(_norm(weights), norm, 1.0 / settings.trust)) * decayed
-        velocity = np.float32(settings.momentum) * first + scaled
-        return velocity, (velocity, none)
-    assert second is not None
-    average = _average(first, gradient, settings.momentum)
-    if settings.kind == "yogi":
-        # The second moment moves by the square's size whatever its own, so it never forgets faster than it learns.
-        square = np.square(gradient)
-        spread = second - np.float32(1 - settings.second_momentum) * np.sign(second - square) * square
-    else:
-        spread = _average(second, np.square(gradient), settings.second_momentum)
-    unbiased = average / np.float32(1 - settings.momentum**step)
-    root = np.sqrt(spread / np.float32(1 - settings.second_momentum**step))
+    settings: OptimizerSettings, step: int, weights: Array, gradient: Array, first: Array, second: Array
+) -> tuple[Array, Array, Array]:
+    """(what the learning rate is to be multiplied with, the moments after) of one parameter, by Adam or LAMB."""
+    first = _average(first, gradient, settings.momentum)
+    second = _average(second, np.square(gradient), settings.second_momentum)
+    unbiased = first / np.float32(1 - settings.momentum**step)
+    root = np.sqrt(second / np.float32(1 - settings.second_momentum**step))
     change = unbiased / (root + np.float32(settings.epsilon))
     if settings.kind == "lamb":
         change = change + np.float32(settings.weight_decay) * weights
-        change = np.float32(_ratio(_norm(weights), _norm(change), 1.0)) * change
-    return change, (average, spread)
-
-
-def _ratio(weights: float, change: float, otherwise: float) -> float:
-    """How long a parameter is in units of its change; ``otherwise`` where either is zero and the ratio says nothing."""
-    return weights / change if weights > 0 and change > 0 else otherwise
+        lengths = _norm(weights), _norm(change)
+        # How long a parameter is in units of its change, where neither is zero.
+        change = np.float32(lengths[0] / lengths[1] if min(lengths) > 0 else 1.0) * change
+    return change, first, second
 
 
 def _norm(values: Array) -> float:

@@ -255,8 +255,6 @@ def _asked(found: dict[str, Any]) -> str:
 def _mechanism(mechanism: dict[str, Any]) -> str:
     parts = [f"noise: {mechanism['name']}"]
     parts += [str(mechanism[name]) for name in ("kind", "clipping", "encoding") if name in mechanism]
-    if mechanism.get("stale"):
-        parts.append(f"{mechanism['stale']} stale")
     if mechanism.get("pseudo_devices"):
         parts.append(f"{mechanism['pseudo_devices']} pseudo-devices")
     return ", ".join(parts)

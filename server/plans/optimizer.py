@@ -33,19 +33,16 @@ class ScheduleSettings(BaseModel):
 class OptimizerSettings(BaseModel):
     """kind and its hyper-parameters.
 
-    momentum: of the first moment (0.9), none for ``sgd`` and ``adagrad``. second_momentum: of the second one. epsilon:
-    the adaptive kinds' adaptivity, added to the root of the second moment. trust: LARS' coefficient, the share of a
-    parameter's norm that one update may move it by; LAMB has none. weight_decay: of LARS and LAMB, which scale it with
-    the update. schedule: of the learning rate.
+    momentum, second_momentum: of the moments, which ``sgd`` has not. epsilon: added to the root of the second moment.
+    weight_decay: of LAMB, which scales it with the update. schedule: of the learning rate.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    kind: Literal["sgd", "momentum", "adagrad", "adam", "yogi", "lars", "lamb"] = "sgd"
+    kind: Literal["sgd", "adam", "lamb"] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
     momentum: Fraction = 0.9
     second_momentum: Fraction = 0.99
     epsilon: Annotated[float, Field(gt=0)] = 1e-3
-    trust: Annotated[float, Field(gt=0)] = 0.001
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     schedule: ScheduleSettings = ScheduleSettings()
 

@@ -15,7 +15,6 @@ __all__ = [
     "PRESETS",
     "SMALLEST_MULTIPLIER",
     "STREAMS",
-    "BufferPlan",
     "RehearsalPlan",
     "RoundSettings",
     "ServerStep",
@@ -73,20 +72,6 @@ class ServerStep(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
-class BufferPlan(BaseModel):
-    """Buffered asynchronous aggregation (FedBuff: Nguyen et al. 2022): devices learn at their own pace, and a delta may
-    be on a model that has been followed by others.
-
-    The buffer holds ``goal`` = K deltas. staleness s: models published in between, at most ``staleness_limit``. A delta
-    weighs 1 / sqrt(1 + s) (``inverse_root``) or 1 (``constant``), and the sum is divided by K, whatever the weights
-    are and however few came: what is stale makes the step smaller, not the others larger.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    staleness_limit: Annotated[int, Field(ge=0, le=1000)] = 10
-    staleness_weight: Literal["inverse_root", "constant"] = "inverse_root"
-
-
 class RoundSettings(BaseModel):
     """Streams, cohort and aggregation of one round, and how many follow it.
 
@@ -95,10 +80,8 @@ class RoundSettings(BaseModel):
     minimum: a stream with fewer reports releases nothing. seconds: from opening to the deadline. smoothing: weight of
     the background in the published marginal, in words. weighting: of deltas in their mean, by utterances, by training
     loss or by word error (Gao et al. 2022, eq. 8 to 10), or alike; weight_limit: the largest number of utterances that
-    counts. averaging: ``median`` of every value, its mean without the ``trimmed`` share of the largest and of the
-    smallest, or the mean without up to the ``trimmed`` share of the devices, by ``krum`` those farthest from the
-    others, by ``cosine`` those that point away from them. A minority cannot pull these far; devices count
-    alike there.
+    counts. averaging: the mean, or by ``cosine`` the mean without up to the ``trimmed`` share of the devices, those
+    that point away from the others; a minority cannot pull it far, and devices count alike.
     suppression: released counts below this many standard deviations are dropped, and below as many as noise alone may
     reach on a list of so many words; 0 keeps every positive count. teacher, rehearsal: what the server adds to rounds
     that collect deltas; None leaves it out. rounds: how many rounds like this one there are, with it; the next opens
@@ -106,8 +89,8 @@ class RoundSettings(BaseModel):
     devices that add up their counts by secure aggregation, where the trust of ``marginals`` is ``distributed``;
     ``goal`` is then of devices that joined and have not dropped out. noise_multiplier: z, the standard deviation of the
     Gaussian noise that the server adds to every value of the deltas' sum, in clipping bounds; 0 for none. sampling: who
-    is asked; None asks every device. buffered: takes deltas on older models too; None takes those on the round's only.
-    server_step: on held-out speech, after the round's; None takes none.
+    is asked; None asks every device. server_step: on
+    held-out speech, after the round's; None takes none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -121,7 +104,7 @@ class RoundSettings(BaseModel):
     suppression: Annotated[float, Field(ge=0)] = 3.0
     weighting: Literal["utterances", "uniform", "loss", "word_errors"] = "utterances"
     weight_limit: Annotated[int, Field(ge=1)] = 100
-    averaging: Literal["mean", "median", "trimmed", "krum", "cosine"] = "mean"
+    averaging: Literal["mean", "cosine"] = "mean"
     trimmed: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     optimizer: OptimizerSettings = OptimizerSettings()
     teacher: TeacherPlan | None = None
@@ -130,7 +113,6 @@ class RoundSettings(BaseModel):
     groups: GroupPlan = GroupPlan()
     noise_multiplier: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     sampling: SamplingPlan | None = None
-    buffered: BufferPlan | None = None
     server_step: ServerStep | None = None
 
     @model_validator(mode="before")
@@ -158,7 +140,7 @@ class RoundSettings(BaseModel):
             for name, value in plan.model_dump().items() if plan is not None else ():
                 if isinstance(value, float) and not value < 1e9:
                     raise ValueError(f"{name}: found {value!r}, expected a number below 1e9")
-        for name in ("teacher", "rehearsal", "buffered", "server_step"):
+        for name in ("teacher", "rehearsal", "server_step"):
             if self.deltas is None and getattr(self, name) is not None:
                 raise ValueError(f"{name}: found a plan without one for deltas; expected a round that moves the model")
         if self.deltas is not None:
@@ -169,8 +151,6 @@ class RoundSettings(BaseModel):
             )
         if self.noisy:
             self._check_noise()
-        if self.buffered is not None:
-            self._check_buffered()
         if self.sampling is not None:
             self._check_sampling(self.sampling)
         return self
@@ -203,7 +183,7 @@ class RoundSettings(BaseModel):
         where accounting is amplified, else the goal; None where it is the sum of the weights."""
         if self.amplified and self.sampling is not None:
             return max((self.sampling.rate or 1.0) * (eligible or 0), 1.0)
-        return float(self.goal or 1) if self.noisy or self.buffered is not None else None
+        return float(self.goal or 1) if self.noisy else None
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -211,7 +191,7 @@ class RoundSettings(BaseModel):
 
     def _check_averaging(self, plan: DeltaPlan) -> None:
         if self.averaging != "mean" and self.weighting != "uniform":
-            raise ValueError(f"weighting: devices count alike in the {self.averaging}; use 'uniform'")
+            raise ValueError(f"weighting: devices count alike with averaging {self.averaging!r}; use 'uniform'")
         wanted = _MEASURES.get(self.weighting, "none")
         if plan.measure != wanted:
             raise ValueError(
@@ -222,11 +202,9 @@ class RoundSettings(BaseModel):
         plan = self.deltas
         assert plan is not None
         if self.averaging != "mean":
-            raise ValueError(f"averaging: the noise of a {self.averaging} is not accounted; with noise use 'mean'")
+            raise ValueError(f"averaging: found {self.averaging!r}, whose noise is not accounted; use 'mean'")
         if self.weighting != "uniform":
             raise ValueError(f"weighting: weights by {self.weighting} depend on the data; with noise use 'uniform'")
-        if self.buffered is not None and self.buffered.staleness_weight != "constant":
-            raise ValueError("buffered.staleness_weight: with noise weights must be constant; use 'constant'")
         if self.goal is None and not self.amplified:
             raise ValueError("goal: with noise the denominator must be fixed before the round; give a goal")
         if 0 < self.noise_multiplier < SMALLEST_MULTIPLIER:
@@ -241,21 +219,6 @@ class RoundSettings(BaseModel):
                 f"deltas.encoding: found {plan.encoding!r}, whose rounding may pass the clipping bound; where the "
                 "server adds the noise use 'float32'"
             )
-
-    def _check_buffered(self) -> None:
-        if self.goal is None:
-            raise ValueError("goal: found none; a buffered round closes when its buffer holds that many deltas")
-        for name in ("marginals", "words"):
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name}: found a plan in a buffered round; they are of no model, collect them in another"
-                )
-        if self.averaging != "mean" or self.weighting != "uniform":
-            raise ValueError(
-                "weighting, averaging: a buffered round weighs by staleness only; use 'uniform' and 'mean'"
-            )
-        if self.sampling is not None:
-            raise ValueError("sampling: found a plan in a buffered round, which takes whoever is ready; leave it out")
 
     def _check_sampling(self, plan: SamplingPlan) -> None:
         if self.goal is None and plan.rate is None:

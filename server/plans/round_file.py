@@ -24,7 +24,7 @@ _EFFECTIVE: tuple[tuple[tuple[str, ...], str, Callable[[Any], Any]], ...] = (
     (("weighting", "weight_limit", "averaging", "trimmed", "optimizer"), "a table deltas", lambda s: s.deltas),
     (("noise_multiplier",), "a table deltas", lambda s: s.deltas),
     (("weight_limit",), "weighting 'utterances'", lambda s: s.weighting == "utterances"),
-    (("trimmed",), "an averaging other than 'mean'", lambda s: s.averaging != "mean"),
+    (("trimmed",), "averaging 'cosine'", lambda s: s.averaging != "mean"),
     (("deltas.batch_size",), "kind 'gradient'", lambda s: s.deltas.kind == "gradient"),
     (("deltas.scale_per",), "encoding 'int8'", lambda s: s.deltas.encoding == "int8"),
     (

@@ -13,8 +13,7 @@
 An operator may abandon every round that is not final. Every way is one transaction, with a line in ``transitions``; a
 report, its count and its charge are one, too, and so are a round's opening and the charge of everyone where accounting
 is amplified. A server that is killed goes on from the last way taken. A report after the goal or the deadline is
-answered 409 ``round_closed``, and its device puts the counts back on its books; one of a buffered round goes into the
-open round of its series, or is answered 503 ``between_rounds`` and sent again.
+answered 409 ``round_closed``, and its device puts the counts back on its books.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ def _clear(connection: Connection, round_id: str) -> list[str]:
     connection.execute(
         update(reports)
         .where(own)
-        .values(counts=None, blob=None, size=0, utterances=0, accepted_at=0.0, staleness=0, loss=None, word_error=None)
+        .values(counts=None, blob=None, size=0, utterances=0, accepted_at=0.0, loss=None, word_error=None)
     )
     connection.execute(update(rounds).where(rounds.c.id == round_id).values(sampling_key=None))
     clear(connection, round_id)

@@ -15,7 +15,6 @@ from server.problems import Refusal
 from server.registry.marginals import find_marginals
 from server.registry.models import find_model
 from server.registry.publications import current_version
-from server.rounds.buffered import staleness_of
 from server.rounds.pacing import Fleet, Window, demand_of, note_seen, window
 from server.rounds.reports import affordable, reported_streams
 from server.rounds.rollout.store import model_for
@@ -88,7 +87,7 @@ def _offer(
         if wanted:
             return RoundOffer(
                 round_id=row.id,
-                model_version=_base(connection, row, plans, message),
+                model_version=row.base_model,
                 marginals=plans.marginals if "marginals" in wanted else None,
                 deltas=plans.deltas if "deltas" in wanted else None,
                 closes_in_seconds=row.deadline - now,
@@ -126,12 +125,3 @@ def _refused(
         elif not affordable(connection, message.device_id, stream, plans, cap, settings.delta_probability):
             found[stream] = f"would pass the cap of epsilon, {cap:g}"
     return found
-
-
-def _base(connection: Connection, row: Row[Any], plans: RoundSettings, message: CheckIn) -> str:
-    """The model that a device may send a delta of: a buffered round takes its own, while that is not too old."""
-    if plans.buffered is not None:
-        limit = plans.buffered.staleness_limit
-        if staleness_of(connection, row.base_model, message.model_version, limit) is not None:
-            return message.model_version
-    return str(row.base_model)

@@ -20,6 +20,7 @@ from server.aggregation.optimizers import update_norm
 from server.aggregation.teachers import follow
 from server.aggregation.tree_reduction import Accepted, LocalWorkers, Workers, leaves, merged, read_accepted
 from server.aggregation.validation import norm_bound
+from server.aggregation.weighting import report_weights
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
 from server.plans.round import RoundSettings
 from server.privacy.delta_noise import noise_grid, noised_sum
@@ -30,7 +31,6 @@ from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.rounds.release_keys import ReleaseKey, digest_of
 from server.rounds.server_step import stepped
-from server.rounds.weights import weights_of
 from server.storage.blobs import BlobStore
 from server.storage.schema import releases, rounds
 
@@ -224,7 +224,6 @@ def release_deltas(
             "noise_multiplier": settings.noise_multiplier,
             "denominator": denominator,
             "sampling_rate": settings.sampling.rate if settings.amplified and settings.sampling else None,
-            "stale": sum(row.staleness > 0 for row in contributions),
             "pseudo_devices": settings.rehearsal.pseudo_devices if settings.rehearsal is not None else 0,
             "rehearsal_weight": rehearsed,
         },
@@ -335,12 +334,12 @@ def _summed(
     """
     accepted = [
         Accepted(row.blob, row.body_sha256, weight)
-        for row, weight in zip(contributions, weights_of(settings, contributions), strict=True)
+        for row, weight in zip(contributions, report_weights(settings, contributions), strict=True)
     ]
     if settings.averaging != "mean":
         sent = (read_accepted(blobs, report, plan) for report in accepted)
         with robust.spooled(sent, shapes) as spool:
-            average = robust.robust_mean(spool, settings.averaging, settings.trimmed)
+            average = robust.cosine_mean(spool, settings.trimmed)
         total = deltas.add(deltas.init(shapes), average, float(len(accepted)))
         return replace(deltas.fold(total), reports=len(accepted))
     return merged(workers.fold(leaves(accepted, shapes, plan, grid)), shapes, grid)

@@ -17,7 +17,6 @@ from server.plans.states import RoundState
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record, within
 from server.problems import Refusal
-from server.rounds.buffered import check_staleness, taking_round
 from server.rounds.report_ids import id_of_report
 from server.rounds.sampling import check_sampled
 from server.rounds.store import find_round, read_settings, transition
@@ -28,6 +27,7 @@ __all__ = [
     "accept",
     "accepted_size",
     "affordable",
+    "check_base",
     "check_open",
     "close_if_full",
     "find_report",
@@ -68,8 +68,7 @@ def accept(
     Ids are a device's own. The same id with the same body is answered as a duplicate whatever state the round is in,
     and any id once the round is forgotten (:mod:`server.rounds.retention`).
     Raises Refusal: 409 ``replayed``, ``report_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``,
-    ``stale_model``, ``already_reported``; 403 ``privacy_cap``; 404 ``unknown_round``; 422 ``utterances``;
-    503 ``between_rounds``.
+    ``stale_model``, ``already_reported``; 403 ``privacy_cap``; 404 ``unknown_round``; 422 ``utterances``.
     """
     spend_nonce(connection, sender, now)
     digest = sha256(contribution.body).hexdigest()
@@ -81,16 +80,14 @@ def accept(
     row = find_round(connection, contribution.round_id)
     if row.forgotten:
         return Receipt(report_id=contribution.report_id, duplicate=True), False
-    row = taking_round(connection, row, now)
     settings = read_settings(row)
     check_open(row, settings, contribution.stream, now)
     check_sampled(connection, row, sender.device_id)
     if contribution.counts is None and contribution.blob is None:
         # The round opened after the body was looked at, so nobody checked its values.
         raise Refusal(409, "round_closed", f"round {row.id} was not open when the report arrived", "round_id")
-    staleness = 0
     if contribution.stream == "deltas":
-        staleness = check_staleness(connection, row, settings, contribution.model_version)
+        check_base(row, contribution.model_version)
     _check_single(connection, sender.device_id, row.id, contribution.stream)
     if not affordable(connection, sender.device_id, contribution.stream, settings, cap, delta):
         raise Refusal(403, "privacy_cap", f"{contribution.stream}: this device's epsilon would pass the cap {cap:g}")
@@ -111,7 +108,6 @@ def accept(
             "accepted_at": now,
             "counts": {str(word): count for word, count in counts.items()} if counts is not None else None,
             "blob": contribution.blob,
-            "staleness": staleness,
             "loss": contribution.loss,
             "word_error": contribution.word_error,
         },
@@ -168,6 +164,13 @@ def check_open(row: Row[Any], settings: RoundSettings, stream: str, now: float) 
         raise Refusal(409, "not_collected", f"round {row.id} does not collect {stream}", "round_id")
     if settings.goal is not None and getattr(row, _counter(stream)) >= settings.goal:
         raise Refusal(409, "round_closed", f"round {row.id} has all the {stream} reports it wants", "round_id")
+
+
+def check_base(row: Row[Any], version: str) -> None:
+    """Raises Refusal (409 ``stale_model``) for a delta on another model than the round's."""
+    if version != row.base_model:
+        detail = f"model_version: delta is on {version}, the round is on {row.base_model}"
+        raise Refusal(409, "stale_model", detail, "model_version")
 
 
 def _check_single(connection: Connection, device_id: str, round_id: str, stream: str) -> None:

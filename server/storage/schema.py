@@ -180,7 +180,6 @@ reports = Table(
     Column("counts", JSON(none_as_null=True)),
     Column("blob", String),
     # What weighs a delta: models published since its own, and what the device told of its learning.
-    Column("staleness", Integer, nullable=False, server_default="0"),
     Column("loss", Float),
     Column("word_error", Float),
     # Whether it is in what its round releases: not before a group has its sum, and never where it ends without.

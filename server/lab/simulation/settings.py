@@ -38,7 +38,7 @@ class FleetSettings:
     noise_stddev: float = 5e-5
     server_rate: float | None = None
     marginal_epsilon: float = 2.0
-    averaging: Literal["mean", "median", "trimmed", "krum", "cosine"] = "mean"
+    averaging: Literal["mean", "cosine"] = "mean"
     channel: ChannelSettings | None = None
     attack: Attack | None = None
 

@@ -121,7 +121,6 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         (
             *_REPORT,
             "bad_delta",
-            "between_rounds",
             "stale_model",
             "too_few_utterances",
             "too_many_utterances",

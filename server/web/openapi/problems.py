@@ -87,7 +87,6 @@ PROBLEMS: Final[Mapping[str, Refusal]] = _named(
     Refusal(429, "too_many_requests", "this address asks too often; ask again in 3 s", retry_after=3),
     Refusal(500, "internal", "the server failed; nothing of this request was counted, send it again"),
     Refusal(503, "no_room", "the server takes in other bodies now; send it again later", retry_after=5),
-    Refusal(503, "between_rounds", "round r7 is full and the next is not open yet", "round_id", retry_after=2),
     # Codes that mean something else elsewhere.
     bad_enrolment_token=Refusal(401, "bad_token", "token: not this server's enrolment token", "token"),
     enrolment_token_revoked=Refusal(403, "token_revoked", "token: this enrolment token was revoked", "token"),

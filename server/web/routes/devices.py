@@ -22,8 +22,7 @@ from server.registry import models as model_registry
 from server.registry.differences import find_way
 from server.registry.retention import check_marginals_present, check_present
 from server.rounds import check_in as checking
-from server.rounds.buffered import check_staleness, taking_round
-from server.rounds.reports import Contribution, accept, find_report
+from server.rounds.reports import Contribution, accept, check_base, find_report
 from server.rounds.store import find_round, read_settings
 from server.service import Service
 from server.web.bodies import answer, body_reader, parse, refused, service, upload_reader
@@ -109,16 +108,13 @@ def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
     with own.database.read() as connection:
         known = find_report(connection, sender.device_id, header.report_id)
         row = find_round(connection, round_id)
-        if known is None and not row.forgotten:
-            row = taking_round(connection, row, own.settings.clock())
         base = model_registry.find_model(connection, row.base_model) if row.base_model is not None else None
     settings = read_settings(row)
     plan = settings.deltas
     blob: str | None = None
     # A repeat, a closed round or a stream that is not collected is settled by ``accept``, without reading the values.
     if known is None and plan is not None and base is not None and row.state == "open":
-        with own.database.read() as connection:
-            check_staleness(connection, row, settings, header.model_version)
+        check_base(row, header.model_version)
         if header.utterances < plan.minimum_utterances:
             detail = f"utterances: found {header.utterances}, expected at least {plan.minimum_utterances}"
             raise Refusal(422, "too_few_utterances", detail, "utterances")

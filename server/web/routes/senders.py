@@ -68,8 +68,7 @@ def taking(stream: str) -> Callable[[Request], int | None]:
             claim = _prove(own, request, connection)
             row = find_round(connection, request.path_params["round_id"])
             settings = read_settings(row)
-            # Another round of the series may take it; of a forgotten one every report is answered as a duplicate.
-            if settings.buffered is not None or row.forgotten:
+            if row.forgotten:  # every report of it is answered as a duplicate
                 return None
             small = own.settings.limits.message_bytes
             known = accepted_size(connection, claim.device_id, row.id, stream)

@@ -40,7 +40,7 @@ def contribution(blobs: BlobStore, number: int, value: float) -> Any:
     if not blobs.has(f"deltas/r1/{digest}.safetensors"):
         blobs.put(f"deltas/r1/{digest}.safetensors", content)
     blob = f"deltas/r1/{digest}.safetensors"
-    return SimpleNamespace(id=f"{number:08d}", body_sha256=digest, blob=blob, staleness=0, utterances=1)
+    return SimpleNamespace(id=f"{number:08d}", body_sha256=digest, blob=blob, utterances=1)
 
 
 def released(blobs: BlobStore, contributions: list[Any], settings: RoundSettings) -> float:

@@ -72,7 +72,7 @@ def test_nan_is_no_loss(operator: Operator, device: Party) -> None:
     [
         ({"weighting": "loss", "deltas": {"noise_stddev": 0.1}, "goal": 4}, "weights by loss depend on the data"),
         ({"weighting": "word_errors", "noise_multiplier": 1.0, "goal": 4}, "weights by word_errors depend"),
-        ({"weighting": "loss", "averaging": "median"}, "devices count alike in the median"),
+        ({"weighting": "loss", "averaging": "cosine"}, "devices count alike with averaging 'cosine'"),
         ({"weighting": "loss", "deltas": {"measure": "word_error"}}, "deltas.measure"),
         ({"weighting": "uniform", "deltas": {"measure": "loss"}}, "deltas.measure: found 'loss', expected 'none'"),
         ({"server_step": {}, "deltas": None, "marginals": {}}, "server_step"),

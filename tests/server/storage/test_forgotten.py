@@ -269,7 +269,7 @@ def _measured(machine: Machine) -> None:
         database = opened(machine)
         with database.read() as connection:
             for row in connection.execute(select(reports)):
-                measured = (row.utterances, row.size, row.accepted_at, row.staleness, row.loss, row.word_error)
+                measured = (row.utterances, row.size, row.accepted_at, row.loss, row.word_error)
                 assert not any(measured), measured
             for row in connection.execute(select(ledger)):
                 assert row.charged_at % 86_400 == 0

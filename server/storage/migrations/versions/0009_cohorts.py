@@ -40,7 +40,6 @@ def upgrade() -> None:
     op.add_column("rounds", sa.Column("sampling_key", sa.LargeBinary(length=32), nullable=True))
     op.add_column("rounds", sa.Column("sampling_threshold", sa.BigInteger(), nullable=True))
     op.add_column("rounds", sa.Column("eligible", sa.Integer(), nullable=True))
-    op.add_column("reports", sa.Column("staleness", sa.Integer(), nullable=False, server_default="0"))
     op.add_column("reports", sa.Column("loss", sa.Float(), nullable=True))
     op.add_column("reports", sa.Column("word_error", sa.Float(), nullable=True))
     op.add_column("devices", sa.Column("seen_at", sa.Float(), nullable=True))
@@ -50,7 +49,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_index(op.f("ix_devices_seen_at"), "devices")
     op.drop_column("devices", "seen_at")
-    for name in ("word_error", "loss", "staleness"):
+    for name in ("word_error", "loss"):
         op.drop_column("reports", name)
     for name in ("eligible", "sampling_threshold", "sampling_key"):
         op.drop_column("rounds", name)

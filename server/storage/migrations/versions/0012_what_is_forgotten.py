@@ -31,8 +31,7 @@ def downgrade() -> None:
 def _forget() -> None:
     ended = "round_id IN (SELECT id FROM rounds WHERE state IN ('published', 'abandoned', 'aggregated', 'evaluated'))"
     op.execute(
-        "UPDATE reports SET size = 0, utterances = 0, accepted_at = 0, staleness = 0, loss = NULL, word_error = NULL "
-        f"WHERE {ended}"
+        f"UPDATE reports SET size = 0, utterances = 0, accepted_at = 0, loss = NULL, word_error = NULL WHERE {ended}"
     )
     op.execute(f"UPDATE aggregation_messages SET size = 0, received_at = 0 WHERE {ended}")
     op.execute("UPDATE rounds SET sampling_key = NULL WHERE state IN ('published', 'abandoned')")

@@ -220,8 +220,8 @@ def test_a_series_of_rounds_waits_for_its_rollout(tmp_path: Path) -> None:
     rollout = RolloutSettings(share=0.5, seconds=1e6, patience=1e6)
     with serving(tmp_path, rollout=rollout) as scene:
         operator = scene.operator
-        momentum = {"kind": "momentum", "learning_rate": 0.5, "momentum": 0.9}
-        plan = {"marginals": None, "deltas": {}, "weighting": "uniform", "optimizer": momentum, "rounds": 9}
+        adam = {"kind": "adam", "learning_rate": 0.5}
+        plan = {"marginals": None, "deltas": {}, "weighting": "uniform", "optimizer": adam, "rounds": 9}
         round_id = str(operator.post("rounds", json={"settings": plan})["id"])
 
         def closed(value: float, base: str) -> dict[str, Any]:
@@ -260,17 +260,16 @@ def test_a_series_of_rounds_waits_for_its_rollout(tmp_path: Path) -> None:
         three = third["model_version"]
         operator.post("rollout/promote")
 
-        # Heavy-ball by hand, of the kept line: v = 0.9 v - mean delta; w = w - 0.5 v.
-        velocity = -np.float32(0.02)
-        np.testing.assert_allclose(weights(one), before - 0.5 * velocity, rtol=1e-6, atol=1e-7)
-        velocity_three = np.float32(0.9) * velocity - np.float32(0.01)
-        np.testing.assert_allclose(weights(three), weights(one) - 0.5 * velocity_three, rtol=1e-6, atol=1e-7)
+        # Adam by hand, of the kept line only.
+        first_change = -0.02 / (0.02 + 1e-3)
+        mean, square = 0.9 * 0.1 * -0.02 + 0.1 * -0.01, 0.99 * 0.01 * 0.02**2 + 0.01 * 0.01**2
+        third_change = mean / (1 - 0.9**2) / (np.sqrt(square / (1 - 0.99**2)) + 1e-3)
+        np.testing.assert_allclose(weights(one), before - 0.5 * first_change, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(weights(three), weights(one) - 0.5 * third_change, rtol=1e-5, atol=1e-6)
         known = {entry["version"]: entry for entry in operator.get("models")["models"]}
         assert [known[version]["parent"] for version in (one, two, three)] == ["base-1", one, one]
         size = float(np.sqrt(48 + 5))  # all of W and of the bias move alike
-        assert known[three]["figures"]["update_norm"] == pytest.approx(
-            0.5 * size * abs(float(velocity_three)), rel=1e-4
-        )
+        assert known[three]["figures"]["update_norm"] == pytest.approx(0.5 * size * abs(float(third_change)), rel=1e-4)
         assert known[three]["figures"]["reports"] == 1.0
         assert [entry["version"] for entry in operator.get("models")["history"]] == [three, one, "base-1"]
         states = [(entry["version"], entry["state"]) for entry in operator.get("rollout")["rollouts"]]

@@ -1,10 +1,8 @@
-"""Devices at different paces against a server process: deltas on two models in one buffered round, and measures."""
+"""What a device tells of its learning, against a server process."""
 
 from __future__ import annotations
 
-import math
 import sqlite3
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,6 @@ from device_sdk.feedback import Accepted, Corrected
 from device_sdk.feedback.distance import edit_distance
 from device_sdk.learning import LearningSettings, StepSettings
 from device_sdk.settings import DeviceSettings
-from server.aggregation.weights_file import parse_weights
 from tests.bounds import ANYTHING
 from tests.live import LiveServer
 from tests.server.parties import ENROLMENT, Operator
@@ -44,41 +41,6 @@ def taught(device: Device, seed: int, signal: Any = Corrected("turn on the light
     report = device.learn()
     assert report.steps, report
     return result.nbest[0].text
-
-
-def test_a_slow_device_is_heard_though_its_model_was_followed(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    """K = 1: the quick device's delta makes w1, then the slow one's, made on w0, moves w1 by d / sqrt(2)."""
-    with (
-        LiveServer(tmp_path / "server", tiny_bundle.path) as server,
-        httpx.Client(timeout=120) as http,
-        opened(tmp_path / "quick", tiny_bundle, 1) as quick,
-        opened(tmp_path / "slow", tiny_bundle, 2) as slow,
-    ):
-        operator = Operator(http, server.url)
-        plan = {"deltas": {"clip_norm": 100.0}, "weighting": "uniform", "goal": 1, "rounds": 9, "buffered": {}}
-        first = operator.open(marginals=None, **plan)
-        slow.check_in(server.url, ENROLMENT)  # it knows the round, and has learned nothing yet
-        taught(quick, 1)
-        assert [sent.refused for sent in quick.check_in(server.url, ENROLMENT).sent] == [None]
-        one = _followed(operator, first)
-        taught(slow, 2)
-        own = {name: slow.student.weights[name] - tiny_bundle.weights[name] for name in slow.student.weights}
-        report = slow.check_in(server.url)
-        assert [sent.refused for sent in report.sent] == [None]
-        assert report.round_id != first and report.new_model, "it reports first, then takes the new model"
-        two = _followed(operator, str(report.round_id))
-        before, after = (parse_weights(http.get(f"{server.url}/v1/models/{each}").content) for each in (one, two))
-        for name, moved in own.items():
-            np.testing.assert_allclose(after[name] - before[name], moved / math.sqrt(2), atol=1e-6)
-
-
-def _followed(operator: Operator, round_id: str) -> str:
-    for _ in range(1200):
-        found = operator.get(f"rounds/{round_id}")
-        if found["state"] == "published" and operator.get("status")["rounds"]:
-            return str(found["model_version"])
-        time.sleep(0.05)
-    raise AssertionError(found)
 
 
 @pytest.mark.parametrize("weighting", ["loss", "word_errors"])
