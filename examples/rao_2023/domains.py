@@ -24,7 +24,20 @@ from server.lab.corpora.splits import assigned
 from server.lab.corpora.voices import Voice
 from server.lab.training.pieces import clean, read_sentences
 
-__all__ = ["Domain", "Sentence", "Stage", "general", "people", "read_requests", "requests", "stage_of"]
+__all__ = [
+    "Domain",
+    "Sentence",
+    "Stage",
+    "general",
+    "newly_frequent",
+    "people",
+    "read_requests",
+    "requests",
+    "says_any",
+    "stage_of",
+]
+
+Ngram = tuple[str, ...]
 
 Stage = Literal["learn", "development", "test"]
 """What a sentence or a voice is for: learned from; to choose settings by; for the figures alone."""
@@ -181,3 +194,41 @@ def _rows(path: Path, expected: str) -> list[dict[str, Any]]:
         except ValueError as error:
             raise DataError(f"{path}, line {number}: not JSON ({error}); expected {expected}") from error
     return rows
+
+
+def newly_frequent(
+    before: Iterable[str], now: Iterable[str], factor: float = 5.0, longest: int = 3, least: int = 3
+) -> frozenset[Ngram]:
+    """n-grams of one to ``longest`` words that are at least ``factor`` times as frequent now as before (Rao et al.
+    2023's *Delta* test sets, section 3).
+
+    Frequency is the share among n-grams of the same length; what was never said before counts as said half a time.
+    least: times that an n-gram must have been said now, below which its frequency means little.
+    """
+    old, new = _counts(before, longest), _counts(now, longest)
+    frequent: set[Ngram] = set()
+    for order in range(1, longest + 1):
+        all_old, all_new = max(1, old[order].total()), max(1, new[order].total())
+        for ngram, count in new[order].items():
+            if count >= least and count / all_new >= factor * max(old[order][ngram], 0.5) / all_old:
+                frequent.add(ngram)
+    return frozenset(frequent)
+
+
+def says_any(text: str, ngrams: frozenset[Ngram], longest: int = 3) -> bool:
+    """Whether a text holds one of the n-grams."""
+    words = text.split()
+    return any(
+        tuple(words[start : start + order]) in ngrams
+        for order in range(1, longest + 1)
+        for start in range(len(words) - order + 1)
+    )
+
+
+def _counts(texts: Iterable[str], longest: int) -> dict[int, Counter[Ngram]]:
+    counts: dict[int, Counter[Ngram]] = {order: Counter() for order in range(1, longest + 1)}
+    for text in texts:
+        words = text.split()
+        for order, counter in counts.items():
+            counter.update(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
+    return counts

@@ -4,38 +4,32 @@ way."""
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 from safetensors.numpy import load_file
 
 from device_sdk.bundle import Bundle
-from device_sdk.errors import DataError
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.settings import TeacherSettings
 from examples.rao_2023.base import train_base
-from examples.rao_2023.domains import Domain, Stage, general, read_requests, requests
-from examples.rao_2023.labels import TextModel, general_text
-from examples.rao_2023.measures import errors, newly_frequent, says_any
-from examples.rao_2023.methods import CohortSettings, Method
-from examples.rao_2023.rounds import learn, transcribe
-from examples.rao_2023.speech import Clip, Said, clips_each, kept
+from examples.rao_2023.domains import Domain, Stage, general, newly_frequent, read_requests, requests, says_any
+from examples.rao_2023.methods import CohortSettings, Method, TextModel, general_text
+from examples.rao_2023.rounds import Learned, learn, transcribe
+from examples.rao_2023.speech import Clip, Said, clips_each, kept_clips
+from examples.runner import Errors, digest, kept
 from export.networks.rnnt import RNNT
-from server.lab.simulation.progress import Tell, progress
+from server.lab.evaluation.scores import word_errors
+from server.lab.simulation.progress import Tell
 from server.lab.training.data import Example
-from server.lab.training.trainer import write_atomically
-from server.web.dashboard.flatten import flatten
 
-__all__ = ["INITIAL", "Experiment", "Row", "Scale", "methods", "run_rows", "teacher_name"]
+__all__ = ["INITIAL", "Experiment", "Row", "Scale", "errors", "methods", "teacher_name"]
 
 INITIAL = "initial"
 
@@ -132,14 +126,16 @@ class Experiment:
         data: Path,
         work: Path,
         scale: Scale,
+        tell: Tell = lambda *_: None,
         threads: int = 1,
         base: Path | None = None,
         bundle: Bundle | None = None,
     ) -> None:
         """base: weights to begin with instead of training. bundle: what they grow from; by default the packaged one."""
         torch.set_num_threads(threads)
-        self.data, self.work, self.scale, self.threads, self.given = data, work, scale, threads, base
-        self.bundle = bundle or Bundle.open()
+        begin = "" if base is None else f"-{hashlib.sha256(base.read_bytes()).hexdigest()[:8]}"
+        self.data, self.work, self.scale, self.tell = data, work / f"{digest(scale)}{begin}", scale, tell
+        self.threads, self.given, self.bundle = threads, base, bundle or Bundle.open()
         self._tested: dict[tuple[str, Stage], list[Clip]] = {}
 
     @cached_property
@@ -172,28 +168,27 @@ class Experiment:
 
     def tested(self, domain: Domain, stage: Stage = "test") -> list[Clip]:
         """The clips of a domain's test (or development)."""
-        if (held := self._tested.get((domain.name, stage))) is not None:
-            return held
+        if (domain.name, stage) in self._tested:
+            return self._tested[domain.name, stage]
         count = self.scale.test if stage == "test" else self.scale.development
         path = self.work / "speech" / f"{domain.name}-{stage}.safetensors"
         seed = _TEST_SEED if stage == "test" else 1
-        with progress() as tell:
-            told = partial(tell, f"speech, {domain.name}, {stage}")
-            self._tested[domain.name, stage] = found = kept(
-                path, domain.sentences[stage], lambda: clips_each(domain, stage, self.scale.tested, count, seed, told)
-            )
-        return found
+        told = partial(self.tell, f"speech, {domain.name}, {stage}")
+        self._tested[domain.name, stage] = clips = kept_clips(
+            path, domain.sentences[stage], lambda: clips_each(domain, stage, self.scale.tested, count, seed, told)
+        )
+        return clips
 
     @cached_property
     def words(self) -> list[str]:
         """Every word of what people say to their devices."""
         return sorted({word for sentence in self.requests.sentences["learn"] for word in sentence.text.split()})
 
-    def said(self, domain: Domain, count: int, seed: int, tell: Tell) -> Said:
+    def said(self, domain: Domain, count: int, seed: int) -> Said:
         """What people say to their devices (or what is remembered of the old domain), in the order of time."""
         folder = self.work / "speech" if count <= _KEPT else None
         what = f"speech, {domain.name}, seed {seed}"
-        return Said(domain, "learn", self.scale.persons, count, seed, folder, partial(tell, what))
+        return Said(domain, "learn", self.scale.persons, count, seed, folder, partial(self.tell, what))
 
     @cached_property
     def base(self) -> Mapping[str, NDArray[np.float32]]:
@@ -211,111 +206,54 @@ class Experiment:
         return train_base(self.data, self.bundle, base, *given, watched, self.threads)
 
     def row(self, method: Method | None, seed: int) -> Row:
-        """One method under one seed, or the initial model."""
+        """One method under one seed, or the initial model; a finished one is read."""
         name = INITIAL if method is None else method.name
-        self._same_settings()
-        path = self.work / "rows" / f"{name.replace(' ', '-')}-{seed}.json"
-        if path.exists():
-            return _read_row(path)
+        return kept(self.work / "rows", (name, seed), method or Method(INITIAL), Row, lambda: self._run(method, seed))
+
+    def _run(self, method: Method | None, seed: int) -> Row:
         begun = time.monotonic()
-        found = Row(name, seed, (), ())
+        found = Row(INITIAL if method is None else method.name, seed, (), ())
         weights = self.base
         if method is not None:
-            cohort = self.scale.cohort
-            development = self.tested(self.requests, "development")
-            with progress() as tell:
-                count = cohort.rounds * cohort.batch
-                said = self.said(self.requests, count * cohort.devices, seed, tell)
-                remembered = self.said(self.general, count * method.rehearsal, seed, tell)
-
-                def watch(number: int, student: RNNT) -> float:
-                    tell(f"{name}, seed {seed}", number, cohort.rounds)
-                    return errors(development, transcribe(student, self.bundle.tokenizer, development)).rate
-
-                learned = learn(
-                    self.bundle.architecture,
-                    weights,
-                    self.bundle.tokenizer,
-                    method,
-                    cohort,
-                    said,
-                    remembered,
-                    self.words,
-                    self.lexicon,
-                    self.text,
-                    seed,
-                    watch,
-                )
+            learned = self._learned(method, seed)
             weights = learned.weights
             found = replace(found, curve=learned.curve, losses=learned.losses, diverged=learned.diverged)
         network = RNNT(self.bundle.architecture).eval().from_parameters(weights)
-        texts = [transcribe(network, self.bundle.tokenizer, self.tested(d)) for d in (self.requests, self.general)]
-        found = replace(
-            found, requests=tuple(texts[0]), general=tuple(texts[1]), seconds=round(time.monotonic() - begun, 1)
+        new, old = (
+            tuple(transcribe(network, self.bundle.tokenizer, self.tested(domain)))
+            for domain in (self.requests, self.general)
         )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(asdict(found)).encode())
-        return found
+        return replace(found, requests=new, general=old, seconds=round(time.monotonic() - begun, 1))
 
-    @cached_property
-    def _settings(self) -> dict[str, str]:
-        """What decides a row, as text."""
-        base = None if self.given is None else hashlib.sha256(self.given.read_bytes()).hexdigest()
-        return {name: str(value) for name, value in flatten(asdict(self.scale)).items()} | {"base": str(base)}
+    def _learned(self, method: Method, seed: int) -> Learned:
+        cohort, development = self.scale.cohort, self.tested(self.requests, "development")
+        count = cohort.rounds * cohort.batch
 
-    def _same_settings(self) -> None:
-        """Rows of one folder are compared with each other. DataError: it holds rows of other settings."""
-        mine, path = self._settings, self.work / "settings.json"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(mine, indent=1).encode())
-            return
-        try:
-            held: dict[str, str] = json.loads(path.read_text("utf-8"))
-        except ValueError as error:
-            raise DataError(f"{path}: not JSON ({error}); delete it and rows/ to begin again") from error
-        for name in mine | held:
-            if held.get(name) != mine.get(name):
-                raise DataError(
-                    f"{path}: {name}: the rows here were made with {held.get(name)}, this run has {mine.get(name)}; "
-                    "give another --work, or delete this file and rows/"
-                )
+        def watch(number: int, student: RNNT) -> float:
+            self.tell(f"{method.name}, seed {seed}", number, cohort.rounds)
+            return errors(development, transcribe(student, self.bundle.tokenizer, development)).rate
+
+        return learn(
+            self.bundle.architecture,
+            self.base,
+            self.bundle.tokenizer,
+            method,
+            cohort,
+            self.said(self.requests, count * cohort.devices, seed),
+            self.said(self.general, count * method.rehearsal, seed),
+            self.words,
+            self.lexicon,
+            self.text,
+            seed,
+            watch,
+        )
 
 
-def run_rows(
-    experiment: Experiment, seeds: Sequence[int], only: Sequence[str] = (), console: Console | None = None
-) -> list[Row]:
-    """Every row with all its seeds before the next row, so that a run cut short leaves whole rows.
-
-    only: of the methods, those that are named so, or whose name holds one of these; none stands for all.
-    """
-    known = {method.name: method for method in methods(experiment.scale)}
-    wanted: set[str] = set() if only else set(known)
-    for part in only:
-        held = {part} if part in known else {name for name in known if part in name}
-        if not held:
-            raise DataError(f"rows: no name holds {part!r}; expected part of one of: {', '.join(known)}")
-        wanted |= held
-    chosen = [method for name, method in known.items() if name in wanted]
-    found = []
-    for method in (None, *chosen):
-        for seed in seeds:
-            row = experiment.row(method, seed)
-            found.append(row)
-            if console is not None:
-                rates = [
-                    errors(experiment.tested(domain), texts).rate
-                    for domain, texts in ((experiment.requests, row.requests), (experiment.general, row.general))
-                ]
-                console.print(f"seed {seed}  {row.name:28} requests {rates[0]:.3f}  general {rates[1]:.3f}")
-    return found
-
-
-def _read_row(path: Path) -> Row:
-    try:
-        held: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        curve = tuple((int(number), float(rate)) for number, rate in held.pop("curve"))
-        texts: dict[str, Sequence[Any]] = {key: tuple(held.pop(key)) for key in ("requests", "general", "losses")}
-        return Row(**held, curve=curve, **texts)  # type: ignore[arg-type]
-    except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{path}: not a finished row ({error!r}); delete it to have it run again") from error
+def errors(clips: Sequence[Clip], texts: Sequence[str]) -> Errors:
+    """Word errors of each hypothesis [N] against its clip [N]."""
+    pairs = list(zip(clips, texts, strict=True))
+    return Errors(
+        [word_errors(clip.sentence.text, text) for clip, text in pairs],
+        [len(clip.sentence.text.split()) for clip, _ in pairs],
+        [clip.person for clip, _ in pairs],
+    )

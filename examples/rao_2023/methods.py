@@ -1,16 +1,47 @@
-"""How a cohort learns: one row of the paper's tables, as data (Rao et al. 2023, sections 2 and 3)."""
+"""How a cohort learns, as data: the rows of the paper's tables; and what a teacher teaches: the best of its n-best
+after a second pass, where it is sure (Rao et al. 2023, sections 2.2 and 3).
+
+The second pass knows general text only, nothing of what people say to their devices.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from device_sdk.errors import ConfigurationError
 from device_sdk.learning.settings import MaskSettings, TeacherSettings
-from examples.rao_2023.labels import LabelSettings
+from examples.rao_2023.lists import nbest
+from export.networks.rnnt import RNNT
+from rescoring.words import WordList
+from server.lab.training.ngram import Ngram, estimate, log_probabilities
 from server.plans.optimizer import OptimizerSettings
 
-__all__ = ["CohortSettings", "Label", "Method", "Weak"]
+__all__ = ["CohortSettings", "Label", "LabelSettings", "Method", "TextModel", "Weak", "general_text", "teacher_labels"]
+
+TextModel = Callable[[str], float]
+"""log p(text), nats, its end included."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSettings:
+    """beam, threshold: of the teacher's search, which has more time than a user who waits: see
+    :func:`examples.rao_2023.lists.nbest`. text_weight: of the n-gram of general text beside the network.
+    word_bonus: nats for every word, which network and n-gram alone would rather leave out. sure: nats a piece; a label
+    to which the teacher's network gives less is not learned from (sections 1 and 2.2: low confidence is filtered), so
+    that a better teacher teaches more."""
+
+    beam: int = 8
+    threshold: float = 6.0
+    text_weight: float = 0.5
+    word_bonus: float = 5.0
+    sure: float = -0.25
+
 
 Label = Literal["transcript", "teacher", "none"]
 Weak = Literal["transcript", "slots", "score"]
@@ -81,3 +112,39 @@ class CohortSettings:
         """The server's optimizer in round ``number``, counted from 0."""
         share = 1.0 - (1.0 - self.floor) * number / max(1, self.rounds - 1)
         return self.optimizer.model_copy(update={"learning_rate": self.optimizer.learning_rate * share})
+
+
+def general_text(sentences: Sequence[str], order: int = 4) -> TextModel:
+    """log p of a text by a Kneser-Ney n-gram of ``sentences``, over their words."""
+    ranked = [word for word, _ in Counter(word for text in sentences for word in text.split()).most_common()]
+    words = WordList(("<unk>", *ranked))
+    model: Ngram = estimate([words.ids(text) for text in sentences], words, order, (1, 1, 2))
+    held: dict[str, float] = {}
+
+    def score(text: str) -> float:
+        if text not in held:
+            held[text] = sum(log_probabilities(model, words.ids(text)))
+        return held[text]
+
+    return score
+
+
+def teacher_labels(
+    teacher: RNNT,
+    features: Sequence[NDArray[np.floating]],
+    decode: Callable[[Sequence[int]], str],
+    text: TextModel,
+    settings: LabelSettings,
+) -> list[tuple[int, ...] | None]:
+    """The tokens to teach for each of B utterances [F, M] raw log-mel; None where the teacher is not sure or heard
+    nothing. text: the second pass."""
+
+    def rescored(entry: tuple[tuple[int, ...], float]) -> float:
+        said = decode(entry[0])
+        return entry[1] + settings.text_weight * (text(said) + settings.word_bonus * len(said.split()))
+
+    found: list[tuple[int, ...] | None] = []
+    for entries in nbest(teacher, features, settings.beam, settings.threshold):
+        tokens, score = max(entries, key=rescored)
+        found.append(tokens if tokens and score >= settings.sure * len(tokens) else None)
+    return found

@@ -3,6 +3,11 @@
 Rao et al. 2023, algorithm 1: every round a few devices take a batch of what was said to them since, their teacher
 labels the clean features, the student sees masked ones, and the server adds the mean gradient by Adam. Every clip is
 used in one pass. Pseudo-devices on the server rehearse transcribed clips of the old domain.
+
+The loss of an utterance is that of the devices' training graph, sum_i w_i NLL_i + c E[M] with p = softmax(-NLL)
+(:class:`device_sdk.learning.objectives.Objective`), so with one gradient a round the server's mean of the devices'
+gradients is the gradient of the mean loss, which torch takes as one batch. B: utterances; R: their hypotheses, all in
+one list; T: stacked frames (30 ms); M: mel bins.
 """
 
 from __future__ import annotations
@@ -11,25 +16,39 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.tokenizer import Tokenizer
 from device_sdk.errors import ConfigurationError, LearningError
+from device_sdk.feedback.noise import noisy_cost
+from device_sdk.feedback.signals import Alternate, Semantics, costs
 from device_sdk.feedback.slots import SlotLexicon
-from device_sdk.learning.objectives import Objective, label, supervision, total
+from device_sdk.learning.objectives import Objective, Tokens, expected_cost, label, posterior, supervision, total
 from device_sdk.learning.step import mask
 from device_sdk.learning.teacher import follow
-from examples.rao_2023.feedback import weak_losses
-from examples.rao_2023.gradients import gradient
-from examples.rao_2023.labels import TextModel, teacher_labels
+from examples.rao_2023.domains import Sentence
 from examples.rao_2023.lists import NBest, nbest
-from examples.rao_2023.methods import CohortSettings, Method
+from examples.rao_2023.methods import CohortSettings, Method, TextModel, teacher_labels
 from examples.rao_2023.speech import Clip
+from export.losses.rnnt import rnnt_loss
 from export.networks.rnnt import RNNT
 from server.aggregation import optimizers
+from server.lab.training.data import collate
 
-__all__ = ["Learned", "learn", "transcribe"]
+__all__ = [
+    "Learned",
+    "alternate",
+    "gradient",
+    "learn",
+    "likelihoods",
+    "mean_loss",
+    "policy_gradient",
+    "transcribe",
+    "weak_losses",
+]
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -159,3 +178,141 @@ def _labels(
     else:
         found = teacher_labels(teacher, features, tokenizer.decode, text, settings.labels)
     return [tokens if tokens and _BLANK not in tokens else None for tokens in found]
+
+
+def alternate(text: str, words: Sequence[str], rate: float, generator: np.random.Generator) -> str:
+    """The text as another recognizer may hear it: each word with probability ``rate`` is another one or left out."""
+    heard = []
+    for word in text.split():
+        if generator.random() >= rate:
+            heard.append(word)
+        elif generator.random() < 0.7:
+            heard.append(words[int(generator.integers(len(words)))])
+    return " ".join(heard) or text
+
+
+def policy_gradient(
+    hypotheses: Sequence[Tokens], chances: NDArray[np.float64], served: int, weight: float
+) -> Objective:
+    """REINFORCE under the policy that the served hypothesis was drawn from, the normalized n-best p (section 2.3.2).
+
+    weight: b - M, baseline minus cost. grad log p_s = -(grad NLL_s - sum_j p_j grad NLL_j), so the weights on the NLLs
+    are (b - M)(1 - p_s) for the served one and -(b - M) p_j for the others. They add up to zero: what is made less
+    likely gives its probability to the list, where log p(y) alone would be pushed down without an end.
+    chances: p, float64 [N].
+    """
+    weights = -weight * chances
+    weights[served] += weight
+    return Objective(tuple(hypotheses), weights.astype(np.float32), np.zeros(len(weights), np.float32))
+
+
+def weak_losses(
+    hypotheses: NBest,
+    taught: Tokens | None,
+    sentence: Sentence,
+    method: Method,
+    settings: CohortSettings,
+    decode: Callable[[Sequence[int]], str],
+    words: Sequence[str],
+    lexicon: SlotLexicon,
+    generator: np.random.Generator,
+) -> list[Objective]:
+    """The losses of one utterance by what feedback says of its n-best; none where it says the same of every entry.
+
+    taught: the label beside them, if any, whose cost is then part of the expectation, as the devices have it (a sum of
+    losses is over one set of hypotheses). words: what the alternate recognizer mistakes words for. lexicon: the slots'
+    values.
+    """
+    tokens = [entry for entry, _ in hypotheses]
+    texts = [decode(entry) for entry in tokens]
+    if "score" in method.weak:
+        chances = posterior([score for _, score in hypotheses])
+        served = int(generator.choice(len(tokens), p=chances))
+        cost = noisy_cost(float(texts[served] != sentence.text), method.sigma, generator)
+        return [policy_gradient(tokens, chances, served, settings.weight * (settings.baseline - cost))]
+    if taught is not None and taught not in tokens:
+        tokens, texts = [*tokens, taught], [*texts, decode(taught)]
+    losses = []
+    for kind in method.weak:
+        if kind == "transcript":
+            heard = alternate(sentence.text, words, settings.alternate_errors, generator)
+            values = costs(Alternate(heard), texts, texts[0])
+        else:
+            values = costs(Semantics(sentence.slots, lexicon, "paper"), texts, texts[0])
+        if np.ptp(values) > 0:
+            losses.append(expected_cost(tokens, values, settings.weight))
+    return losses
+
+
+def likelihoods(
+    network: RNNT,
+    features: Sequence[NDArray[np.floating]],
+    hypotheses: Sequence[Sequence[Tokens]],
+    *,
+    dtype: torch.dtype | None = None,
+    pruning: float = 0.0,
+) -> Tensor:
+    """Negative log-likelihoods [R] (nats, float64) of all hypotheses of B utterances, over one encoder pass.
+
+    features: B times [F, M] raw log-mel; hypotheses: each utterance's. dtype, pruning: of the joint, see
+    :func:`export.losses.rnnt.rnnt_loss`.
+    """
+    index = torch.tensor([place for place, entries in enumerate(hypotheses) for _ in entries])
+    rows = [tokens for entries in hypotheses for tokens in entries]
+    batch = collate([(f.astype(np.float32), ()) for f in features], network.architecture.subsampling_factor)
+    lengths = torch.tensor([len(tokens) for tokens in rows])
+    tokens = torch.zeros((len(rows), max(1, int(lengths.max()))), dtype=torch.int64)
+    for row, given in enumerate(rows):
+        tokens[row, : len(given)] = torch.tensor(given, dtype=torch.int64)
+    return rnnt_loss(
+        network.encode(batch.features).float()[index],
+        network.predict(tokens).float(),
+        network.joiner_output.weight,
+        network.joiner_output.bias,
+        tokens,
+        batch.frames[index],
+        lengths,
+        dtype=dtype,
+        pruning=pruning,
+    )
+
+
+def mean_loss(nll: Tensor, objectives: Sequence[Objective]) -> Tensor:
+    """Mean over B utterances of sum_i w_i NLL_i + c E[M], nats, float64 (Rao et al. 2023, eq. 1 and section 2.3.2).
+
+    nll: [R] of all their hypotheses, utterance after utterance.
+    """
+    loss = nll @ torch.from_numpy(np.concatenate([o.weights for o in objectives]).astype(np.float64))
+    start = 0
+    for objective in objectives:
+        count = len(objective.hypotheses)
+        if objective.cost_scale:
+            chances = torch.softmax(-nll[start : start + count], 0)
+            loss = loss + objective.cost_scale * (chances @ torch.from_numpy(objective.costs.astype(np.float64)))
+        start += count
+    return loss / len(objectives)
+
+
+def gradient(
+    network: RNNT,
+    features: Sequence[NDArray[np.floating]],
+    objectives: Sequence[Objective],
+    *,
+    bfloat16: bool = False,
+    pruning: float = 0.0,
+) -> tuple[float, Arrays]:
+    """(mean loss, its gradient by public parameter name, LSTMs in ONNX layout) of a cohort.
+
+    bfloat16: the networks' matrix products in it; the lattice stays float64. LearningError: no longer a number.
+    """
+    network.zero_grad(set_to_none=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        dtype = torch.bfloat16 if bfloat16 else None
+        hypotheses = [objective.hypotheses for objective in objectives]
+        loss = mean_loss(likelihoods(network, features, hypotheses, dtype=dtype, pruning=pruning), objectives)
+    loss.backward()  # type: ignore[no-untyped-call]
+    found = network.to_gradients()
+    value = float(loss.detach())
+    if not (np.isfinite(value) and all(np.isfinite(array).all() for array in found.values())):
+        raise LearningError("cohort: the gradient is not a number; lower the server's learning rate")
+    return value, found

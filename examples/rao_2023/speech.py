@@ -15,7 +15,7 @@ from examples.rao_2023.domains import Domain, Sentence, Stage, people
 from server.lab.corpora.made import Person, say
 from server.lab.training.data import Example, read_shard, write_shard
 
-__all__ = ["Clip", "Said", "clips_each", "kept"]
+__all__ = ["Clip", "Said", "clips_each", "kept_clips"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Said(Sequence[Clip]):
                 size = min(self.CHUNK, self.total - number * self.CHUNK)
                 part = "" if size == self.CHUNK else f"-{size}"  # the last one; who asks for more makes more
                 path = self.folder / f"{self.domain.name}-{self.stage}-{self.seed}-{number:05d}{part}.safetensors"
-                self._held[number] = kept(path, self.domain.sentences[self.stage], lambda: self._make(number))
+                self._held[number] = kept_clips(path, self.domain.sentences[self.stage], lambda: self._make(number))
         return self._held[number]
 
     def _make(self, number: int) -> list[Clip]:
@@ -124,7 +124,7 @@ def _clip(sentence: Sentence, person: Person, seed: tuple[int, ...]) -> Clip:
     return Clip(logmel(say(sentence.text, person, seed)).astype(np.float16), sentence, person.name)
 
 
-def kept(path: Path, sentences: Sequence[Sentence], make: Callable[[], list[Clip]]) -> list[Clip]:
+def kept_clips(path: Path, sentences: Sequence[Sentence], make: Callable[[], list[Clip]]) -> list[Clip]:
     """The clips in a file, which is made first where there is none."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

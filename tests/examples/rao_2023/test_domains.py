@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import DataError
-from examples.rao_2023.domains import general, people, read_requests, requests, stage_of
+from examples.rao_2023.domains import general, newly_frequent, people, read_requests, requests, says_any, stage_of
 from server.lab.corpora.voices import VARIANTS
 from tests.examples.rao_2023.data import request, write_data
 
@@ -73,3 +73,24 @@ def test_people_keep_their_voice_and_share_variants_evenly(data: Path) -> None:
     counts = [used.count(variant) for variant in domain.variants["learn"]]
     assert max(counts) - min(counts) <= 1
     assert len({person.name for person in one}) == 25
+
+
+BEFORE = ["a b"] * 40 + ["c d"] * 10
+NOW = ["c d"] * 40 + ["a b"] * 10 + ["e f"] * 2
+
+
+@pytest.mark.parametrize(
+    ("factor", "least", "expected"),
+    [
+        (3.0, 3, {("c",), ("d",), ("c", "d")}),
+        (5.0, 3, set()),
+        (3.0, 1, {("c",), ("d",), ("c", "d"), ("e",), ("f",), ("e", "f")}),
+    ],
+)
+def test_newly_frequent_ngrams(factor: float, least: int, expected: set[tuple[str, ...]]) -> None:
+    assert newly_frequent(BEFORE, NOW, factor, 3, least) == expected
+
+
+@pytest.mark.parametrize(("text", "said"), [("x c d", True), ("c", False), ("d c", False), ("", False), ("c d", True)])
+def test_says_any(text: str, said: bool) -> None:
+    assert says_any(text, frozenset({("c", "d")})) is said

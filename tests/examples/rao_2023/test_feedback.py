@@ -8,8 +8,8 @@ import pytest
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.objectives import posterior
 from examples.rao_2023.domains import Sentence
-from examples.rao_2023.feedback import alternate, weak_losses
 from examples.rao_2023.methods import CohortSettings, Method
+from examples.rao_2023.rounds import alternate, weak_losses
 
 WORDS = ["play", "jazz", "rock", "loud"]
 TEXTS = {(1,): "play jazz", (2,): "play rock", (3,): "play"}

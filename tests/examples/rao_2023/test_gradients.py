@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import LearningError
 from device_sdk.learning.objectives import Objective, expected_cost, label, reinforce, total
-from examples.rao_2023.gradients import gradient
+from examples.rao_2023.rounds import gradient
 from export.networks.rnnt import RNNT
 from tests.export.graphs.oracle import loss_and_gradients
 from tests.tiny import tiny_weights

@@ -13,9 +13,8 @@ from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.settings import MaskSettings, TeacherSettings
 from examples.rao_2023.domains import Sentence
-from examples.rao_2023.labels import LabelSettings
 from examples.rao_2023.lists import nbest
-from examples.rao_2023.methods import CohortSettings, Label, Method, Weak
+from examples.rao_2023.methods import CohortSettings, Label, LabelSettings, Method, Weak
 from examples.rao_2023.rounds import Learned, learn, transcribe
 from examples.rao_2023.speech import Clip
 from export.networks.rnnt import RNNT

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from examples.rao_2023.experiment import INITIAL, Scale, methods, teacher_name
-from examples.rao_2023.tables import bar_chart, judged, remarks, table
+from examples.rao_2023.tables import chart, judged, table
 
 AT_ONCE = "EMA 0, every 1"
 GOOD = {
@@ -40,13 +40,13 @@ def document(rates: dict[str, tuple[float, float]], half: float = 0.005) -> dict
             if name.startswith("EMA"):
                 other = rate - rates["teacher EMA"][0]
                 against["teacher EMA"] = {"absolute": {"mean": other, "low": other - half, "high": other + half}}
-            entry[test] = {"wer": rate, "by_seed": [rate], "spread": None, "against": against}
+            entry[test] = {"mean": rate, "by_seed": {"1": rate}, "std": None, "against": against}
         rows[name] = entry
     return {"seeds": [1], "rows": rows, "scale": {"at_once": AT_ONCE}}
 
 
 def test_all_findings_hold_on_what_the_paper_found() -> None:
-    findings = judged(document(GOOD))
+    findings = list(judged(document(GOOD)))
     assert len(findings) == 9
     assert all(each["holds"] for each in findings), findings
 
@@ -66,43 +66,23 @@ def test_all_findings_hold_on_what_the_paper_found() -> None:
     ],
 )
 def test_each_finding_can_fail(name: str, rates: tuple[float, float], failing: str) -> None:
-    findings = judged(document({**GOOD, name: rates}))
+    findings = list(judged(document({**GOOD, name: rates})))
     assert any(failing in each["finding"] and not each["holds"] for each in findings), findings
 
 
 def test_no_loss_on_the_old_domain_is_no_proof_of_rehearsal() -> None:
-    findings = judged(document({**GOOD, "teacher EMA": (0.19, 0.20)}))
+    findings = list(judged(document({**GOOD, "teacher EMA": (0.19, 0.20)})))
     assert [each["holds"] for each in findings if "rehearsal" in each["finding"]] == [False]
-
-
-@pytest.mark.parametrize(
-    ("both", "high", "expected"),
-    [((0.10, 0.16), -0.01, [True, True, True]), ((0.13, 0.195), 0.01, [False, False, False])],
-)
-def test_real_speech_is_judged_too(both: tuple[float, float], high: float, expected: list[bool]) -> None:
-    rates = {"frozen": (0.12, 0.20), "both": both, "supervised": (0.09, 0.16)}
-    real = {
-        "conditions": {
-            name: {"wer": {"all": {"mean": wer}}, "slot_error": {"all": {"mean": slot}}}
-            for name, (wer, slot) in rates.items()
-        },
-        "bootstrap": {"absolute": {"mean": both[1] - 0.2, "low": -0.1, "high": high}},
-    }
-    findings = judged({**document(GOOD), "real": real})
-    assert [each["holds"] for each in findings if each["finding"].startswith("real")] == expected
 
 
 def test_the_tables_show_every_row() -> None:
     shown = document({**GOOD, "EMA 0, every 1": (0.6, 0.7)})
     shown["rows"]["EMA 0, every 1"]["diverged"] = {"1": 7}
-    shown["findings"] = judged(shown)
     console = Console(record=True, width=200)
     console.print(table(shown))
     text = console.export_text()
     assert all(name in text for name in GOOD) and "diverged in 1" in text and "19.0" in text
-    assert len(list(remarks(shown))) == len(shown["findings"])
-    chart = bar_chart(shown)
-    assert chart.startswith("<svg") and "xmlns" in chart and chart.count("<rect") >= 3 * len(shown["rows"])
+    assert chart(shown).count("<rect") >= 3 * len(shown["rows"])
 
 
 @pytest.mark.parametrize("scale", [Scale(), Scale.full()])

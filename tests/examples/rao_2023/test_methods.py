@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from examples.rao_2023 import labels
-from examples.rao_2023.labels import LabelSettings, general_text, teacher_labels
+from examples.rao_2023 import methods
 from examples.rao_2023.lists import NBest
+from examples.rao_2023.methods import LabelSettings, general_text, teacher_labels
 
 HEARD: NBest = (((1,), -2.0), ((1, 2), -2.4), ((1, 2, 3), -6.0))
 TEXTS = {(1,): "play", (1, 2): "play jazz", (1, 2, 3): "play jazz now"}
@@ -38,7 +38,7 @@ def test_general_text_is_a_distribution_over_the_words_it_has_seen() -> None:
 def test_the_second_pass_chooses_and_the_first_decides_whether_it_is_sure(
     monkeypatch: pytest.MonkeyPatch, settings: LabelSettings, text: dict[str, float], expected: tuple[int, ...] | None
 ) -> None:
-    monkeypatch.setattr(labels, "nbest", lambda *_: [HEARD, (((), -0.1),)])
+    monkeypatch.setattr(methods, "nbest", lambda *_: [HEARD, (((), -0.1),)])
     found = teacher_labels(
         None,
         [np.zeros((3, 4), np.float32)] * 2,
