@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from examples.cohorts import sentence
-from server.lab.corpora.fsdd import DIGITS
 from server.lab.corpora.made import draw_people
+from server.lab.corpora.readers import DIGITS
 from server.lab.corpora.voices import VoiceSet
 from server.lab.simulation.engine.population import reassigned
 from server.lab.training.data import Example, read_shard, write_shard

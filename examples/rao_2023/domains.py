@@ -19,8 +19,8 @@ import numpy as np
 
 from device_sdk.errors import DataError
 from server.lab.corpora.acoustics import GENTLE, Ranges, draw_scene
+from server.lab.corpora.grammar import assign
 from server.lab.corpora.made import Person
-from server.lab.corpora.splits import assigned
 from server.lab.corpora.voices import Voice
 from server.lab.training.pieces import clean, read_sentences
 
@@ -93,7 +93,7 @@ class Domain:
 
 def stage_of(text: str) -> Stage:
     """The only stage that may use a sentence: a hash of its text, the same on every machine."""
-    return assigned(text, _SHARES, b"idiolect stage")
+    return assign(text, _SHARES, b"idiolect stage")
 
 
 def general(data: Path, longest: int, turns: int, least: int = 3, unsaid: Sequence[Sentence] = ()) -> Domain:

@@ -44,7 +44,7 @@ def report(
     from rich.progress import track
 
     from server.lab.corpora import open_corpus
-    from server.lab.corpora.heterogeneity import compare, measured
+    from server.lab.corpora.heterogeneity import compare, measure
 
     found = []
     for source in sources:
@@ -52,7 +52,7 @@ def report(
         chosen = list(_chosen(corpus, limit))
         hidden = as_json or not sys.stderr.isatty()
         found.append(
-            compare(source, [measured(one) for one in track(chosen, source, disable=hidden, transient=True)], seed)
+            compare(source, [measure(one) for one in track(chosen, source, disable=hidden, transient=True)], seed)
         )
     if plot is not None:
         write_file(plot, _strip_plot(found), folders=True)

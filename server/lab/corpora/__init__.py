@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from device_sdk.errors import DataError, MissingExtraError
-from server.lab.corpora.barista import read_barista
-from server.lab.corpora.folder import read_folder
-from server.lab.corpora.fsdd import read_fsdd
 from server.lab.corpora.made import made_corpus
+from server.lab.corpora.readers import read_barista, read_folder, read_fsdd
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
 from server.lab.corpora.voices import VARIANTS
 

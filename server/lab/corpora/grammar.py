@@ -1,30 +1,60 @@
 """Spoken commands with their intents and slots: what base models are trained on and simulated devices hear.
 
 A pattern is written in a small language: ``(a|b)`` chooses, ``[a]`` may be left out, ``{type}`` is a slot whose value
-is drawn from :data:`server.lab.corpora.values.VALUES`, ``<name>`` is another rule. A stable hash of the sentence
-decides whether it belongs to base training (80 %), to the devices (10 %) or is held out (10 %), so no sentence is in
-two of them.
+is drawn from ``VALUES``, ``<name>`` is another rule; ``grammar.toml`` holds them. A stable hash of the sentence decides
+whether it belongs to base training (80 %), to the devices (10 %) or is held out (10 %), so no sentence is in two of
+them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal
+from pathlib import Path
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.slots import SlotLexicon
-from server.lab.corpora.patterns import INTENTS, RULES
-from server.lab.corpora.splits import assigned
-from server.lab.corpora.values import VALUES
 
-__all__ = ["Command", "Profile", "Split", "lexicon", "profile", "sample", "split_of", "vocabulary"]
+__all__ = [
+    "INTENTS",
+    "VALUES",
+    "Command",
+    "Profile",
+    "Split",
+    "assign",
+    "lexicon",
+    "profile",
+    "sample",
+    "split_of",
+    "vocabulary",
+]
 
 Split = Literal["base", "devices", "heldout"]
+Name = TypeVar("Name", bound=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """weight: how often it is drawn, relative to the others; patterns: drawn uniformly."""
+
+    weight: float
+    patterns: tuple[str, ...]
+
+
+_FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+RULES: Mapping[str, str] = _FILE["rules"]
+INTENTS: Mapping[str, Intent] = {
+    name: Intent(intent["weight"], tuple(intent["patterns"])) for name, intent in _FILE["intents"].items()
+}
+VALUES: Mapping[str, tuple[str, ...]] = {name: tuple(values) for name, values in _FILE["values"].items()}
+"""Slot type -> its public values."""
 
 _SHARES: Mapping[Split, float] = {"base": 0.8, "devices": 0.1, "heldout": 0.1}
 _PERSONAL = 0.85  # how often a profile's owner says one of the favourite values
@@ -68,7 +98,23 @@ class Profile:
 
 def split_of(text: str) -> Split:
     """The only split that may use a sentence: a hash of its text, the same on every machine and in every version."""
-    return assigned(text, _SHARES, b"idiolect split")
+    return assign(text, _SHARES, b"idiolect split")
+
+
+def assign(text: str, shares: Mapping[Name, float], person: bytes) -> Name:
+    """The only set that may use a text, by a hash of it.
+
+    shares: set -> its share of all texts; they sum to 1. person: keeps this assignment apart from others, at most 16
+        bytes.
+    """
+    digest = hashlib.blake2b(text.encode(), digest_size=8, person=person).digest()
+    position = int.from_bytes(digest, "big") / 2**64
+    bound = 0.0
+    for name, share in shares.items():
+        bound += share
+        if position < bound:
+            return name
+    return name  # the shares' sum was rounded down
 
 
 @cache

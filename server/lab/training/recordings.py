@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from server.lab.corpora.files import load_audio
-from server.lab.corpora.fsdd import DIGITS, digit_files
+from server.lab.corpora.readers import DIGITS, digit_files, load_audio
 from server.lab.corpora.utterance import Corpus, Utterance
 from server.lab.training.speech import Recording, record
 

@@ -22,7 +22,7 @@ from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features.logmel import logmel
 from server.lab.corpora import grammar
 from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, apply_scene, augment, coloured_noise, draw_scene, pad
-from server.lab.corpora.fsdd import DIGITS
+from server.lab.corpora.readers import DIGITS
 from server.lab.corpora.utterance import SAMPLE_RATE, Utterance, Waveform
 from server.lab.corpora.voices import Voice, draw_voice, speak
 from server.lab.training.data import Example, read_shard, write_shard

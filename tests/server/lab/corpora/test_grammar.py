@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.slots import read_slots
 from server.lab.corpora import grammar
-from server.lab.corpora.grammar import Profile, lexicon, profile, sample, split_of, vocabulary
-from server.lab.corpora.patterns import INTENTS
-from server.lab.corpora.values import VALUES
+from server.lab.corpora.grammar import INTENTS, VALUES, Profile, lexicon, profile, sample, split_of, vocabulary
 
 
 @settings(max_examples=200, deadline=None)

@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import DataError
 from server.lab.corpora import open_corpus
-from server.lab.corpora.heterogeneity import MEASURES, compare, measured, purity
-from server.lab.corpora.signals import blind_snr, frames_of, log_hnr, loudness, periodicity, permutation_entropy
+from server.lab.corpora.heterogeneity import (
+    MEASURES,
+    blind_snr,
+    compare,
+    frames_of,
+    log_hnr,
+    loudness,
+    measure,
+    periodicity,
+    permutation_entropy,
+    purity,
+)
 from server.lab.corpora.utterance import Utterance, Waveform
 
 RATE = 16_000
@@ -111,7 +121,7 @@ def test_clients_in_different_rooms_differ_more_than_clients_in_one_room() -> No
                 clip = voice(100 + 20 * client, 0.05 * 10 ** (abs(centre) / 10), level, 10 * client + number)[
                     : RATE // 2
                 ]
-                made.append(measured(utterance(f"client-{client}", clip)))
+                made.append(measure(utterance(f"client-{client}", clip)))
         spreads = compare("made", made).spreads
         return {name: (spread.between, spread.within) for name, spread in spreads.items()}
 
@@ -124,7 +134,7 @@ def test_clients_in_different_rooms_differ_more_than_clients_in_one_room() -> No
 def test_made_voices_are_reported_whole() -> None:
     corpus = open_corpus("made:devices")
     chosen = [one for one in corpus.utterances if one.id.endswith(("-0", "-1"))]
-    report = compare(corpus.name, map(measured, chosen))
+    report = compare(corpus.name, map(measure, chosen))
     assert report.clients == len({one.speaker for one in chosen}) and report.recordings == len(chosen)
     assert set(report.spreads) == set(MEASURES)
     assert all(len(spread.means) == report.clients for spread in report.spreads.values())
@@ -132,9 +142,9 @@ def test_made_voices_are_reported_whole() -> None:
 
 
 def test_silence_and_single_clients() -> None:
-    silent = measured(utterance("a", np.zeros(800, np.float32)))
+    silent = measure(utterance("a", np.zeros(800, np.float32)))
     assert math.isnan(silent.values["blind_snr"])
     with pytest.raises(DataError, match="2 or more"):
         compare("one", [silent])
-    report = compare("two", [silent, measured(utterance("b", voice(100, 0.1)))])
+    report = compare("two", [silent, measure(utterance("b", voice(100, 0.1)))])
     assert report.as_json()["measures"]["blind_snr"]["means"][0] is None

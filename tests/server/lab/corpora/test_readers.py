@@ -13,8 +13,7 @@ import soundfile
 
 from device_sdk.errors import DataError
 from server.lab.corpora import SAMPLE_RATE, open_corpus
-from server.lab.corpora.files import load_audio, read_jsonl
-from server.lab.corpora.fsdd import DIGITS
+from server.lab.corpora.readers import DIGITS, load_audio, read_jsonl
 
 
 def write(path: Path, seconds: float = 0.5, rate: int = 16_000, channels: int = 1, value: float = 0.25) -> Path:
