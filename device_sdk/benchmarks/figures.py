@@ -1,13 +1,15 @@
-"""One measured figure, its peer in the same run, its target, and whether it holds."""
+"""One measured figure, its peer in the same run, its target, and whether it holds; and how ways are timed."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+from time import process_time
 from typing import Any
 
-__all__ = ["Figure", "as_json"]
+__all__ = ["Figure", "alternate", "as_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +57,17 @@ class Figure:
 def as_json(name: str, figures: Sequence[Figure]) -> dict[str, Any]:
     machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     return {"name": name, "machine": machine, "figures": [figure.as_json() for figure in figures]}
+
+
+def alternate(
+    ways: Mapping[str, Callable[[], Any]], turns: int, warm_up: int = 1, clock: Callable[[], float] = process_time
+) -> dict[str, float]:
+    """Median seconds of each way, which take turns, so that a busy machine slows all of them."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(warm_up + turns):
+        for name, way in ways.items():
+            begin = clock()
+            way()
+            if turn >= warm_up:
+                times[name].append(clock() - begin)
+    return {name: median(values) for name, values in times.items()}

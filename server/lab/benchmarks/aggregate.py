@@ -6,12 +6,7 @@ The peers run in an environment of their own (``make peers``), whose interpreter
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 from time import process_time
 
@@ -20,11 +15,10 @@ from numpy.typing import NDArray
 
 from device_sdk.benchmarks import Figure
 from device_sdk.benchmarks.memory import peak_megabytes
-from device_sdk.errors import IdiolectError
 from server.aggregation import deltas
-from server.lab.benchmarks.children import ONE_THREAD, measured
+from server.lab.benchmarks.children import run_child, run_peer
 
-__all__ = ["benchmark", "peer_interpreter"]
+__all__ = ["benchmark"]
 
 VALUES, LAYERS, UPDATES, DISTINCT = 10_000_000, 20, 100, 12
 COPY, FLWR = 0.8, 3.0
@@ -37,12 +31,12 @@ Arrays = dict[str, NDArray[np.float32]]
 
 def benchmark() -> list[Figure]:
     """Figures of 100 updates of 10 million values."""
-    found = measured("server.lab.benchmarks.aggregate", "measure")
+    found = run_child(__name__, "measure")
     size = 4 * VALUES / 1e9
     ours = size / found["add"]
     copy = Figure("weighted sum of 100 updates of 10 M values", SPEED, ours, "memory copy", size / found["copy"], COPY)
     figures = [copy]
-    peers = _peers()
+    peers = run_peer("aggregation_peers.py", (VALUES, LAYERS, UPDATES, DISTINCT)) or {}
     for name, target in {"flwr": FLWR, "pfl": None}.items():
         if name in peers:
             figures.append(Figure("the same", SPEED, ours, f"{name}'s own", size / peers[name], target))
@@ -52,13 +46,6 @@ def benchmark() -> list[Figure]:
     )
     figures.append(Figure("error against float64", "relative", found["error"], target=ERROR, lower_is_better=True))
     return figures
-
-
-def peer_interpreter() -> Path | None:
-    """The Python that has the peers: ``IDIOLECT_PEERS``, or the one that ``make peers`` makes; None without them."""
-    given = os.environ.get("IDIOLECT_PEERS")
-    path = Path(given) if given else Path(".venv-peers") / "bin" / "python"
-    return path if path.is_file() else None
 
 
 def measure() -> dict[str, float]:
@@ -110,22 +97,3 @@ def _error(mean: Arrays, names: list[str], weights: list[float]) -> float:
             exact[name] += share * values
     difference = sum(float(np.square(mean[name] - exact[name]).sum()) for name in names)
     return float(np.sqrt(difference / sum(float(np.square(values).sum()) for values in exact.values())))
-
-
-def _peers() -> dict[str, float]:
-    python = peer_interpreter()
-    if python is None:
-        print("bench aggregate: no peers; run: make peers (or set IDIOLECT_PEERS)", file=sys.stderr)
-        return {}
-    script = Path(__file__).with_name("aggregation_peers.py")
-    sizes = [str(size) for size in (VALUES, LAYERS, UPDATES, DISTINCT)]
-    done = subprocess.run(
-        [str(python), str(script), *sizes],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-        env=os.environ | ONE_THREAD,
-    )
-    if done.returncode:
-        raise IdiolectError(f"{python} {script.name}: ended with {done.returncode}; make the peers again: make peers")
-    return dict(json.loads(done.stdout))

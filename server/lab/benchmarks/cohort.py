@@ -8,19 +8,12 @@ memory.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from time import process_time
 from typing import Any
 
 from device_sdk.benchmarks import Figure
 from device_sdk.benchmarks.memory import peak_megabytes
-from device_sdk.errors import IdiolectError
-from server.lab.benchmarks.aggregate import peer_interpreter
-from server.lab.benchmarks.children import KEEPING, ONE_THREAD, measured
+from server.lab.benchmarks.children import KEEPING, run_child, run_peer
 
 __all__ = ["benchmark", "measure", "scaling"]
 
@@ -34,40 +27,25 @@ UNIT = "client updates/s of CPU"
 
 def benchmark() -> list[Figure]:
     """Figures of cohorts of 50 clients with 10 examples each, and of large ones."""
-    python = peer_interpreter()
-    if python is None:
-        print("bench cohort: no peer; run: make peers (or set IDIOLECT_PEERS)", file=sys.stderr)
-    peers = [str(python), str(Path(__file__).with_name("cohort_peers.py")), str(COHORT), str(EXAMPLES), str(SECONDS)]
     ours: dict[str, float] = {}
     theirs: dict[str, float] = {}
     for _ in range(TURNS):
-        ours = _better(ours, measured("server.lab.benchmarks.cohort", "measure", KEEPING))
-        theirs = _better(theirs, _run(peers)) if python is not None else {}
+        ours = _better(ours, run_child(__name__, "measure", KEEPING))
+        theirs = _better(theirs, run_peer("cohort_peers.py", (COHORT, EXAMPLES, SECONDS), KEEPING) or {})
     figures = []
     for name, title in NETWORKS.items():
         for steps, target in TARGETS.items():
             key = f"{name}-{steps}"
             metric = f"{title}, {steps} local step{'s' if steps > 1 else ''}, clipping and noise"
-            peer = 1 / theirs[key] if key in theirs else None
-            held = target if peer is not None else None
-            figures.append(Figure(metric, UNIT, 1 / ours[key], "pfl" if peer else None, peer, held))
-    found = measured("server.lab.benchmarks.cohort", "scaling")
-    figures += [
-        Figure(
-            f"CPU of a client in a round of {MANY:,}, over one in a round of {FEW:,}",
-            "times",
-            found["many"] / found["few"],
-            target=TIME,
-            lower_is_better=True,
-        ),
-        Figure(
-            f"memory at most in a round of {MANY:,}, over one of {FEW:,}",
-            "times",
-            found["peak_many"] / found["peak_few"],
-            target=GROWTH,
-            lower_is_better=True,
-        ),
-    ]
+            peer = ("pfl", 1 / theirs[key], target) if key in theirs else ()
+            figures.append(Figure(metric, UNIT, 1 / ours[key], *peer))
+    large = run_child(__name__, "scaling")
+    for what, name, target in (
+        (f"CPU of a client in a round of {MANY:,}, over one in a round of {FEW:,}", "", TIME),
+        (f"memory at most in a round of {MANY:,}, over one of {FEW:,}", "peak_", GROWTH),
+    ):
+        ratio = large[f"{name}many"] / large[f"{name}few"]
+        figures.append(Figure(what, "times", ratio, target=target, lower_is_better=True))
     return figures
 
 
@@ -132,12 +110,3 @@ def _engine(name: str, steps: int, cohort: int, clients: int) -> Any:
 
 def _better(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
     return {key: min(value, one.get(key, value)) for key, value in other.items()}
-
-
-def _run(command: list[str]) -> dict[str, float]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | ONE_THREAD | KEEPING)
-    if done.returncode:
-        raise IdiolectError(
-            f"{command[1][:60]}: ended with {done.returncode}; make the peers again: make peers: {done.stderr[-800:]}"
-        )
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))

@@ -60,27 +60,19 @@ def word_errors(bundle: Bundle, corpus: Corpus) -> list[Figure]:
     rescored, quick_rescored = percent("float32", rescored=True), percent("int8", rescored=True)
     greedy, quick_greedy = percent("float32", beam=1), percent("int8", beam=1)
     files, quick_files = (percent(precision, block_seconds=FILE_BLOCK) for precision in PRECISIONS)
+
+    def added(how: str, points: float, target: float) -> Figure:
+        return Figure(f"word error that {how}", "points", points, target=target, lower_is_better=True)
+
     return [
         Figure(f"word error at beam 8, float32, {what}", unit, beam, "unpruned", unpruned),
-        Figure("word error that pruning adds", "points", beam - unpruned, target=PRUNED, lower_is_better=True),
+        added("pruning adds", beam - unpruned, PRUNED),
         Figure("word error at beam 8, int8", unit, quick, "float32", beam),
-        Figure("word error that int8 adds at beam 8", "points", quick - beam, target=INT8, lower_is_better=True),
+        added("int8 adds at beam 8", quick - beam, INT8),
         Figure("word error at beam 8, rescored, int8", unit, quick_rescored, "float32", rescored),
-        Figure(
-            "word error that int8 adds at beam 8, rescored",
-            "points",
-            quick_rescored - rescored,
-            target=INT8,
-            lower_is_better=True,
-        ),
+        added("int8 adds at beam 8, rescored", quick_rescored - rescored, INT8),
         Figure("word error of greedy search, int8", unit, quick_greedy, "float32", greedy),
-        Figure(
-            "word error that int8 adds to greedy search",
-            "points",
-            quick_greedy - greedy,
-            target=INT8,
-            lower_is_better=True,
-        ),
+        added("int8 adds to greedy search", quick_greedy - greedy, INT8),
         Figure("word error at beam 8, files, float32", unit, files, "in blocks of 300 ms", beam),
         Figure("word error at beam 8, files, int8", unit, quick_files, "in blocks of 300 ms", quick),
     ]

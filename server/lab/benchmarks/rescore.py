@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice, product
 from statistics import median
 from time import perf_counter, process_time
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from device_sdk.benchmarks import Figure
+from device_sdk.benchmarks import Figure, alternate
 from device_sdk.bundle import Bundle
 from device_sdk.hypothesis import Hypothesis, Scores
 from device_sdk.personalization import cache as caches
@@ -76,7 +77,8 @@ def benchmark() -> list[Figure]:
     torch_model = _in_torch(bundle)
     if torch_model is not None:
         ways["torch"] = torch_model(sentences)
-    ms = {name: 1e3 * median(times) for name, times in _alternately(ways).items()}
+    ms = {name: 1e3 * seconds for name, seconds in alternate(ways, RUNS).items()}
+    clock = 1e3 * alternate({"adapted": adapt}, RUNS, 0, perf_counter)["adapted"]
 
     def added(weights: CombinationWeights) -> float:
         """% of the neural model's time."""
@@ -86,7 +88,7 @@ def benchmark() -> list[Figure]:
     what = f"{ENTRIES}-best of {LENGTH} words, {bundle.manifest.name} bundle"
     figures = [
         Figure(f"second pass, {what}", "ms of CPU", ms["adapted"], target=WHOLE, lower_is_better=True),
-        Figure("second pass by the clock", "ms", 1e3 * _clock(adapt), target=WHOLE, lower_is_better=True),
+        Figure("second pass by the clock", "ms", clock, target=WHOLE, lower_is_better=True),
         Figure(
             "what adapting adds", "% of neural rescoring", added(rescorer.weights), target=SHARE, lower_is_better=True
         ),
@@ -119,16 +121,10 @@ def noise() -> list[Figure]:
     figures = []
     for mechanism in ("discrete_laplace", "discrete_gaussian"):
         plan = MarginalPlan.model_validate({"epsilon": 2.0, "mechanism": mechanism})
-        runs = []
-        for _ in range(3):
-            begin = process_time()
-            noised(counts, plan)
-            runs.append(process_time() - begin)
+        seconds = alternate({"noise": partial(noised, counts, plan)}, 3, 0)["noise"]
         what = f"noising {COUNTS:,} counts, {mechanism.replace('_', ' ')}"
-        figures.append(Figure(what, "s of CPU", median(runs), target=RELEASE, lower_is_better=True))
-    begin = process_time()
-    generator.laplace(scale=10.0, size=COUNTS)
-    unsafe = process_time() - begin
+        figures.append(Figure(what, "s of CPU", seconds, target=RELEASE, lower_is_better=True))
+    unsafe = alternate({"numpy": lambda: generator.laplace(scale=10.0, size=COUNTS)}, 1, 0)["numpy"]
     figures.append(Figure(f"noising {COUNTS:,} counts", "s of CPU", figures[0].ours, "numpy's float noise", unsafe))
     return figures
 
@@ -166,32 +162,6 @@ def _added(rescorer: Rescorer, hypotheses: Sequence[Hypothesis], cache: Marginal
         marginal = caches.marginal(cache, rescorer.background, None, rescorer.weights)
         personal_scores(sentences, rescorer.own_parts(texts, sentences, marginal, cache)["factors"])
         taken.append(process_time() - begin)
-    return median(taken)
-
-
-def _alternately(ways: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """Seconds of CPU of every run of each way, which take turns."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for way in ways.values():
-        way()
-    for _ in range(RUNS):
-        for name, way in ways.items():
-            taken[name].append(_seconds(way))
-    return taken
-
-
-def _seconds(way: Callable[[], Any]) -> float:
-    begin = process_time()
-    way()
-    return process_time() - begin
-
-
-def _clock(way: Callable[[], Any]) -> float:
-    taken = []
-    for _ in range(RUNS):
-        begin = perf_counter()
-        way()
-        taken.append(perf_counter() - begin)
     return median(taken)
 
 

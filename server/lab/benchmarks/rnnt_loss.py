@@ -8,13 +8,11 @@ GPU, or without torchaudio's CUDA build, those figures are left out, which is sa
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from statistics import median
-from time import process_time
 from typing import TYPE_CHECKING, Any
 
-from device_sdk.benchmarks import Figure
-from server.lab.benchmarks.children import KEEPING, measured
+from device_sdk.benchmarks import Figure, alternate
+from server.lab.benchmarks.children import KEEPING, run_child
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,14 +30,14 @@ GPU_SPEED, GPU_MEMORY = 1.5, 0.5
 
 def benchmark() -> list[Figure]:
     """Milliseconds of CPU and their ratio to log-softmax; on a GPU, speed and peak memory beside torchaudio's."""
-    found = measured("server.lab.benchmarks.rnnt_loss", "measure_cpu", KEEPING)
+    found = run_child(__name__, "measure_cpu", KEEPING)
     shape = f"B={UTTERANCES} T={FRAMES} U={TOKENS} V={PIECES}"
     name, unit = f"loss and gradient of logits, {shape}, one thread", "ms of CPU"
     figures = [
         Figure(name, unit, found["ours"], target=MILLISECONDS, lower_is_better=True),
         Figure(name, unit, found["ours"], "log-softmax and its gradient", found["peer"], SOFTMAX, True),
     ]
-    gpu = measured("server.lab.benchmarks.rnnt_loss", "measure_gpu")
+    gpu = run_child(__name__, "measure_gpu")
     if "missing" in gpu:
         print(f"bench rnnt-loss: nothing measured on a GPU: {gpu['missing']}", file=sys.stderr)
         return figures
@@ -71,14 +69,8 @@ def measure_cpu() -> dict[str, float]:
     def peer() -> None:
         torch.autograd.grad(logits.log_softmax(-1), logits, coming)
 
-    times: dict[Callable[[], None], list[float]] = {ours: [], peer: []}
-    for turn in range(WARM_UP + TURNS):
-        for side, taken in times.items():
-            begin = process_time()
-            side()
-            if turn >= WARM_UP:
-                taken.append(process_time() - begin)
-    return {"ours": 1e3 * median(times[ours]), "peer": 1e3 * median(times[peer])}
+    seconds = alternate({"ours": ours, "peer": peer}, TURNS, WARM_UP)
+    return {name: 1e3 * value for name, value in seconds.items()}
 
 
 def measure_gpu() -> dict[str, Any]:

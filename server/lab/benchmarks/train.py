@@ -9,15 +9,14 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from device_sdk.benchmarks import Figure
+from device_sdk.benchmarks import Figure, alternate
 from device_sdk.bundle.architecture import Architecture
-from server.lab.benchmarks.children import measured
+from server.lab.benchmarks.children import run_child
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +41,7 @@ PEAKS = {
 
 def benchmark() -> list[Figure]:
     """Frames a second; on a GPU also the share of its peak."""
-    found = measured("server.lab.benchmarks.train", "measure")
+    found = run_child(__name__, "measure")
     shape = ", ".join(f"{name} {found[name]}" for name in ("utterances", "frames", "tokens"))
     name = f"training, {found['preset']}, {shape}"
     if found["device"] == "cpu":
@@ -65,14 +64,13 @@ def measure() -> dict[str, Any]:
     device = torch.device("cuda" if gpu else "cpu")
     with TemporaryDirectory(prefix="idiolect-train-") as folder:
         step, architecture = _step(shape, device, Path(folder))
-        times = []
-        for _ in range(WARM_UP + shape["steps"]):
-            begin = clock()
+
+        def finished() -> None:
             step()
             if gpu:
                 torch.cuda.synchronize()
-            times.append(clock() - begin)
-    spent = median(times[WARM_UP:])
+
+        spent = alternate({"step": finished}, shape["steps"], WARM_UP, clock)["step"]
     found = {**shape, "device": "cpu", "speed": shape["utterances"] * shape["frames"] / spent}
     if gpu:
         name = torch.cuda.get_device_name()
@@ -141,10 +139,9 @@ def _product(device: torch.device, size: int = 8192) -> float:
     import torch
 
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    times = []
-    for _ in range(10):
-        begin = time.perf_counter()
+
+    def multiply() -> None:
         a @ b
         torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    return 2.0 * size**3 / median(times[3:])
+
+    return 2.0 * size**3 / alternate({"product": multiply}, 7, 3, time.perf_counter)["product"]

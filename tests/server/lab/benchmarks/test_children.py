@@ -1,4 +1,4 @@
-"""A measuring process tells what it measured, or why it could not."""
+"""Measurements in processes of their own tell what they measured, or why they could not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from device_sdk.errors import IdiolectError
-from server.lab.benchmarks.children import measured
+from server.lab.benchmarks import cohort
+from server.lab.benchmarks.children import peer_interpreter, run_child, run_peer
 
 
 def test_a_child_answers_or_fails_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +21,42 @@ def test_a_child_answers_or_fails_by_name(tmp_path: Path, monkeypatch: pytest.Mo
         "def bad():\n    raise ValueError('no yard here')\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    found = measured("yardstick", "good")
-    assert found["pid"] != os.getpid() and found["threads"] == "1"
+    answer = run_child("yardstick", "good")
+    assert answer["pid"] != os.getpid() and answer["threads"] == "1"
     with pytest.raises(IdiolectError, match="no yard here"):
-        measured("yardstick", "bad")
+        run_child("yardstick", "bad")
+
+
+def test_peers_are_named_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("IDIOLECT_PEERS", raising=False)
+    assert run_peer("cohort_peers.py", ()) is None and "make peers" in capsys.readouterr().err
+    python = tmp_path / "python"
+    python.touch()
+    monkeypatch.setenv("IDIOLECT_PEERS", str(python))
+    assert peer_interpreter() == python
+
+
+def test_networks_are_the_peers() -> None:
+    """As many parameters as its file says of its own."""
+    text = Path(cohort.__file__).with_name("cohort_peers.py").read_text("utf-8")
+    for name in cohort.NETWORKS:
+        network = cohort._engine(name, 1, 2, 2).task.network
+        assert f"{sum(p.numel() for p in network.parameters()):,} parameters" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "arguments", "names"),
+    [
+        ("aggregation_peers.py", (10_000, 4, 5, 2), {"flwr", "pfl"}),
+        ("cohort_peers.py", (2, 3, 0), {"mlp-1", "mlp-5", "lstm-1", "lstm-5"}),
+    ],
+)
+def test_the_peers_run_where_they_are_installed(script: str, arguments: tuple[int, ...], names: set[str]) -> None:
+    if peer_interpreter() is None:
+        pytest.skip("no peers here; run: make peers")
+    answer = run_peer(script, arguments)
+    assert answer is not None and answer.keys() == names

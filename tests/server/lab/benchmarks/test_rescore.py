@@ -1,4 +1,4 @@
-"""The benchmark of the second pass runs and compares like with like; its times are not asserted on a shared machine."""
+"""The benchmark of the second pass compares like with like."""
 
 from __future__ import annotations
 
@@ -8,19 +8,6 @@ import pytest
 from device_sdk.bundle import Bundle
 from device_sdk.runtimes.language_model import NeuralLanguageModel
 from server.lab.benchmarks import rescore
-
-
-def test_every_figure_is_measured_beside_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rescore, "RUNS", 2)
-    monkeypatch.setattr(rescore, "COUNTS", 200)
-    figures = {figure.metric: figure for figure in rescore.benchmark()}
-    assert {figure.target for figure in figures.values()} == {None, rescore.SHARE, rescore.WHOLE, rescore.RELEASE}
-    assert figures["what adapting adds"].target == rescore.SHARE
-    whole = next(figure for name, figure in figures.items() if name.startswith("second pass, 20-best of 12 words"))
-    assert whole.ours > figures["neural language model"].ours * 0.5 > 0
-    assert {f"what adapting adds with {name}" for name in rescore.BEYOND} <= figures.keys()
-    assert all(figure.lower_is_better for figure in figures.values() if figure.target is not None)
-    assert figures["noising 200 counts"].peer == "numpy's float noise"
 
 
 def test_the_list_is_one_that_a_beam_could_give() -> None:
