@@ -12,8 +12,8 @@ import numpy as np
 
 from device_sdk.errors import DataError
 from examples.ramesh_2023.recipes import Sizes
-from server.lab.corpora.fsdd import DIGITS
 from server.lab.corpora.made import Person, draw_people, say
+from server.lab.corpora.readers import DIGITS
 from server.lab.corpora.utterance import Utterance
 from server.lab.training.clips import Clips, HeldClips, ReadClips
 from server.lab.training.data import Example, read_shard, recipes, write_shard
