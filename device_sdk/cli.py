@@ -47,26 +47,10 @@ EXTRAS = {
 }
 """Which install brings an optional module."""
 
-SERVER_COMMANDS = (
-    "backup",
-    "corpora",
-    "devices",
-    "enrolment",
-    "evaluate",
-    "export",
-    "marginals",
-    "models",
-    "openapi",
-    "operators",
-    "privacy",
-    "restore",
-    "rounds",
-    "serve",
-    "simulate",
-    "train",
-    "tune",
-    "updates",
-)
+SERVER_COMMANDS = {
+    "backup", "corpora", "devices", "enrolment", "evaluate", "export", "marginals", "models", "openapi", "operators",
+    "privacy", "restore", "rounds", "serve", "simulate", "train", "tune", "updates",
+}  # fmt: skip
 
 
 def available(group: str) -> dict[str, EntryPoint]:

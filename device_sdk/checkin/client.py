@@ -25,7 +25,7 @@ from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask,
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Client", "marginals_bytes"]
+__all__ = ["Client"]
 
 _Answer = TypeVar("_Answer", bound=Message)
 _MESSAGE_BYTES = 1 << 16
@@ -46,7 +46,7 @@ class Client:
     """
 
     slowest: int = 16_384
-    """Bytes a second that a line brings at least."""
+    """Bytes a second that a network brings at least."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Client:
         pause: Callable[[float], None] | None = None,
         plain_http: bool = False,
     ) -> None:
-        """timeout: seconds of a whole exchange, beside what its bytes take on the slowest line; one that took them is
-        not tried again. pause: sleeps between tries; None, until the check-in is ended at most. plain_http: other
+        """timeout: seconds of a whole exchange, beside what its bytes take on the slowest network; after them it is not
+        tried again. pause: sleeps between tries; None, until the check-in is ended at most. plain_http: other
         machines may be spoken to without TLS."""
         import httpx
 
@@ -110,25 +110,23 @@ class Client:
         return receipt
 
     def model(self, version: str, digest: str, limit: int = 1 << 30) -> bytes:
-        """Weights of a published model, of ``limit`` bytes at most. CheckInError: their sha256 is not the one that the
-        check-in announced."""
+        """Weights of a published model, of ``limit`` bytes at most. CheckInError: their sha256 is another one."""
         path = f"/v1/models/{quote(version, safe='')}"
-        content = self._send("GET", path, b"", limit=limit)
+        content = self.download(path, limit, self._timeout + limit / self.slowest)
         found = sha256(content).hexdigest()
         if found != digest:
             raise CheckInError(f"{self.url}{path}: sha256: found {found}, expected {digest}; the download is dropped")
         return content
 
     def marginals(self, version: int, words: int = 1 << 20) -> Marginals:
-        """A published distribution over so many words, at most."""
-        return self._message(Marginals, "GET", f"/v1/marginals/{version}", b"", limit=marginals_bytes(words))
+        """A published distribution over so many words, at most: base64, and what is around it."""
+        return self._message(Marginals, "GET", f"/v1/marginals/{version}", b"", limit=2 * 8 * words + 4096)
 
     def download(self, path: str, limit: int, seconds: float, partial: Partial | None = None) -> bytes:
         """A public file whose length is bounded before it comes, as what is not trusted must be.
 
-        partial: keeps what has come, so that a later call goes on from there; a line that breaks is gone on with either
-        way. CheckInError: more than ``limit`` bytes, not all there within ``seconds``, or not reached. Nothing is
-        decoded, so that no answer grows on the device.
+        partial: keeps what has come, so that a later call goes on from there. CheckInError: more than ``limit`` bytes,
+        not all there within ``seconds``, or not reached. Nothing is decoded, so that no answer grows on the device.
         """
         return download(self, self._connection, path, limit, seconds, self._attempts, partial)
 
@@ -166,7 +164,7 @@ class Client:
 
     def _message(
         self,
-        answer: type[_Answer],
+        expected: type[_Answer],
         method: str,
         path: str,
         body: bytes,
@@ -176,26 +174,6 @@ class Client:
         content_type: str = "application/json",
         limit: int = _MESSAGE_BYTES,
     ) -> _Answer:
-        content = self._send(method, path, body, signer, round_id, content_type, limit)
-        try:
-            return answer.model_validate_json(content)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"]) or "(message)"
-            raise CheckInError(
-                f"{self.url}{path}: {answer.__name__}.{field}: {first['msg']}; expected protocol version 1"
-            ) from error
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        body: bytes,
-        signer: Identity | None = None,
-        round_id: str | None = None,
-        content_type: str = "application/json",
-        limit: int = _MESSAGE_BYTES,
-    ) -> bytes:
         import httpx
 
         url = httpx.URL(self.url + path)
@@ -220,7 +198,7 @@ class Client:
             self.bytes_up += len(body)
             self.bytes_down += len(content)
             if answer.ok:
-                return content
+                return self._read(expected, path, content)
             if answer.status not in RETRIED:
                 raise refusal(f"{self.url}{path}", answer.status, content, answer.headers.get("date", ""))
             trouble = str(refusal("answer", answer.status, content))
@@ -235,10 +213,15 @@ class Client:
             "everything is kept for the next check-in"
         )
 
-
-def marginals_bytes(words: int) -> int:
-    """Of a message with the distribution over so many words, at most: base64, and what is around it."""
-    return 2 * 8 * words + 4096
+    def _read(self, expected: type[_Answer], path: str, content: bytes) -> _Answer:
+        try:
+            return expected.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"]) or "(message)"
+            raise CheckInError(
+                f"{self.url}{path}: {expected.__name__}.{field}: {first['msg']}; expected protocol version 1"
+            ) from error
 
 
 def _is_this_machine(host: str) -> bool:

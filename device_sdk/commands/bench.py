@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from device_sdk.benchmarks import as_json
 from device_sdk.cli import BENCHMARKS, available, load, summary
-from device_sdk.commands.output import deliver
-from device_sdk.commands.tables import print_table
+from device_sdk.commands.output import AsJson, Output, deliver, print_table
 from device_sdk.errors import ConfigurationError
 
 __all__ = ["command"]
@@ -19,8 +17,8 @@ __all__ = ["command"]
 
 def command(
     name: Annotated[str | None, typer.Argument(help="Which benchmark to run; all are listed without one.")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    json_: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Run the benchmark NAME, every figure with its peer measured in the same run; without NAME, list them all."""
     benchmarks = available(BENCHMARKS)

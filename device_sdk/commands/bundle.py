@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from device_sdk.commands.output import write_whole
-from device_sdk.commands.tables import print_table
+from device_sdk.commands.output import AsJson, Output, deliver, print_table
 from device_sdk.errors import BundleError
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ __all__ = ["app", "describe", "try_out"]
 app = typer.Typer(help="Check and show bundles.", no_args_is_help=True, add_completion=False)
 
 Place = Annotated[Path | None, typer.Argument(help="Folder or zip; the packaged bundle if none.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
-Output = Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")]
 
 
 @app.command()
@@ -40,10 +37,10 @@ def verify(path: Place = None, as_json: AsJson = False, output: Output = None) -
         report |= {"ok": False, "error": str(error)}
         if not (as_json or output):
             raise
-    _emit(report, as_json, output)
+    printed = deliver(report, as_json, output)
     if not report["ok"]:
         raise typer.Exit(1)
-    if not as_json:
+    if not printed:
         for check in report["checks"]:
             print(f"ok  {check}")
         print(f"{report['path']}: fit for use")
@@ -56,8 +53,7 @@ def show(path: Place = None, as_json: AsJson = False, output: Output = None) -> 
 
     bundle = Bundle.open(path)
     report = describe(bundle)
-    _emit(report, as_json, output)
-    if not as_json:
+    if not deliver(report, as_json, output):
         _print(report, bundle.file("MODEL_CARD.md").read_text("utf-8"))
 
 
@@ -135,14 +131,6 @@ def _try_ngram(bundle: Bundle) -> str:
     if loaded is None:
         return "n-gram: not tried, kenlm is not installed (pip install 'idiolect[ngram]')"
     return f"n-gram: {len(loaded([[1]])[0])} words scored"
-
-
-def _emit(report: dict[str, Any], as_json: bool, output: Path | None) -> None:
-    text = json.dumps(report, indent=2)
-    if output is not None:
-        write_whole(output, text + "\n")
-    if as_json:
-        print(text)
 
 
 def _print(report: dict[str, Any], card: str) -> None:

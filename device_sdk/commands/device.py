@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from device_sdk.commands.output import deliver
+from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.commands.secrets import keep_from_process_list
 from device_sdk.commands.state import KEY_VARIABLE, BundlePath, KeyFile, State, open_device
 from device_sdk.consent import STREAMS, Consent
@@ -31,28 +31,18 @@ app = typer.Typer(
     add_completion=False,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
-Output = Annotated[Path | None, typer.Option("--output", help="Also write the JSON to this file.")]
 Streams = Annotated[list[str] | None, typer.Argument(metavar="STREAM...", help=f"Of {', '.join(STREAMS)}.")]
 
 
 @app.command()
 def status(
-    state: State,
-    key_file: KeyFile = None,
-    bundle: BundlePath = None,
-    as_json: AsJson = False,
-    output: Output = None,
+    state: State, key_file: KeyFile = None, bundle: BundlePath = None, as_json: AsJson = False, output: Output = None
 ) -> None:
     """Show what is remembered, what was learned, what the user agreed to, and what reports have cost of privacy."""
     with open_device(state, key_file, bundle) as device:
         learned, remembered, spent = device.learned(), device.remembered(), device.spent()
-        found = {
-            "learned": asdict(learned),
-            "remembered": [asdict(each) for each in remembered],
-            "spent": spent,
-        }
-    if deliver(_json(found), as_json, output):
+    report = {"learned": asdict(learned), "remembered": [asdict(each) for each in remembered], "spent": spent}
+    if deliver(_json(report), as_json, output):
         return
     for sentence in learned.describe():
         print(sentence)
@@ -174,9 +164,9 @@ def forget(
 
 
 def _say_consent(consent: Consent, as_json: bool, output: Path | None) -> None:
-    found = asdict(consent)
-    if not deliver(found, as_json, output):
-        for stream, agreed in found.items():
+    streams = asdict(consent)
+    if not deliver(streams, as_json, output):
+        for stream, agreed in streams.items():
             print(f"{'yes' if agreed else 'no ':3}  {stream}")
 
 
@@ -211,13 +201,9 @@ def _checked_in(report: CheckInReport, consent: Consent, state: Path) -> Iterabl
 
 
 def _duration(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.0f} h"
-    )
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def _json(value: Any) -> Any:

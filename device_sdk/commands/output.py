@@ -1,4 +1,4 @@
-"""What commands write: files whole or not at all, and their outcome as JSON where it is asked for."""
+"""What commands write: files whole or not at all, their outcome as JSON where it is asked for, and tables."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
 
 from device_sdk.errors import DataError
 
-__all__ = ["deliver", "write_file", "write_whole", "written_whole"]
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+__all__ = ["AsJson", "Output", "deliver", "print_table", "write_file", "write_whole", "written_whole"]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
+Output = Annotated[Path | None, typer.Option("--output", help="Also write the JSON to this file.")]
 
 
 @contextmanager
@@ -68,3 +77,28 @@ def deliver(
     if as_json:
         print(text)
     return as_json
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table, from which ids, paths and figures are copied, so that no word is ever broken: as narrow as
+    the console, but no narrower than its longest words. Where these do not fit beside each other, its lines are longer
+    than the console's."""
+    from rich.measure import Measurement
+
+    unbounded = console.options.update(width=1 << 16)
+
+    def widths(*shown: RenderableType) -> tuple[int, int]:
+        """Of the longest word and of the longest line."""
+        measured = [Measurement.get(console, unbounded, each) for each in shown]
+        return max(each.minimum for each in measured), max(each.maximum for each in measured)
+
+    least = 1
+    for column in table.columns:
+        word, line = widths(column.header, *column.cells)
+        column.min_width, column.no_wrap = max(column.min_width or 0, word), column.no_wrap or word == line
+        least += column.min_width + 3  # a space on each side, and a line
+    if table.title:
+        least = max(least, widths(table.title)[0])
+    if least > console.width:
+        table.width = least
+    console.print(table, crop=False)

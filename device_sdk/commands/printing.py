@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from device_sdk.commands.tables import print_table
+from device_sdk.commands.output import print_table
 from device_sdk.formatting import Cue, cues, formatted, spans
 from device_sdk.hypothesis import Word
 

@@ -6,7 +6,8 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -20,7 +21,7 @@ from device_sdk.commands.workers import (
     FILE_BLOCK,
     Heard,
     Options,
-    decoded,
+    decode_files,
     open_recognizer,
     read_and_decode,
     read_hotwords,
@@ -41,10 +42,9 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 STDIN = "-"
-INPUT = "Input"
-DECODING = "Decoding"
-DEVICE = "Device"
-OUTPUT = "Output"
+Input, Decoding, OnDevice, Output = (
+    partial(typer.Option, rich_help_panel=panel) for panel in ("Input", "Decoding", "Device", "Output")
+)
 
 
 def command(
@@ -53,76 +53,39 @@ def command(
         list[Path] | None,
         typer.Argument(help="Audio files (WAV, FLAC, OGG, MP3), folders of them, or - for standard input."),
     ] = None,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Take the clip that comes along, to try it.", rich_help_panel=INPUT)
-    ] = False,
-    mic: Annotated[
-        bool, typer.Option("--mic", help="Listen to the microphone, until Ctrl-C.", rich_help_panel=INPUT)
-    ] = False,
-    microphone: Annotated[
-        str | None, typer.Option(help="Which one: its number, or part of its name.", rich_help_panel=INPUT)
-    ] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Standard input is samples without a header.", rich_help_panel=INPUT)
-    ] = False,
-    rate: Annotated[int, typer.Option(help="Of raw samples, Hz.", rich_help_panel=INPUT)] = 16_000,
-    encoding: Annotated[str, typer.Option(help="Of raw samples: s16le or f32le.", rich_help_panel=INPUT)] = "s16le",
-    mono: Annotated[
-        bool,
-        typer.Option("--mono", help="Mix several channels down; they are refused otherwise.", rich_help_panel=INPUT),
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse audio that is not at 16 kHz.", rich_help_panel=INPUT)
-    ] = False,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", help="Processes that decode several files.", rich_help_panel=INPUT)
-    ] = 1,
-    nbest: Annotated[
-        int | None, typer.Option(help="Hypotheses to show; 8 unless the beam is narrower.", rich_help_panel=DECODING)
-    ] = None,
-    beam: Annotated[
-        int | None,
-        typer.Option(help="Hypotheses to follow; 1 is greedy. 8, or --nbest if more.", rich_help_panel=DECODING),
-    ] = None,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(help="Bundle to use, a folder or zip; the packaged one if none.", rich_help_panel=DECODING),
-    ] = None,
-    rescore: Annotated[
-        bool, typer.Option(help="Order the list with the bundle's language models too.", rich_help_panel=DECODING)
-    ] = True,
-    precision: Annotated[
-        str, typer.Option(help="float32, int8 (quicker, a little less exact) or auto.", rich_help_panel=DECODING)
-    ] = "float32",
+    sample: Annotated[bool, Input("--sample", help="Take the clip that comes along, to try it.")] = False,
+    mic: Annotated[bool, Input("--mic", help="Listen to the microphone, until Ctrl-C.")] = False,
+    microphone: Annotated[str | None, Input(help="Which one: its number, or part of its name.")] = None,
+    raw: Annotated[bool, Input("--raw", help="Standard input is samples without a header.")] = False,
+    rate: Annotated[int, Input(help="Of raw samples, Hz.")] = 16_000,
+    encoding: Annotated[str, Input(help="Of raw samples: s16le or f32le.")] = "s16le",
+    mono: Annotated[bool, Input("--mono", help="Mix several channels down; they are refused otherwise.")] = False,
+    strict: Annotated[bool, Input("--strict", help="Refuse audio that is not at 16 kHz.")] = False,
+    jobs: Annotated[int, Input("--jobs", "-j", help="Processes that decode several files.")] = 1,
+    nbest: Annotated[int | None, Decoding(help="Hypotheses to show; 8 unless the beam is narrower.")] = None,
+    beam: Annotated[int | None, Decoding(help="Hypotheses to follow; 1 is greedy. 8, or --nbest if more.")] = None,
+    bundle: Annotated[Path | None, Decoding(help="Bundle to use, a folder or zip; the packaged one if none.")] = None,
+    rescore: Annotated[bool, Decoding(help="Order the list with the bundle's language models too.")] = True,
+    precision: Annotated[str, Decoding(help="float32, int8 (quicker, a little less exact) or auto.")] = "float32",
     hotwords: Annotated[
         Path | None,
-        typer.Option(
-            help="File of phrases to expect, one a line; 'phrase :3.5' boosts by 3.5 nats, 'phrase | spelling' too.",
-            rich_help_panel=DECODING,
+        Decoding(
+            help="File of phrases to expect, one a line; 'phrase :3.5' boosts by 3.5 nats, 'phrase | spelling' too."
         ),
     ] = None,
-    chunk: Annotated[float, typer.Option(help="Seconds of audio to feed at a time.", rich_help_panel=DECODING)] = 0.1,
+    chunk: Annotated[float, Decoding(help="Seconds of audio to feed at a time.")] = 0.1,
     state: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of a device's state: it hears, counts the words, and remembers what it may learn from.",
-            rich_help_panel=DEVICE,
-        ),
+        OnDevice(help="Folder of a device's state: it hears, counts the words, and remembers what it may learn from."),
     ] = None,
-    key_file: Annotated[Path | None, typer.Option(help=KEY_HELP, rich_help_panel=DEVICE)] = None,
+    key_file: Annotated[Path | None, OnDevice(help=KEY_HELP)] = None,
     format_text: Annotated[
-        bool,
-        typer.Option("--format", help="Digits for spoken numbers, capitals; no punctuation.", rich_help_panel=OUTPUT),
+        bool, Output("--format", help="Digits for spoken numbers, capitals; no punctuation.")
     ] = False,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print JSON; a line for each of several files.", rich_help_panel=OUTPUT)
-    ] = False,
-    srt: Annotated[bool, typer.Option("--srt", help="Print subtitles, SubRip.", rich_help_panel=OUTPUT)] = False,
-    vtt: Annotated[bool, typer.Option("--vtt", help="Print subtitles, WebVTT.", rich_help_panel=OUTPUT)] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(help="Also write the JSON to this file; subtitles only there.", rich_help_panel=OUTPUT),
-    ] = None,
+    json_: Annotated[bool, Output("--json", help="Print JSON; a line for each of several files.")] = False,
+    srt: Annotated[bool, Output("--srt", help="Print subtitles, SubRip.")] = False,
+    vtt: Annotated[bool, Output("--vtt", help="Print subtitles, WebVTT.")] = False,
+    output: Annotated[Path | None, Output(help="Also write the JSON to this file; subtitles only there.")] = None,
 ) -> None:
     """Transcribe FILES, folders of them, standard input (-) or the microphone.
 
@@ -133,28 +96,21 @@ def command(
 
     With --state a device hears them, made by the first use: every result has the id that idiolect device correct takes.
     """
-    from device_sdk.audio import SAMPLE_AUDIO
+    from device_sdk.audio import SAMPLE_AUDIO, check_sample_rate
+    from device_sdk.commands.sources import Format
 
     given = [str(path) for path in (*(files or ()), *((SAMPLE_AUDIO,) if sample else ()))]
     _check(given, mic, raw, microphone, encoding, chunk, jobs, srt and vtt)
     width = max(8, nbest or 0) if beam is None else beam
-    options = Options(
-        bundle,
-        width,
-        min(8, width) if nbest is None else nbest,
-        rescore,
-        precision,
-        mono,
-        strict,
-        read_hotwords(hotwords),
-    )
-    showing = _Showing(
-        format_text, json_, "srt" if srt else "vtt" if vtt else "", nbest is not None, output, state is not None
-    )
+    length = min(8, width) if nbest is None else nbest
+    options = Options(bundle, width, length, rescore, precision, mono, strict, read_hotwords(hotwords))
+    subtitles = "srt" if srt else "vtt" if vtt else ""
+    showing = _Showing(format_text, json_, subtitles, nbest is not None, output, state is not None)
     if state is not None:
         options = replace(options, device=context.with_resource(_device(options, state, key_file, jobs)))
     if mic or STDIN in given:
-        _stream(options, showing, mic, microphone, _raw(rate, encoding) if raw else None, chunk)
+        form = Format(check_sample_rate(rate, "--rate"), encoding) if raw else None
+        _stream(options, showing, mic, microphone, form, chunk)
         return
     paths, failed = _listed(given)
     if len(given) == 1 and not Path(given[0]).is_dir():
@@ -223,31 +179,32 @@ def _check(
         raise ConfigurationError("--srt, --vtt: found both, expected one of them")
 
 
+@dataclass(frozen=True, slots=True)
 class _Showing:
-    """Where results go: standard output as tables, text, JSON or subtitles, and a file."""
+    """Where results go: standard output as tables, text, JSON or subtitles (srt, vtt or none), and a file. with_ids:
+    each with the id that a device knows the utterance by."""
 
-    def __init__(
-        self, format_text: bool, as_json: bool, subtitles: str, tables: bool, output: Path | None, named: bool = False
-    ) -> None:
-        if as_json and subtitles:
-            raise ConfigurationError(f"--json, --{subtitles}: found both, expected one of them")
-        if output is not None and (output.is_dir() or not output.parent.is_dir()):
-            found = "a folder" if output.is_dir() else f"a file in {output.parent}, which is no folder"
+    format_text: bool
+    as_json: bool
+    subtitles: str
+    tables: bool
+    output: Path | None
+    with_ids: bool
+
+    def __post_init__(self) -> None:
+        if self.as_json and self.subtitles:
+            raise ConfigurationError(f"--json, --{self.subtitles}: found both, expected one of them")
+        if (path := self.output) is not None and (path.is_dir() or not path.parent.is_dir()):
+            found = "a folder" if path.is_dir() else f"a file in {path.parent}, which is no folder"
             raise ConfigurationError(
-                f"--output: {output} is {found}; expected the name of a file in a folder that exists"
+                f"--output: {path} is {found}; expected the name of a file in a folder that exists"
             )
-        self.format_text = format_text
-        self.as_json = as_json
-        self.subtitles = subtitles
-        self.tables = tables
-        self.output = output
-        self.named = named  # by the id that a device knows an utterance by
 
     def utterance(self, result: Result) -> dict[str, Any]:
         """A result as JSON values."""
         from device_sdk.commands.printing import result_as_json
 
-        entry = {"utterance_id": result.utterance_id} if self.named else {}
+        entry = {"utterance_id": result.utterance_id} if self.with_ids else {}
         entry.update(result_as_json(result))
         if self.format_text:
             entry["formatted"] = self.text(result)
@@ -257,7 +214,7 @@ class _Showing:
         """A file as JSON values."""
         entry = {"file": str(path), "seconds": round(heard.seconds, 4), "text": heard.text}
         if self.format_text:
-            entry["formatted"] = " ".join(map(self.text, heard.results))
+            entry["formatted"] = self.text(heard)
         return {**entry, "utterances": [self.utterance(result) for result in heard.results]}
 
     def tell(self, console: Console, name: str, result: Result) -> None:
@@ -270,18 +227,20 @@ class _Showing:
         else:
             print(self.line("", result), flush=True)
 
-    def text(self, result: Result) -> str:
+    def text(self, said: Result | Heard) -> str:
+        """Of an utterance or, utterance by utterance, of a file."""
         from device_sdk.formatting import formatted
 
-        return formatted(result.text) if self.format_text else result.text
+        results = said.results if isinstance(said, Heard) else (said,)
+        return " ".join(formatted(result.text) if self.format_text else result.text for result in results)
 
     def line(self, name: str, result: Result) -> str:
         """A result as one line of text; name: of its file, none in a stream."""
-        words = [result.utterance_id] if self.named else []
+        words = [result.utterance_id] if self.with_ids else []
         return " ".join([*words, *([f"{name}:"] if name else []), self.text(result)])
 
     def heading(self, name: str, result: Result) -> str:
-        return f"{name}  {result.utterance_id}" if self.named else name
+        return f"{name}  {result.utterance_id}" if self.with_ids else name
 
     def as_subtitles(self, results: Iterable[Result]) -> str:
         from device_sdk.commands.printing import subtitles
@@ -349,15 +308,8 @@ def _several_files(
     options: Options, showing: _Showing, paths: Sequence[Path], failed: dict[Path, AudioError], jobs: int
 ) -> bool:
     """Every file in order, with a progress bar; a line of JSON for each."""
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     if showing.subtitles:
         raise ConfigurationError(f"--{showing.subtitles}: found {len(paths)} files, expected one")
@@ -365,9 +317,10 @@ def _several_files(
     recognizer = open_recognizer(options)  # for one job, and so that a bad bundle or setting is named at once
     version, console, errors = recognizer.model_version, Console(), Console(stderr=True)
     good = True
-    columns = TextColumn("files"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    bar = Progress(
-        *columns,
+    bar = progress.Progress(
+        progress.TextColumn("files"),
+        *(progress.BarColumn(), progress.MofNCompleteColumn()),
+        *(progress.TimeElapsedColumn(), progress.TimeRemainingColumn()),
         console=errors,
         transient=True,
         disable=not errors.is_terminal,
@@ -385,14 +338,16 @@ def _several_files(
                 out.write(line + "\n")
             if showing.as_json:
                 print(line, flush=True)
-            elif not isinstance(heard, AudioError) and showing.tables:
+            elif isinstance(heard, AudioError):
+                pass
+            elif showing.tables:
                 for result in heard.results:
                     showing.tell(console, str(path), result)
-            elif not isinstance(heard, AudioError) and showing.named:
+            elif showing.with_ids:
                 for result in heard.results:
                     print(showing.line(str(path), result), flush=True)
-            elif not isinstance(heard, AudioError):
-                print(f"{path}: {' '.join(map(showing.text, heard.results))}", flush=True)
+            else:
+                print(f"{path}: {showing.text(heard)}", flush=True)
             bar.advance(task)
     return good
 
@@ -400,28 +355,18 @@ def _several_files(
 def _in_order(
     recognizer: Recognizer | Device, options: Options, paths: Sequence[Path], failed: dict[Path, AudioError], jobs: int
 ) -> Iterator[tuple[Path, Heard | AudioError]]:
-    found = iter(_alone(recognizer, options, [path for path in paths if path not in failed]))
-    if jobs > 1:
-        found = decoded([path for path in paths if path not in failed], options, jobs)
+    readable = [path for path in paths if path not in failed]
+    others = decode_files(readable, options, jobs) if jobs > 1 else iter(())
     for path in paths:
-        yield (path, failed[path]) if path in failed else next(found)
-
-
-def _alone(
-    recognizer: Recognizer | Device, options: Options, paths: Sequence[Path]
-) -> Iterator[tuple[Path, Heard | AudioError]]:
-    for path in paths:
-        try:
-            yield path, read_and_decode(recognizer, options, path)
-        except AudioError as error:
-            yield path, error
-
-
-def _raw(rate: int, encoding: str) -> Format:
-    from device_sdk.audio import check_sample_rate
-    from device_sdk.commands.sources import Format
-
-    return Format(check_sample_rate(rate, "--rate"), encoding)
+        if path in failed:
+            yield path, failed[path]
+        elif jobs > 1:
+            yield next(others)
+        else:
+            try:
+                yield path, read_and_decode(recognizer, options, path)
+            except AudioError as error:
+                yield path, error
 
 
 def _stream(

@@ -25,7 +25,7 @@ __all__ = [
     "FILE_BLOCK",
     "Heard",
     "Options",
-    "decoded",
+    "decode_files",
     "open_recognizer",
     "read_and_decode",
     "read_hotwords",
@@ -153,7 +153,7 @@ def read_and_decode(
     return Heard(len(waveform) / SAMPLE_RATE, tuple(results))
 
 
-def decoded(paths: Sequence[Path], options: Options, jobs: int) -> Iterator[tuple[Path, Heard | AudioError]]:
+def decode_files(paths: Sequence[Path], options: Options, jobs: int) -> Iterator[tuple[Path, Heard | AudioError]]:
     """Every file with its result, or why it has none, in the order given, as they become ready.
 
     A file that makes its process crash is such an error too, and the others go on. Whoever ends this early, as Ctrl-C

@@ -11,9 +11,8 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from device_sdk.commands.output import deliver
+from device_sdk.commands.output import deliver, print_table
 from device_sdk.commands.secrets import keep_from_process_list
-from device_sdk.commands.tables import print_table
 from server.operators.client import OperatorClient
 
 __all__ = ["Answer", "command", "finite", "moment", "show"]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from device_sdk.commands.output import deliver, write_file
-from device_sdk.commands.tables import print_table
+from device_sdk.commands.output import deliver, print_table, write_file
 from device_sdk.errors import MissingExtraError
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from device_sdk.commands.output import deliver
-from device_sdk.commands.tables import print_table
+from device_sdk.commands.output import deliver, print_table
 from device_sdk.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:

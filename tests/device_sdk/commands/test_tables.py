@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from device_sdk.commands.tables import print_table
+from device_sdk.commands.output import print_table
 
 IDS = ("3f2a9c0d7be14f6f8a1d5b9e77c4a210", "9c1e0b7d44aa4c3bb1f0d2e6a5c8f913")
 PATH = "/home/somebody/idiolect/server/weights/0123456789abcdef.safetensors"
