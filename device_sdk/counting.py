@@ -15,7 +15,7 @@ from device_sdk.hypothesis import Hypothesis
 from device_sdk.learning.memory import Example, Recent
 from device_sdk.model_state import ModelState
 from device_sdk.personalization import cache as caches
-from device_sdk.personalization.counts import UtteranceCounts, confirmed_texts, heard, taught
+from device_sdk.personalization.counts import UtteranceCounts, confirmed_texts, heard
 from device_sdk.personalization.given import given_words, regiven
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.settings import DeviceSettings
@@ -53,17 +53,13 @@ class Counting:
 
     def counts_of(self, nbest: Sequence[Hypothesis]) -> UtteranceCounts:
         """What an utterance that was recognized just now adds to the counts."""
-        scores, clock = [hypothesis.score for hypothesis in nbest], self._model_state.cache.clock
-        texts = [hypothesis.text for hypothesis in nbest]
-        return heard(texts, self._model_state.base.words, self._rescorer.weights, scores, clock)
+        texts, scores = [hypothesis.text for hypothesis in nbest], [hypothesis.score for hypothesis in nbest]
+        return heard(texts, self._model_state.base.words, self._rescorer.weights, scores)
 
     def count(self, nbest: Sequence[Hypothesis]) -> UtteranceCounts:
         """Counts an utterance. Where the disk fails it is counted in memory, and written with the next one."""
-        model_state, weights = self._model_state, self._rescorer.weights
-        counts = self.counts_of(nbest)
-        adapted = (self.marginal(), model_state.base.background) if weights.automatic else None
-        due, half_life = model_state.consent.marginals, weights.half_life
-        cache = caches.update(model_state.cache, counts, due, half_life=half_life, adapted=adapted)
+        model_state, counts = self._model_state, self.counts_of(nbest)
+        cache = caches.update(model_state.cache, counts, model_state.consent.marginals)
         try:
             model_state.keep_cache(cache)
         except StateError as error:  # the user still gets the result
@@ -82,18 +78,16 @@ class Counting:
                 recent.regive(example.utterance_id, given)
         if example.counts is None or not self.words:
             return
-        weights, texts = self._rescorer.weights, [hypothesis.text for hypothesis in example.nbest]
+        texts = [hypothesis.text for hypothesis in example.nbest]
         confirmed = confirmed_texts(texts, known)
         said = texts if confirmed is None else confirmed
         by_text = {hypothesis.text: hypothesis.score for hypothesis in reversed(example.nbest)}
         scores = [by_text[text] for text in said] if by_text.keys() >= set(said) else None
-        counts = heard(said, words, weights, scores, example.counts.at)
-        if weights.confirmed and confirmed:
-            counts = taught(counts, by_text, confirmed, words, weights.confidence.scale)
+        counts = heard(said, words, self._rescorer.weights, scores)
         if counts != example.counts:
             due = not example.reported  # what was reported once is not reported again
-            cache = caches.withdraw(model_state.cache, example.counts, due, half_life=weights.half_life)
-            model_state.keep_cache(caches.update(cache, counts, due, half_life=weights.half_life))
+            cache = caches.withdraw(model_state.cache, example.counts, due)
+            model_state.keep_cache(caches.update(cache, counts, due))
             recent.recount(example.utterance_id, counts)
 
     def listen(self, features: NDArray[np.float32]) -> None:

@@ -85,7 +85,7 @@ class Device:
         self._generator = np.random.default_rng()
         self._rescorer = rescorer or Rescorer(bundle, threads=settings.threads)
         attempt = partial(_try, self._rescorer, settings)
-        self._model_state = ModelState(store, bundle, attempt, keep_ngrams=settings.keep_ngrams)
+        self._model_state = ModelState(store, bundle, attempt)
         if settings.learning.teacher.schedule == "local":
             self._model_state.adopt_teacher(None)
         if settings.learning.subset == "adapters" and self._model_state.student.gradients is not None:
@@ -438,7 +438,7 @@ class Device:
             return self._rescorer.rescore(hypotheses)
         with self._guard:
             marginal = self._counting.marginal()
-        return self._rescorer.rescore(hypotheses, marginal, self._model_state.cache)
+        return self._rescorer.rescore(hypotheses, marginal)
 
 
 def _try(rescorer: Rescorer, settings: DeviceSettings, bundle: Bundle) -> None:

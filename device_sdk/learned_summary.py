@@ -28,8 +28,7 @@ class LearnedSummary:
     """What the device has learned, for its user to read; never what was said.
 
     utterances: whose words are counted; words: the most frequent with their counts; unlisted: how many distinct words
-    it counts of no public list. sequences: of two or three words that it counts, which never leave it;
-    sequences_kept: whether they are on the disk too. steps: taken since the model ``model_version`` came; rollbacks:
+    it counts of no public list. steps: taken since the model ``model_version`` came; rollbacks:
     how often what they made was taken back. remembered: utterances in memory just now; kept: how many of them are on
     the disk too, with their text. marginal_reports,
     delta_reports, word_reports: sent so far, the last of new words; waiting: reports not sent yet. consent: what the
@@ -48,8 +47,6 @@ class LearnedSummary:
     remembered: int = 0
     waiting: int = 0
     consent: Consent = field(default_factory=Consent)
-    sequences: int = 0
-    sequences_kept: bool = False
     word_reports: int = 0
     channel_seconds: float = 0.0
     kept: int = 0
@@ -64,9 +61,6 @@ class LearnedSummary:
             f"{_number(self.unlisted, 'further word')} of no public list: counted here, {self._unlisted_fate()}.",
             f"It has taken {_number(self.steps, 'learning step')} since model {self.model_version} came.",
         ]
-        if self.sequences:
-            where = "kept here, and never sent" if self.sequences_kept else "in memory only, and never sent"
-            sentences.insert(2, f"{_number(self.sequences, 'sequence')} of two or three words: {where}.")
         if self.channel_seconds:
             heard = f"the last {self.channel_seconds:.0f} seconds of speech"
             sentences.append(f"It knows how its microphone, room and user sound on average, from {heard}.")
@@ -119,8 +113,6 @@ def summarize(model_state: ModelState, recent: Recent) -> LearnedSummary:
         remembered=sum(1 for each in recent.contents() if each.sound),
         waiting=len(store.names("outbox")),
         consent=model_state.consent,
-        sequences=len(cache.ngrams.ngrams),
-        sequences_kept=model_state.keep_ngrams,
         word_reports=int(records.read_number(store, "words_sent")),
         channel_seconds=model_state.channel.seconds,
         kept=len(recent.kept()),

@@ -26,9 +26,8 @@ from device_sdk.learning.learner import Student, rebased
 from device_sdk.learning.memory import utterances
 from device_sdk.learning.step import Arrays, Momentum
 from device_sdk.personalization import cache as caches
-from device_sdk.personalization import given, ngrams
+from device_sdk.personalization import given
 from device_sdk.state import Store, outbox, records, reported_counts
-from rescoring.ngrams import NgramCounts
 
 __all__ = ["ModelState", "with_published"]
 
@@ -56,15 +55,12 @@ class ModelState:
     given: Mapping[str, int]
     channel: channels.Channel
 
-    def __init__(
-        self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None], *, keep_ngrams: bool = False
-    ) -> None:
+    def __init__(self, store: Store, packaged: Bundle, attempt: Callable[[Bundle], None]) -> None:
         """packaged: the app's bundle. attempt: raises BundleError for a bundle that cannot recognize; called before
-        a new one of the app takes the place of what was learned. keep_ngrams: the app lets the user's n-grams be
-        stored; what an app allowed before is deleted. Raises StateError: damaged state."""
+        a new one of the app takes the place of what was learned. Raises StateError: damaged
+        state."""
         self.store = store
         self.packaged = packaged
-        self.keep_ngrams = keep_ngrams
         self._guard = store.guard
         self._attempt = attempt
         self._digests: dict[str, str | None] = {}
@@ -94,7 +90,6 @@ class ModelState:
             student = replace(student, measures=measures_from_bytes(store.get("settings", "measures"), base.version))
         content = store.get("counts", "cache")
         cache = caches.empty(bundle.words) if content is None else caches.from_bytes(content, bundle.words)
-        cache = replace(cache, ngrams=self._stored_ngrams(bundle))
         version, marginals = _read_marginals(store, bundle)
         self.base, self.student, self.cache = base, student, cache
         self.proven = proven
@@ -124,8 +119,6 @@ class ModelState:
         with self._guard:
             with self.store.transaction():
                 self.store.put("counts", "cache", caches.to_bytes(cache, self.base.words))
-                if self.keep_ngrams and cache.ngrams is not self.cache.ngrams:
-                    self.store.put("counts", "ngrams", ngrams.to_bytes(cache.ngrams, self.base.words))
                 if self.cache.pending_utterances and not cache.pending_utterances:
                     records.write_number(self.store, "handed_on", self.handed_on() + 1)
             self.cache = cache
@@ -313,13 +306,6 @@ class ModelState:
             except BaseException:
                 self.cache, self.student, self.watch, self.proven, self.consent, self.given = before
                 raise
-
-    def _stored_ngrams(self, bundle: Bundle) -> NgramCounts:
-        content = self.store.get("counts", "ngrams")
-        if content is not None and not self.keep_ngrams:
-            self.store.delete("counts", "ngrams")
-            content = None
-        return NgramCounts() if content is None else ngrams.from_bytes(content, bundle.words)
 
     def _nothing_due(self) -> None:
         reported_counts.clear(self.store)

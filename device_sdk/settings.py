@@ -37,11 +37,10 @@ _KINDS: Mapping[str, tuple[type, str]] = {
 class DeviceSettings:
     """What an app lets a device do, as far as its user agrees too (:class:`~device_sdk.consent.Consent`), and how.
 
-    use_marginals: adapt recognition to the user's own words and the published ones. keep_ngrams: the user's n-grams,
-    where the bundle adapts to them, may be kept on the disk too, encrypted; else they are in memory only. learn: keep
-    features in memory and take local steps. keep_corrected: what the user confirmed may wait for learning on the disk
-    too, encrypted, for a day at most: text, n-best list and features of 200 utterances and 16 MB at most, never audio;
-    the user agrees to it as "keeping". keep_heard: so may everything that was heard, for ``memory_seconds``, where the
+    use_marginals: adapt recognition to the user's own words and the published ones. learn: keep features in
+    memory and take local steps. keep_corrected: what the user confirmed may wait for learning on the disk too,
+    encrypted, for a day at most: text, n-best list and features of 200 utterances and 16 MB at most, never audio; the
+    user agrees to it as "keeping". keep_heard: so may everything that was heard, for ``memory_seconds``, where the
     feedback comes from another process than heard it.
     share_marginals, share_deltas, share_words: what check-ins may send.
     max_new_words: words outside the public list that a round may have, whatever it asks for. bounds: what a server's
@@ -61,7 +60,6 @@ class DeviceSettings:
     """
 
     use_marginals: bool = True
-    keep_ngrams: bool = False
     learn: bool = True
     keep_corrected: bool = False
     keep_heard: bool = False

@@ -16,21 +16,6 @@ __all__ = ["CombinationWeights", "combine"]
 Value: TypeAlias = float | NDArray[np.float64]
 
 REFRESHES = ("utterance", "round")
-_NO_NUMBERS = ("confidence", "refresh", "automatic")
-_LEFT_OUT = (
-    "confidence",
-    "refresh",
-    "posterior_scale",
-    "half_life",
-    "context",
-    "context_order",
-    "context_smoothing",
-    "spelling",
-    "own_words",
-    "confirmed",
-    "confirmed_smoothing",
-    "automatic",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +33,10 @@ class CombinationWeights:
     smoothing: pseudo-words of the background added to the personal counts in eq. 4.
     confidence: from scores to probabilities of being right; chosen by ``idiolect tune confidence``.
 
-    What follows goes beyond the paper and is off at its default:
-
     refresh: when the personal unigram follows what was said: after each ``utterance``, or once a ``round``, when its
         counts are reported (section 2.2 has both).
-    posterior_scale: n-best lists count by softmax(posterior_scale * score) in place of the kernel; 0: the kernel.
-    half_life: utterances after which what was said counts half; 0: never.
-    context: lambda of the user's own n-grams (``rescoring.ngrams``); context_order: their longest, 2 or 3;
-        context_smoothing: pseudo-words of the shorter n-gram added to the counts of a longer one.
-    spelling: scale of the letters' log-probability of words outside the list (``rescoring.spelling``).
-    own_words: share of the user's own unlisted words in the probability of a spelling, below 1.
-    confirmed: mu of what feedback tells beside what was heard (``rescoring.confirmation``); confirmed_smoothing: words
-        added to both.
-    automatic: whether lambda is chosen by what it would have predicted so far (``rescoring.strength``); ``marginal``
-        is where it starts.
+    posterior_scale: beyond the paper: n-best lists count by softmax(posterior_scale * score) in place of the kernel;
+        0: the kernel.
 
     Raises ValueError, naming the field, for a value outside its domain.
     """
@@ -78,19 +53,10 @@ class CombinationWeights:
     confidence: Calibration = field(default_factory=Calibration)
     refresh: str = "utterance"
     posterior_scale: float = 0.0
-    half_life: float = 0.0
-    context: float = 0.0
-    context_order: int = 3
-    context_smoothing: float = 2.0
-    spelling: float = 0.0
-    own_words: float = 0.0
-    confirmed: float = 0.0
-    confirmed_smoothing: float = 0.5
-    automatic: bool = False
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            if item.name in _NO_NUMBERS:
+            if item.name in ("confidence", "refresh"):
                 continue
             value = getattr(self, item.name)
             if not is_number(value):
@@ -103,20 +69,8 @@ class CombinationWeights:
             raise ValueError(f"combination.alpha + beta: found {self.alpha + self.beta!r}, expected at most 1")
         if self.sigma == 0:
             raise ValueError("combination.sigma: found 0, expected more than 0")
-        if self.context_order not in (2, 3):
-            raise ValueError(f"combination.context_order: found {self.context_order!r}, expected 2 or 3")
-        if self.context_smoothing == 0:
-            raise ValueError("combination.context_smoothing: found 0, expected more than 0")
-        if self.confirmed_smoothing == 0:
-            raise ValueError("combination.confirmed_smoothing: found 0, expected more than 0")
-        if self.own_words >= 1:
-            raise ValueError(f"combination.own_words: found {self.own_words!r}, expected less than 1")
-        if not isinstance(self.automatic, bool):
-            raise ValueError(f"combination.automatic: found {self.automatic!r}, expected true or false")
         if self.refresh not in REFRESHES:
             raise ValueError(f"combination.refresh: found {self.refresh!r}, expected one of {', '.join(REFRESHES)}")
-        if self.refresh == "round" and (self.half_life or self.context):
-            raise ValueError("combination.refresh: found 'round', expected 'utterance' with half_life or context")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> CombinationWeights:
@@ -133,13 +87,8 @@ class CombinationWeights:
         return cls(**given)
 
     def to_mapping(self) -> dict[str, Any]:
-        """What :meth:`from_mapping` reads, without what was never fitted or is off: earlier versions read the rest."""
-        unset, values = CombinationWeights(), asdict(self)
-        return {
-            name: value
-            for name, value in values.items()
-            if name not in _LEFT_OUT or getattr(self, name) != getattr(unset, name)
-        }
+        """What :meth:`from_mapping` reads."""
+        return asdict(self)
 
 
 def combine(

@@ -16,7 +16,6 @@ from rescoring.calibration import posteriors
 __all__ = [
     "adapted_probabilities",
     "adaptation",
-    "decay",
     "gaussian_kernel",
     "interpolated_marginal",
     "kernel_mass",
@@ -70,13 +69,6 @@ def nbest_weights(size: int, sigma: float, scores: ArrayLike | None = None, post
     if totals.shape != (size,) or not np.isfinite(totals).all():
         raise ValueError(f"scores: found shape {totals.shape}, expected {size} finite values, one for each hypothesis")
     return posteriors(totals, posterior_scale)
-
-
-def decay(half_life: float) -> float:
-    """What is left of a count one utterance later, if half is left after ``half_life`` utterances; 0: all of it."""
-    if not half_life >= 0:
-        raise ValueError(f"half_life: found {half_life!r}, expected 0 or more")
-    return 0.5 ** (1 / half_life) if half_life else 1.0
 
 
 def weighted_counts(

@@ -44,29 +44,18 @@ def score_nbest(
     ngram: LanguageModel | None = None,
     factors: NDArray[np.float64] | None = None,
     hotword: Sequence[float] | None = None,
-    context: NDArray[np.float64] | None = None,
-    spelling: NDArray[np.float64] | None = None,
-    own_words: NDArray[np.float64] | None = None,
 ) -> NBestScores:
     """Score N hypotheses of one utterance with one call to each language model.
 
     sentences: N lists of word ids, 0 for unlisted words. acoustic, hotword: N scores, nats. factors: [n], log of
-    eq. 1's factor for each word (``rescoring.marginals.adaptation``), or None for no adaptation. Before any weight:
-    context: [N], what the user's own n-grams add (``rescoring.ngrams.context_scores``); spelling: [N], log-probability
-    of the letters of unlisted words, which every language model's score is given; own_words: [N], what it adds that
-    the user said these before (``rescoring.spelling``).
+    eq. 1's factor for each word (``rescoring.marginals.adaptation``), or None for no adaptation.
     """
-    letters = 0.0 if spelling is None else weights.spelling * spelling
 
     def total_of(model: LanguageModel | None) -> NDArray[np.float64] | None:
-        return None if model is None else np.array([float(values.sum()) for values in model(sentences)]) + letters
+        return None if model is None else np.array([float(values.sum()) for values in model(sentences)])
 
     neural_scores, ngram_scores = total_of(neural), total_of(ngram)
     personal = np.zeros(len(sentences)) if factors is None else personal_scores(sentences, factors)
-    if context is not None:
-        personal = personal + weights.context * context
-    if own_words is not None:
-        personal = personal + weights.spelling * own_words
     total = combine(
         weights,
         acoustic=np.asarray(acoustic, dtype=np.float64),

@@ -1,8 +1,8 @@
 """The n-best unigram cache: what a user said, as weighted word counts (Liu & Peng 2020, section 2.2).
 
 A cache is frozen data; every function returns a new one. n: words on the public list, id 0 the bucket of all others.
-Words outside the list are also counted one by one, in ``unlisted``, and n-grams in ``ngrams`` where they are used: both
-exist on the device only, and no report is made from them.
+Words outside the list are also counted one by one, in ``unlisted``, which exists on the device only: no report is made
+from it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import StateError
-from device_sdk.personalization.counts import UtteranceCounts, count, heard, taught
+from device_sdk.personalization.counts import UtteranceCounts, count, heard
 from rescoring import marginals
 from rescoring.combination import CombinationWeights
-from rescoring.ngrams import NgramCounts, add
-from rescoring.strength import GRID, best_strength, predictive_gains
 from rescoring.words import WordList
 
 __all__ = [
@@ -33,8 +31,6 @@ __all__ = [
     "marginal",
     "personal",
     "reported",
-    "strength",
-    "taught",
     "to_bytes",
     "update",
     "withdraw",
@@ -51,10 +47,7 @@ class MarginalCache:
 
     counts: float64 [n], everything heard so far. pending: float64 [n], the part not reported yet.
     unlisted: words outside the list -> weight, on the device only. utterances, pending_utterances: how many.
-    words_digest: the word list that the ids belong to. recent: float64 [n], counts of which older ones weigh less; None
-    where all weigh the same. ngrams: of word ids. gains: what each lambda of ``rescoring.strength`` would have gained.
-    clock: utterances heard, those withdrawn among them. told, guessed: float64 [n], over utterances with feedback
-    that tells words; None where there was none.
+    words_digest: the word list that the ids belong to.
     """
 
     words_digest: str
@@ -63,12 +56,6 @@ class MarginalCache:
     unlisted: Mapping[str, float]
     utterances: int = 0
     pending_utterances: int = 0
-    recent: NDArray[np.float64] | None = None
-    ngrams: NgramCounts = field(default_factory=NgramCounts)
-    gains: tuple[float, ...] = (0.0,) * len(GRID)
-    clock: int = 0
-    told: NDArray[np.float64] | None = None
-    guessed: NDArray[np.float64] | None = None
 
 
 def empty(words: WordList) -> MarginalCache:
@@ -76,38 +63,18 @@ def empty(words: WordList) -> MarginalCache:
     return MarginalCache(words.digest, np.zeros(len(words)), np.zeros(len(words)), {})
 
 
-def update(
-    cache: MarginalCache,
-    counts: UtteranceCounts,
-    due: bool = True,
-    *,
-    half_life: float = 0.0,
-    adapted: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
-) -> MarginalCache:
-    """The cache after one more utterance, or after one that is counted in another way now (an earlier ``at``).
-
-    due: whether it is to be reported; False for one that was already. half_life: utterances after which what was said
-    weighs half; 0: never. adapted: (g, u) as they were before it, to learn which lambda would have predicted it; None:
-    nothing is learned of that.
-    """
-    updated = _add(cache, counts, 1, due, half_life)
-    if adapted is None:
-        return updated
-    said = np.zeros_like(cache.counts)
-    said[list(counts.listed)] = list(counts.listed.values())
-    gains = predictive_gains(said, *adapted)
-    return replace(updated, gains=tuple((np.asarray(cache.gains) + gains).tolist()))
+def update(cache: MarginalCache, counts: UtteranceCounts, due: bool = True) -> MarginalCache:
+    """The cache after one more utterance. due: whether it is to be reported; False for one that was already."""
+    return _add(cache, counts, 1, due)
 
 
-def withdraw(
-    cache: MarginalCache, counts: UtteranceCounts, due: bool = True, *, half_life: float = 0.0
-) -> MarginalCache:
+def withdraw(cache: MarginalCache, counts: UtteranceCounts, due: bool = True) -> MarginalCache:
     """The cache without an utterance it holds: a cancelled command, or one whose correction is counted instead.
 
     due: False for an utterance that was already reported: that cannot be taken back, and what is pending is of others.
     No count falls below zero.
     """
-    return _add(cache, counts, -1, due, half_life)
+    return _add(cache, counts, -1, due)
 
 
 def reported(cache: MarginalCache) -> MarginalCache:
@@ -133,7 +100,7 @@ def marginal(
     With ``weights.refresh`` "round" the user's part is of what was reported; what never is due (the user shares
     nothing, so there are no rounds) counts at once.
     """
-    counts = cache.counts if cache.recent is None or not weights.half_life else cache.recent
+    counts = cache.counts
     if weights.refresh == "round":
         counts = np.maximum(counts - cache.pending, 0.0)
     if not (weights.smoothing or counts.any()):
@@ -141,16 +108,8 @@ def marginal(
     return marginals.refreshed_marginal(counts, background, global_, weights.alpha, weights.beta, weights.smoothing)
 
 
-def strength(cache: MarginalCache, weights: CombinationWeights) -> float:
-    """Lambda of eq. 1: the combination's, or what has predicted this user best."""
-    return best_strength(cache.gains, weights.marginal) if weights.automatic else weights.marginal
-
-
 def to_bytes(cache: MarginalCache, words: WordList) -> bytes:
-    """The cache as JSON by word, for encrypted storage on the device; ``from_bytes`` reads it back, bit for bit.
-
-    Without n-grams: an order of words is kept only where the app allows it (``device_sdk.personalization.ngrams``).
-    """
+    """The cache as JSON by word, for encrypted storage on the device; ``from_bytes`` reads it back, bit for bit."""
     seen = np.flatnonzero((cache.counts > 0) | (cache.pending > 0)).tolist()
     content = {
         "format": FORMAT,
@@ -160,15 +119,6 @@ def to_bytes(cache: MarginalCache, words: WordList) -> bytes:
         "utterances": cache.utterances,
         "pending_utterances": cache.pending_utterances,
     }
-    if cache.recent is not None:
-        content["recent"] = {words[word]: float(cache.recent[word]) for word in np.flatnonzero(cache.recent).tolist()}
-    if cache.told is not None and cache.guessed is not None:
-        both = np.flatnonzero((cache.told > 0) | (cache.guessed > 0)).tolist()
-        content["told"] = {words[word]: [float(cache.told[word]), float(cache.guessed[word])] for word in both}
-    if any(cache.gains):
-        content["gains"] = cache.gains
-    if cache.clock != cache.utterances:
-        content["clock"] = cache.clock
     return json.dumps(content).encode()
 
 
@@ -187,18 +137,13 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
         unlisted = {str(word): float(weight) for word, weight in content["unlisted"].items()}
         utterances, pending_utterances = int(content["utterances"]), int(content["pending_utterances"])
         digest = str(content["words_digest"])
-        kept = {str(word): float(weight) for word, weight in content.get("recent", {}).items()}
-        taught = {str(word): (float(pair[0]), float(pair[1])) for word, pair in content.get("told", {}).items()}
-        gains = tuple(float(gain) for gain in content.get("gains", ()))
-        clock = int(content.get("clock", utterances))
     except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         # Not what the error says, nor the error itself: it may quote a word.
         raise StateError(
             f"marginal cache: the stored bytes cannot be read ({type(error).__name__}), expected those of format "
             f"{FORMAT}; delete the state folder to start afresh"
         ) from None
-    pairs = (*listed.values(), *taught.values())
-    weights = [*unlisted.values(), *kept.values(), *(weight for pair in pairs for weight in pair)]
+    weights = [*unlisted.values(), *(weight for pair in listed.values() for weight in pair)]
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise StateError("marginal cache: found a weight that is negative or not finite")
     counts, pending = np.zeros(len(words)), np.zeros(len(words))
@@ -211,44 +156,16 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
         weight = min(unlisted.pop(word), counts[0])
         counts[0] -= weight
         counts[words.id(word)] += weight
-    recent = np.zeros(len(words)) if "recent" in content else None
-    if recent is not None:
-        for word, weight in kept.items():
-            recent[words.id(word)] += weight
-    told = np.zeros((2, len(words))) if taught else None
-    if told is not None:
-        for word, pair in taught.items():
-            told[:, words.id(word)] += pair
     if digest != words.digest:
         pending = np.minimum(pending, counts)
-    if len(gains) != len(GRID) or not all(map(math.isfinite, gains)):
-        gains = (0.0,) * len(GRID)  # of another grid
-    return MarginalCache(
-        words.digest,
-        counts,
-        pending,
-        unlisted,
-        utterances,
-        pending_utterances,
-        recent,
-        gains=gains,
-        clock=clock,
-        told=None if told is None else told[0],
-        guessed=None if told is None else told[1],
-    )
+    return MarginalCache(words.digest, counts, pending, unlisted, utterances, pending_utterances)
 
 
-def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool, half_life: float) -> MarginalCache:
-    new = sign > 0 and (counts.at is None or counts.at >= cache.clock)
-    step = marginals.decay(half_life)
-    left = 1.0 if new or counts.at is None else step ** max(0, cache.clock - counts.at - 1)
+def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool) -> MarginalCache:
     total, pending = cache.counts.copy(), cache.pending.copy()
-    recent = (cache.counts if cache.recent is None else cache.recent) * (step if new else 1.0) if half_life else None
     for word_id, weight in counts.listed.items():
         for array in (total, pending) if due else (total,):
             array[word_id] = max(0.0, array[word_id] + sign * weight)
-        if recent is not None:
-            recent[word_id] = max(0.0, recent[word_id] + sign * left * weight)
     unlisted = dict(cache.unlisted)
     for word, weight in counts.unlisted.items():
         remaining = unlisted.get(word, 0.0) + sign * weight
@@ -259,13 +176,6 @@ def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool, ha
     if len(unlisted) > UNLISTED_LIMIT:
         kept = sorted(unlisted, key=lambda word: (-unlisted[word], word))[:UNLISTED_LIMIT]
         unlisted = {word: unlisted[word] for word in kept}
-    told, guessed = cache.told, cache.guessed
-    if counts.told or counts.guessed:
-        told = _moved(np.zeros_like(total) if told is None else told, counts.told, sign)
-        guessed = _moved(np.zeros_like(total) if guessed is None else guessed, counts.guessed, sign)
-    ngrams = cache.ngrams
-    if counts.ngrams or (new and ngrams.ngrams):
-        ngrams = add(ngrams, counts.ngrams, sign * left, step if new else 1.0)
     return replace(
         cache,
         counts=total,
@@ -273,16 +183,4 @@ def _add(cache: MarginalCache, counts: UtteranceCounts, sign: int, due: bool, ha
         unlisted=unlisted,
         utterances=max(0, cache.utterances + sign),
         pending_utterances=max(0, cache.pending_utterances + (sign if due else 0)),
-        recent=recent,
-        ngrams=ngrams,
-        clock=cache.clock + (1 if new else 0),
-        told=told,
-        guessed=guessed,
     )
-
-
-def _moved(array: NDArray[np.float64], weights: Mapping[int, float], sign: int) -> NDArray[np.float64]:
-    moved = array.copy()
-    for word_id, weight in weights.items():
-        moved[word_id] = max(0.0, moved[word_id] + sign * weight)
-    return moved

@@ -1,11 +1,9 @@
-"""Weighted counts of one utterance: its words, its n-grams, and what feedback says of it."""
+"""Weighted counts of one utterance: its words, and what feedback says of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from device_sdk.feedback.repair import repair
 from device_sdk.feedback.signals import (
@@ -21,12 +19,10 @@ from device_sdk.feedback.signals import (
 )
 from device_sdk.feedback.slots import slot_cost
 from rescoring import marginals
-from rescoring.calibration import posteriors
 from rescoring.combination import CombinationWeights
-from rescoring.ngrams import ngram_weights
 from rescoring.words import WordList
 
-__all__ = ["UtteranceCounts", "confirmed_texts", "count", "heard", "taught"]
+__all__ = ["UtteranceCounts", "confirmed_texts", "count", "heard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +30,10 @@ class UtteranceCounts:
     """Weighted counts of one utterance (the sum of eq. 4 over one n-best list).
 
     listed: word id -> weight, id 0 the bucket. unlisted: word -> weight; their sum is the bucket's weight.
-    ngrams: n-grams of word ids -> weight, empty where they are not used. at: the cache's clock when it was heard; None:
-    it is heard now. told, guessed: word id -> weight of what feedback told and of what was heard; empty without.
     """
 
     listed: Mapping[int, float]
     unlisted: Mapping[str, float] = field(default_factory=dict)
-    ngrams: Mapping[tuple[int, ...], float] = field(default_factory=dict)
-    at: int | None = field(default=None, compare=False)
-    told: Mapping[int, float] = field(default_factory=dict)
-    guessed: Mapping[int, float] = field(default_factory=dict)
 
 
 def count(
@@ -52,27 +42,23 @@ def count(
     sigma: float,
     *,
     weights: Sequence[float] | None = None,
-    order: int = 1,
-    at: int | None = None,
 ) -> UtteranceCounts:
     """Weighted counts of one utterance (Liu & Peng 2020, eq. 3 and the sum of eq. 4).
 
     texts: the n-best list's texts, best first; one text (a correction, say) counts fully. sigma: the kernel's width.
-    weights: what each text counts, in place of the kernel. order: the longest n-grams counted. at: the cache's clock.
+    weights: what each text counts, in place of the kernel.
     """
     listed: dict[int, float] = {}
     unlisted: dict[str, float] = {}
     counted = marginals.nbest_weights(len(texts), sigma).tolist() if weights is None else list(weights)
-    sentences = [words.ids(text) for text in texts]
-    for text, ids, weight in zip(texts, sentences, counted, strict=True):
+    for text, weight in zip(texts, counted, strict=True):
         if weight <= 0:
             continue
-        for word, word_id in zip(text.split(), ids, strict=True):
+        for word, word_id in zip(text.split(), words.ids(text), strict=True):
             listed[word_id] = listed.get(word_id, 0.0) + weight
             if word_id == 0:
                 unlisted[word] = unlisted.get(word, 0.0) + weight
-    ngrams = ngram_weights(sentences, counted, order) if order > 1 else {}
-    return UtteranceCounts(listed, unlisted, ngrams, at)
+    return UtteranceCounts(listed, unlisted)
 
 
 def heard(
@@ -80,29 +66,10 @@ def heard(
     words: WordList,
     weights: CombinationWeights,
     scores: Sequence[float] | None = None,
-    at: int | None = None,
 ) -> UtteranceCounts:
-    """``count`` as the combination says: by rank, or by posterior where the texts have scores (nats); n-grams where
-    they are used."""
+    """``count`` as the combination says: by rank, or by posterior where the texts have scores (nats)."""
     shares = marginals.nbest_weights(len(texts), weights.sigma, scores, weights.posterior_scale).tolist()
-    order = weights.context_order if weights.context else 1
-    return count(texts, words, weights.sigma, weights=shares, order=order, at=at)
-
-
-def taught(
-    counts: UtteranceCounts, nbest: Mapping[str, float], said: Sequence[str], words: WordList, scale: float
-) -> UtteranceCounts:
-    """The counts with what feedback told beside what was heard.
-
-    nbest: text -> score (nats); said: texts that feedback leaves, ``confirmed_texts``. Both count 1 in all: by softmax
-    of scale * score, or alike where a text that was told is not on the list.
-    """
-    scores = [nbest[text] for text in said] if nbest.keys() >= set(said) else [0.0] * len(said)
-    told, guessed = (
-        count(list(texts), words, 1.0, weights=posteriors(np.array(values), scale).tolist()).listed
-        for texts, values in ((said, scores), (nbest, list(nbest.values())))
-    )
-    return replace(counts, told=told, guessed=guessed)
+    return count(texts, words, weights.sigma, weights=shares)
 
 
 def confirmed_texts(texts: Sequence[str], signal: Signal) -> tuple[str, ...] | None:

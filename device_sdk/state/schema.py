@@ -15,10 +15,10 @@ from typing import Literal
 __all__ = ["COLUMNS", "FILES", "META", "RECORDS", "TABLES", "Holds", "Record", "Table", "record_of"]
 
 Holds = Literal["counts", "weights", "identity", "outbox", "settings", "updates", "downloads", "kept"]
-"""What a value is made of. counts: weights of words, and of n-grams where the app allows these, never the order of
-more; a mean over everything heard; weights: model parameters; identity: keys and ids at servers; outbox: exact bytes of
-reports on their way; settings: versions, counters, choices; updates: signed metadata about what a server publishes;
-downloads: the beginning of a file that a server publishes; kept: an utterance that the user confirmed, or may."""
+"""What a value is made of. counts: weights of words, never their order; a mean over everything heard; weights: model
+parameters; identity: keys and ids at servers; outbox: exact bytes of reports on their way; settings: versions,
+counters, choices; updates: signed metadata about what a server publishes; downloads: the beginning of a file that a
+server publishes; kept: an utterance that the user confirmed, or may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Record:
 
 TABLES: Mapping[str, Table] = {
     "counts": Table(
-        "the n-best cache of this device: unigram counts, what of them was not yet reported, n-grams; words given; "
+        "the n-best cache of this device: unigram counts, what of them was not yet reported; words given; "
         "the mean of what was heard"
     ),
     "marginals": Table("the global distribution last pulled from the server"),
@@ -62,7 +62,6 @@ TABLES: Mapping[str, Table] = {
 RECORDS: tuple[Record, ...] = (
     Record("counts", "cache", "counts", "JSON: weight of every word heard, sorted, never in the order spoken"),
     Record("counts", "channel", "counts", "JSON: mean log-mel frame of many utterances, and of how many seconds"),
-    Record("counts", "ngrams", "counts", "JSON: weight of n-grams heard, sorted; only where the app allows it"),
     Record(
         "counts", "reported", "counts", "JSON: weight of every word id in the reports of rounds in mode paper so far"
     ),

@@ -21,7 +21,6 @@ from examples.liu_2020.lists import Client, read_clients, write_whole
 from examples.liu_2020.personal import Shipped
 from examples.liu_2020.scores import Listener, listeners
 from rescoring.marginals import unigram
-from rescoring.spelling import letter_model
 from rescoring.words import WordList
 
 __all__ = ["Cached", "describe", "open_cache", "ship"]
@@ -58,7 +57,7 @@ def open_cache(folder: Path) -> Cached:
     if both:
         raise DataError(f"{folder}: {sorted(both)} in development and test; expected meetings of one set only")
     ready = {stage: tuple(listeners(held, words)) for stage, held in clients.items()}
-    shipped = Shipped(background, letter_model(words.words[1:]))
+    shipped = Shipped(background)
     return Cached(shipped, clients, ready["development"], ready["test"], about)
 
 

@@ -27,14 +27,6 @@ YARDSTICK = "yardstick: best entries are known"
 
 EXTENSIONS: Mapping[str, Axes] = {
     "counts by posterior": {"posterior_scale": (0.1, 0.2, 0.35, 0.5, 1.0)},
-    "cached n-grams": {"context": (0.25, 0.5, 1.0, 1.5), "context_smoothing": (1.0, 4.0, 16.0)},
-    "recency": {"half_life": (25.0, 50.0, 100.0, 200.0)},
-    "unlisted words by letters": {
-        "spelling": (0.25, 0.5, 1.0),
-        "own_words": (0.25, 0.5, 0.75),
-        "unlisted_bonus": (-4.0, 0.0, 4.0),
-    },
-    "lambda of each device": {"automatic": (True,)},
 }
 """Name -> the weights that turn it on, with the values tried."""
 

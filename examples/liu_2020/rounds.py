@@ -21,7 +21,6 @@ from examples.liu_2020.personal import (
     begin,
     learned,
     reported,
-    rescored,
 )
 from examples.liu_2020.releases import Server
 from examples.liu_2020.scores import Listener
@@ -86,6 +85,6 @@ class _Device:
             heard = self.client.heard[number]
             if weights.refresh == "utterance":
                 adapted = adaptation_of(self.known, self.shipped, global_, weights)
-            scores = rescored(heard, self.known, adapted, self.shipped, weights)
+            scores = heard.total(weights, heard.personal(adapted))
             self.errors[number] = heard.errors[scores.argmax()]
-            self.known = learned(self.known, heard, scores, adapted, self.shipped, self.how)
+            self.known = learned(self.known, heard, scores, self.how)

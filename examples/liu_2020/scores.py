@@ -26,13 +26,11 @@ class Heard:
     """One utterance as a device has it after its first pass.
 
     ids: word ids of each hypothesis, 0 for unlisted words. acoustic, neural, ngram: scores [N], nats. words, unlisted:
-    counts [N]. spelled: the unlisted words of each hypothesis. flat, owner: all word ids after one another, and the
-    hypothesis that each is of.
+    counts [N]. flat, owner: all word ids after one another, and the hypothesis that each is of.
     errors: word errors of each hypothesis, for whoever judges; no device sees them.
     """
 
     ids: tuple[tuple[int, ...], ...]
-    spelled: tuple[tuple[str, ...], ...]
     acoustic: Array
     neural: Array
     ngram: Array
@@ -48,16 +46,15 @@ class Heard:
         found: Array = np.bincount(self.owner, factors[self.flat], minlength=len(self.ids)).astype(np.float64)
         return found
 
-    def total(self, weights: CombinationWeights, personal: Array | float = 0.0, letters: Array | float = 0.0) -> Array:
-        """Scores of the second pass [N]. personal: beside the neural score; letters: added to every language model's,
-        in nats."""
+    def total(self, weights: CombinationWeights, personal: Array | float = 0.0) -> Array:
+        """Scores of the second pass [N]. personal: beside the neural score, nats."""
         scores = combine(
             weights,
             acoustic=self.acoustic,
             words=self.words,
             unlisted=self.unlisted,
-            neural=self.neural + letters,
-            ngram=self.ngram + letters,
+            neural=self.neural,
+            ngram=self.ngram,
             personal=personal,
         )
         return np.asarray(scores, np.float64)
@@ -86,11 +83,9 @@ def listeners(clients: Iterable[Client], words: WordList) -> list[Listener]:
 def _heard(nbest: NBest, words: WordList, name: str) -> Heard:
     if nbest.neural is None or nbest.ngram is None:
         raise DataError(f"{name}: n-best lists without scores of language models; run the second pass")
-    texts = [text.split() for text in nbest.texts]
-    ids = tuple(tuple(words.ids(text)) for text in texts)
+    ids = tuple(tuple(words.ids(text)) for text in nbest.texts)
     return Heard(
         ids=ids,
-        spelled=tuple(tuple(word for word in text if word not in words) for text in texts),
         acoustic=np.array(nbest.acoustic),
         neural=np.array(nbest.neural),
         ngram=np.array(nbest.ngram),

@@ -168,11 +168,6 @@ def test_posterior_counts_by_hand() -> None:
     assert marginals.nbest_weights(0, 1.0, [], 1.0).tolist() == []
 
 
-@pytest.mark.parametrize(("half_life", "expected"), [(0.0, 1.0), (1.0, 0.5), (2.0, 0.5**0.5)])
-def test_decay(half_life: float, expected: float) -> None:
-    assert marginals.decay(half_life) == pytest.approx(expected)
-
-
 @given(st.lists(st.lists(st.integers(0, 5), max_size=7), max_size=6))
 def test_many_sentences_are_scored_like_one(sentences: list[list[int]]) -> None:
     factors = np.array([-2.0, 0.5, -math.inf, 0.0, 3.0, 1.5])
@@ -194,7 +189,6 @@ GOOD = np.array([0.5, 0.5])
         (lambda: marginals.nbest_weights(2, 1.0, [1.0], 1.0), "scores"),
         (lambda: marginals.nbest_weights(1, 1.0, [math.nan], 1.0), "scores"),
         (lambda: marginals.nbest_weights(1, 1.0, [1.0], -1.0), "posterior_scale"),
-        (lambda: marginals.decay(-1.0), "half_life"),
         (lambda: marginals.personal_unigram(np.zeros(3), GOOD, 1), "counts"),
         (lambda: marginals.personal_unigram(np.zeros(2), GOOD, -1), "smoothing"),
         (lambda: marginals.interpolated_marginal(GOOD, None, None, -0.1, 0.2), "alpha"),

@@ -54,30 +54,6 @@ def test_without_models_only_words_and_acoustics_count() -> None:
     assert found.total.tolist() == [-0.5, -2.0]
 
 
-def test_contexts_and_spellings_by_hand() -> None:
-    weights = CombinationWeights(
-        language_model=0.5, ngram_share=0.5, word_bonus=0.0, context=2.0, spelling=0.5, own_words=0.1
-    )
-    found = score_nbest(
-        [[1], [0]],
-        [-1.0, -2.0],
-        weights,
-        neural=Counting(-2.0),
-        ngram=Counting(-1.0),
-        factors=np.array([0.25, 1.0]),
-        context=np.array([0.5, -0.5]),
-        spelling=np.array([0.0, -20.0]),
-        own_words=np.array([0.0, 8.0]),
-    )
-    assert found.neural is not None
-    assert found.ngram is not None
-    assert (found.neural.tolist(), found.ngram.tolist()) == ([-4.0, -14.0], [-2.0, -12.0])
-    assert found.personal.tolist() == [1.0 + 1.0, 0.25 - 1.0 + 4.0]
-    assert found.total.tolist() == pytest.approx(
-        [-1.0 + 0.5 * (0.5 * -2.0 + 0.5 * -2.0), -2.0 + 0.5 * (0.5 * -10.75 + 0.5 * -12.0)]
-    )
-
-
 @pytest.mark.parametrize(("total", "expected"), [([1.0, 3.0, 2.0], [1, 2, 0]), ([1.0, 1.0], [0, 1]), ([], [])])
 def test_order_is_stable(total: list[float], expected: list[int]) -> None:
     assert order(np.array(total)) == expected

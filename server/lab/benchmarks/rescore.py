@@ -8,8 +8,7 @@ which other work on the machine changes less than the clock's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice, product
 from statistics import median
@@ -46,14 +45,6 @@ CHOICES = (
     ("with some milk", "with brown sugar"),
     ("and a bit of", "and lots of"),
 )
-BEYOND: Mapping[str, dict[str, Any]] = {
-    "posteriors": {"posterior_scale": 1.0},
-    "decay": {"half_life": 100.0},
-    "bigrams and trigrams": {"context": 0.5},
-    "letters of unlisted words": {"spelling": 1.0, "own_words": 0.25},
-    "lambda of its own": {"automatic": True},
-}
-"""What is off by default: name -> settings of the combination."""
 
 
 def benchmark() -> list[Figure]:
@@ -79,27 +70,17 @@ def benchmark() -> list[Figure]:
         ways["torch"] = torch_model(sentences)
     ms = {name: 1e3 * seconds for name, seconds in alternate(ways, RUNS).items()}
     clock = 1e3 * alternate({"adapted": adapt}, RUNS, 0, perf_counter)["adapted"]
-
-    def added(weights: CombinationWeights) -> float:
-        """% of the neural model's time."""
-        other = Rescorer(bundle, weights)
-        return 1e5 * _added(other, hypotheses, _spoken(bundle, hypotheses, weights)) / ms["neural"]
-
+    added = 1e5 * _added(rescorer, hypotheses, cache) / ms["neural"]
     what = f"{ENTRIES}-best of {LENGTH} words, {bundle.manifest.name} bundle"
     figures = [
         Figure(f"second pass, {what}", "ms of CPU", ms["adapted"], target=WHOLE, lower_is_better=True),
         Figure("second pass by the clock", "ms", clock, target=WHOLE, lower_is_better=True),
-        Figure(
-            "what adapting adds", "% of neural rescoring", added(rescorer.weights), target=SHARE, lower_is_better=True
-        ),
+        Figure("what adapting adds", "% of neural rescoring", added, target=SHARE, lower_is_better=True),
     ]
     peer = ("torch", ms["torch"]) if "torch" in ms else (None, None)
     figures.append(Figure("neural language model", "ms of CPU", ms["neural"], *peer))
     if "kenlm" in ms:
         figures.append(Figure("n-gram", "ms of CPU", ms["n-gram"], "kenlm alone", ms["kenlm"]))
-    for name, values in BEYOND.items():
-        share = added(replace(rescorer.weights, **values))
-        figures.append(Figure(f"what adapting adds with {name}", "% of neural rescoring", share))
     return figures + noise()
 
 
@@ -134,8 +115,8 @@ def _spoken(bundle: Bundle, hypotheses: Sequence[Hypothesis], weights: Combinati
     cache = caches.empty(bundle.words)
     for start in range(100):
         said = [hypotheses[(start + place) % len(hypotheses)].text for place in range(8)]
-        counts = caches.heard(said, bundle.words, weights, [-float(place) for place in range(8)], cache.clock)
-        cache = caches.update(cache, counts, half_life=weights.half_life)
+        counts = caches.heard(said, bundle.words, weights, [-float(place) for place in range(8)])
+        cache = caches.update(cache, counts)
     return cache
 
 
@@ -144,15 +125,14 @@ def _adapting(rescorer: Rescorer, hypotheses: Sequence[Hypothesis], cache: Margi
 
     def adapted() -> Any:
         marginal = caches.marginal(cache, rescorer.background, None, rescorer.weights)
-        return rescorer.rescore(hypotheses, marginal, cache)
+        return rescorer.rescore(hypotheses, marginal)
 
     return adapted
 
 
 def _added(rescorer: Rescorer, hypotheses: Sequence[Hypothesis], cache: MarginalCache) -> float:
     """Seconds of CPU of all that a second pass with adaptation does beyond one without; the median."""
-    texts = [hypothesis.text for hypothesis in hypotheses]
-    sentences = [rescorer.words.ids(text) for text in texts]
+    sentences = [rescorer.words.ids(hypothesis.text) for hypothesis in hypotheses]
     taken = []
     for _ in range(RUNS):
         if rescorer.neural is not None:
@@ -160,7 +140,7 @@ def _added(rescorer: Rescorer, hypotheses: Sequence[Hypothesis], cache: Marginal
         process_time()  # what reading the clock costs after all that is no part of adapting
         begin = process_time()
         marginal = caches.marginal(cache, rescorer.background, None, rescorer.weights)
-        personal_scores(sentences, rescorer.own_parts(texts, sentences, marginal, cache)["factors"])
+        personal_scores(sentences, rescorer.factors(marginal))
         taken.append(process_time() - begin)
     return median(taken)
 

@@ -19,7 +19,6 @@ from device_sdk.hypothesis import Result
 from device_sdk.personalization.counts import confirmed_texts
 from rescoring.combination import CombinationWeights, combine
 from rescoring.nbest import LanguageModel
-from rescoring.spelling import LetterModel, letter_model
 from rescoring.words import WordList
 from server.lab.corpora.utterance import Utterance, Waveform
 from server.lab.evaluation import word_errors
@@ -51,7 +50,6 @@ class DevelopmentLists:
 
     speakers, texts, ids, confirmed: of each utterance; ids: word ids of each hypothesis. neural, ngram: log p of the
     language models, nats, or None. words, unlisted: counts. errors: word errors. reference_words: in all references.
-    spelling: log-probability of the letters of unlisted words, by ``letters``.
     """
 
     speakers: tuple[str, ...]
@@ -66,8 +64,6 @@ class DevelopmentLists:
     errors: NDArray[np.int64]
     reference_words: int
     sources: tuple[str, ...]
-    spelling: Array
-    letters: LetterModel
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -81,14 +77,13 @@ class DevelopmentLists:
         return self._combined(weights, (index, slice(len(self.texts[index]))), personal)
 
     def _combined(self, weights: CombinationWeights, place: Any, personal: Array | float) -> Array:
-        letters = weights.spelling * self.spelling[place]
         total = combine(
             weights,
             acoustic=self.acoustic[place],
             words=self.words[place],
             unlisted=self.unlisted[place],
-            neural=None if self.neural is None else self.neural[place] + letters,
-            ngram=None if self.ngram is None else self.ngram[place] + letters,
+            neural=None if self.neural is None else self.neural[place],
+            ngram=None if self.ngram is None else self.ngram[place],
             personal=personal,
         )
         return np.asarray(total, dtype=np.float64)
@@ -164,11 +159,6 @@ def stack(
             row[: len(given)] = given
         return table
 
-    letters = letter_model(words.words[1:])
-
-    def spelled(text: str) -> float:
-        return sum(letters.score(word) for word in text.split() if word not in words)
-
     def scores(model: LanguageModel | None) -> Array | None:
         return None if model is None else padded([float(part.sum()) for part in model(rows)] for rows in ids)
 
@@ -185,6 +175,4 @@ def stack(
         errors=padded([word_errors(made.reference, text) for text in made.texts] for made in entries).astype(np.int64),
         reference_words=sum(len(made.reference.split()) for made in entries),
         sources=tuple(made.source for made in entries),
-        spelling=padded(map(spelled, made.texts) for made in entries),
-        letters=letters,
     )

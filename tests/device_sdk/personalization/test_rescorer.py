@@ -10,12 +10,9 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.hypothesis import Hypothesis, Scores, Word
-from device_sdk.personalization import cache
 from device_sdk.personalization.rescorer import Rescorer
 from rescoring.combination import CombinationWeights, combine
 from rescoring.marginals import adaptation
-from rescoring.ngrams import context_scores
-from rescoring.spelling import letter_model, own_word_gain
 from tests.speech import packaged
 
 WEIGHTS = CombinationWeights(
@@ -147,59 +144,3 @@ def test_an_ngram_is_loaded_where_it_has_a_share_or_stands_for_the_neural_model(
 
 def test_default_weights_are_the_bundles(tiny_bundle: Bundle) -> None:
     assert Rescorer(tiny_bundle).weights == tiny_bundle.combination
-
-
-def spoken(bundle: Bundle, weights: CombinationWeights, *said: str) -> cache.MarginalCache:
-    held = cache.empty(bundle.words)
-    for text in said:
-        held = cache.update(held, cache.heard([text], bundle.words, weights))
-    return held
-
-
-def rescored(bundle: Bundle, weights: CombinationWeights, held: cache.MarginalCache) -> dict[str, Hypothesis]:
-    marginal = cache.marginal(held, bundle.background, None, weights)
-    return {entry.text: entry for entry in Rescorer(bundle, weights).rescore(NBEST, marginal, held)}
-
-
-def test_own_ngrams_are_a_part_of_the_personal_score(tiny_bundle: Bundle) -> None:
-    weights = replace(WEIGHTS, context=0.5, context_smoothing=1.0)
-    held = spoken(tiny_bundle, weights, "turn on the light", "turn on the light")
-    plain, with_context = (rescored(tiny_bundle, each, held) for each in (WEIGHTS, weights))
-    marginal = cache.marginal(held, tiny_bundle.background, None, weights)
-    for text, entry in with_context.items():
-        (gain,) = context_scores([tiny_bundle.words.ids(text)], held.ngrams, marginal, 1.0, 3)
-        assert entry.scores.personal == pytest.approx(plain[text].scores.personal + 0.5 * gain)
-    assert with_context["turn on the light"].scores.personal > plain["turn on the light"].scores.personal
-
-
-def test_unlisted_words_are_spelled_and_own_ones_known(tiny_bundle: Bundle) -> None:
-    text, weights = "turn on zog light", replace(WEIGHTS, spelling=0.5, own_words=0.2)
-    stranger = spoken(tiny_bundle, weights)
-    friend = spoken(tiny_bundle, weights, "zog", "zog", "blip")
-    letters = letter_model(tiny_bundle.words.words[1:]).score("zog")
-    plain, strange, known = (
-        rescored(tiny_bundle, each, held)[text]
-        for each, held in ((WEIGHTS, stranger), (weights, stranger), (weights, friend))
-    )
-    assert strange.scores.neural == pytest.approx(plain.scores.neural + 0.5 * letters, abs=1e-4)
-    assert strange.scores.personal == pytest.approx(plain.scores.personal)
-    bucket = rescored(tiny_bundle, WEIGHTS, friend)[text].scores.personal
-    gain = own_word_gain(letters, 2.0, 3.0, 0.2)
-    assert gain > 1.0
-    assert known.scores.personal == pytest.approx(bucket + 0.5 * gain)
-    listed = "turn on the light"
-    assert (
-        rescored(tiny_bundle, weights, stranger)[listed].scores
-        == rescored(tiny_bundle, WEIGHTS, stranger)[listed].scores
-    )
-
-
-def test_what_feedback_told_moves_words_that_are_misheard(tiny_bundle: Bundle) -> None:
-    weights, words = replace(WEIGHTS, confirmed=1.5, confirmed_smoothing=0.5), tiny_bundle.words
-    counts = cache.heard(["call my sister on her phone"], words, weights)
-    lesson = cache.taught(counts, {"turn on the light": -1.0}, ["call my sister on her phone"], words, 1.0)
-    untaught, taught = (cache.update(cache.empty(words), each) for each in (counts, lesson))
-    before, after = (rescored(tiny_bundle, weights, held) for held in (untaught, taught))
-    gained = {text: after[text].scores.personal - before[text].scores.personal for text in before}
-    assert gained["call my sister on her phone"] == pytest.approx(1.5 * 5 * np.log(1.5 / 0.5))  # "on" is in both
-    assert gained["turn on the light"] == pytest.approx(1.5 * 3 * np.log(0.5 / 1.5))

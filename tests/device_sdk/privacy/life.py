@@ -61,16 +61,7 @@ SETTINGS = DeviceSettings(
     memory_utterances=32,
     channel=ChannelSettings(),
 )
-ADAPTING: dict[str, Any] = {
-    "posterior_scale": 0.5,
-    "half_life": 20.0,
-    "context": 0.5,
-    "spelling": 1.0,
-    "own_words": 0.25,
-    "confirmed": 8.0,
-    "automatic": True,
-}
-"""Everything that a device may remember of words in memory is remembered."""
+ADAPTING: dict[str, Any] = {"posterior_scale": 0.5}
 UNLISTED = ("wizardry", "xylophonist", "zugzwang", "zurichsee", "borborygmus")
 """Words that no public list has."""
 SAID = "borborygmus wizardry"
@@ -134,7 +125,6 @@ def main(bundle_path: str, state: str, tapped: str, url: str, out: str, *, leak:
     _provokes(device, notes)
     held = device._model_state.cache.unlisted
     notes.count("unlisted words counted", sum(word in held for word in UNLISTED))
-    notes.count("n-grams counted", len(device._model_state.cache.ngrams.ngrams))
     if leak:
         _leaks(device, Path(state), tapped, notes)
     _damaged(Path(state), bundle, notes)

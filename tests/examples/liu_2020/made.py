@@ -6,7 +6,6 @@ import numpy as np
 
 from examples.liu_2020.lists import Client, NBest
 from examples.liu_2020.personal import Shipped
-from rescoring.spelling import letter_model
 from rescoring.words import WordList
 
 WORDS = WordList(("<unk>", *(a + b + c for a in "bdgk" for b in "aeiou" for c in "lmnr")))
@@ -15,7 +14,7 @@ WORDS = WordList(("<unk>", *(a + b + c for a in "bdgk" for b in "aeiou" for c in
 def shipped() -> Shipped:
     """A background that falls with the word's number."""
     weights = 1 / np.arange(1, len(WORDS) + 1)
-    return Shipped(weights / weights.sum(), letter_model(WORDS.words[1:]))
+    return Shipped(weights / weights.sum())
 
 
 def client(name: str, seed: int, utterances: int = 24, entries: int = 5) -> Client:

@@ -15,7 +15,7 @@ BACKGROUND = np.array([0.1, 0.2, 0.3, 0.4])
 
 def device(*counts: float) -> Personal:
     held = np.array(counts)
-    return Personal(held, held, held)
+    return Personal(held, held)
 
 
 def test_equation_6_by_hand() -> None:

@@ -17,7 +17,6 @@ from examples.liu_2020.scores import Listener, listeners
 from rescoring.combination import CombinationWeights
 from rescoring.marginals import adaptation
 from rescoring.nbest import order, score_nbest
-from rescoring.ngrams import context_scores
 from tests.examples.liu_2020.made import WORDS, client, shipped
 
 PAPER = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0, refresh="round")
@@ -26,18 +25,7 @@ CLIENTS = listeners([client(f"A{number}a", number) for number in range(4)], WORD
 METHODS = {
     "paper": Method(PAPER),
     "device": Method(replace(PAPER, sigma=1.0, refresh="utterance"), ranks="second"),
-    "all": Method(
-        replace(
-            PAPER,
-            refresh="utterance",
-            posterior_scale=0.5,
-            half_life=10.0,
-            context=0.5,
-            spelling=0.3,
-            own_words=0.5,
-            automatic=True,
-        )
-    ),
+    "posterior": Method(replace(PAPER, refresh="utterance", posterior_scale=0.5)),
 }
 
 
@@ -98,10 +86,10 @@ def test_a_client_hears_of_the_others_through_the_server_alone() -> None:
     assert any((a != b).any() for a, b in zip(alone, served, strict=True))
 
 
-@pytest.mark.parametrize("name", ["device", "all"])
+@pytest.mark.parametrize("name", ["device", "posterior"])
 def test_a_device_on_its_own_does_the_same(name: str) -> None:
     """One client without a server, against the cache and the n-best scoring that devices run."""
-    weights = replace(METHODS[name].weights, spelling=0.0, own_words=0.0)
+    weights = METHODS[name].weights
     raw, (heard,) = client("A1a", 7), listeners([client("A1a", 7)], WORDS)
     known, u, expected = caches.empty(WORDS), SHIPPED.background, []
     for nbest in raw.utterances:
@@ -115,12 +103,11 @@ def test_a_device_on_its_own_does_the_same(name: str) -> None:
             weights,
             neural=lambda _, values=neural: values,  # type: ignore[misc]
             ngram=lambda _, values=ngram: values,  # type: ignore[misc]
-            factors=adaptation(g, u, caches.strength(known, weights)),
-            context=context_scores(ids, known.ngrams, g, weights.context_smoothing, weights.context_order),
+            factors=adaptation(g, u, weights.marginal),
         )
         ranking = order(found.total)
         expected.append(nbest.errors[ranking[0]])
         counts = caches.heard([nbest.texts[i] for i in ranking], WORDS, weights, found.total[ranking].tolist())
-        known = caches.update(known, counts, half_life=weights.half_life, adapted=(g, u))
-    (errors,) = simulate([heard], SHIPPED, replace(METHODS[name], weights=weights), 0, None)
+        known = caches.update(known, counts)
+    (errors,) = simulate([heard], SHIPPED, METHODS[name], 0, None)
     assert errors.tolist() == expected

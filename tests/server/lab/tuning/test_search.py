@@ -132,43 +132,15 @@ def test_what_everybody_says_is_given_weight_unless_it_is_fixed() -> None:
     assert kept.errors["marginals"] == 6
 
 
-def test_unlisted_words_are_spelled_on_lists_as_on_devices() -> None:
-    lists = stack([ListEntry("a", ("play zog", "play jazz"), (-1.0, -1.0), "play jazz")], WORDS, likes(0), None)
-    letters = lists.letters.score("zog")
-    assert lists.spelling.tolist() == [[pytest.approx(letters), 0.0]]
-    plain, spelled = CombinationWeights(language_model=1.0), CombinationWeights(language_model=1.0, spelling=0.5)
-    assert lists.word_errors(plain) == 1
-    assert lists.word_errors(spelled) == 0
-    assert lists.totals(spelled)[0, 0] == pytest.approx(lists.totals(plain)[0, 0] + 0.5 * letters)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"context": 3.0, "marginal": 0.0},
-        {"confirmed": 4.0, "marginal": 0.0},
-        {"posterior_scale": 1.0, "marginal": 2.0},
-        {"half_life": 5.0, "marginal": 2.0},
-        {"automatic": True, "marginal": 2.0},
-    ],
-)
-def test_every_way_of_adapting_learns_on_lists(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_counts_by_rank_and_by_posterior_learn_on_lists(scale: float) -> None:
     made = [ListEntry("a", ("play some jazz", "play some chess"), (-1.0, -1.3), "play some chess",
                       ("play some chess",))] * 12  # fmt: skip
     lists = stack(made, WORDS, None, None)
-    weights = CombinationWeights(language_model=1.0, smoothing=5.0, **settings)
+    weights = CombinationWeights(language_model=1.0, smoothing=5.0, marginal=2.0, posterior_scale=scale)
     found = marginal_errors(lists, weights, WORDS, BACKGROUND)
     assert found[0] == 1
     assert found[-1] == 0
-
-
-def test_own_unlisted_words_are_learned_on_lists() -> None:
-    made = [ListEntry("a", ("play jazz", "play zog"), (-2.0, -1.0), "play zog", ("play zog",))] * 4
-    lists = stack(made, WORDS, likes(0), None)
-    alone = CombinationWeights(language_model=1.0, marginal=0.0, spelling=1.0)
-    own = CombinationWeights(language_model=1.0, marginal=0.0, spelling=1.0, own_words=0.5)
-    assert marginal_errors(lists, alone, WORDS, BACKGROUND).tolist() == [1, 1, 1, 1]
-    assert marginal_errors(lists, own, WORDS, BACKGROUND).tolist() == [1, 0, 0, 0]
 
 
 def test_smoothing_prefers_a_valley_to_a_lucky_point() -> None:
