@@ -1,4 +1,4 @@
-"""A server in a process of its own, and a tap on the line to it that keeps every byte."""
+"""Servers in a process of their own and in this one, and connections to them that are listened to or break."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ import signal
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
 
 from tests.forks import Forked
 
-__all__ = ["LiveServer", "Tap", "serve"]
+if TYPE_CHECKING:
+    from device_sdk.bundle import Bundle
+    from server.settings import ServerSettings
+
+__all__ = ["CuttingLine", "LiveServer", "LosesReports", "Tap", "hosted", "serve"]
 
 
 def serve(folder: str, bundle: str, port: str, database: str) -> None:
@@ -62,16 +71,56 @@ class LiveServer:
         self._process.kill()
 
 
-class Tap:
-    """Owns a port that passes everything on to a server and back, and keeps both directions in ``folder``."""
+@contextmanager
+def hosted(settings: ServerSettings, bundle: Bundle) -> Iterator[str]:
+    """The URL of a server in a thread of this process, which begins with the bundle's weights."""
+    import uvicorn
 
-    def __init__(self, url: str, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+    from server.app import create_app
+    from server.registry.initial import InitialModel
+
+    initial = InitialModel(dict(bundle.weights), bundle.version, bundle.words.digest, np.asarray(bundle.background))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    app = create_app(settings, initial)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+class LosesReports(httpx.HTTPTransport):
+    """Passes requests on, but for reports; where these are ``delivered``, their receipts are lost."""
+
+    def __init__(self, *, delivered: bool = False) -> None:
+        super().__init__()
+        self.delivered = delivered
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        report = "/rounds/" in request.url.path
+        if report and not self.delivered:
+            raise httpx.ConnectError("the connection broke", request=request)
+        answer = super().handle_request(request)
+        if report:
+            answer.close()
+            raise httpx.ReadError("the receipt was lost")
+        return answer
+
+
+class _Relay:
+    """Owns a port that passes connections on to a server."""
+
+    def __init__(self, url: str) -> None:
         self._target = (urlsplit(url).hostname or "", urlsplit(url).port or 80)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._connections = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -89,11 +138,26 @@ class Tap:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(self._target)
-                self._connections += 1
-                for name, source, sink in (("up", near, far), ("down", far, near)):
-                    path = self._folder / f"{self._connections:03d}.{name}"
-                    threading.Thread(target=_copy, args=(source, sink, path), daemon=True).start()
+                for pass_on in self._passing(near, socket.create_connection(self._target)):
+                    threading.Thread(target=pass_on, daemon=True).start()
+
+    def _passing(self, near: socket.socket, far: socket.socket) -> tuple[Callable[[], None], ...]:
+        """What passes on both directions of a connection."""
+        raise NotImplementedError
+
+
+class Tap(_Relay):
+    """Keeps both directions of every connection in ``folder``."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._connections = folder, 0
+        super().__init__(url)
+
+    def _passing(self, near: socket.socket, far: socket.socket) -> tuple[Callable[[], None], ...]:
+        self._connections += 1
+        path = self._folder / f"{self._connections:03d}"
+        return partial(_copy, near, far, path.with_suffix(".up")), partial(_copy, far, near, path.with_suffix(".down"))
 
 
 def _copy(source: socket.socket, sink: socket.socket, path: Path) -> None:
@@ -103,3 +167,40 @@ def _copy(source: socket.socket, sink: socket.socket, path: Path) -> None:
             sink.sendall(chunk)
     with suppress(OSError):
         sink.shutdown(socket.SHUT_WR)
+
+
+class CuttingLine(_Relay):
+    """Every answer of more than ``most`` bytes breaks off after as many: the connection is closed, or, where it
+    ``stalls``, left open and silent. None: the connection is whole."""
+
+    def __init__(self, url: str, most: int | None = None, *, stalls: bool = False) -> None:
+        self.most, self.stalls, self.broken, self.passed = most, stalls, 0, 0
+        super().__init__(url)
+
+    def _passing(self, near: socket.socket, far: socket.socket) -> tuple[Callable[[], None], ...]:
+        left = [self.most]
+        return partial(self._up, near, far, left), partial(self._down, far, near, left)
+
+    def _up(self, near: socket.socket, far: socket.socket, left: list[int | None]) -> None:
+        with suppress(OSError):
+            while chunk := near.recv(1 << 16):
+                left[0] = self.most  # another request of the same connection
+                far.sendall(chunk)
+            far.shutdown(socket.SHUT_WR)
+
+    def _down(self, far: socket.socket, near: socket.socket, left: list[int | None]) -> None:
+        with suppress(OSError):
+            while chunk := far.recv(1 << 14):
+                if left[0] is not None:
+                    chunk, left[0] = chunk[: left[0]], max(0, left[0] - len(chunk))
+                near.sendall(chunk)
+                self.passed += len(chunk)
+                if left[0] == 0:
+                    self.broken += 1
+                    while self.stalls:
+                        time.sleep(1.0)
+                    break
+        for each in (near, far):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()

@@ -16,6 +16,11 @@ def chirp(length: int, seed: int = 0) -> NDArray[np.float32]:
     return (wave + 0.01 * rng.standard_normal(length)).astype(np.float32)
 
 
+def hiss(seed: int = 0) -> NDArray[np.float32]:
+    """0.6 s of quiet noise: [9600] float32."""
+    return (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
+
+
 def noise(length: int, seed: int = 0) -> NDArray[np.float32]:
     """White noise: [length] float32."""
     return (0.1 * np.random.default_rng(seed).standard_normal(length)).astype(np.float32)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,8 +22,10 @@ from device_sdk.runtimes.training import TrainingSession
 from device_sdk.settings import DeviceSettings
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from tests.bounds import ANYTHING
+from tests.live import LosesReports, hosted
+from tests.signals import hiss
 
-uvicorn = pytest.importorskip("uvicorn")
+pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi")
 
 KEY = bytes(range(32))
@@ -60,30 +59,14 @@ class Running:
 
 @pytest.fixture
 def server(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Running]:
-    from server.app import create_app
-    from server.registry.initial import InitialModel
     from server.settings import ServerSettings
 
-    files = str(tmp_path / "server.sqlite"), tmp_path / "blobs"
-    settings = ServerSettings(*files, TOKEN, OPERATOR, marginals_cap=math.inf)
-    initial = InitialModel(
-        dict(tiny_bundle.weights), tiny_bundle.version, tiny_bundle.words.digest, np.asarray(tiny_bundle.background)
+    settings = ServerSettings(
+        str(tmp_path / "server.sqlite"), tmp_path / "blobs", TOKEN, OPERATOR, marginals_cap=math.inf
     )
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    running = uvicorn.Server(
-        uvicorn.Config(create_app(settings, initial), host="127.0.0.1", port=port, log_level="error")
-    )
-    thread = threading.Thread(target=running.run, daemon=True)
-    thread.start()
-    while not running.started:
-        time.sleep(0.02)
-    url = f"http://127.0.0.1:{port}"
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {OPERATOR}"}, timeout=120) as operator:
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    with hosted(settings, tiny_bundle) as url, httpx.Client(base_url=url, headers=headers, timeout=120) as operator:
         yield Running(url, operator)
-    running.should_exit = True
-    thread.join(10)
 
 
 def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS, key: bytes = KEY) -> Device:
@@ -94,9 +77,7 @@ def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS, ke
 
 
 def heard(device: Device, seed: int = 1) -> None:
-    waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
-    result = device.recognize(waveform, 16_000)
-    device.feedback(result.utterance_id, Corrected("turn on the light"))
+    device.feedback(device.recognize(hiss(seed), 16_000), Corrected("turn on the light"))
 
 
 def taught(device: Device, seed: int = 1) -> None:
@@ -191,7 +172,7 @@ def test_a_server_that_is_down_costs_nothing(tmp_path: Path, tiny_bundle: Bundle
     round_id = server.open_round(deltas=DeltaPlan(clip_norm=10.0, noise_stddev=0.0).model_dump())
     with opened(tmp_path / "device", tiny_bundle) as device:
         taught(device)
-        lost = Client(server.url, transport=Losing(httpx.HTTPTransport()), pause=lambda seconds: None)
+        lost = Client(server.url, transport=LosesReports(delivered=True), pause=lambda seconds: None)
         with pytest.raises(CheckInError, match=r"/marginals: no usable answer after 3 tries"):
             device.check_in(lost, TOKEN)
         with pytest.raises(CheckInError, match=r"http://127\.0\.0\.1:9/"):
@@ -210,7 +191,7 @@ def test_a_report_for_a_round_that_ended_goes_into_the_next(
     first = server.open_round()
     with opened(tmp_path / "device", tiny_bundle) as device:
         taught(device)
-        down = Client(server.url, transport=Down(httpx.HTTPTransport()), pause=lambda seconds: None)
+        down = Client(server.url, transport=LosesReports(), pause=lambda seconds: None)
         with pytest.raises(CheckInError):
             device.check_in(down, TOKEN)
         down.close()
@@ -278,38 +259,11 @@ def test_a_model_that_does_not_fit_is_refused_and_the_old_one_kept(
         assert device.check_in(server.url).new_model
 
 
-class Losing(httpx.BaseTransport):
-    """Passes requests on and loses the answers to reports."""
-
-    def __init__(self, inner: httpx.BaseTransport) -> None:
-        self.inner = inner
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        answer = self.inner.handle_request(request)
-        if "/rounds/" in request.url.path:
-            answer.close()
-            raise httpx.ReadError("the answer was lost")
-        return answer
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-class Down(Losing):
-    """Never delivers reports."""
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if "/rounds/" in request.url.path:
-            raise httpx.ConnectError("down")
-        return self.inner.handle_request(request)
-
-
 def gradient_of(bundle: Bundle, seed: int) -> dict[str, np.ndarray]:
     """The gradient at the bundle's weights that a device without masks takes of :func:`taught`'s utterance."""
-    waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
     tokens = bundle.tokenizer.encode("turn on the light")
     found = TrainingSession(bundle).run(
-        dict(bundle.weights), logmel(waveform, bundle.features), (tuple(tokens),), np.ones(1, np.float32)
+        dict(bundle.weights), logmel(hiss(seed), bundle.features), (tuple(tokens),), np.ones(1, np.float32)
     )
     return dict(found.gradients)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
-import numpy as np
 import pytest
 
 from device_sdk import Bundle, CheckInError, Corrected, Device, DeviceSettings, LearningSettings
@@ -20,9 +19,10 @@ from device_sdk.checkin import identity
 from device_sdk.checkin.client import Client
 from device_sdk.wire.signing import TIMESTAMP
 from tests.device_sdk.hostile.server import Hostile, Request, plain
-from tests.live import LiveServer
+from tests.live import LiveServer, LosesReports
 from tests.server.parties import ENROLMENT, HEADERS, Operator
 from tests.server.postgres import postgres_server
+from tests.signals import hiss
 
 KEY = bytes(range(32))
 SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0))
@@ -36,21 +36,8 @@ def opened(folder: Path, bundle: Bundle) -> Device:
 
 
 def taught(device: Device, seed: int = 1) -> None:
-    waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
-    device.feedback(device.recognize(waveform, 16_000), Corrected("turn on the light"))
+    device.feedback(device.recognize(hiss(seed), 16_000), Corrected("turn on the light"))
     device.learn()
-
-
-class NoReports(httpx.BaseTransport):
-    """A line that breaks whenever a report is sent."""
-
-    def __init__(self) -> None:
-        self._inner = httpx.HTTPTransport()
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path.startswith("/v1/rounds/"):
-            raise httpx.ConnectError("the line broke")
-        return self._inner.handle_request(request)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -75,8 +62,8 @@ def test_a_device_comes_back_to_a_server_that_lost_everything(
             taught(device, 2)
             Operator(http, server.url).close(lost)
             waits = Operator(http, server.url).open(marginals={})
-            line = Client(server.url, transport=NoReports(), attempts=1)
-            with pytest.raises(CheckInError, match="the line broke"):
+            line = Client(server.url, transport=LosesReports(), attempts=1)
+            with pytest.raises(CheckInError, match="the connection broke"):
                 device.check_in(line, ENROLMENT)
             port = urlsplit(server.url).port or 0
         known = identity.load(device._store, server.url)
@@ -143,7 +130,6 @@ def test_a_server_that_never_knows_a_device_is_not_asked_for_ever(tmp_path: Path
 
 
 def test_a_device_that_holds_no_token_says_what_it_needs(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    """Its state is of a version that did not keep the token."""
     with (
         LiveServer(tmp_path / "server", tiny_bundle.path) as server,
         opened(tmp_path / "device", tiny_bundle) as device,

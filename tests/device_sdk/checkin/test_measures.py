@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
 from device_sdk.bundle import Bundle
@@ -21,6 +20,7 @@ from device_sdk.settings import DeviceSettings
 from tests.bounds import ANYTHING
 from tests.live import LiveServer
 from tests.server.parties import ENROLMENT, Operator
+from tests.signals import hiss
 
 SETTINGS = DeviceSettings(
     learning=LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05)), bounds=ANYTHING
@@ -35,8 +35,7 @@ def opened(folder: Path, bundle: Bundle, key: int) -> Device:
 
 def taught(device: Device, seed: int, signal: Any = Corrected("turn on the light")) -> str:
     """Hears a noise, gets the signal, learns. Returns what was served."""
-    waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
-    result = device.recognize(waveform, 16_000)
+    result = device.recognize(hiss(seed), 16_000)
     device.feedback(result.utterance_id, signal)
     report = device.learn()
     assert report.steps, report

@@ -12,7 +12,7 @@ import numpy as np
 from device_sdk.bundle import Bundle
 from device_sdk.wire.messages import FIXED_POINT
 from server.aggregation.weights_file import dump_weights
-from tests.device_sdk.checkin.test_asynchronous import opened, taught
+from tests.device_sdk.checkin.test_measures import opened, taught
 from tests.live import LiveServer
 from tests.server.parties import ENROLMENT, NO_NOISE, Operator, Party
 

@@ -21,7 +21,7 @@ from device_sdk.state.outbox import Outgoing
 from tests.bounds import ANYTHING
 from tests.device_sdk.privacy import canaries
 from tests.device_sdk.privacy.canaries import Needles
-from tests.live import LiveServer, Tap
+from tests.live import LiveServer, LosesReports, Tap
 from tests.server.parties import ENROLMENT, NO_NOISE, Operator
 from tests.signals import noise
 
@@ -174,23 +174,5 @@ def test_an_impossible_bound_is_named() -> None:
         DeviceSettings(max_new_words=0)
 
 
-class _Lossy(httpx.HTTPTransport):
-    """Loses every report, or its receipt."""
-
-    def __init__(self, deliver: bool) -> None:
-        super().__init__()
-        self.deliver = deliver
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        report = "/rounds/" in request.url.path
-        if report and not self.deliver:
-            raise httpx.ConnectError("down")
-        answer = super().handle_request(request)
-        if report:
-            answer.close()
-            raise httpx.ReadError("the receipt was lost")
-        return answer
-
-
 def _client(url: str, *, deliver: bool) -> Client:
-    return Client(url, transport=_Lossy(deliver), pause=lambda seconds: None)
+    return Client(url, transport=LosesReports(delivered=deliver), pause=lambda seconds: None)

@@ -21,6 +21,7 @@ from device_sdk.errors import CheckInError
 from device_sdk.settings import DeviceSettings
 from device_sdk.wire.messages import MarginalPlan, RoundOffer
 from tests.device_sdk.hostile.server import TOKEN, Answer, Hostile, Request, bomb, checked_in, drip, plain
+from tests.signals import hiss
 
 KEY = bytes(range(32))
 OFFER = RoundOffer(round_id="r1", model_version="any", marginals=MarginalPlan(), closes_in_seconds=60.0)
@@ -224,9 +225,7 @@ def test_a_server_cannot_send_a_device_away_for_ever(tmp_path: Path, tiny_bundle
 
 
 def heard(device: Device, seed: int = 1) -> None:
-    import numpy as np
-
-    device.recognize((np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32), 16_000)
+    device.recognize(hiss(seed), 16_000)
 
 
 def test_the_line_of_a_whole_answer_is_used_again(tmp_path: Path, tiny_bundle: Bundle) -> None:

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from device_sdk import Bundle, CheckInError, Corrected, Device, DeviceSettings, LearningSettings
@@ -14,6 +13,7 @@ from device_sdk.checkin.client import Client
 from device_sdk.checkin.session import CheckInReport
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, RoundOffer, WordPlan
 from tests.device_sdk.hostile.server import TOKEN, Hostile
+from tests.signals import hiss
 
 KEY = bytes(range(32))
 SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0))
@@ -31,8 +31,7 @@ def opened(folder: Path, bundle: Bundle) -> Device:
 
 
 def taught(device: Device, seed: int = 1) -> None:
-    waveform = (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
-    device.feedback(device.recognize(waveform, 16_000), Corrected("turn on the light by grobnitz"))
+    device.feedback(device.recognize(hiss(seed), 16_000), Corrected("turn on the light by grobnitz"))
     device.learn()
 
 

@@ -7,24 +7,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from device_sdk import Accepted, Bundle, CheckInError, Device, DeviceSettings, LearningSettings
 from device_sdk.wire.messages import MarginalPlan, RoundOffer
 from tests.device_sdk.hostile.server import TOKEN, Hostile, Request, checked_in, plain
+from tests.signals import hiss
 
 KEY = bytes(range(32))
 SETTINGS = DeviceSettings(learning=LearningSettings(passes=1))
 OFFER = RoundOffer(round_id="r1", model_version="any", marginals=MarginalPlan(), closes_in_seconds=60.0)
 PROMPT = 4.0
 """Seconds, on a busy machine: of work that takes tenths of one, beside a server that is silent for a minute."""
-
-
-def speech(seed: int) -> Any:
-    return (np.random.default_rng(seed).normal(size=9600) * 0.05).astype(np.float32)
 
 
 class Silent:
@@ -70,7 +65,7 @@ def silent(request: pytest.FixtureRequest, tiny_bundle: Bundle) -> Iterator[Sile
 def waiting(device: Device, silent: Silent) -> CheckingIn:
     """A check-in that has come to the request which is not answered."""
     device.agree("marginals", "deltas")
-    device.recognize(speech(1), 16_000)
+    device.recognize(hiss(1), 16_000)
     thread = CheckingIn(device, silent.server.url)
     thread.start()
     assert silent.asked.wait(30), silent.server.paths()
@@ -98,7 +93,7 @@ def test_an_app_goes_on_beside_a_check_in(silent: Silent, tmp_path: Path, tiny_b
     device = Device.open(tmp_path, KEY, tiny_bundle, SETTINGS)
     thread = waiting(device, silent)
     heard = []
-    promptly(lambda: heard.append(device.recognize(speech(2), 16_000)), "recognize")
+    promptly(lambda: heard.append(device.recognize(hiss(2), 16_000)), "recognize")
     promptly(lambda: device.feedback(heard[0], Accepted()), "feedback")
     promptly(device.learn, "learn")
     promptly(lambda: device.agree("words"), "agree")

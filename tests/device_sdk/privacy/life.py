@@ -50,6 +50,7 @@ from device_sdk.learning import StepSettings
 from device_sdk.personalization import cache as caches
 from device_sdk.state import Store
 from tests.bounds import ANYTHING
+from tests.live import LosesReports
 from tests.server.parties import ENROLMENT, NO_NOISE, Operator
 from tests.signals import noise
 from tests.speech import clips
@@ -117,7 +118,7 @@ def main(bundle_path: str, state: str, tapped: str, url: str, out: str, *, leak:
         second = operator.open(**plans)
         notes.count("models", int(device.check_in(client).new_model))
         _hears_and_learns(device, spoken[:1], notes)
-        with _provoked(notes), Client(tapped, transport=_Lost(), pause=_at_once) as lost:
+        with _provoked(notes), Client(tapped, transport=LosesReports(), pause=_at_once) as lost:
             device.check_in(lost)
         operator.close(second)
         operator.open(**plans)
@@ -262,18 +263,6 @@ def _provoked(notes: Notes) -> Iterator[None]:
     except IdiolectError:
         traceback.print_exc()
         notes.count("errors")
-
-
-class _Lost(httpx.BaseTransport):
-    """Reports get nowhere; everything else does."""
-
-    def __init__(self) -> None:
-        self._inner = httpx.HTTPTransport()
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if "/rounds/" in request.url.path:
-            raise httpx.ConnectError("the line is down", request=request)
-        return self._inner.handle_request(request)
 
 
 def _at_once(seconds: float) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +23,7 @@ from device_sdk.device import Device
 from server.signing import signing
 from server.signing.keys import public_key, read_key
 from server.signing.roots import create
+from tests.live import hosted
 
 KEY = bytes(range(32))
 TOKEN, OPERATOR = "a token to enrol with", "a token of the operator"
@@ -175,38 +174,13 @@ def running(
     folder: Path, bundle: Bundle, *, server_settings: Mapping[str, Any] | None = None, **changes: Any
 ) -> Iterator[Fleet]:
     """changes: of the settings of updates."""
-    import uvicorn
-
-    from server.app import create_app
-    from server.registry.initial import InitialModel
     from server.settings import ServerSettings, UpdateSettings
 
     keys = folder / "keys"
     create(keys, keys=3, threshold=2, days=2.0, root_passphrase=None, passphrase=None)
-    files = str(folder / "server.sqlite"), folder / "blobs"
-    settings = ServerSettings(
-        *files,
-        TOKEN,
-        OPERATOR,
-        marginals_cap=math.inf,
-        updates=UpdateSettings(keys / "server", **changes),
-        **(server_settings or {}),
-    )
-    initial = InitialModel(dict(bundle.weights), bundle.version, bundle.words.digest, np.asarray(bundle.background))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(settings, initial), host="127.0.0.1", port=port, log_level="error")
-    )
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {OPERATOR}"}, timeout=120) as operator:
-            yield Fleet(url, keys, operator, bundle)
-    finally:
-        server.should_exit = True
-        thread.join(10)
+    files = str(folder / "server.sqlite"), folder / "blobs", TOKEN, OPERATOR
+    updates = UpdateSettings(keys / "server", **changes)
+    settings = ServerSettings(*files, marginals_cap=math.inf, updates=updates, **(server_settings or {}))
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    with hosted(settings, bundle) as url, httpx.Client(base_url=url, headers=headers, timeout=120) as operator:
+        yield Fleet(url, keys, operator, bundle)

@@ -24,6 +24,7 @@ from tests.device_sdk.checkin.updates.fleet import (
     signed_timestamp,
 )
 from tests.device_sdk.state.audit import findings
+from tests.signals import hiss
 
 pytest.importorskip("uvicorn")
 
@@ -220,7 +221,7 @@ def test_an_attack_is_refused_and_costs_nothing(
     place, state = scene
     fleet, folder = place.fleet, tmp_path / "state"
     shutil.copytree(state, folder)
-    waveform = (np.random.default_rng(1).normal(size=9600) * 0.05).astype(np.float32)
+    waveform = hiss(1)
     with Device.open(folder, KEY, tiny_bundle, trusted_root=fleet.root) as device:
         heard = device.recognize(waveform, 16_000).text
         before = {name: array.copy() for name, array in device.base.weights.items()}

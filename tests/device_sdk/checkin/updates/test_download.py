@@ -21,9 +21,9 @@ from device_sdk.checkin.download import PART, Partial
 from device_sdk.checkin.session import CheckInReport
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError
-from tests.cutting import CuttingLine
 from tests.device_sdk.checkin.updates.fleet import KEY, TOKEN, Fleet, _Stream, running
 from tests.device_sdk.state.audit import findings
+from tests.live import CuttingLine
 
 pytest.importorskip("uvicorn")
 

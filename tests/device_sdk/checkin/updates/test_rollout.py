@@ -8,7 +8,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 
 from device_sdk.bundle import Bundle
@@ -18,10 +17,11 @@ from device_sdk.device import Device
 from device_sdk.errors import BundleError, CheckInError
 from device_sdk.wire.rollout import MILLIONTHS, arm_of, millionths
 from tests.device_sdk.checkin.updates.fleet import KEY, Fleet, running
+from tests.signals import hiss
 
 pytest.importorskip("uvicorn")
 
-QUIET = (np.random.default_rng(1).normal(size=9600) * 0.05).astype(np.float32)
+QUIET = hiss(1)
 
 
 @dataclass
