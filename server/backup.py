@@ -35,9 +35,7 @@ from server.storage.database import Database
 
 __all__ = ["Backup", "restore", "save", "verify"]
 
-FORMAT = 2
-OLDEST = 1
-"""Archives of this format hold raw contributions, which are left there, and no digests of tables."""
+FORMAT = 1
 MANIFEST = "manifest.json"
 SEAL = b"idiolect-backup sha256 %s\n"
 """The last line."""
@@ -119,8 +117,6 @@ def check(path: Path) -> None:
         with tarfile.open(path, "r:") as archive:
             manifest = _manifest(archive, path)
             members = {member.name: member for member in archive.getmembers() if member.isfile()}
-            if manifest["format"] == OLDEST:
-                return  # its blobs are looked at when they are brought back
             for name in sorted(set(members) - {MANIFEST} - set(manifest["sha256"])):
                 raise StateError(f"{path}: {name}: is no part of it; the backup is damaged")
             for name, expected in manifest["sha256"].items():
@@ -207,10 +203,10 @@ def restore(
                 rows = _read(archive, members, name, path)
                 if len(rows) != manifest["rows"][name]:
                     raise StateError(f"{path}: {name}: found {len(rows)} rows, expected {manifest['rows'][name]}")
-                _insert(connection, tables[name], [_without_sent(name, row) for row in rows])
+                _insert(connection, tables[name], rows)
                 watch("tables", number + 1, len(manifest["order"]))
             command.upgrade(config, "head")
-            fence = raise_fence(connection, manifest.get("saved_at"), clock(), rounds_since)
+            fence = raise_fence(connection, manifest["saved_at"], clock(), rounds_since)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise StateError(f"{path}: cannot be read as a backup ({error})") from error
     return replace(_told(manifest, len(names)), fence=fence)
@@ -295,7 +291,7 @@ def _write(
 
 def _told(manifest: dict[str, Any], blobs: int) -> Backup:
     rows, missing = dict(manifest["rows"]), tuple(manifest["missing"])
-    return Backup(manifest["revision"], rows, blobs, missing, manifest.get("saved_at", 0.0))
+    return Backup(manifest["revision"], rows, blobs, missing, manifest["saved_at"])
 
 
 def _without_sent(table: str, row: dict[str, Any]) -> dict[str, Any]:
@@ -306,7 +302,7 @@ def _manifest(archive: tarfile.TarFile, path: Path) -> dict[str, Any]:
     try:
         file = archive.extractfile(MANIFEST)
         manifest: dict[str, Any] = json.loads(file.read() if file is not None else b"")
-        if not OLDEST <= manifest["format"] <= FORMAT:
+        if manifest["format"] != FORMAT:
             raise StateError(f"{path}: found format {manifest['format']}, expected {FORMAT}; update the server")
         if not manifest["order"] or set(manifest["order"]) != set(manifest["rows"]):
             raise ValueError("its tables do not agree")

@@ -30,7 +30,7 @@ from server.registry import marginals as marginal_registry
 from server.registry.publications import current_version, publish
 from server.rounds.secure_aggregation.progress import abandon_groups
 from server.rounds.store import find_round, read_settings, rounds_in, transition
-from server.storage.schema import devices, marginals, publications, rounds, transitions
+from server.storage.schema import devices, marginals, publications, rounds
 
 __all__ = ["Fence", "assumed_rounds", "raise_fence"]
 
@@ -58,11 +58,9 @@ class Fence:
     marginals_version: int
 
 
-def raise_fence(connection: Connection, saved_at: float | None, now: float, rounds_since: int | None = None) -> Fence:
-    """Change a state that was brought back, in the caller's transaction. saved_at: when it was saved, None where that
-    is not known. rounds_since: how many rounds were closed since, at most; None assumes it (:func:`assumed_rounds`)."""
-    if saved_at is None:
-        saved_at = float(connection.execute(select(func.coalesce(func.max(transitions.c.at), 0.0))).scalar_one())
+def raise_fence(connection: Connection, saved_at: float, now: float, rounds_since: int | None = None) -> Fence:
+    """Change a state that was brought back, in the caller's transaction. saved_at: when it was saved. rounds_since: how
+    many rounds were closed since, at most; None assumes it (:func:`assumed_rounds`)."""
     when = datetime.fromtimestamp(saved_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     every = list(connection.execute(select(rounds).order_by(rounds.c.number)))
     underway = rounds_in(connection, *(state for state in RoundState if NEXT[state]))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, create_engine, event
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from device_sdk.errors import MissingExtraError, StateError
@@ -87,6 +87,8 @@ class Database:
         if self.sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
+        else:
+            event.listen(self.engine, "handle_error", _drop_detail)
         try:
             if existing:
                 self._check_current()
@@ -332,6 +334,13 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     immediate = connection.get_execution_options().get("immediate", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+def _drop_detail(context: ExceptionContext) -> None:
+    """PostgreSQL's second line of an error shows the row that it refuses: what a device sent is not for logs."""
+    for error in (context.original_exception, context.sqlalchemy_exception):
+        if error is not None and error.args:
+            error.args = (str(error.args[0]).partition("\n")[0], *error.args[1:])
 
 
 def _close_to_others(path: Path) -> None:

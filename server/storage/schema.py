@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -135,7 +137,7 @@ rounds = Table(
     Column("deadline", Float),
     Column("marginals_reports", Integer, nullable=False),
     Column("deltas_reports", Integer, nullable=False),
-    Column("words_reports", Integer, nullable=False, server_default="0"),
+    Column("words_reports", Integer, nullable=False),
     Column("model_version", ForeignKey("models.version")),
     Column("marginals_version", ForeignKey("marginals.version")),
     Column("evaluation", JSON),
@@ -189,6 +191,25 @@ reports = Table(
     CheckConstraint("stream IN ('marginals', 'deltas', 'words')", name="stream"),
 )
 
+
+def _charge(*, primary_key: bool = False) -> list[Column[Any]]:
+    """The columns of a charge. coordinates: how many of that sensitivity one user moves; delta: the mechanism's own;
+    epsilon, squared_ratio: what it adds to its stream, pure epsilons and squared Gaussian ratios; unbounded: no noise.
+    """
+    types = {
+        "mechanism": String(32),
+        "trust": String(16),
+        "sensitivity": Float,
+        "scale": Float,
+        "coordinates": Integer,
+        "delta": Float,
+        "epsilon": Float,
+        "squared_ratio": Float,
+        "unbounded": Boolean,
+    }
+    return [Column(name, kind, primary_key=primary_key, nullable=False) for name, kind in types.items()]
+
+
 ledger = Table(
     "ledger",
     metadata,
@@ -198,18 +219,8 @@ ledger = Table(
     Column("round_id", ForeignKey("rounds.id"), nullable=False),
     Column("report_id", ForeignKey("reports.id"), nullable=False),
     # 1 when the report is accepted; one more for every other draw of noise that it takes part in.
-    Column("draw", Integer, nullable=False, server_default="1"),
-    Column("mechanism", String(32), nullable=False),
-    Column("trust", String(16), nullable=False),
-    Column("sensitivity", Float, nullable=False),
-    Column("scale", Float, nullable=False),
-    # How many coordinates of that sensitivity one user moves, and the mechanism's own delta.
-    Column("coordinates", Integer, nullable=False, server_default="1"),
-    Column("delta", Float, nullable=False, server_default="0"),
-    # What the charge adds to its stream: pure epsilons and squared Gaussian ratios add up; unbounded: no noise.
-    Column("epsilon", Float, nullable=False),
-    Column("squared_ratio", Float, nullable=False),
-    Column("unbounded", Boolean, nullable=False),
+    Column("draw", Integer, nullable=False),
+    *_charge(),
     Column("charged_at", Float, nullable=False),
     UniqueConstraint("report_id", "draw"),
     Index(None, "device_id", "stream"),
@@ -220,16 +231,7 @@ ledger_totals = Table(
     metadata,
     Column("device_id", ForeignKey("devices.id"), primary_key=True),
     Column("stream", String(16), primary_key=True),
-    # As in the ledger.
-    Column("mechanism", String(32), primary_key=True),
-    Column("trust", String(16), primary_key=True),
-    Column("sensitivity", Float, primary_key=True),
-    Column("scale", Float, primary_key=True),
-    Column("coordinates", Integer, primary_key=True, autoincrement=False),
-    Column("delta", Float, primary_key=True),
-    Column("epsilon", Float, primary_key=True),
-    Column("squared_ratio", Float, primary_key=True),
-    Column("unbounded", Boolean, primary_key=True),
+    *_charge(primary_key=True),
     # How many lines of the ledger there ever were, and how many of them are deleted with the rounds that they are of.
     Column("times", Integer, nullable=False),
     Column("settled", Integer, nullable=False),
@@ -257,16 +259,7 @@ population_charges = Table(
     # Charged is also who was enrolled after that and up to this time; none: nobody else.
     Column("until", Float),
     Column("sampling", Float, nullable=False),
-    # As in the ledger, before sampling.
-    Column("mechanism", String(32), nullable=False),
-    Column("trust", String(16), nullable=False),
-    Column("sensitivity", Float, nullable=False),
-    Column("scale", Float, nullable=False),
-    Column("coordinates", Integer, nullable=False),
-    Column("delta", Float, nullable=False),
-    Column("epsilon", Float, nullable=False),
-    Column("squared_ratio", Float, nullable=False),
-    Column("unbounded", Boolean, nullable=False),
+    *_charge(),  # before sampling
     Column("charged_at", Float, nullable=False),
     UniqueConstraint("round_id", "stream", "draw"),
 )

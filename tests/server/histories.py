@@ -12,28 +12,17 @@ from server.plans.round import RoundSettings
 from server.privacy.charges import LEDGER_FIELDS, Charge
 from server.storage.database import Database
 
-__all__ = ["OLDER", "fill"]
+__all__ = ["fill"]
 
-OLDER = "0010"
-"""The schema of servers that kept a ledger of lines alone."""
+KEY = ("device_id", "stream", *LEDGER_FIELDS)
 
 
 def fill(
-    url: str,
-    charges: Mapping[Charge, int],
-    devices: list[str] | None = None,
-    *,
-    stream: str = "marginals",
-    revision: str = OLDER,
+    url: str, charges: Mapping[Charge, int], devices: list[str] | None = None, *, stream: str = "marginals"
 ) -> int:
-    """Write into the database, as it was at ``revision``, so many published rounds of each charge, in each of which
-    each of the devices, or every one there is, reported once. Returns how many lines the ledger has then. No server may
-    have it open; opening it brings it up to date."""
-    from alembic import command
-
+    """Write into the database so many published rounds of each charge, in each of which each of the devices, or every
+    one there is, reported once. Returns how many lines the ledger has then. No server may have it open."""
     database = Database(url)
-    with database.write() as connection:
-        command.downgrade(database.alembic_config(connection), revision)
     with database.write() as connection:
         settings = json.dumps(RoundSettings().model_dump(mode="json"))
         first = 1 + int(_scalar(connection, "SELECT coalesce(max(number), 0) FROM rounds"))
@@ -42,24 +31,36 @@ def fill(
             connection.exec_driver_sql(
                 "WITH RECURSIVE numbers(n) AS (SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n < :last) "
                 "INSERT INTO rounds (id, number, state, settings, base_model, base_marginals, created_at, opened_at, "
-                "deadline, marginals_reports, deltas_reports, note) SELECT 'r' || n || '-old', n, 'published', "
-                ":settings, 'base-1', 0, n, n, n + 1, 1, 0, '' FROM numbers",
+                "deadline, marginals_reports, deltas_reports, words_reports, note) SELECT 'r' || n || '-old', n, "
+                "'published', :settings, 'base-1', 0, n, n, n + 1, 1, 0, 0, '' FROM numbers",
                 where | {"settings": settings},
             )
             own = "" if devices is None else f"AND devices.id IN ({', '.join(repr(each) for each in devices)})"
             pairs = f"FROM rounds JOIN devices ON true {own} WHERE rounds.number BETWEEN :first AND :last"
             connection.exec_driver_sql(
                 "INSERT INTO reports (id, device_id, round_id, stream, body_sha256, size, utterances, accepted_at) "
-                "SELECT rounds.number || '-' || devices.id, devices.id, rounds.id, :stream, 'ab', 900, 1, "
+                "SELECT rounds.number || '-' || devices.id, devices.id, rounds.id, 'marginals', 'ab', 900, 1, "
                 f"rounds.number {pairs}",
-                where | {"stream": stream},
+                where,
             )
             values: dict[str, Any] = {name: getattr(charge, name) for name in LEDGER_FIELDS}
             connection.exec_driver_sql(
-                f"INSERT INTO ledger (device_id, stream, round_id, report_id, charged_at, {', '.join(values)}) "
-                "SELECT devices.id, :stream, rounds.id, rounds.number || '-' || devices.id, rounds.number, "
+                f"INSERT INTO ledger (device_id, stream, round_id, report_id, draw, charged_at, {', '.join(values)}) "
+                "SELECT devices.id, 'marginals', rounds.id, rounds.number || '-' || devices.id, 1, rounds.number, "
                 f"{', '.join(f':{name}' for name in values)} {pairs}",
-                where | values | {"stream": stream},
+                where | values,
+            )
+            new = "round_id IN (SELECT id FROM rounds WHERE number BETWEEN :first AND :last)"
+            connection.exec_driver_sql(
+                f"INSERT INTO ledger_totals ({', '.join(KEY)}, times, settled) SELECT {', '.join(KEY)}, count(*), 0 "
+                f"FROM ledger WHERE {new} GROUP BY {', '.join(KEY)} "
+                f"ON CONFLICT ({', '.join(KEY)}) DO UPDATE SET times = ledger_totals.times + excluded.times",
+                where,
+            )
+            connection.exec_driver_sql(
+                "INSERT INTO charged_rounds (stream, round_id) SELECT DISTINCT stream, round_id "
+                f"FROM ledger WHERE {new}",
+                where,
             )
             first += rounds
         lines = int(_scalar(connection, "SELECT count(*) FROM ledger"))

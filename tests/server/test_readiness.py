@@ -26,9 +26,9 @@ def lose_the_database(own: Service) -> None:
     own.database.engine = create_engine("sqlite:////nowhere/at/all.db")
 
 
-def go_back_in_the_schema(own: Service) -> None:
+def lose_the_schema(own: Service) -> None:
     with own.database.write() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+        connection.execute(text("DELETE FROM alembic_version"))
 
 
 def lose_the_weights(own: Service) -> None:
@@ -63,7 +63,7 @@ def test_a_server_is_ready_once_it_has_started(http: Any) -> None:
     ("trouble", "failing"),
     [
         (lose_the_database, {"database", "schema", "model"}),
-        (go_back_in_the_schema, {"schema"}),
+        (lose_the_schema, {"schema"}),
         (lose_the_weights, {"model"}),
         (lose_the_blobs, {"model", "blobs", "disk"}),
         (fill_the_disk, {"disk"}),

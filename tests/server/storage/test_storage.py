@@ -3,146 +3,116 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import insert, inspect
+from sqlalchemy import func, insert, inspect, select
 from sqlalchemy.exc import IntegrityError
 
 from device_sdk.errors import StateError
-from server.privacy.ledger import spent, summary
 from server.storage.blobs import TEMPORARY, FolderBlobs, FolderLock
 from server.storage.database import Database
 from server.storage.schema import devices, metadata
+from tests.server.postgres import fresh_database, postgres_server
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Database:
-    return Database(f"sqlite:///{tmp_path / 'new' / 'server.db'}")
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
 
 
-def test_migrating_an_empty_database_gives_the_metadata(database: Database) -> None:
-    with database.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, metadata) == []
-        names = set(inspect(connection).get_table_names())
-    assert names == set(metadata.tables) | {"alembic_version"}
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    if request.param == "sqlite":
+        database = Database(f"sqlite:///{tmp_path / 'new' / 'server.db'}")
+    else:
+        database = Database(fresh_database(request.getfixturevalue("postgres")))
+    yield database
+    database.close()
+
+
+def test_the_migration_makes_the_metadata_and_unmakes_it(database: Database) -> None:
     database.migrate()
-
-
-def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
-    """With a row in every table that others point to, and triggers that keep tables append-only."""
-    from alembic import command
-
-    url = f"sqlite:///{tmp_path / 'old.db'}"
-    old = Database(url)
-    with old.write() as connection:
-        command.downgrade(old.alembic_config(connection), "0001")
-        columns = {column["name"] for column in inspect(connection).get_columns("models")}
-        assert "teacher" not in columns
-        connection.exec_driver_sql(
-            "INSERT INTO models (version, sha256, size, created_at, figures, note) VALUES ('m1', 'ab', 1, 0, '{}', '')"
-        )
-        connection.exec_driver_sql(
-            "INSERT INTO rounds (id, number, state, settings, base_model, created_at, marginals_reports, "
-            "deltas_reports, note) VALUES ('r1', 1, 'open', '{}', 'm1', 0, 0, 0, '')"
-        )
-        connection.exec_driver_sql("INSERT INTO publications (kind, version, at, note) VALUES ('model', 'm1', 0, '')")
-    old.close()
-    database = Database(url)
     with database.write() as connection:
-        assert connection.exec_driver_sql("SELECT teacher FROM models").scalar() is None
-        assert connection.exec_driver_sql("SELECT base_model FROM rounds").scalar() == "m1"
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-        with pytest.raises(IntegrityError, match="append-only"):
-            connection.exec_driver_sql("DELETE FROM publications")
-    with pytest.raises(IntegrityError), database.write() as connection:
-        connection.exec_driver_sql("UPDATE models SET teacher = 'nobody'")
-    database.close()
+        config = database.alembic_config(connection)
+        for _ in range(2):
+            assert set(inspect(connection).get_table_names()) == set(metadata.tables) | {"alembic_version"}
+            context = MigrationContext.configure(connection, opts={"compare_type": True})
+            assert compare_metadata(context, metadata) == []
+            command.downgrade(config, "base")
+            assert inspect(connection).get_table_names() == ["alembic_version"]
+            command.upgrade(config, "head")
 
 
-def test_lines_of_an_older_ledger_keep_what_they_cost(tmp_path: Path) -> None:
-    from alembic import command
-
-    url = f"sqlite:///{tmp_path / 'old.db'}"
-    old = Database(url)
-    with old.write() as connection:
-        command.downgrade(old.alembic_config(connection), "0002")
-        assert "coordinates" not in {column["name"] for column in inspect(connection).get_columns("ledger")}
-        connection.exec_driver_sql("INSERT INTO devices (id, public_key, enrolled_at) VALUES ('d1', 'key', 0)")
-        connection.exec_driver_sql(
-            "INSERT INTO rounds (id, number, state, settings, created_at, marginals_reports, deltas_reports, note) "
-            "VALUES ('r1', 1, 'published', '{}', 0, 1, 0, '')"
-        )
-        connection.exec_driver_sql(
-            "INSERT INTO reports (id, device_id, round_id, stream, body_sha256, size, utterances, accepted_at) "
-            "VALUES ('p1', 'd1', 'r1', 'marginals', '', 0, 1, 0)"
-        )
-        connection.exec_driver_sql(
-            "INSERT INTO ledger (device_id, stream, round_id, report_id, mechanism, trust, sensitivity, scale, "
-            "epsilon, squared_ratio, unbounded, charged_at) "
-            "VALUES ('d1', 'marginals', 'r1', 'p1', 'discrete_laplace', 'central', 5120, 5120, 1, 0, 0, 0)"
-        )
-    old.close()
-    database = Database(url)
+def test_a_database_of_a_newer_server_is_refused(database: Database) -> None:
     with database.write() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-        (charge,) = spent(connection, "d1", "marginals").charges
-        assert (charge.coordinates, charge.delta, charge.epsilon) == (1, 0.0, 1.0)
-        assert summary(connection, 1e-6)["marginals"]["epsilon"] == pytest.approx(1.0, rel=1e-4)
-        with pytest.raises(IntegrityError, match="append-only"):
-            connection.exec_driver_sql("DELETE FROM ledger")
-    database.close()
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    url = database.engine.url.render_as_string(hide_password=False)
+    for existing in (False, True):
+        with pytest.raises(StateError, match="revision 9999, which a newer server made"):
+            Database(url, existing=existing)
 
 
-def test_reports_and_their_charges_outlive_a_new_stream(tmp_path: Path) -> None:
-    from alembic import command
+ROUND = (
+    "INSERT INTO rounds (id, number, state, settings, created_at, marginals_reports, deltas_reports, words_reports, "
+    "forgotten, note) VALUES ('{0}', {1}, 'published', '{{}}', 0, 0, 0, 0, {1}, '')"
+)
+REPORT = (
+    "INSERT INTO reports (id, device_id, round_id, stream, body_sha256, size, utterances, accepted_at) "
+    "VALUES ('{0}', 'd', '{0}', '{1}', '', 0, 1, 0)"
+)
+CHARGE = "'marginals', 'discrete_laplace', 'central', 1, 1, 1, 0, 1, 0, false"
+LEDGER = (
+    "INSERT INTO ledger (round_id, report_id, draw, charged_at, device_id, stream, mechanism, trust, sensitivity, "
+    f"scale, coordinates, delta, epsilon, squared_ratio, unbounded) VALUES ('{{0}}', '{{0}}', 1, 0, 'd', {CHARGE})"
+)
+LIVED = [
+    "INSERT INTO devices (id, public_key, enrolled_at) VALUES ('d', 'key', 0)",
+    *(template.format(*values) for values in (("kept", 0), ("gone", 1)) for template in (ROUND,)),
+    *(REPORT.format(name, "marginals") for name in ("kept", "gone")),
+    *(LEDGER.format(name) for name in ("kept", "gone")),
+    f"INSERT INTO ledger_totals VALUES ('d', {CHARGE}, 2, 1)",
+    "INSERT INTO publications (kind, version, at, note) VALUES ('model', 'm', 0, '')",
+    "INSERT INTO release_keys (round_id, stream, inputs_sha256, key, key_sha256, made_at) "
+    "VALUES ('kept', 'deltas', 'a', 'b', 'c', 0)",
+]
+"""Two rounds, of which one is forgotten, with a device's report and charge in each."""
 
-    url = f"sqlite:///{tmp_path / 'old.db'}"
-    old = Database(url)
-    report = "INSERT INTO reports (id, device_id, round_id, stream, body_sha256, size, utterances, accepted_at) "
-    with old.write() as connection:
-        command.downgrade(old.alembic_config(connection), "0009")
-        assert "words_reports" not in {column["name"] for column in inspect(connection).get_columns("rounds")}
-        connection.exec_driver_sql("INSERT INTO devices (id, public_key, enrolled_at) VALUES ('d1', 'key', 0)")
-        connection.exec_driver_sql(
-            "INSERT INTO rounds (id, number, state, settings, created_at, marginals_reports, deltas_reports, note) "
-            "VALUES ('r1', 1, 'open', '{}', 0, 1, 0, '')"
-        )
-        connection.exec_driver_sql(f"{report} VALUES ('p1', 'd1', 'r1', 'marginals', '', 0, 1, 0)")
-        connection.exec_driver_sql(
-            "INSERT INTO ledger (device_id, stream, round_id, report_id, mechanism, trust, sensitivity, scale, "
-            "epsilon, squared_ratio, unbounded, charged_at) "
-            "VALUES ('d1', 'marginals', 'r1', 'p1', 'discrete_laplace', 'central', 5120, 5120, 1, 0, 0, 0)"
-        )
-    with pytest.raises(IntegrityError), old.write() as connection:
-        connection.exec_driver_sql(f"{report} VALUES ('p2', 'd1', 'r1', 'words', '', 0, 1, 0)")
-    old.close()
-    database = Database(url)
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        ("UPDATE publications SET note = 'other'", "append-only"),
+        ("DELETE FROM publications", "append-only"),
+        ("UPDATE ledger SET epsilon = 0", "append-only"),
+        ("DELETE FROM ledger WHERE round_id = 'kept'", "append-only"),
+        ("DELETE FROM ledger WHERE round_id = 'gone'", None),
+        ("UPDATE release_keys SET key_sha256 = 'd'", "append-only"),
+        ("DELETE FROM release_keys", "append-only"),
+        ("UPDATE release_keys SET key = NULL", None),
+        ("UPDATE ledger_totals SET times = 1", "only grow"),
+        ("UPDATE ledger_totals SET epsilon = 0", "only grow"),
+        ("DELETE FROM ledger_totals", "only grow"),
+        ("UPDATE ledger_totals SET times = 3, settled = 2", None),
+        (REPORT.format("kept", "audio"), "ck_reports_stream"),
+        (REPORT.format("kept", "marginals"), "(?i)unique"),
+        ("DELETE FROM reports WHERE id = 'kept'", "(?i)foreign key"),
+        ("INSERT INTO nonces VALUES ('nobody', 'nonce', 0)", "(?i)foreign key"),
+    ],
+)
+def test_the_database_itself_keeps_what_it_must(database: Database, change: str, refusal: str | None) -> None:
     with database.write() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-        assert [row.report_id for row in connection.exec_driver_sql("SELECT report_id FROM ledger")] == ["p1"]
-        connection.exec_driver_sql(f"{report} VALUES ('p2', 'd1', 'r1', 'words', '', 0, 1, 0)")
-    refused = (
-        (f"{report} VALUES ('p3', 'd1', 'r1', 'audio', '', 0, 1, 0)", "ck_reports_stream"),
-        (f"{report} VALUES ('p3', 'd1', 'r1', 'words', '', 0, 1, 0)", "UNIQUE"),
-        ("DELETE FROM ledger", "append-only"),
-        ("DELETE FROM reports WHERE id = 'p1'", "FOREIGN KEY"),
-    )
-    for statement, why in refused:
-        with pytest.raises(IntegrityError, match=why), database.write() as connection:
+        for statement in LIVED:
             connection.exec_driver_sql(statement)
-    database.close()
-
-
-def test_downgrade_leaves_nothing(database: Database) -> None:
-    from alembic import command
-
-    with database.write() as connection:
-        command.downgrade(database.alembic_config(connection), "base")
-        assert set(inspect(connection).get_table_names()) == {"alembic_version"}
+    refused = nullcontext() if refusal is None else pytest.raises(IntegrityError, match=refusal)
+    with refused, database.write() as connection:
+        connection.exec_driver_sql(change)
 
 
 def test_a_transaction_is_whole_or_not_at_all(database: Database) -> None:
@@ -154,14 +124,18 @@ def test_a_transaction_is_whole_or_not_at_all(database: Database) -> None:
         assert connection.exec_driver_sql("SELECT count(*) FROM publications").scalar() == 0
 
 
-def test_foreign_keys_hold(database: Database) -> None:
-    with pytest.raises(IntegrityError), database.write() as connection:
-        connection.exec_driver_sql("INSERT INTO nonces VALUES ('nobody', 'nonce', 0)")
-
-
-def test_an_unreadable_url_is_named() -> None:
-    with pytest.raises(StateError, match="cannot read its URL"):
-        Database("no url")
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("no url", "cannot read its URL"),
+        pytest.param(
+            "postgresql://nobody@127.0.0.1:1/none?connect_timeout=2", "cannot be opened", marks=pytest.mark.postgres
+        ),
+    ],
+)
+def test_a_database_that_is_not_there_is_named(url: str, message: str) -> None:
+    with pytest.raises(StateError, match=message):
+        Database(url)
 
 
 def test_errors_do_not_tell_what_was_sent(database: Database) -> None:
@@ -187,6 +161,41 @@ def test_many_writers(database: Database) -> None:
     with database.read() as connection:
         versions = connection.exec_driver_sql("SELECT DISTINCT version FROM publications").fetchall()
     assert len(versions) == 60  # every writer saw what the one before had written
+
+
+@pytest.mark.postgres
+def test_writers_of_several_processes_take_turns(postgres: str) -> None:
+    """Each adds a device only where it finds fewer than three: without turns some would find the same number."""
+    url = fresh_database(postgres)
+    databases = [Database(url) for _ in range(4)]
+
+    def write(own: Database, name: int) -> None:
+        for number in range(4):
+            with own.write() as connection:
+                if connection.execute(select(func.count()).select_from(devices)).scalar_one() < 3:
+                    key = bytes([name, number] * 16)
+                    connection.execute(insert(devices).values(id=f"{name}-{number}", public_key=key, enrolled_at=0.0))
+
+    threads = [threading.Thread(target=write, args=(own, name)) for name, own in enumerate(databases)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with databases[0].read() as connection:
+        assert connection.execute(select(func.count()).select_from(devices)).scalar_one() == 3
+    for database in databases:
+        database.close()
+
+
+def test_a_reader_sees_one_moment(database: Database) -> None:
+    count = select(func.count()).select_from(devices)
+    with database.read() as connection:
+        before = connection.execute(count).scalar_one()
+        with database.write() as writer:
+            writer.execute(insert(devices).values(id="new", public_key=bytes(32), enrolled_at=0.0))
+        assert connection.execute(count).scalar_one() == before
+    with database.read() as connection:
+        assert connection.execute(count).scalar_one() == before + 1
 
 
 @pytest.mark.parametrize("content", [b"not a database" * 100, None])
