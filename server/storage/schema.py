@@ -196,7 +196,7 @@ def _charge(*, primary_key: bool = False) -> list[Column[Any]]:
     """The columns of a charge. coordinates: how many of that sensitivity one user moves; delta: the mechanism's own;
     epsilon, squared_ratio: what it adds to its stream, pure epsilons and squared Gaussian ratios; unbounded: no noise.
     """
-    types = {
+    types: dict[str, Any] = {
         "mechanism": String(32),
         "trust": String(16),
         "sensitivity": Float,
