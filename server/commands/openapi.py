@@ -15,7 +15,7 @@ __all__ = ["command"]
 def command(
     output: Annotated[Path | None, typer.Option(help="Write it to a file.  [default: print it]")] = None,
 ) -> None:
-    """Write the server's OpenAPI document: every route with its bodies, answers, refusals and examples."""
+    """Write the server's OpenAPI document: every route with its bodies, answers and refusals."""
     from server.web.openapi import document
 
     deliver(document(), output is None, output)

@@ -20,10 +20,10 @@ from sqlalchemy import Row
 
 from server.devices.enrolment import count_devices, list_devices, revoke
 from server.devices.tokens import add_enrolment_token, list_enrolment_tokens, revoke_enrolment_token
-from server.operators import accounts
+from server.operators import accounts, messages
 from server.operators.actions import list_actions, record
-from server.operators.messages import EnrolmentTokenRequest, OperatorRequest
 from server.web.bodies import parse, plain, service
+from server.web.operations import for_operators
 from server.web.routes.authorization import operator_of
 from server.web.routes.operators import Small
 
@@ -34,24 +34,27 @@ router = APIRouter(prefix="/v1/operator")
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
-@router.get("/me")
+@router.get("/me", **for_operators(messages.Me))
 def get_me(request: Request) -> Response:
     """Whose token this is, and what it may do."""
     found = operator_of(request)
     return plain({"name": found.name, "role": found.role})
 
 
-@router.get("/operators")
+@router.get("/operators", **for_operators(messages.Operators))
 def get_operators(request: Request) -> Response:
     """Named operators, those who were revoked too."""
     with service(request).database.read() as connection:
         return plain({"operators": [_operator(row) for row in accounts.list_operators(connection)]})
 
 
-@router.post("/operators")
+@router.post(
+    "/operators",
+    **for_operators(messages.OperatorMade, "409 name_taken", takes=messages.OperatorRequest, status=201),
+)
 def post_operator(request: Request, body: Small) -> Response:
     """Add an operator. The token is in the answer and nowhere else."""
-    own, wanted = service(request), parse(OperatorRequest, body)
+    own, wanted = service(request), parse(messages.OperatorRequest, body)
     now, by = own.settings.clock(), operator_of(request).name
     with own.database.write() as connection:
         token = accounts.add_operator(connection, wanted.name, wanted.role, by, now)
@@ -61,7 +64,7 @@ def post_operator(request: Request, body: Small) -> Response:
         return plain(_operator(row) | {"token": token}, 201)
 
 
-@router.post("/operators/{name}/revoke")
+@router.post("/operators/{name}/revoke", **for_operators(messages.OperatorEntry, "404 unknown_operator"))
 def post_revoke_operator(request: Request, name: str) -> Response:
     """Refuse an operator's token, and the web pages opened with it, from now on."""
     own = service(request)
@@ -74,17 +77,20 @@ def post_revoke_operator(request: Request, name: str) -> Response:
         return plain(_operator(row))
 
 
-@router.get("/enrolment-tokens")
+@router.get("/enrolment-tokens", **for_operators(messages.EnrolmentTokens))
 def get_enrolment_tokens(request: Request) -> Response:
     """Tokens that let devices enrol, the newest first; the server's own is not among them."""
     with service(request).database.read() as connection:
         return plain({"enrolment_tokens": [_enrolment_token(row) for row in list_enrolment_tokens(connection)]})
 
 
-@router.post("/enrolment-tokens")
+@router.post(
+    "/enrolment-tokens",
+    **for_operators(messages.EnrolmentTokenMade, "409 name_taken", takes=messages.EnrolmentTokenRequest, status=201),
+)
 def post_enrolment_token(request: Request, body: Small) -> Response:
     """Make a token that lets devices enrol. It is in the answer and nowhere else."""
-    own, wanted = service(request), parse(EnrolmentTokenRequest, body)
+    own, wanted = service(request), parse(messages.EnrolmentTokenRequest, body)
     now, by = own.settings.clock(), operator_of(request).name
     expires_at = None if wanted.seconds is None else now + wanted.seconds
     with own.database.write() as connection:
@@ -93,7 +99,10 @@ def post_enrolment_token(request: Request, body: Small) -> Response:
         return plain(_enrolment_token(_named(connection, wanted.name)) | {"token": token}, 201)
 
 
-@router.post("/enrolment-tokens/{name}/revoke")
+@router.post(
+    "/enrolment-tokens/{name}/revoke",
+    **for_operators(messages.EnrolmentTokenEntry, "404 unknown_enrolment_token"),
+)
 def post_revoke_enrolment_token(request: Request, name: str) -> Response:
     """Let nobody in with a token any more. Devices that it let in stay."""
     own = service(request)
@@ -104,7 +113,7 @@ def post_revoke_enrolment_token(request: Request, name: str) -> Response:
         return plain(_enrolment_token(_named(connection, name)))
 
 
-@router.get("/devices")
+@router.get("/devices", **for_operators(messages.Devices))
 def get_devices(request: Request, after: Annotated[str, Query(max_length=64)] = "", limit: Limit = 100) -> Response:
     """Enrolled devices by id, a page at a time."""
     with service(request).database.read() as connection:
@@ -112,7 +121,7 @@ def get_devices(request: Request, after: Annotated[str, Query(max_length=64)] = 
         return plain({"count": count_devices(connection), "devices": found})
 
 
-@router.post("/devices/{device_id}/revoke")
+@router.post("/devices/{device_id}/revoke", **for_operators(messages.DeviceRevoked, "404 unknown_device"))
 def post_revoke_device(request: Request, device_id: str) -> Response:
     """Refuse everything that a device sends from now on. What it was counted for stays counted."""
     own = service(request)
@@ -123,7 +132,7 @@ def post_revoke_device(request: Request, device_id: str) -> Response:
     return plain({"device_id": device_id, "revoked": True})
 
 
-@router.get("/actions")
+@router.get("/actions", **for_operators(messages.Actions))
 def get_actions(request: Request, limit: Limit = 100) -> Response:
     """What operators did, the newest first."""
     with service(request).database.read() as connection:

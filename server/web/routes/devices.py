@@ -9,7 +9,17 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from device_sdk.errors import ProtocolError
-from device_sdk.wire.messages import CheckIn, DeltaHeader, Enrol, Enrolled, MarginalReport, Receipt, WordReport
+from device_sdk.wire.messages import (
+    CheckedIn,
+    CheckIn,
+    DeltaHeader,
+    Enrol,
+    Enrolled,
+    MarginalReport,
+    Marginals,
+    Receipt,
+    WordReport,
+)
 from server.aggregation.validation import read_delta, validate_counts, validate_words
 from server.aggregation.weights_file import read_metadata
 from server.devices.authentication import Sender
@@ -26,6 +36,7 @@ from server.rounds.reports import Contribution, accept, check_base, find_report
 from server.rounds.store import find_round, read_settings
 from server.service import Service
 from server.web.bodies import answer, body_reader, parse, refused, service, upload_reader
+from server.web.operations import BODY, FILE, REPORT, SIGNED, WEIGHTS, Bytes, operation
 from server.web.routes.downloads import Download
 from server.web.routes.senders import check_addressed, check_claimed, check_enrolling, sender_of, taking
 
@@ -40,9 +51,19 @@ Words = Annotated[bytes, Depends(upload_reader(lambda own: own.settings.limits.r
 Delta = Annotated[bytes, Depends(upload_reader(lambda own: own.delta_bytes, taking("deltas")))]
 
 
-@router.post("/enrol")
+DELTA = Bytes("A delta: safetensors bytes whose metadata has a DeltaHeader as JSON under `header`.")
+DIFFERENCE = Bytes("What makes the weights of one version of those of another.")
+ENROLMENT = ("401 bad_token", "403 device_revoked token_revoked token_expired token_used_up", "422 bad_key")
+ACCEPTANCE = (*REPORT, "403 privacy_cap", "409 already_reported other_words report_conflict", "422 utterances")
+UNFIT = (
+    "409 stale_model",
+    "422 bad_delta other_plan too_few_utterances too_many_utterances",
+    "503 between_rounds",
+)
+
+
+@router.post("/enrol", **operation(Enrolled, *ENROLMENT, *BODY, takes=Enrol))
 def post_enrol(request: Request, body: Enrolments) -> Response:
-    """Enrol -> Enrolled."""
     own = service(request)
     message = parse(Enrol, body)
     token = None if same_secret(message.token, own.settings.enrolment_token) else message.token
@@ -55,9 +76,8 @@ def post_enrol(request: Request, body: Enrolments) -> Response:
         return answer(Enrolled(device_id=enrol(connection, public_key, now, token, uses)))
 
 
-@router.post("/check-in")
+@router.post("/check-in", **operation(CheckedIn, *SIGNED, takes=CheckIn))
 def post_check_in(request: Request, body: Small) -> Response:
-    """CheckIn, signed -> CheckedIn."""
     own = service(request)
     sender = sender_of(own, request, body, None)
     message = parse(CheckIn, body)
@@ -69,9 +89,8 @@ def post_check_in(request: Request, body: Small) -> Response:
     return unhurried(work)
 
 
-@router.post("/rounds/{round_id}/marginals")
+@router.post("/rounds/{round_id}/marginals", **operation(Receipt, "422 bad_counts", *ACCEPTANCE, takes=MarginalReport))
 def post_marginals(request: Request, round_id: str, body: Counts) -> Response:
-    """MarginalReport, signed -> Receipt."""
     own = service(request)
     sender = sender_of(own, request, body, round_id)
     report = parse(MarginalReport, body)
@@ -94,9 +113,8 @@ def post_marginals(request: Request, round_id: str, body: Counts) -> Response:
     )
 
 
-@router.post("/rounds/{round_id}/deltas")
+@router.post("/rounds/{round_id}/deltas", **operation(Receipt, *UNFIT, *ACCEPTANCE, takes=DELTA))
 def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
-    """safetensors bytes with a DeltaHeader in their metadata, signed -> Receipt."""
     own = service(request)
     sender = sender_of(own, request, body, round_id)
     try:
@@ -149,9 +167,8 @@ def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
     return _accept(own, sender, contribution)
 
 
-@router.post("/rounds/{round_id}/words")
+@router.post("/rounds/{round_id}/words", **operation(Receipt, "422 bad_words", *ACCEPTANCE, takes=WordReport))
 def post_words(request: Request, round_id: str, body: Words) -> Response:
-    """WordReport, signed -> Receipt."""
     own = service(request)
     sender = sender_of(own, request, body, round_id)
     report = parse(WordReport, body)
@@ -170,7 +187,7 @@ def post_words(request: Request, round_id: str, body: Words) -> Response:
     return _accept(own, sender, Contribution(report.report_id, round_id, "words", body, 0, counts=named))
 
 
-@router.get("/models/{version}")
+@router.get("/models/{version}", **operation(WEIGHTS, *FILE, also={206: WEIGHTS, 304: None}))
 def get_model(request: Request, version: str) -> Response:
     """Weights as safetensors bytes; the ETag is their sha256. Ranges are served, so a download can be resumed."""
     own = service(request)
@@ -184,7 +201,10 @@ def get_model(request: Request, version: str) -> Response:
     return Download(path, headers={"ETag": etag}, media_type="application/octet-stream")
 
 
-@router.get("/models/{version}/from/{base}")
+@router.get(
+    "/models/{version}/from/{base}",
+    **operation(DIFFERENCE, "404 no_difference", *FILE, also={206: DIFFERENCE, 304: None}),
+)
 def get_difference(request: Request, version: str, base: str) -> Response:
     """What makes the weights of ``version`` of those of ``base``, where there is a short way: from what was published
     lately to what is current. Else 404: take all of it. Ranges are served."""
@@ -196,7 +216,10 @@ def get_difference(request: Request, version: str, base: str) -> Response:
     return Download(own.differences.file(way), headers={"ETag": way.etag}, media_type="application/octet-stream")
 
 
-@router.get("/marginals/{version}")
+@router.get(
+    "/marginals/{version}",
+    **operation(Marginals, "404 unknown_marginals", "410 marginals_removed", also={304: None}),
+)
 def get_marginals(request: Request, version: int) -> Response:
     """Marginals; the ETag is the sha256 of the probabilities' bytes."""
     own = service(request)

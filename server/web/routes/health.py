@@ -7,28 +7,33 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from server.devices.enrolment import count_devices
+from server.operators import messages
 from server.plans.states import RoundState
 from server.rounds.store import count_by_state
 from server.web.bodies import plain, service
+from server.web.operations import Bytes, for_operators, operation
 
 __all__ = ["router"]
+
+METRICS = Bytes("Prometheus' text format.", "text/plain")
+DOCUMENT = Bytes("This document.", "application/json")
 
 router = APIRouter()
 
 
-@router.get("/healthz")
+@router.get("/healthz", **operation(messages.Health))
 def get_health() -> Response:
     """The process runs and answers. It looks at nothing else: whoever restarts what is unhealthy mends no database."""
     return plain({"status": "ok"})
 
 
-@router.head("/healthz")
+@router.head("/healthz", **operation(None))
 def head_health() -> Response:
     """As GET, without a body."""
     return _head(get_health())
 
 
-@router.get("/readyz")
+@router.get("/readyz", **operation(messages.Readiness, also={503: messages.Readiness}))
 def get_readiness(request: Request) -> Response:
     """200 when requests can be served, 503 when not: what was looked at, and whether it is in order; how long ago the
     loop that moves rounds, and every unfinished round, had its last good tick."""
@@ -42,13 +47,13 @@ def get_readiness(request: Request) -> Response:
     return plain(content, 200 if found.status == "ready" else 503)
 
 
-@router.head("/readyz")
+@router.head("/readyz", **operation(None, also={503: None}))
 def head_readiness(request: Request) -> Response:
     """As GET, without a body."""
     return _head(get_readiness(request))
 
 
-@router.get("/metrics")
+@router.get("/metrics", **for_operators(METRICS))
 def get_metrics(request: Request) -> Response:
     """Prometheus metrics, in its text format."""
     own = service(request)
@@ -61,7 +66,7 @@ def get_metrics(request: Request) -> Response:
     return Response(own.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/openapi.json")
+@router.get("/openapi.json", **operation(DOCUMENT))
 def get_openapi(request: Request) -> Response:
     """This interface as an OpenAPI document."""
     return plain(request.app.openapi())

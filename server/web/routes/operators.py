@@ -29,8 +29,8 @@ from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import FIXED_POINT, Identifier
 from server.aggregation.validation import validate_shapes
 from server.aggregation.weights_file import parse_weights
+from server.operators import messages
 from server.operators.actions import record
-from server.operators.messages import MarginalPush, RoundRequest
 from server.plans.round import STREAMS
 from server.privacy import ledger
 from server.registry import marginals as marginal_registry
@@ -39,6 +39,7 @@ from server.registry.publications import current_version, history, publish
 from server.registry.retention import check_marginals_present, check_present
 from server.rounds.store import find_round, list_rounds, view
 from server.web.bodies import body_reader, parse, plain, refused, service
+from server.web.operations import WEIGHTS, for_operators
 from server.web.routes.authorization import operator_of
 
 __all__ = ["Small", "router"]
@@ -49,13 +50,17 @@ router = APIRouter(prefix="/v1/operator")
 Small = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes))]
 Weights = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.model_bytes))]
 
+OPENING = ("409 round_open no_devices privacy_cap",)
+MOVING = ("404 unknown_round", "409 wrong_state")
+MARGINALS = ("404 unknown_marginals", "410 marginals_removed")
 
-@router.get("/status")
+
+@router.get("/status", **for_operators(messages.Status))
 def get_status(request: Request) -> Response:
     return plain(service(request).status())
 
 
-@router.get("/privacy")
+@router.get("/privacy", **for_operators(messages.Privacy))
 def get_privacy(request: Request) -> Response:
     own = service(request)
     with own.database.read() as connection:
@@ -64,42 +69,45 @@ def get_privacy(request: Request) -> Response:
     return plain({"streams": own.privacy(), "devices": lines, "caps": caps})
 
 
-@router.get("/rounds")
+@router.get("/rounds", **for_operators(messages.Rounds))
 def get_rounds(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
     with service(request).database.read() as connection:
         return plain({"rounds": [view(connection, row) for row in list_rounds(connection, limit)]})
 
 
-@router.post("/rounds")
+@router.post(
+    "/rounds",
+    **for_operators(messages.Round, *OPENING, "422 no_rehearsal privacy_cap", takes=messages.RoundRequest, status=201),
+)
 def post_round(request: Request, body: Small) -> Response:
-    wanted = parse(RoundRequest, body or b"{}")
+    wanted = parse(messages.RoundRequest, body or b"{}")
     by = operator_of(request).name
     return plain(service(request).create_round(wanted.settings, opened=wanted.open, by=by), 201)
 
 
-@router.get("/rounds/{round_id}")
+@router.get("/rounds/{round_id}", **for_operators(messages.Round, "404 unknown_round"))
 def get_round(request: Request, round_id: str) -> Response:
     with service(request).database.read() as connection:
         return plain(view(connection, find_round(connection, round_id)))
 
 
-@router.post("/rounds/{round_id}/open")
+@router.post("/rounds/{round_id}/open", **for_operators(messages.Round, *OPENING, *MOVING))
 def post_open(request: Request, round_id: str) -> Response:
     return plain(service(request).open_round(round_id, operator_of(request).name))
 
 
-@router.post("/rounds/{round_id}/close")
+@router.post("/rounds/{round_id}/close", **for_operators(messages.Round, *MOVING))
 def post_close(request: Request, round_id: str) -> Response:
     """Answers when the round is published or abandoned, with the new versions."""
     return plain(service(request).close_round(round_id, operator_of(request).name))
 
 
-@router.post("/rounds/{round_id}/abandon")
+@router.post("/rounds/{round_id}/abandon", **for_operators(messages.Round, *MOVING))
 def post_abandon(request: Request, round_id: str) -> Response:
     return plain(service(request).abandon_round(round_id, operator_of(request).name))
 
 
-@router.get("/models")
+@router.get("/models", **for_operators(messages.Models))
 def get_models(request: Request) -> Response:
     with service(request).database.read() as connection:
         return plain(
@@ -111,7 +119,10 @@ def get_models(request: Request) -> Response:
         )
 
 
-@router.post("/models/{version}")
+@router.post(
+    "/models/{version}",
+    **for_operators(messages.Model, "409 version_exists", "422 bad_weights", takes=WEIGHTS, status=201),
+)
 def post_model(
     request: Request, version: Identifier, body: Weights, note: str = "", published: bool = True
 ) -> Response:
@@ -136,7 +147,7 @@ def post_model(
         return plain(_model_view(model_registry.find_model(connection, version)), 201)
 
 
-@router.post("/models/{version}/publish")
+@router.post("/models/{version}/publish", **for_operators(messages.Model, "404 unknown_model", "410 model_removed"))
 def publish_model(request: Request, version: str, note: str = "") -> Response:
     own = service(request)
     with own.database.write() as connection:
@@ -148,7 +159,7 @@ def publish_model(request: Request, version: str, note: str = "") -> Response:
         return plain(_model_view(row))
 
 
-@router.get("/marginals")
+@router.get("/marginals", **for_operators(messages.MarginalsList))
 def get_all_marginals(request: Request) -> Response:
     with service(request).database.read() as connection:
         return plain(
@@ -160,7 +171,7 @@ def get_all_marginals(request: Request) -> Response:
         )
 
 
-@router.get("/marginals/{version}")
+@router.get("/marginals/{version}", **for_operators(messages.MarginalsWords, *MARGINALS))
 def get_marginal(request: Request, version: int, top: Annotated[int, Query(ge=0, le=1 << 24)] = 20) -> Response:
     """One version and the words it lifts most over the background; every word where ``top`` is that many."""
     own = service(request)
@@ -185,11 +196,14 @@ def get_marginal(request: Request, version: int, top: Annotated[int, Query(ge=0,
     return plain(_marginal_view(row) | {"words": int(probabilities.size), "top": lifted})
 
 
-@router.post("/marginals")
+@router.post(
+    "/marginals",
+    **for_operators(messages.MarginalsVersion, "422 bad_marginals", takes=messages.MarginalPush, status=201),
+)
 def post_marginals(request: Request, body: Weights) -> Response:
     """Register a distribution made elsewhere, and by default publish it. Released counts start again from none."""
     own = service(request)
-    wanted = parse(MarginalPush, body)
+    wanted = parse(messages.MarginalPush, body)
     now, by = own.settings.clock(), operator_of(request).name
     with own.database.write() as connection:
         parent = marginal_registry.find_marginals(connection, int(current_version(connection, "marginals")))
@@ -209,7 +223,7 @@ def post_marginals(request: Request, body: Weights) -> Response:
         return plain(_marginal_view(marginal_registry.find_marginals(connection, version)), 201)
 
 
-@router.post("/marginals/{version}/publish")
+@router.post("/marginals/{version}/publish", **for_operators(messages.MarginalsVersion, *MARGINALS))
 def publish_marginals(request: Request, version: int, note: str = "") -> Response:
     own = service(request)
     with own.database.write() as connection:

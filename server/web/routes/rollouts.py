@@ -13,13 +13,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
+from server.operators import messages
 from server.operators.actions import record
-from server.operators.messages import RolloutRequest
 from server.plans.rollout import RolloutSettings
 from server.registry.models import find_model
 from server.registry.retention import check_present
 from server.rounds.rollout import conduct, store
 from server.web.bodies import body_reader, parse, plain, service
+from server.web.operations import for_operators
 from server.web.routes.authorization import operator_of
 
 __all__ = ["router"]
@@ -29,7 +30,7 @@ router = APIRouter(prefix="/v1/operator/rollout")
 Small = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes))]
 
 
-@router.get("")
+@router.get("", **for_operators(messages.Rollouts))
 def get_rollout(request: Request) -> Response:
     own = service(request)
     now = own.settings.clock()
@@ -39,10 +40,20 @@ def get_rollout(request: Request) -> Response:
     return plain({"running": None if running is None else running.version, "rollouts": found})
 
 
-@router.post("")
+@router.post(
+    "",
+    **for_operators(
+        messages.Rollout,
+        "404 unknown_model",
+        "409 rollout_running is_current",
+        "410 model_removed",
+        takes=messages.RolloutRequest,
+        status=201,
+    ),
+)
 def post_rollout(request: Request, body: Small) -> Response:
     """Answers with the rollout. Its devices get the model with their next check-in."""
-    own, wanted = service(request), parse(RolloutRequest, body)
+    own, wanted = service(request), parse(messages.RolloutRequest, body)
     now, by = own.settings.clock(), operator_of(request).name
     with own.database.write() as connection:
         check_present(own.blobs, find_model(connection, wanted.version))
@@ -52,13 +63,13 @@ def post_rollout(request: Request, body: Small) -> Response:
         return plain(store.view(connection, store.require_running(connection), now), 201)
 
 
-@router.post("/promote")
+@router.post("/promote", **for_operators(messages.Rollout, "409 no_rollout worse", "410 model_removed"))
 def post_promote(request: Request, note: str = "", force: bool = False) -> Response:
     """Answers when held-out speech was heard, where the server has some."""
     return plain(service(request).promote_rollout(note, force=force, by=operator_of(request).name))
 
 
-@router.post("/roll-back")
+@router.post("/roll-back", **for_operators(messages.Rollout, "409 no_rollout"))
 def post_roll_back(request: Request, note: str = "") -> Response:
     own = service(request)
     return plain(conduct.roll_back(own.database, own.settings.clock(), operator_of(request).name, note))

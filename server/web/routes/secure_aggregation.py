@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from device_sdk.wire.secure_aggregation import AggregationPoll, Stage, StageReceipt
+from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask, Stage, StageReceipt
 from server.devices.authentication import spend_nonce
 from server.privacy.composition import unhurried
 from server.problems import Refusal
@@ -15,6 +15,7 @@ from server.rounds.secure_aggregation import answers
 from server.rounds.secure_aggregation.tasks import next_task
 from server.service import Service
 from server.web.bodies import answer, parse, service, upload_reader
+from server.web.operations import REPORT, operation
 from server.web.routes.devices import Small
 from server.web.routes.senders import check_addressed, check_aggregating, sender_of
 
@@ -22,12 +23,12 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/rounds/{round_id}/aggregation")
 
+UNFIT = ("403 excluded privacy_cap", "409 busy message_conflict not_joined other_stage other_words")
 Stages = Annotated[bytes, Depends(upload_reader(lambda own: own.settings.limits.report_bytes, check_aggregating))]
 
 
-@router.post("")
+@router.post("", **operation(AggregationTask, *REPORT, "409 not_joined", takes=AggregationPoll))
 def post_poll(request: Request, round_id: str, body: Small) -> Response:
-    """AggregationPoll, signed -> AggregationTask."""
     own = service(request)
     sender = sender_of(own, request, body, round_id)
     message = parse(AggregationPoll, body)
@@ -37,9 +38,8 @@ def post_poll(request: Request, round_id: str, body: Small) -> Response:
         return answer(next_task(connection, sender.device_id, round_id, own.settings.retry_after_seconds))
 
 
-@router.post("/{stage}")
+@router.post("/{stage}", **operation(StageReceipt, *REPORT, *UNFIT, takes=tuple(answers.MESSAGES.values())))
 def post_stage(request: Request, round_id: str, stage: Stage, body: Stages) -> Response:
-    """KeyAdvertisement, DealtShares, MaskedInput, SurvivorSignature or RevealedShares, signed -> StageReceipt."""
     own = service(request)
     sender = sender_of(own, request, body, round_id)
     message: Any = parse(answers.MESSAGES[stage], body)

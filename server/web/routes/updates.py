@@ -7,13 +7,16 @@ from fastapi.responses import Response
 
 from server.problems import Refusal
 from server.web.bodies import service
+from server.web.operations import Bytes, operation
 
 __all__ = ["router"]
+
+METADATA = Bytes("Signed metadata of The Update Framework, exact bytes.", "application/json")
 
 router = APIRouter(prefix="/v1/updates")
 
 
-@router.get("/{name}")
+@router.get("/{name}", **operation(METADATA, "404 unknown_metadata"))
 def get_update_metadata(request: Request, name: str) -> Response:
     """``timestamp.json``, ``{version}.root.json``, ``{version}.snapshot.json`` or ``{version}.targets.json``."""
     own = service(request)
