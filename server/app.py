@@ -20,9 +20,8 @@ from server.service import Service
 from server.settings import ServerSettings
 from server.web.bodies import problem
 from server.web.middleware import Limited, Watched
-from server.web.openapi import document
-from server.web.routes import accounts, dashboard, devices, health, operators, secure_aggregation, updates
-from server.web.routes import rollouts as rollouts
+from server.web.openapi import ROUTERS, document
+from server.web.routes import dashboard
 from server.web.routes.authorization import authorize
 
 __all__ = ["create_app"]
@@ -58,8 +57,8 @@ def create_app(
     )
     app.openapi = document  # type: ignore[method-assign]
     app.state.service = own
-    for routes in (devices, secure_aggregation, updates, operators, rollouts, accounts, health, dashboard):
-        app.include_router(routes.router)
+    for router in (*ROUTERS, dashboard.router):
+        app.include_router(router)
     app.add_exception_handler(Refusal, _refusal)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)

@@ -18,7 +18,7 @@ from server.aggregation.tree_reduction import LocalWorkers, Workers
 from server.devices.enrolment import count_devices
 from server.memory import BodyMemory
 from server.metrics import Metrics
-from server.operators.actions import record
+from server.operators.accounts import record
 from server.operators.roles import BOOTSTRAP
 from server.plans.round import STREAMS, RoundSettings
 from server.plans.states import RoundState, check
@@ -49,7 +49,7 @@ from server.signing.repository import Repository
 from server.storage.blobs import BlobStore, FolderLock
 from server.storage.database import Database
 from server.storage.lock import Lead, Lock
-from server.storage.places import open_blobs
+from server.storage.objects import open_blobs
 from server.storage.schema import publications
 from server.ticks import LOOP, TOLD_SECONDS, Seen, Ticks, seen_of, tell
 

@@ -103,7 +103,7 @@ def _fold(place: Path | str, leaf: Leaf, path: Path) -> tuple[float, int]:
 
 @lru_cache(maxsize=1)
 def _blobs(place: Path | str) -> BlobStore:
-    from server.storage.places import open_blobs
+    from server.storage.objects import open_blobs
 
     return open_blobs(place, tidy=False)
 

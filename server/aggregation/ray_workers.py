@@ -32,6 +32,6 @@ class RayWorkers:
 
 def _fold(place: Path | str, leaf: Leaf) -> DeltaSum:
     """On a machine of the cluster."""
-    from server.storage.places import open_blobs
+    from server.storage.objects import open_blobs
 
     return fold_leaf(open_blobs(place, tidy=False), leaf)

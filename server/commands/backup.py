@@ -106,7 +106,7 @@ def _keep_password(database: str) -> None:
 def _opened(database: str, blobs: str | None, *, existing: bool = False) -> Iterator[tuple[Any, Any]]:
     from server.settings import database_url, default_blobs
     from server.storage.database import Database
-    from server.storage.places import open_blobs
+    from server.storage.objects import open_blobs
 
     own = Database(database_url(database), existing=existing)
     try:

@@ -18,7 +18,7 @@ from device_sdk.errors import ConfigurationError
 from server.logs import configure
 from server.rate_limit import Rate
 from server.serve import run, run_many, write_private
-from server.storage.forgetting import keep_private
+from server.storage.blobs import keep_private
 
 __all__ = ["command", "read_tokens"]
 

@@ -4,16 +4,25 @@ try them all, and a slow hash would only slow the server. Names are never given 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, insert, select, update
 
 from server.operators.roles import BOOTSTRAP, Operator, Role
 from server.problems import Refusal
-from server.storage.schema import operators
+from server.storage.schema import actions, operators
 from server.tokens import digest, draw_token
 
-__all__ = ["add_operator", "find_operator", "list_operators", "revoke_operator", "who_shows"]
+__all__ = [
+    "Action",
+    "add_operator",
+    "find_operator",
+    "list_actions",
+    "list_operators",
+    "record",
+    "revoke_operator",
+    "who_shows",
+]
 
 
 def add_operator(connection: Connection, name: str, role: Role, by: str, now: float) -> str:
@@ -57,3 +66,36 @@ def who_shows(connection: Connection, token: str) -> Operator:
     if row.revoked_at is not None:
         raise Refusal(401, "token_revoked", f"the token of operator {row.name} was revoked", "Authorization")
     return Operator(row.name, Role(row.role))
+
+
+Action = Literal[
+    "rollout.begin",
+    "rollout.promote",
+    "rollout.roll-back",
+    "device.revoke",
+    "enrolment.add",
+    "enrolment.revoke",
+    "marginals.publish",
+    "marginals.push",
+    "model.publish",
+    "model.push",
+    "operator.add",
+    "operator.revoke",
+    "round.abandon",
+    "round.close",
+    "round.create",
+    "round.open",
+    "sign-in",
+]
+
+
+def record(connection: Connection, operator: str, action: Action, subject: str, now: float, note: str = "") -> None:
+    """Write down that an operator did something. subject: the round, version, device or name that it was done to."""
+    connection.execute(
+        insert(actions).values(at=now, operator=operator, action=action, subject=subject[:128], note=note[:500])
+    )
+
+
+def list_actions(connection: Connection, limit: int) -> list[Row[Any]]:
+    """The newest first."""
+    return list(connection.execute(select(actions).order_by(actions.c.id.desc()).limit(limit)))

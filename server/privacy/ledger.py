@@ -20,7 +20,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, text
 
-from server.devices.eligibility import eligible_at
+from server.devices.enrolment import eligible_at
 from server.plans.round import STREAMS
 from server.privacy import population
 from server.privacy.charges import LEDGER_FIELDS, Charge

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, func, insert, select
 
-from server.devices.eligibility import eligible_at
+from server.devices.enrolment import eligible_at
 from server.privacy.charges import LEDGER_FIELDS, Charge
 from server.storage.schema import devices, population_charges
 

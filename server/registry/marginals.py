@@ -27,6 +27,7 @@ __all__ = [
     "read_counts",
     "read_probabilities",
     "validate_probabilities",
+    "view",
 ]
 
 
@@ -117,3 +118,12 @@ def validate_probabilities(probabilities: NDArray[np.float64], words: int) -> No
         raise ProtocolError("probabilities: found a value that is not a positive number; devices divide by them")
     if abs(float(probabilities.sum()) - 1.0) > 1e-6:
         raise ProtocolError(f"probabilities: sum is {float(probabilities.sum()):.9g}, expected 1")
+
+
+def view(row: Row[Any]) -> dict[str, Any]:
+    """A version as operators see it, without its arrays."""
+    columns = {name: value for name, value in row._asdict().items() if name not in _HIDDEN}
+    return columns | {"noise_deviation": row.variance**0.5}
+
+
+_HIDDEN = ("probabilities", "counts", "variance")

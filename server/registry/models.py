@@ -28,6 +28,7 @@ __all__ = [
     "models_since_teacher",
     "store",
     "trainable",
+    "view",
 ]
 
 CONSTANTS = frozenset(PRESETS["tiny"].constant_shapes())
@@ -131,3 +132,8 @@ def models_since_teacher(connection: Connection, row: Row[Any]) -> int:
 def list_models(connection: Connection) -> list[Row[Any]]:
     """All versions, the newest first."""
     return list(connection.execute(select(models).order_by(models.c.created_at.desc(), models.c.version)))
+
+
+def view(row: Row[Any]) -> dict[str, Any]:
+    """A version as operators see it."""
+    return {name: value for name, value in row._asdict().items() if name != "optimizer_sha256"}

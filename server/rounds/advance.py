@@ -47,8 +47,7 @@ from server.rounds.secure_aggregation.progress import abandon_groups, settle
 from server.rounds.secure_aggregation.store import clear, summed
 from server.rounds.store import find_round, follow_up, read_settings, transition
 from server.storage.blobs import BlobStore
-from server.storage.database import Database
-from server.storage.forgetting import forget, overwrite
+from server.storage.database import Database, forget, overwrite
 from server.storage.schema import reports, rounds
 
 __all__ = ["Evaluate", "Evaluation", "abandon", "advance", "close_overdue", "give_up", "remove_orphans"]

@@ -20,7 +20,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select
 
-from server.devices.eligibility import eligible_at
+from server.devices.enrolment import eligible_at
 from server.plans.round import STREAMS, RoundSettings
 from server.plans.states import NEXT, RoundState
 from server.privacy.charges import Charge, charge_for

@@ -24,7 +24,7 @@ from server.privacy.key_stream import key_stream, new_key
 from server.privacy.ledger import check_population, record, within
 from server.privacy.population import charge_population
 from server.problems import Refusal
-from server.storage.forgetting import forget, overwrite
+from server.storage.database import forget, overwrite
 from server.storage.schema import release_keys, reports, rounds
 
 __all__ = ["Caps", "ReleaseKey", "accepted_reports", "digest_of", "draws_noise", "forget_keys", "obtain_key"]

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, Row, func, select
 
-from server.devices.eligibility import eligible_at
+from server.devices.enrolment import eligible_at
 from server.plans.sampling import SamplingPlan
 from server.problems import Refusal
 from server.storage.schema import devices

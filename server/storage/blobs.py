@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -14,9 +16,18 @@ from typing import Protocol
 from uuid import uuid4
 
 from device_sdk.errors import StateError
-from server.storage.forgetting import keep_private
 
-__all__ = ["CHECKED_SECONDS", "BlobStore", "FolderBlobs", "FolderLock", "check_content", "check_name"]
+__all__ = [
+    "BlobStore",
+    "CHECKED_SECONDS",
+    "FolderBlobs",
+    "FolderLock",
+    "check_content",
+    "check_name",
+    "keep_private",
+]
+
+log = logging.getLogger("idiolect.server")
 
 NAME = re.compile(r"^[a-z]+(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$")
 TEMPORARY = ".partial-"
@@ -191,3 +202,17 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def keep_private(path: Path) -> None:
+    """Take from others what they may do with a file or a folder of ours; one that is not there is no error."""
+    if os.name == "nt":
+        return
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            path.chmod(mode & 0o700)
+    except FileNotFoundError:
+        return
+    except OSError:
+        log.warning("a file of the server's state is open to others, and not ours to close")

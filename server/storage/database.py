@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from device_sdk.errors import MissingExtraError, StateError
-from server.storage.forgetting import MARKS, SENSITIVE, keep_private
+from server.storage.blobs import keep_private
 
-__all__ = ["Database"]
+__all__ = ["Database", "MARKS", "SENSITIVE", "forget", "overwrite"]
 
 log = logging.getLogger("idiolect.server")
 
@@ -349,3 +349,32 @@ def _close_to_others(path: Path) -> None:
         path.touch(mode=0o600)
     for end in ("", "-wal", "-shm"):
         keep_private(path.with_name(path.name + end))
+
+
+log = logging.getLogger("idiolect.server")
+
+MARKS = "forgotten"
+"""The option of a writing connection that collects the tables."""
+SENSITIVE = ("reports", "release_keys", "rounds", "aggregation_groups", "aggregation_messages")
+"""Tables that hold raw contributions or secrets for a while."""
+
+
+def forget(connection: Connection, *tables: str) -> None:
+    """Say that this transaction takes something out of these tables that is to be in no file any more."""
+    marks = connection.get_execution_options().get(MARKS)
+    if marks is not None:
+        marks.update(tables)
+
+
+def overwrite(
+    connection: Connection, table: str, round_id: str, *, texts: Sequence[str] = (), binaries: Sequence[str] = ()
+) -> None:
+    """Write zeros over columns of a round's rows, of the same length, before they are cleared: SQLite does that in
+    place, whereas rows that shrink make it move others about, whose old places are not written over."""
+    if connection.dialect.name != "sqlite":
+        return
+    zeros = {name: f"CAST(zeroblob(length(CAST({name} AS BLOB))) AS TEXT)" for name in texts}
+    zeros |= {name: f"zeroblob(length({name}))" for name in binaries}
+    for name, zero in zeros.items():
+        statement = f"UPDATE {table} SET {name} = {zero} WHERE round_id = ? AND {name} IS NOT NULL"
+        connection.exec_driver_sql(statement, (round_id,))

@@ -9,12 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from device_sdk.errors import MissingExtraError, StateError
-from server.storage.blobs import check_content, check_name
+from server.storage.blobs import BlobStore, FolderBlobs, check_content, check_name
 
-__all__ = ["HELD", "ObjectBlobs"]
+__all__ = ["HELD", "ObjectBlobs", "open_blobs"]
 
 HELD = 8
 """Files that are fetched and kept for downloads: models, teachers, those of a rollout, ways between them."""
+
+
+def open_blobs(place: Path | str, *, tidy: bool = True, create: bool = True) -> BlobStore:
+    """A folder, or an object store by its URL (``s3://bucket/prefix``). tidy, create: see :class:`FolderBlobs`.
+
+    Raises StateError or MissingExtraError where it cannot be opened.
+    """
+    if "://" in str(place):
+        return ObjectBlobs(str(place))
+    return FolderBlobs(Path(place), tidy=tidy, create=create)
 
 
 class ObjectBlobs:

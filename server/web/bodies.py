@@ -72,20 +72,20 @@ def upload_reader(
         return before(request)
 
     async def read(request: Request, bound: int | None = Depends(gate)) -> AsyncIterator[bytes]:
-        own = service(request)
-        most = limit(own) if bound is None else min(bound, limit(own))
+        server = service(request)
+        most = limit(server) if bound is None else min(bound, limit(server))
         size = _declared(request, most)
-        if size <= own.settings.limits.message_bytes:  # the number of connections bounds these
+        if size <= server.settings.limits.message_bytes:  # the number of connections bounds these
             yield await _read(request, most)
             return
         sender = getattr(request.state, "sender", None)
         device = None if sender is None else sender.device_id
         address = key_of(request.client.host if request.client is not None else "")
         try:
-            with own.bodies.room(size, device=device, address=address):
+            with server.bodies.room(size, device=device, address=address):
                 yield await _read(request, most)
         finally:
-            if own.bodies.to_give_back():
+            if server.bodies.to_give_back():
                 loop = asyncio.get_running_loop()
                 # A moment later, when the last of it is no longer referred to.
                 loop.call_later(0.5, loop.run_in_executor, None, give_back)

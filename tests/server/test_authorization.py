@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from device_sdk.wire.messages import Problem
 from server.app import create_app
-from server.web.dashboard import access
+from server.web.routes import dashboard as access
 from server.web.routes.authorization import TABLE, Caller
 from tests.server.parties import ENROLMENT, HEADERS, OPERATOR, Party, initial, settings
 

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, update
 
 from device_sdk.errors import IdiolectError
-from server.operators.actions import record
+from server.operators.accounts import record
 from server.problems import Refusal
 from server.registry import models as model_registry
 from server.registry.publications import current_version

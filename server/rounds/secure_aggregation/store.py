@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, func, insert, or_, select, update
 from device_sdk.wire.messages import Message
 from device_sdk.wire.secure_aggregation import Roster, Stage
 from server.rounds.secure_aggregation.coordinator import Group
-from server.storage.forgetting import forget, overwrite
+from server.storage.database import forget, overwrite
 from server.storage.schema import aggregation_groups as groups
 from server.storage.schema import aggregation_messages as messages
 from server.storage.schema import rounds

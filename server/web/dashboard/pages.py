@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from sqlalchemy import Connection, func, select
 
 from device_sdk.wire.messages import FIXED_POINT
@@ -20,10 +23,20 @@ from server.rounds.rollout import store as rollouts
 from server.rounds.store import count_by_state, find_round, list_rounds, view
 from server.service import Service
 from server.storage.schema import actions, devices, publications, releases, reports, rounds, transitions
-from server.web.dashboard.charts import bars_of_words, lines_of
-from server.web.dashboard.flatten import flatten
+from server.web.dashboard.plots import Bar, Line, bars, lines
 
-__all__ = ["audit", "marginals", "models", "overview", "privacy", "round_page", "rounds_page"]
+__all__ = [
+    "audit",
+    "bars_of_words",
+    "flatten",
+    "lines_of",
+    "marginals",
+    "models",
+    "overview",
+    "privacy",
+    "round_page",
+    "rounds_page",
+]
 
 RECENT = 40
 UNDERWAY = frozenset({"planned", "open", "closing", "aggregated", "evaluated"})
@@ -31,9 +44,9 @@ _TOLD_ELSEWHERE = ("round.close", "round.abandon", "model.push", "marginals.push
 Page = dict[str, Any]
 
 
-def overview(own: Service) -> Page:
+def overview(server: Service) -> Page:
     """The first page: what is current, which rounds are under way, how errors, drift and epsilon went."""
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         newest = [view(connection, row) for row in list_rounds(connection, RECENT)]
         counts = count_by_state(connection)
         lineage = _lineage(connection)
@@ -43,25 +56,25 @@ def overview(own: Service) -> Page:
             "devices": count_devices(connection),
             "published": counts.get(RoundState.PUBLISHED, 0),
             "abandoned": counts.get(RoundState.ABANDONED, 0),
-            "underway": [_live(entry, own.settings.clock()) for entry in newest if entry["state"] in UNDERWAY],
+            "underway": [_live(entry, server.settings.clock()) for entry in newest if entry["state"] in UNDERWAY],
             "events": _events(connection, 8),
         }
-    page["privacy"] = _streams(own)
+    page["privacy"] = _streams(server)
     page["charts"] = _round_charts(newest) + _model_charts(lineage)
     return page
 
 
-def rounds_page(own: Service) -> Page:
+def rounds_page(server: Service) -> Page:
     """Rounds, the newest first."""
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         newest = [view(connection, row) for row in list_rounds(connection, 200)]
-    now = own.settings.clock()
+    now = server.settings.clock()
     return {"rounds": [_live(entry, now) for entry in newest], "charts": _round_charts(newest[:RECENT])}
 
 
-def round_page(own: Service, round_id: str) -> Page:
+def round_page(server: Service, round_id: str) -> Page:
     """One round with its settings, reports, releases and moves. Raises Refusal (404)."""
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         found = view(connection, find_round(connection, round_id))
         arrived = connection.execute(
             select(reports.c.accepted_at, reports.c.stream)
@@ -75,7 +88,7 @@ def round_page(own: Service, round_id: str) -> Page:
         if found["settings"].get(stream) is not None
     }
     return {
-        "round": _live(found, own.settings.clock()),
+        "round": _live(found, server.settings.clock()),
         "settings": flatten(found["settings"]),
         "arrivals": {stream: times for stream, times in by_stream.items() if times},
         "releases": {
@@ -85,13 +98,13 @@ def round_page(own: Service, round_id: str) -> Page:
     }
 
 
-def models(own: Service) -> Page:
+def models(server: Service) -> Page:
     """Every model with its parent, its figures and where it stands."""
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         current = current_version(connection, "model")
         teacher = model_registry.find_model(connection, current).teacher
         lineage = _lineage(connection)
-        now = own.settings.clock()
+        now = server.settings.clock()
         tried = [rollouts.view(connection, row, now) for row in rollouts.list_rollouts(connection, 20)]
     running = {entry["version"] for entry in tried if entry["state"] == "running"}
     children = {entry["parent"] for entry in lineage if entry["parent"]}
@@ -111,9 +124,9 @@ def models(own: Service) -> Page:
     return {"models": lineage[::-1], "current": current, "charts": charts, "rollouts": tried}
 
 
-def marginals(own: Service, version: int | None, top: int = 15) -> Page:
+def marginals(server: Service, version: int | None, top: int = 15) -> Page:
     """The versions of the global marginal, and what moved from one's parent to it. Raises Refusal (404)."""
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         current = int(current_version(connection, "marginals"))
         row = marginal_registry.find_marginals(connection, current if version is None else version)
         check_marginals_present(row)
@@ -121,15 +134,7 @@ def marginals(own: Service, version: int | None, top: int = 15) -> Page:
         if not parent.probabilities:  # removed with its round
             parent = marginal_registry.find_marginals(connection, 0)
         versions = [
-            {
-                "version": each.version,
-                "parent": each.parent,
-                "round_id": each.round_id,
-                "created_at": each.created_at,
-                "noise": math.sqrt(each.variance),
-                "surviving": each.figures.get("surviving_words"),
-                "note": each.note,
-            }
+            marginal_registry.view(each) | {"surviving": each.figures.get("surviving_words")}
             for each in marginal_registry.list_marginals(connection)
         ]
     after, before = (marginal_registry.read_probabilities(each) for each in (row, parent))
@@ -139,7 +144,7 @@ def marginals(own: Service, version: int | None, top: int = 15) -> Page:
     chosen = [*np.argsort(-weight, kind="stable")[:top], *np.argsort(weight, kind="stable")[:top]]
     words: list[Page] = [
         {
-            "word": own.words[index] if index < len(own.words) else f"word {index}",
+            "word": server.words[index] if index < len(server.words) else f"word {index}",
             "before": float(before[index]),
             "after": float(after[index]),
             "ratio": float(np.exp(moved[index])),
@@ -160,13 +165,13 @@ def marginals(own: Service, version: int | None, top: int = 15) -> Page:
     }
 
 
-def privacy(own: Service) -> Page:
+def privacy(server: Service) -> Page:
     """Epsilon a stream against its cap, and what each number means."""
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         drawn = connection.execute(select(releases).order_by(releases.c.drawn_at.desc()).limit(RECENT)).all()
         numbers = _numbers(connection)
     return {
-        "streams": _streams(own),
+        "streams": _streams(server),
         "releases": [
             {
                 "round": numbers.get(row.round_id, ""),
@@ -182,9 +187,9 @@ def privacy(own: Service) -> Page:
     }
 
 
-def audit(own: Service) -> Page:
+def audit(server: Service) -> Page:
     """Everything that changed, the newest first."""
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         return {"events": _events(connection, 300)}
 
 
@@ -196,17 +201,7 @@ def _lineage(connection: Connection) -> list[Page]:
         if row.model_version is not None and row.evaluation is not None
     }
     return [
-        {
-            "version": row.version,
-            "parent": row.parent,
-            "teacher": row.teacher,
-            "round_id": row.round_id,
-            "created_at": row.created_at,
-            "size": row.size,
-            "sha256": row.sha256,
-            "figures": {**row.figures, **verdicts.get(row.version, {}).get("figures", {})},
-            "note": row.note,
-        }
+        model_registry.view(row) | {"figures": {**row.figures, **verdicts.get(row.version, {}).get("figures", {})}}
         for row in reversed(model_registry.list_models(connection))
     ]
 
@@ -236,10 +231,10 @@ def _live(entry: Page, now: float) -> Page:
     return entry | {"streams": streams, "left": left}
 
 
-def _streams(own: Service) -> list[Page]:
+def _streams(server: Service) -> list[Page]:
     streams = []
-    for name, line in own.privacy().items():
-        cap = own.settings.cap(name)
+    for name, line in server.privacy().items():
+        cap = server.settings.cap(name)
         epsilon = float(line["epsilon"])
         share = min(1.0, epsilon / cap) if math.isfinite(cap) and math.isfinite(epsilon) else None
         streams.append(line | {"name": name, "cap": cap, "share": share, "epsilon": epsilon})
@@ -259,16 +254,16 @@ def _round_charts(newest: list[Page]) -> list[Page]:
 
 
 def _model_charts(lineage: list[Page]) -> list[Page]:
-    own = [entry for entry in lineage if not entry["note"].startswith("teacher")][-RECENT:]
-    if len(own) < 2:
+    trained = [entry for entry in lineage if not entry["note"].startswith("teacher")][-RECENT:]
+    if len(trained) < 2:
         return []
-    labels = [str(place + 1) for place in range(len(own))]
+    labels = [str(place + 1) for place in range(len(trained))]
     charts = []
     for title, name, percent in (
         ("Word error on held-out speech, by model", "word_error", True),
         ("How far each model moved from its parent (L2)", "update_norm", False),
     ):
-        values = [entry["figures"].get(name) for entry in own]
+        values = [entry["figures"].get(name) for entry in trained]
         if sum(value is not None for value in values) > 1:
             charts.append(lines_of(title, {title.partition(",")[0]: values}, labels, "", percent=percent, legend=False))
     return charts
@@ -327,3 +322,52 @@ def _events(connection: Connection, limit: int) -> list[Page]:
 def _numbers(connection: Connection) -> dict[str, int]:
     """Of every round, by its id."""
     return {row.id: row.number for row in connection.execute(select(rounds.c.id, rounds.c.number))}
+
+
+COLOURS = ("first", "second", "third", "fourth")
+
+
+def lines_of(
+    title: str,
+    series: Mapping[str, Sequence[float | None]],
+    labels: Sequence[str],
+    unit: str,
+    *,
+    percent: bool = False,
+    legend: bool = True,
+) -> dict[str, Any]:
+    """A line chart: {title, svg}. At most a dozen of the labels are written."""
+    every = -(-len(labels) // 12)
+    shown = [label if place % every == 0 else "" for place, label in enumerate(labels)]
+    drawn = [
+        Line(name if legend else "", colour, values)
+        for (name, values), colour in zip(series.items(), COLOURS, strict=False)
+        if any(value is not None for value in values)
+    ]
+    return {"title": title, "svg": _named(lines(drawn, shown, unit, percent=percent), title)}
+
+
+def bars_of_words(words: Sequence[Mapping[str, Any]], most: int = 8) -> dict[str, Any]:
+    """The words whose probability rose most, before and after."""
+    risen = [word for word in words if word["after"] > word["before"]][:most]
+    groups = [
+        (word["word"], [Bar("before", "second", word["before"]), Bar("after", "first", word["after"])])
+        for word in risen
+    ]
+    title = "Words that gained most probability"
+    return {"title": title, "svg": _named(bars(groups, "probability", percent=True), title)}
+
+
+def _named(svg: str, title: str) -> Markup:
+    return Markup(svg.replace('role="img"', f'role="img" aria-label="{escape(title)}"', 1))
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``a.b`` -> value of nested mappings; what is None, off, is left out."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flatten(value, f"{prefix}{name}.")
+        elif value is not None:
+            found[prefix + name] = value
+    return found

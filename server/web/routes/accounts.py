@@ -1,14 +1,4 @@
-"""Who may operate, who may enrol, and what operators did.
-
-GET  /v1/operator/me
-GET  /v1/operator/operators                          POST: OperatorRequest -> the token, shown once
-POST /v1/operator/operators/{name}/revoke
-GET  /v1/operator/enrolment-tokens                   POST: EnrolmentTokenRequest -> the token, shown once
-POST /v1/operator/enrolment-tokens/{name}/revoke
-GET  /v1/operator/devices                            ?after=ID&limit=100
-POST /v1/operator/devices/{device}/revoke
-GET  /v1/operator/actions                            ?limit=100
-"""
+"""The routes of who may operate, who may enrol, and what operators did."""
 
 from __future__ import annotations
 
@@ -16,12 +6,18 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from sqlalchemy import Row
+from sqlalchemy import Connection, Row
 
-from server.devices.enrolment import count_devices, list_devices, revoke
-from server.devices.tokens import add_enrolment_token, list_enrolment_tokens, revoke_enrolment_token
+from server.devices.enrolment import (
+    add_enrolment_token,
+    count_devices,
+    list_devices,
+    list_enrolment_tokens,
+    revoke,
+    revoke_enrolment_token,
+)
 from server.operators import accounts, messages
-from server.operators.actions import list_actions, record
+from server.operators.accounts import list_actions, record
 from server.web.bodies import parse, plain, service
 from server.web.operations import for_operators
 from server.web.routes.authorization import operator_of
@@ -45,7 +41,7 @@ def get_me(request: Request) -> Response:
 def get_operators(request: Request) -> Response:
     """Named operators, those who were revoked too."""
     with service(request).database.read() as connection:
-        return plain({"operators": [_operator(row) for row in accounts.list_operators(connection)]})
+        return plain({"operators": [_without(row, "token_sha256") for row in accounts.list_operators(connection)]})
 
 
 @router.post(
@@ -54,34 +50,34 @@ def get_operators(request: Request) -> Response:
 )
 def post_operator(request: Request, body: Small) -> Response:
     """Add an operator. The token is in the answer and nowhere else."""
-    own, wanted = service(request), parse(messages.OperatorRequest, body)
-    now, by = own.settings.clock(), operator_of(request).name
-    with own.database.write() as connection:
+    server, wanted = service(request), parse(messages.OperatorRequest, body)
+    now, by = server.settings.clock(), operator_of(request).name
+    with server.database.write() as connection:
         token = accounts.add_operator(connection, wanted.name, wanted.role, by, now)
         record(connection, by, "operator.add", wanted.name, now, wanted.role)
         row = accounts.find_operator(connection, wanted.name)
         assert row is not None
-        return plain(_operator(row) | {"token": token}, 201)
+        return plain(_without(row, "token_sha256") | {"token": token}, 201)
 
 
 @router.post("/operators/{name}/revoke", **for_operators(messages.OperatorEntry, "404 unknown_operator"))
 def post_revoke_operator(request: Request, name: str) -> Response:
     """Refuse an operator's token, and the web pages opened with it, from now on."""
-    own = service(request)
-    now, by = own.settings.clock(), operator_of(request).name
-    with own.database.write() as connection:
+    server = service(request)
+    now, by = server.settings.clock(), operator_of(request).name
+    with server.database.write() as connection:
         accounts.revoke_operator(connection, name, now)
         record(connection, by, "operator.revoke", name, now)
         row = accounts.find_operator(connection, name)
         assert row is not None
-        return plain(_operator(row))
+        return plain(_without(row, "token_sha256"))
 
 
 @router.get("/enrolment-tokens", **for_operators(messages.EnrolmentTokens))
 def get_enrolment_tokens(request: Request) -> Response:
     """Tokens that let devices enrol, the newest first; the server's own is not among them."""
     with service(request).database.read() as connection:
-        return plain({"enrolment_tokens": [_enrolment_token(row) for row in list_enrolment_tokens(connection)]})
+        return plain({"enrolment_tokens": [_without(row, "token_sha256") for row in list_enrolment_tokens(connection)]})
 
 
 @router.post(
@@ -90,13 +86,13 @@ def get_enrolment_tokens(request: Request) -> Response:
 )
 def post_enrolment_token(request: Request, body: Small) -> Response:
     """Make a token that lets devices enrol. It is in the answer and nowhere else."""
-    own, wanted = service(request), parse(messages.EnrolmentTokenRequest, body)
-    now, by = own.settings.clock(), operator_of(request).name
+    server, wanted = service(request), parse(messages.EnrolmentTokenRequest, body)
+    now, by = server.settings.clock(), operator_of(request).name
     expires_at = None if wanted.seconds is None else now + wanted.seconds
-    with own.database.write() as connection:
+    with server.database.write() as connection:
         token = add_enrolment_token(connection, wanted.name, by, now, uses=wanted.uses, expires_at=expires_at)
         record(connection, by, "enrolment.add", wanted.name, now)
-        return plain(_enrolment_token(_named(connection, wanted.name)) | {"token": token}, 201)
+        return plain(_named(connection, wanted.name) | {"token": token}, 201)
 
 
 @router.post(
@@ -105,12 +101,12 @@ def post_enrolment_token(request: Request, body: Small) -> Response:
 )
 def post_revoke_enrolment_token(request: Request, name: str) -> Response:
     """Let nobody in with a token any more. Devices that it let in stay."""
-    own = service(request)
-    now, by = own.settings.clock(), operator_of(request).name
-    with own.database.write() as connection:
+    server = service(request)
+    now, by = server.settings.clock(), operator_of(request).name
+    with server.database.write() as connection:
         revoke_enrolment_token(connection, name, now)
         record(connection, by, "enrolment.revoke", name, now)
-        return plain(_enrolment_token(_named(connection, name)))
+        return plain(_named(connection, name))
 
 
 @router.get("/devices", **for_operators(messages.Devices))
@@ -124,9 +120,9 @@ def get_devices(request: Request, after: Annotated[str, Query(max_length=64)] = 
 @router.post("/devices/{device_id}/revoke", **for_operators(messages.DeviceRevoked, "404 unknown_device"))
 def post_revoke_device(request: Request, device_id: str) -> Response:
     """Refuse everything that a device sends from now on. What it was counted for stays counted."""
-    own = service(request)
-    now, by = own.settings.clock(), operator_of(request).name
-    with own.database.write() as connection:
+    server = service(request)
+    now, by = server.settings.clock(), operator_of(request).name
+    with server.database.write() as connection:
         revoke(connection, device_id, now)
         record(connection, by, "device.revoke", device_id, now)
     return plain({"device_id": device_id, "revoked": True})
@@ -139,15 +135,8 @@ def get_actions(request: Request, limit: Limit = 100) -> Response:
         return plain({"actions": [_without(row, "id") for row in list_actions(connection, limit)]})
 
 
-def _named(connection: Any, name: str) -> Row[Any]:
-    return next(row for row in list_enrolment_tokens(connection) if row.name == name)
-
-
-def _operator(row: Row[Any]) -> dict[str, Any]:
-    return _without(row, "token_sha256")
-
-
-def _enrolment_token(row: Row[Any]) -> dict[str, Any]:
+def _named(connection: Connection, name: str) -> dict[str, Any]:
+    row = next(row for row in list_enrolment_tokens(connection) if row.name == name)
     return _without(row, "token_sha256")
 
 

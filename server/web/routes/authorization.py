@@ -148,10 +148,10 @@ async def authorize(request: Request) -> None:
 
 def identify(request: Request, token: str) -> Operator:
     """Whose operator token this is. Raises Refusal: 401 ``bad_token``, ``token_revoked``."""
-    own = service(request)
-    if same_secret(token, own.settings.operator_token):
+    server = service(request)
+    if same_secret(token, server.settings.operator_token):
         return Operator(BOOTSTRAP, Role.ADMINISTRATOR)
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         return who_shows(connection, token)
 
 

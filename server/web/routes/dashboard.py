@@ -1,40 +1,35 @@
 """The operators' web pages. They only read; an operator's token, shown once, opens them for some hours.
 
-GET  /                          to the dashboard
-GET  /dashboard                 overview
-GET  /dashboard/rounds          /dashboard/rounds/{round}
-GET  /dashboard/models
-GET  /dashboard/marginals       /dashboard/marginals/{version}
-GET  /dashboard/privacy
-GET  /dashboard/audit
-GET  /dashboard/style.css
-GET  /dashboard/sign-in         POST: token -> a cookie that scripts cannot read and other sites cannot use
-POST /dashboard/sign-out
+The server keeps no sessions. Signing in gives a ticket in a cookie that scripts cannot read and other sites cannot use:
+a time of expiry, an operator's name and their HMAC-SHA256 under a key that the server draws when it starts. It has
+nothing to do with any token, at which a holder could guess otherwise, and a restart ends every ticket. Whether the
+operator is still one is looked up whenever a ticket is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from server.operators.accounts import find_operator
-from server.operators.actions import record
+from server.operators.accounts import find_operator, record
 from server.operators.roles import BOOTSTRAP, Operator, Role
 from server.problems import Refusal
 from server.web.bodies import body_reader, service
-from server.web.dashboard import access, pages
+from server.web.dashboard import pages
 from server.web.dashboard.rendering import HEADERS, render, style
 from server.web.routes.authorization import identify
 
-__all__ = ["router"]
+__all__ = ["COOKIE", "SECONDS", "from_own_site", "holder", "router", "ticket"]
 
 router = APIRouter(include_in_schema=False)
 
-Form = Annotated[bytes, Depends(body_reader(lambda own: 4096))]
+Form = Annotated[bytes, Depends(body_reader(lambda server: 4096))]
 
 
 @router.get("/")
@@ -54,8 +49,8 @@ def get_sign_in() -> Response:
 
 @router.post("/dashboard/sign-in")
 def post_sign_in(request: Request, body: Form) -> Response:
-    own = service(request)
-    if not access.from_own_site(request.headers):
+    server = service(request)
+    if not from_own_site(request.headers):
         return _elsewhere()
     token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0].strip()
     try:
@@ -63,14 +58,14 @@ def post_sign_in(request: Request, body: Form) -> Response:
     except Refusal:
         told = "That is not the token of an operator of this server."
         return _html("sign_in.html", 401, page="", live=False, error=told)
-    now = own.settings.clock()
-    with own.database.write() as connection:
+    now = server.settings.clock()
+    with server.database.write() as connection:
         record(connection, operator.name, "sign-in", "dashboard", now)
     found = RedirectResponse("/dashboard", 303, headers=HEADERS)
     found.set_cookie(
-        access.COOKIE,
-        access.ticket(operator.name, own.ticket_key, now),
-        max_age=access.SECONDS,
+        COOKIE,
+        ticket(operator.name, server.ticket_key, now),
+        max_age=SECONDS,
         path="/dashboard",
         secure=request.url.scheme == "https",
         httponly=True,
@@ -81,10 +76,10 @@ def post_sign_in(request: Request, body: Form) -> Response:
 
 @router.post("/dashboard/sign-out")
 def post_sign_out(request: Request) -> Response:
-    if not access.from_own_site(request.headers):
+    if not from_own_site(request.headers):
         return _elsewhere()
     found = RedirectResponse("/dashboard/sign-in", 303, headers=HEADERS)
-    found.delete_cookie(access.COOKIE, path="/dashboard")
+    found.delete_cookie(COOKIE, path="/dashboard")
     return found
 
 
@@ -100,7 +95,7 @@ def get_rounds(request: Request, live: bool = True) -> Response:
 
 @router.get("/dashboard/rounds/{round_id}")
 def get_round(request: Request, round_id: str) -> Response:
-    return _page(request, "rounds", lambda own: pages.round_page(own, round_id), template="round.html")
+    return _page(request, "rounds", lambda server: pages.round_page(server, round_id), template="round.html")
 
 
 @router.get("/dashboard/models")
@@ -110,12 +105,12 @@ def get_models(request: Request) -> Response:
 
 @router.get("/dashboard/marginals")
 def get_marginals(request: Request) -> Response:
-    return _page(request, "marginals", lambda own: pages.marginals(own, None))
+    return _page(request, "marginals", lambda server: pages.marginals(server, None))
 
 
 @router.get("/dashboard/marginals/{version}")
 def get_marginals_version(request: Request, version: int) -> Response:
-    return _page(request, "marginals", lambda own: pages.marginals(own, version))
+    return _page(request, "marginals", lambda server: pages.marginals(server, version))
 
 
 @router.get("/dashboard/privacy")
@@ -132,11 +127,11 @@ def _page(
     request: Request, page: str, content: Callable[[Any], pages.Page], *, template: str = "", live: bool = False
 ) -> Response:
     """The page, for whoever has a ticket; the way to one for anybody else."""
-    own = service(request)
+    server = service(request)
     if (operator := _signed_in(request)) is None:
         return RedirectResponse("/dashboard/sign-in", 303, headers=HEADERS)
     try:
-        shown = content(own)
+        shown = content(server)
     except Refusal as refusal:
         return _html("problem.html", refusal.status, page=page, live=False, operator=operator, detail=refusal.detail)
     return _html(template or f"{page}.html", 200, page=page, live=live, operator=operator, content=shown)
@@ -149,17 +144,56 @@ def _elsewhere() -> Response:
 
 def _signed_in(request: Request) -> Operator | None:
     """Whose ticket the request shows, if they are still an operator."""
-    own = service(request)
-    ticket = request.cookies.get(access.COOKIE, "")
-    name = access.holder(ticket, own.ticket_key, own.settings.clock())
+    server = service(request)
+    ticket = request.cookies.get(COOKIE, "")
+    name = holder(ticket, server.ticket_key, server.settings.clock())
     if name is None:
         return None
     if name == BOOTSTRAP:
         return Operator(name, Role.ADMINISTRATOR)
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         row = find_operator(connection, name)
     return None if row is None or row.revoked_at is not None else Operator(row.name, Role(row.role))
 
 
 def _html(template: str, status: int, **content: Any) -> Response:
     return HTMLResponse(render(template, **content), status, HEADERS)
+
+
+COOKIE = "idiolect_dashboard"
+SECONDS = 12 * 3600
+"""How long a ticket is good for."""
+
+
+def ticket(name: str, secret: str, now: float) -> str:
+    """A ticket for the operator ``name``, who showed a token at ``now``, seconds since the epoch."""
+    expiry = str(int(now) + SECONDS)
+    return f"{expiry}.{_mark(secret, expiry, name)}.{name}"
+
+
+def holder(found: str, secret: str, now: float) -> str | None:
+    """Whose ticket this is; None where it was not made with this secret or has expired."""
+    expiry, mark, name = (*found.split(".", 2), "", "", "")[:3]
+    if not (expiry.isascii() and expiry.isdigit() and len(expiry) < 16):
+        return None
+    # Compared before the time is looked at, so that a wrong mark tells nothing about either.
+    good = hmac.compare_digest(mark.encode("utf-8", "replace"), _mark(secret, expiry, name).encode())
+    return name if good and now < int(expiry) else None
+
+
+def from_own_site(headers: Mapping[str, str]) -> bool:
+    """Whether a form was sent by a page of this server, or by no page at all.
+
+    Browsers say so themselves (Sec-Fetch-Site), where they do not speak plain HTTP to another machine; else they name
+    the page's site, which is then compared with the one that was asked. A program that is no browser says neither.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("same-origin", "none")
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
+
+
+def _mark(secret: str, expiry: str, name: str) -> str:
+    key = hmac.digest(secret.encode(), b"idiolect dashboard ticket", "sha256")
+    return hmac.new(key, f"{expiry}.{name}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()

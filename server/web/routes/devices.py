@@ -6,7 +6,8 @@ from typing import Annotated
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import Response
+from fastapi.responses import FileResponse, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import (
@@ -23,8 +24,7 @@ from device_sdk.wire.messages import (
 from server.aggregation.validation import read_delta, validate_counts, validate_words
 from server.aggregation.weights_file import read_metadata
 from server.devices.authentication import Sender
-from server.devices.enrolment import enrol, read_public_key, same_secret
-from server.devices.tokens import find_enrolment_token
+from server.devices.enrolment import enrol, find_enrolment_token, read_public_key, same_secret
 from server.privacy.composition import unhurried
 from server.problems import Refusal
 from server.registry import marginals as marginal_registry
@@ -35,67 +35,63 @@ from server.rounds import check_in as checking
 from server.rounds.reports import Contribution, accept, check_base, find_report
 from server.rounds.store import find_round, read_settings
 from server.service import Service
-from server.web.bodies import answer, body_reader, parse, refused, service, upload_reader
+from server.web.bodies import answer, body_reader, parse, problem, refused, service, upload_reader
 from server.web.operations import BODY, FILE, REPORT, SIGNED, WEIGHTS, Bytes, operation
-from server.web.routes.downloads import Download
 from server.web.routes.senders import check_addressed, check_claimed, check_enrolling, sender_of, taking
 
-__all__ = ["router"]
+__all__ = ["Download", "router"]
 
 router = APIRouter(prefix="/v1")
 
-Enrolments = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes, check_enrolling))]
-Small = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes, check_claimed))]
-Counts = Annotated[bytes, Depends(upload_reader(lambda own: own.settings.limits.report_bytes, taking("marginals")))]
-Words = Annotated[bytes, Depends(upload_reader(lambda own: own.settings.limits.report_bytes, taking("words")))]
-Delta = Annotated[bytes, Depends(upload_reader(lambda own: own.delta_bytes, taking("deltas")))]
+Enrolments = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limits.message_bytes, check_enrolling))]
+Small = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limits.message_bytes, check_claimed))]
+Counts = Annotated[bytes, Depends(upload_reader(lambda its: its.settings.limits.report_bytes, taking("marginals")))]
+Words = Annotated[bytes, Depends(upload_reader(lambda its: its.settings.limits.report_bytes, taking("words")))]
+Delta = Annotated[bytes, Depends(upload_reader(lambda its: its.delta_bytes, taking("deltas")))]
 
 
 DELTA = Bytes("A delta: safetensors bytes whose metadata has a DeltaHeader as JSON under `header`.")
 DIFFERENCE = Bytes("What makes the weights of one version of those of another.")
+METADATA = Bytes("Signed metadata of The Update Framework, exact bytes.", "application/json")
 ENROLMENT = ("401 bad_token", "403 device_revoked token_revoked token_expired token_used_up", "422 bad_key")
 ACCEPTANCE = (*REPORT, "403 privacy_cap", "409 already_reported other_words report_conflict", "422 utterances")
-UNFIT = (
-    "409 stale_model",
-    "422 bad_delta other_plan too_few_utterances too_many_utterances",
-    "503 between_rounds",
-)
+UNFIT = ("409 stale_model", "422 bad_delta other_plan too_few_utterances too_many_utterances")
 
 
 @router.post("/enrol", **operation(Enrolled, *ENROLMENT, *BODY, takes=Enrol))
 def post_enrol(request: Request, body: Enrolments) -> Response:
-    own = service(request)
+    server = service(request)
     message = parse(Enrol, body)
-    token = None if same_secret(message.token, own.settings.enrolment_token) else message.token
+    token = None if same_secret(message.token, server.settings.enrolment_token) else message.token
     if token is not None:  # looked for before anything is written
-        with own.database.read() as connection:
+        with server.database.read() as connection:
             find_enrolment_token(connection, token)
     public_key = read_public_key(message)
-    with own.database.write() as connection:
-        now, uses = own.settings.clock(), own.settings.enrolment_uses
+    with server.database.write() as connection:
+        now, uses = server.settings.clock(), server.settings.enrolment_uses
         return answer(Enrolled(device_id=enrol(connection, public_key, now, token, uses)))
 
 
 @router.post("/check-in", **operation(CheckedIn, *SIGNED, takes=CheckIn))
 def post_check_in(request: Request, body: Small) -> Response:
-    own = service(request)
-    sender = sender_of(own, request, body, None)
+    server = service(request)
+    sender = sender_of(server, request, body, None)
     message = parse(CheckIn, body)
 
     def work() -> Response:
-        with own.database.write() as connection:
-            return answer(checking.check_in(connection, own.settings, sender, message, own.fleet))
+        with server.database.write() as connection:
+            return answer(checking.check_in(connection, server.settings, sender, message, server.fleet))
 
     return unhurried(work)
 
 
 @router.post("/rounds/{round_id}/marginals", **operation(Receipt, "422 bad_counts", *ACCEPTANCE, takes=MarginalReport))
 def post_marginals(request: Request, round_id: str, body: Counts) -> Response:
-    own = service(request)
-    sender = sender_of(own, request, body, round_id)
+    server = service(request)
+    sender = sender_of(server, request, body, round_id)
     report = parse(MarginalReport, body)
     check_addressed(sender, round_id, report.device_id, report.round_id)
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         row = find_round(connection, round_id)
         plan = read_settings(row).marginals
         known = marginal_registry.find_marginals(connection, 0)
@@ -107,7 +103,7 @@ def post_marginals(request: Request, round_id: str, body: Counts) -> Response:
         except ProtocolError as error:
             raise refused(error, "bad_counts", "counts") from error
     return _accept(
-        own,
+        server,
         sender,
         Contribution(report.report_id, round_id, "marginals", body, report.utterances, counts=report.counts),
     )
@@ -115,15 +111,15 @@ def post_marginals(request: Request, round_id: str, body: Counts) -> Response:
 
 @router.post("/rounds/{round_id}/deltas", **operation(Receipt, *UNFIT, *ACCEPTANCE, takes=DELTA))
 def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
-    own = service(request)
-    sender = sender_of(own, request, body, round_id)
+    server = service(request)
+    sender = sender_of(server, request, body, round_id)
     try:
         metadata = read_metadata(body)
     except ProtocolError as error:
         raise refused(error, "bad_delta") from error
     header = parse(DeltaHeader, metadata.get("header", ""))
     check_addressed(sender, round_id, header.device_id, header.round_id)
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         known = find_report(connection, sender.device_id, header.report_id)
         row = find_round(connection, round_id)
         base = model_registry.find_model(connection, row.base_model) if row.base_model is not None else None
@@ -148,11 +144,11 @@ def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
             detail = f"utterances: found {header.utterances}, a gradient is of at most {plan.batch_size}"
             raise Refusal(422, "too_many_utterances", detail, "utterances")
         try:
-            read_delta(body, own.shapes(base.sha256), plan)
+            read_delta(body, server.shapes(base.sha256), plan)
         except ProtocolError as error:  # begins with the name of the tensor
             raise refused(error, "bad_delta", str(error).partition(": ")[0]) from error
         blob = f"deltas/{round_id}/{uuid4().hex}.safetensors"
-        own.blobs.put(blob, body)
+        server.blobs.put(blob, body)
     contribution = Contribution(
         header.report_id,
         round_id,
@@ -164,40 +160,40 @@ def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
         loss=header.loss,
         word_error=header.word_error,
     )
-    return _accept(own, sender, contribution)
+    return _accept(server, sender, contribution)
 
 
 @router.post("/rounds/{round_id}/words", **operation(Receipt, "422 bad_words", *ACCEPTANCE, takes=WordReport))
 def post_words(request: Request, round_id: str, body: Words) -> Response:
-    own = service(request)
-    sender = sender_of(own, request, body, round_id)
+    server = service(request)
+    sender = sender_of(server, request, body, round_id)
     report = parse(WordReport, body)
     check_addressed(sender, round_id, report.device_id, report.round_id)
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         plan = read_settings(find_round(connection, round_id)).words
         digest = marginal_registry.find_marginals(connection, 0).words_digest
     if plan is not None:
         if report.words_digest != digest:
             raise Refusal(409, "other_words", "words_digest: another word list lacks these words", "words_digest")
         try:
-            validate_words(report.words, own.listed, plan)
+            validate_words(report.words, server.listed, plan)
         except ProtocolError as error:
             raise refused(error, "bad_words", "words") from error
     named = dict.fromkeys(report.words, 1)
-    return _accept(own, sender, Contribution(report.report_id, round_id, "words", body, 0, counts=named))
+    return _accept(server, sender, Contribution(report.report_id, round_id, "words", body, 0, counts=named))
 
 
 @router.get("/models/{version}", **operation(WEIGHTS, *FILE, also={206: WEIGHTS, 304: None}))
 def get_model(request: Request, version: str) -> Response:
     """Weights as safetensors bytes; the ETag is their sha256. Ranges are served, so a download can be resumed."""
-    own = service(request)
-    with own.database.read() as connection:
+    server = service(request)
+    with server.database.read() as connection:
         row = model_registry.find_model(connection, version)
-    check_present(own.blobs, row)
+    check_present(server.blobs, row)
     etag = f'"{row.sha256}"'
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers={"ETag": etag})
-    path = own.blobs.file(model_registry.blob_name(row.sha256))
+    path = server.blobs.file(model_registry.blob_name(row.sha256))
     return Download(path, headers={"ETag": etag}, media_type="application/octet-stream")
 
 
@@ -208,12 +204,12 @@ def get_model(request: Request, version: str) -> Response:
 def get_difference(request: Request, version: str, base: str) -> Response:
     """What makes the weights of ``version`` of those of ``base``, where there is a short way: from what was published
     lately to what is current. Else 404: take all of it. Ranges are served."""
-    own = service(request)
-    with own.database.read() as connection:
+    server = service(request)
+    with server.database.read() as connection:
         way = find_way(connection, version, base)
     if request.headers.get("if-none-match") == way.etag:
         return Response(status_code=304, headers={"ETag": way.etag})
-    return Download(own.differences.file(way), headers={"ETag": way.etag}, media_type="application/octet-stream")
+    return Download(server.differences.file(way), headers={"ETag": way.etag}, media_type="application/octet-stream")
 
 
 @router.get(
@@ -222,8 +218,8 @@ def get_difference(request: Request, version: str, base: str) -> Response:
 )
 def get_marginals(request: Request, version: int) -> Response:
     """Marginals; the ETag is the sha256 of the probabilities' bytes."""
-    own = service(request)
-    with own.database.read() as connection:
+    server = service(request)
+    with server.database.read() as connection:
         row = marginal_registry.find_marginals(connection, version)
     check_marginals_present(row)
     etag = f'"{row.sha256}"'
@@ -232,12 +228,23 @@ def get_marginals(request: Request, version: int) -> Response:
     return answer(marginal_registry.message(row), headers={"ETag": etag})
 
 
-def _accept(own: Service, sender: Sender, contribution: Contribution) -> Response:
-    settings = own.settings
+@router.get("/updates/{name}", **operation(METADATA, "404 unknown_metadata"))
+def get_update_metadata(request: Request, name: str) -> Response:
+    """``timestamp.json``, ``{version}.root.json``, ``{version}.snapshot.json`` or ``{version}.targets.json``."""
+    server = service(request)
+    found = server.updates.document(name) if server.updates is not None else None
+    if found is None:
+        raise Refusal(404, "unknown_metadata", f"updates: no {name[:64]!r} here", "name")
+    caching = "no-cache" if name == "timestamp.json" else "public, max-age=31536000, immutable"
+    return Response(found, headers={"Cache-Control": caching}, media_type="application/json")
+
+
+def _accept(server: Service, sender: Sender, contribution: Contribution) -> Response:
+    settings = server.settings
     stream = contribution.stream
 
     def work() -> tuple[Receipt, bool]:
-        with own.database.write() as connection:
+        with server.database.write() as connection:
             return accept(
                 connection,
                 sender,
@@ -250,19 +257,45 @@ def _accept(own: Service, sender: Sender, contribution: Contribution) -> Respons
     try:
         receipt, full = unhurried(work)
     except Refusal:
-        own.metrics.reports.labels(stream, "refused").inc()
-        _drop(own, contribution)
+        server.metrics.reports.labels(stream, "refused").inc()
+        _drop(server, contribution)
         raise
     # After any other error the blob stays: the transaction may have been stored. Start-up removes what nobody needs.
     if receipt.duplicate:
-        _drop(own, contribution)
-    own.metrics.reports.labels(stream, "duplicate" if receipt.duplicate else "accepted").inc()
-    own.metrics.received.labels(stream).inc(len(contribution.body))
+        _drop(server, contribution)
+    server.metrics.reports.labels(stream, "duplicate" if receipt.duplicate else "accepted").inc()
+    server.metrics.received.labels(stream).inc(len(contribution.body))
     if full:
-        own.wake()
+        server.wake()
     return answer(receipt)
 
 
-def _drop(own: Service, contribution: Contribution) -> None:
+def _drop(server: Service, contribution: Contribution) -> None:
     if contribution.blob is not None:
-        own.blobs.delete(contribution.blob)
+        server.blobs.delete(contribution.blob)
+
+
+class Download(FileResponse):
+    """A file, or the ranges of it that were asked for. What cannot be had is refused by a Problem: 400 or 416
+    ``bad_range``."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused: Message | None = None
+
+        async def watch(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                refused = message
+            if refused is None:
+                await send(message)
+
+        await super().__call__(scope, receive, watch)
+        if refused is not None:
+            told = {name.decode(): value.decode() for name, value in refused["headers"]}
+            kept = {name: told[name] for name in ("content-range",) if name in told}
+            detail = (
+                f"Range: found nothing to send for it, expected bytes=FIRST-LAST within {told.get('content-range')}"
+            )
+            if refused["status"] == 400:
+                detail = "Range: cannot be read, expected bytes=FIRST-LAST"
+            await problem(Refusal(refused["status"], "bad_range", detail, "Range"), kept)(scope, receive, send)

@@ -56,14 +56,14 @@ def head_readiness(request: Request) -> Response:
 @router.get("/metrics", **for_operators(METRICS))
 def get_metrics(request: Request) -> Response:
     """Prometheus metrics, in its text format."""
-    own = service(request)
-    with own.database.read() as connection:
-        own.metrics.devices.set(count_devices(connection))
+    server = service(request)
+    with server.database.read() as connection:
+        server.metrics.devices.set(count_devices(connection))
         counts = count_by_state(connection)
-    own.metrics.ticks.seen = own.seen()
+    server.metrics.ticks.seen = server.seen()
     for state in RoundState:
-        own.metrics.rounds.labels(state).set(counts.get(state, 0))
-    return Response(own.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        server.metrics.rounds.labels(state).set(counts.get(state, 0))
+    return Response(server.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/openapi.json", **operation(DOCUMENT))

@@ -1,42 +1,30 @@
-"""The routes operators use, each behind the role that :mod:`server.web.routes.authorization` gives it. Answers are
-plain JSON. Who may operate, and what each did, is in :mod:`server.web.routes.accounts`.
-
-    GET  /v1/operator/status
-    GET  /v1/operator/privacy                         summary per stream, and one line per device and stream
-    GET  /v1/operator/rounds                          POST: {"settings": RoundSettings, "open": true} -> round
-    GET  /v1/operator/rounds/{round}
-    POST /v1/operator/rounds/{round}/open | close | abandon
-    GET  /v1/operator/models                          POST /v1/operator/models/{version}: safetensors weights
-    POST /v1/operator/models/{version}/publish        also the way back: publish an older version
-    GET  /v1/operator/marginals                       POST: {"probabilities": base64 float64, "note": ""}
-    GET  /v1/operator/marginals/{version}             ?top=20
-    POST /v1/operator/marginals/{version}/publish
-
-Errors are answered as Problem, as on the devices' routes.
-"""
+"""The routes operators use, each behind the role that :mod:`server.web.routes.authorization` gives it: rounds, models,
+marginals, rollouts. Who may operate, and what each did, is in :mod:`server.web.routes.accounts`."""
 
 from __future__ import annotations
 
 from base64 import b64decode
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
-from sqlalchemy import Row
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import FIXED_POINT, Identifier
 from server.aggregation.validation import validate_shapes
 from server.aggregation.weights_file import parse_weights
 from server.operators import messages
-from server.operators.actions import record
+from server.operators.accounts import record
+from server.plans.rollout import RolloutSettings
 from server.plans.round import STREAMS
 from server.privacy import ledger
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version, history, publish
 from server.registry.retention import check_marginals_present, check_present
+from server.rounds.rollout import conduct
+from server.rounds.rollout import store as rollouts
 from server.rounds.store import find_round, list_rounds, view
 from server.web.bodies import body_reader, parse, plain, refused, service
 from server.web.operations import WEIGHTS, for_operators
@@ -47,8 +35,8 @@ __all__ = ["Small", "router"]
 
 router = APIRouter(prefix="/v1/operator")
 
-Small = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.message_bytes))]
-Weights = Annotated[bytes, Depends(body_reader(lambda own: own.settings.limits.model_bytes))]
+Small = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limits.message_bytes))]
+Weights = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limits.model_bytes))]
 
 OPENING = ("409 round_open no_devices privacy_cap",)
 MOVING = ("404 unknown_round", "409 wrong_state")
@@ -62,11 +50,11 @@ def get_status(request: Request) -> Response:
 
 @router.get("/privacy", **for_operators(messages.Privacy))
 def get_privacy(request: Request) -> Response:
-    own = service(request)
-    with own.database.read() as connection:
-        lines = ledger.device_summary(connection, own.settings.delta_probability)
-    caps = {stream: own.settings.cap(stream) for stream in STREAMS}
-    return plain({"streams": own.privacy(), "devices": lines, "caps": caps})
+    server = service(request)
+    with server.database.read() as connection:
+        lines = ledger.device_summary(connection, server.settings.delta_probability)
+    caps = {stream: server.settings.cap(stream) for stream in STREAMS}
+    return plain({"streams": server.privacy(), "devices": lines, "caps": caps})
 
 
 @router.get("/rounds", **for_operators(messages.Rounds))
@@ -113,7 +101,7 @@ def get_models(request: Request) -> Response:
         return plain(
             {
                 "current": current_version(connection, "model"),
-                "models": [_model_view(row) for row in model_registry.list_models(connection)],
+                "models": [model_registry.view(row) for row in model_registry.list_models(connection)],
                 "history": history(connection, "model"),
             }
         )
@@ -127,36 +115,36 @@ def post_model(
     request: Request, version: Identifier, body: Weights, note: str = "", published: bool = True
 ) -> Response:
     """Register weights made elsewhere, of the current model's names and shapes, and by default publish them."""
-    own = service(request)
-    with own.database.read() as connection:
+    server = service(request)
+    with server.database.read() as connection:
         parent = model_registry.find_model(connection, current_version(connection, "model"))
-    shapes = {name: values.shape for name, values in model_registry.load(own.blobs, parent.sha256).items()}
+    shapes = {name: values.shape for name, values in model_registry.load(server.blobs, parent.sha256).items()}
     try:
         weights = parse_weights(body)
         validate_shapes(weights, shapes)
     except ProtocolError as error:
         raise refused(error, "bad_weights") from error
-    stored = model_registry.store(own.blobs, weights, {"version": version})
-    now, by = own.settings.clock(), operator_of(request).name
+    stored = model_registry.store(server.blobs, weights, {"version": version})
+    now, by = server.settings.clock(), operator_of(request).name
     said = _said(note, "pushed", by)
-    with own.database.write() as connection:
+    with server.database.write() as connection:
         model_registry.add_model(connection, version, stored, now=now, parent=parent.version, note=said)
         record(connection, by, "model.push", version, now, note)
         if published:
             publish(connection, "model", version, now, said)
-        return plain(_model_view(model_registry.find_model(connection, version)), 201)
+        return plain(model_registry.view(model_registry.find_model(connection, version)), 201)
 
 
 @router.post("/models/{version}/publish", **for_operators(messages.Model, "404 unknown_model", "410 model_removed"))
 def publish_model(request: Request, version: str, note: str = "") -> Response:
-    own = service(request)
-    with own.database.write() as connection:
+    server = service(request)
+    with server.database.write() as connection:
         row = model_registry.find_model(connection, version)
-        check_present(own.blobs, row)
-        now, by = own.settings.clock(), operator_of(request).name
+        check_present(server.blobs, row)
+        now, by = server.settings.clock(), operator_of(request).name
         publish(connection, "model", version, now, _said(note, "published", by))
         record(connection, by, "model.publish", version, now, note)
-        return plain(_model_view(row))
+        return plain(model_registry.view(row))
 
 
 @router.get("/marginals", **for_operators(messages.MarginalsList))
@@ -165,7 +153,7 @@ def get_all_marginals(request: Request) -> Response:
         return plain(
             {
                 "current": int(current_version(connection, "marginals")),
-                "marginals": [_marginal_view(row) for row in marginal_registry.list_marginals(connection)],
+                "marginals": [marginal_registry.view(row) for row in marginal_registry.list_marginals(connection)],
                 "history": history(connection, "marginals"),
             }
         )
@@ -174,8 +162,8 @@ def get_all_marginals(request: Request) -> Response:
 @router.get("/marginals/{version}", **for_operators(messages.MarginalsWords, *MARGINALS))
 def get_marginal(request: Request, version: int, top: Annotated[int, Query(ge=0, le=1 << 24)] = 20) -> Response:
     """One version and the words it lifts most over the background; every word where ``top`` is that many."""
-    own = service(request)
-    with own.database.read() as connection:
+    server = service(request)
+    with server.database.read() as connection:
         row = marginal_registry.find_marginals(connection, version)
         check_marginals_present(row)
         background = marginal_registry.read_probabilities(marginal_registry.find_marginals(connection, 0))
@@ -186,14 +174,14 @@ def get_marginal(request: Request, version: int, top: Annotated[int, Query(ge=0,
     lifted = [
         {
             "word_id": int(word),
-            "word": own.words[word] if word < len(own.words) else None,
+            "word": server.words[word] if word < len(server.words) else None,
             "probability": float(probabilities[word]),
             "background": float(background[word]),
             "released_count": int(counts[word]) / FIXED_POINT,
         }
         for word in order
     ]
-    return plain(_marginal_view(row) | {"words": int(probabilities.size), "top": lifted})
+    return plain(marginal_registry.view(row) | {"words": int(probabilities.size), "top": lifted})
 
 
 @router.post(
@@ -202,10 +190,10 @@ def get_marginal(request: Request, version: int, top: Annotated[int, Query(ge=0,
 )
 def post_marginals(request: Request, body: Weights) -> Response:
     """Register a distribution made elsewhere, and by default publish it. Released counts start again from none."""
-    own = service(request)
+    server = service(request)
     wanted = parse(messages.MarginalPush, body)
-    now, by = own.settings.clock(), operator_of(request).name
-    with own.database.write() as connection:
+    now, by = server.settings.clock(), operator_of(request).name
+    with server.database.write() as connection:
         parent = marginal_registry.find_marginals(connection, int(current_version(connection, "marginals")))
         words = marginal_registry.read_counts(parent).size
         try:
@@ -220,49 +208,66 @@ def post_marginals(request: Request, body: Weights) -> Response:
         record(connection, by, "marginals.push", str(version), now, wanted.note)
         if wanted.publish:
             publish(connection, "marginals", version, now, note)
-        return plain(_marginal_view(marginal_registry.find_marginals(connection, version)), 201)
+        return plain(marginal_registry.view(marginal_registry.find_marginals(connection, version)), 201)
 
 
 @router.post("/marginals/{version}/publish", **for_operators(messages.MarginalsVersion, *MARGINALS))
 def publish_marginals(request: Request, version: int, note: str = "") -> Response:
-    own = service(request)
-    with own.database.write() as connection:
+    server = service(request)
+    with server.database.write() as connection:
         row = marginal_registry.find_marginals(connection, version)
         check_marginals_present(row)
-        now, by = own.settings.clock(), operator_of(request).name
+        now, by = server.settings.clock(), operator_of(request).name
         publish(connection, "marginals", version, now, _said(note, "published", by))
         record(connection, by, "marginals.publish", str(version), now, note)
-        return plain(_marginal_view(row))
+        return plain(marginal_registry.view(row))
+
+
+@router.get("/rollout", **for_operators(messages.Rollouts))
+def get_rollout(request: Request) -> Response:
+    server = service(request)
+    now = server.settings.clock()
+    with server.database.read() as connection:
+        running = rollouts.running(connection)
+        found = [rollouts.view(connection, row, now) for row in rollouts.list_rollouts(connection)]
+    return plain({"running": None if running is None else running.version, "rollouts": found})
+
+
+@router.post(
+    "/rollout",
+    **for_operators(
+        messages.Rollout,
+        "404 unknown_model",
+        "409 rollout_running is_current",
+        "410 model_removed",
+        takes=messages.RolloutRequest,
+        status=201,
+    ),
+)
+def post_rollout(request: Request, body: Small) -> Response:
+    """Answers with the rollout. Its devices get the model with their next check-in."""
+    server, wanted = service(request), parse(messages.RolloutRequest, body)
+    now, by = server.settings.clock(), operator_of(request).name
+    with server.database.write() as connection:
+        check_present(server.blobs, model_registry.find_model(connection, wanted.version))
+        settings = wanted.settings or server.settings.rollout or RolloutSettings()
+        rollouts.begin(connection, wanted.version, settings, now, wanted.note[:500] or f"begun by {by}")
+        record(connection, by, "rollout.begin", wanted.version, now, wanted.note)
+        return plain(rollouts.view(connection, rollouts.require_running(connection), now), 201)
+
+
+@router.post("/rollout/promote", **for_operators(messages.Rollout, "409 no_rollout worse", "410 model_removed"))
+def post_promote(request: Request, note: str = "", force: bool = False) -> Response:
+    """Answers when held-out speech was heard, where the server has some."""
+    return plain(service(request).promote_rollout(note, force=force, by=operator_of(request).name))
+
+
+@router.post("/rollout/roll-back", **for_operators(messages.Rollout, "409 no_rollout"))
+def post_roll_back(request: Request, note: str = "") -> Response:
+    server = service(request)
+    return plain(conduct.roll_back(server.database, server.settings.clock(), operator_of(request).name, note))
 
 
 def _said(note: str, done: str, by: str) -> str:
     """What is kept with a version: the operator's own words, and who it was."""
     return f"{note[:500]} ({done} by {by})" if note else f"{done} by {by}"
-
-
-def _model_view(row: Row[Any]) -> dict[str, Any]:
-    return {
-        "version": row.version,
-        "parent": row.parent,
-        "teacher": row.teacher,
-        "round_id": row.round_id,
-        "sha256": row.sha256,
-        "size": row.size,
-        "created_at": row.created_at,
-        "figures": row.figures,
-        "note": row.note,
-    }
-
-
-def _marginal_view(row: Row[Any]) -> dict[str, Any]:
-    return {
-        "version": row.version,
-        "parent": row.parent,
-        "round_id": row.round_id,
-        "sha256": row.sha256,
-        "words_digest": row.words_digest,
-        "created_at": row.created_at,
-        "noise_deviation": row.variance**0.5,
-        "figures": row.figures,
-        "note": row.note,
-    }

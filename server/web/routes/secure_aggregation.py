@@ -24,30 +24,30 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/rounds/{round_id}/aggregation")
 
 UNFIT = ("403 excluded privacy_cap", "409 busy message_conflict not_joined other_stage other_words")
-Stages = Annotated[bytes, Depends(upload_reader(lambda own: own.settings.limits.report_bytes, check_aggregating))]
+Stages = Annotated[bytes, Depends(upload_reader(lambda its: its.settings.limits.report_bytes, check_aggregating))]
 
 
 @router.post("", **operation(AggregationTask, *REPORT, "409 not_joined", takes=AggregationPoll))
 def post_poll(request: Request, round_id: str, body: Small) -> Response:
-    own = service(request)
-    sender = sender_of(own, request, body, round_id)
+    server = service(request)
+    sender = sender_of(server, request, body, round_id)
     message = parse(AggregationPoll, body)
     check_addressed(sender, round_id, message.device_id, message.round_id)
-    with own.database.write() as connection:
-        spend_nonce(connection, sender, own.settings.clock())
-        return answer(next_task(connection, sender.device_id, round_id, own.settings.retry_after_seconds))
+    with server.database.write() as connection:
+        spend_nonce(connection, sender, server.settings.clock())
+        return answer(next_task(connection, sender.device_id, round_id, server.settings.retry_after_seconds))
 
 
 @router.post("/{stage}", **operation(StageReceipt, *REPORT, *UNFIT, takes=tuple(answers.MESSAGES.values())))
 def post_stage(request: Request, round_id: str, stage: Stage, body: Stages) -> Response:
-    own = service(request)
-    sender = sender_of(own, request, body, round_id)
+    server = service(request)
+    sender = sender_of(server, request, body, round_id)
     message: Any = parse(answers.MESSAGES[stage], body)
     check_addressed(sender, round_id, message.device_id, message.round_id)
-    envelope, settings = answers.Envelope(round_id, stage, message, body), own.settings
+    envelope, settings = answers.Envelope(round_id, stage, message, body), server.settings
 
     def work() -> tuple[StageReceipt, bool]:
-        with own.database.write() as connection:
+        with server.database.write() as connection:
             now = settings.clock()
             if stage == "keys":
                 cap, delta = settings.cap("marginals"), settings.delta_probability
@@ -57,16 +57,16 @@ def post_stage(request: Request, round_id: str, stage: Stage, body: Stages) -> R
     try:
         receipt, wake = unhurried(work)
     except Refusal:
-        _count(own, stage, "refused")
+        _count(server, stage, "refused")
         raise
-    _count(own, stage, "duplicate" if receipt.duplicate else "accepted")
-    own.metrics.received.labels("marginals").inc(len(body))
+    _count(server, stage, "duplicate" if receipt.duplicate else "accepted")
+    server.metrics.received.labels("marginals").inc(len(body))
     if wake:
-        own.wake()
+        server.wake()
     return answer(receipt)
 
 
-def _count(own: Service, stage: Stage, outcome: str) -> None:
+def _count(server: Service, stage: Stage, outcome: str) -> None:
     """A masked vector is a device's report; its other messages make that possible."""
     if stage == "masked":
-        own.metrics.reports.labels("marginals", outcome).inc()
+        server.metrics.reports.labels("marginals", outcome).inc()

@@ -19,13 +19,13 @@ from server.web.middleware import check_device_rate, check_enrolment_rate
 __all__ = ["check_addressed", "check_aggregating", "check_claimed", "check_enrolling", "sender_of", "taking"]
 
 
-def sender_of(own: Service, request: Request, body: bytes, round_id: str | None) -> Sender:
+def sender_of(server: Service, request: Request, body: bytes, round_id: str | None) -> Sender:
     """The verified sender of a request, who does not ask too often. Raises Refusal (401, 403 or 429)."""
     if (proved := getattr(request.state, "sender", None)) is not None:
         check_body(body, request.state.digest)
         found: Sender = proved
         return found
-    with own.database.read() as connection:
+    with server.database.read() as connection:
         sender = authenticate(
             connection,
             request.headers,
@@ -33,26 +33,26 @@ def sender_of(own: Service, request: Request, body: bytes, round_id: str | None)
             path=request.scope["path"],
             round_id=round_id,
             body=body,
-            now=own.settings.clock(),
-            window=own.settings.window_seconds,
+            now=server.settings.clock(),
+            window=server.settings.window_seconds,
         )
     # Counted once the signature is known to be good: nobody can use up another's share.
-    check_device_rate(request.scope, sender.device_id, own.device_rates, own.metrics)
+    check_device_rate(request.scope, sender.device_id, server.device_rates, server.metrics)
     return sender
 
 
 def check_claimed(request: Request) -> None:
     """Before a body is read: whoever names no enrolled device sends none, nor who signs wrongly or asks too often.
     Raises Refusal (401, 403 or 429)."""
-    own = service(request)
-    with own.database.read() as connection:
-        _prove(own, request, connection)
+    server = service(request)
+    with server.database.read() as connection:
+        _prove(server, request, connection)
 
 
 def check_enrolling(request: Request) -> None:
     """Before a body is read: an address enrols so many devices and then waits. Raises Refusal (429)."""
-    own = service(request)
-    check_enrolment_rate(request.scope, own.enrolment_rates, own.metrics)
+    server = service(request)
+    check_enrolment_rate(request.scope, server.enrolment_rates, server.metrics)
 
 
 def taking(stream: str) -> Callable[[Request], int | None]:
@@ -63,18 +63,18 @@ def taking(stream: str) -> Callable[[Request], int | None]:
     """
 
     def check(request: Request) -> int | None:
-        own = service(request)
-        with own.database.read() as connection:
-            claim = _prove(own, request, connection)
+        server = service(request)
+        with server.database.read() as connection:
+            claim = _prove(server, request, connection)
             row = find_round(connection, request.path_params["round_id"])
             settings = read_settings(row)
             if row.forgotten:  # every report of it is answered as a duplicate
                 return None
-            small = own.settings.limits.message_bytes
+            small = server.settings.limits.message_bytes
             known = accepted_size(connection, claim.device_id, row.id, stream)
             if known is not None:  # it may be the same once more, where the receipt was lost
                 return max(small, known)
-            check_open(row, settings, stream, own.settings.clock())
+            check_open(row, settings, stream, server.settings.clock())
         plan = settings.marginals
         if stream == "marginals" and plan is not None and plan.trust == "central" and plan.mode == "bounded":
             return small  # holds a thousand words, the most that a plan has
@@ -87,23 +87,23 @@ def check_aggregating(request: Request) -> None:
     """As :func:`check_claimed`, for a stage of secure aggregation: its round has to be there and to have some, and the
     device to be in it. Raises Refusal also: 404 ``unknown_round``, 409 ``not_collected``, ``round_closed``,
     ``not_joined``."""
-    own = service(request)
-    with own.database.read() as connection:
-        claim = _prove(own, request, connection)
+    server = service(request)
+    with server.database.read() as connection:
+        claim = _prove(server, request, connection)
         row = find_round(connection, request.path_params["round_id"])
-        check_sender(connection, row, claim.device_id, request.path_params["stage"], own.settings.clock())
+        check_sender(connection, row, claim.device_id, request.path_params["stage"], server.settings.clock())
 
 
-def _prove(own: Service, request: Request, connection: Connection) -> Claim:
+def _prove(server: Service, request: Request, connection: Connection) -> Claim:
     """Look at who sends before a body is read: prove it, where the body's hash is told, else take it for the moment."""
-    now, window = own.settings.clock(), own.settings.window_seconds
+    now, window = server.settings.clock(), server.settings.window_seconds
     claim = read_claim(connection, request.headers, now=now, window=window)
     digest = read_digest(request.headers)
     if digest is not None:
         path, round_id = request.scope["path"], request.path_params.get("round_id")
         sender = verify(claim, method=request.method, path=path, round_id=round_id, digest=digest, window=window)
         request.state.sender, request.state.digest, request.state.proved = sender, digest, True
-    check_device_rate(request.scope, claim.device_id, own.device_rates, own.metrics, proved=digest is not None)
+    check_device_rate(request.scope, claim.device_id, server.device_rates, server.metrics, proved=digest is not None)
     return claim
 
 

@@ -10,8 +10,7 @@ from fastapi.testclient import TestClient
 
 from device_sdk.errors import StateError
 from server.app import create_app
-from server.storage.objects import HELD
-from server.storage.places import open_blobs
+from server.storage.objects import HELD, open_blobs
 from tests.server.parties import Operator, Party, initial, settings
 
 BUCKET = "idiolect"

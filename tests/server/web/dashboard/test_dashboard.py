@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from server.aggregation.weights_file import dump_weights
-from server.web.dashboard import access
+from server.web.routes import dashboard as access
 from tests.server.parties import NO_NOISE, OPERATOR, Operator, Party, initial
 
 PAGES = ["", "/rounds", "/models", "/marginals", "/marginals/0", "/privacy", "/audit"]
