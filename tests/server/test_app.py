@@ -14,9 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 from sqlalchemy import insert
 
 from device_sdk.wire.messages import CheckedIn, Marginals, Problem, Receipt
@@ -47,16 +44,6 @@ def test_health_and_metrics(http: Any, operator: Operator, device: Party) -> Non
     assert device.id not in text
     http.request("BREW", "/healthz")
     assert 'idiolect_requests_total{method="other"' in http.get("/metrics", headers=HEADERS).text
-
-
-def test_openapi_is_served(http: Any) -> None:
-    paths = http.get("/openapi.json").json()["paths"]
-    assert {"/v1/enrol", "/v1/check-in", "/v1/rounds/{round_id}/deltas", "/v1/operator/rounds"} <= paths.keys()
-
-
-def test_enrolment_is_idempotent(device: Party) -> None:
-    first = device.id
-    assert device.enrol().id == first
 
 
 @pytest.mark.parametrize(
@@ -135,15 +122,6 @@ def test_the_whole_way(http: Any, operator: Operator, devices: Callable[[int], l
         assert http.get(path, headers={"If-None-Match": etag}).status_code == 304
     part = http.get(f"/v1/models/{found['model_version']}", headers={"Range": "bytes=10-19"})
     assert (part.status_code, part.content) == (206, served.content[10:20])
-
-
-def test_released_counts_add_up_over_rounds(operator: Operator, device: Party) -> None:
-    for _ in range(2):
-        round_id = operator.open()
-        device.send_counts(round_id, {5: 256})
-        found = operator.close(round_id)
-    top = operator.get(f"marginals/{found['marginals_version']}?top=1")["top"][0]
-    assert (top["word"], top["released_count"]) == ("word5", 2.0)
 
 
 def test_duplicates_are_answered_and_counted_once(operator: Operator, device: Party) -> None:
@@ -333,14 +311,6 @@ def test_replays_stale_times_and_changed_bodies(http: Any, operator: Operator, d
     assert refusal(device.check_in(device_id="somebody")) == (403, "other_device")
 
 
-def test_a_revoked_device_is_refused(operator: Operator, device: Party) -> None:
-    operator.post(f"devices/{device.id}/revoke")
-    operator.post(f"devices/{device.id}/revoke")
-    assert refusal(device.check_in()) == (403, "device_revoked")
-    again = device.http.request("POST", "/v1/enrol", json={"token": ENROLMENT, "public_key": device.public})
-    assert refusal(again) == (403, "device_revoked")
-
-
 def test_spent_nonces_are_forgotten_once_they_cannot_be_replayed(tmp_path: Path) -> None:
     from fastapi.testclient import TestClient
 
@@ -395,39 +365,6 @@ def test_bad_addresses(http: Any, method: str, path: str, expected: tuple[int, s
     assert refusal(http.request(method, path)) == expected
 
 
-def test_every_operator_route_wants_the_token(http: Any) -> None:
-    paths = http.get("/openapi.json").json()["paths"]
-    walked = [(method, path) for path, methods in paths.items() if "/operator/" in path for method in methods]
-    assert len(walked) > 12
-    for method, path in walked:
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}):
-            address = path.replace("{version}", "1").replace("{round_id}", "r1").replace("{device_id}", "d")
-            assert refusal(http.request(method, address, headers=headers)) == (401, "bad_token"), (method, path)
-
-
-@given(
-    body=st.one_of(
-        st.binary(max_size=200),
-        st.recursive(
-            st.none() | st.integers() | st.text(max_size=5),
-            lambda inner: (
-                st.lists(inner, max_size=3)
-                | st.dictionaries(
-                    st.sampled_from(["settings", "marginals", "goal", "open", "counts", "1"]), inner, max_size=3
-                )
-            ),
-        ).map(lambda value: json.dumps(value).encode()),
-    )
-)
-@hypothesis_settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_body_makes_the_server_fail(http: Any, device: Party, body: bytes) -> None:
-    for path in ("/v1/operator/rounds", "/v1/operator/marginals", "/v1/operator/models/x"):
-        answer = http.post(path, content=body, headers=HEADERS)
-        assert answer.status_code < 500
-    for path in ("/v1/check-in", "/v1/rounds/r1/marginals", "/v1/rounds/r1/deltas"):
-        assert 400 <= device.post(path, body, None if path.endswith("in") else "r1").status_code < 500
-
-
 def test_deep_json_is_refused(http: Any, device: Party) -> None:
     body = b'{"settings":' * 5000 + b"1" + b"}" * 5000
     assert refusal(http.post("/v1/operator/rounds", content=body, headers=HEADERS))[0] in (413, 422)
@@ -439,35 +376,18 @@ def test_an_unexpected_error_is_a_problem_too(http: Any, monkeypatch: pytest.Mon
     assert refusal(http.get("/v1/operator/status", headers=HEADERS)) == (500, "internal")
 
 
-def test_a_slow_sender_is_cut_off(tmp_path: Path) -> None:
-    import asyncio
+def test_released_counts_add_up_over_rounds(operator: Operator, device: Party) -> None:
+    for _ in range(2):
+        round_id = operator.open()
+        device.send_counts(round_id, {5: 256})
+        found = operator.close(round_id)
+    top = operator.get(f"marginals/{found['marginals_version']}?top=1")["top"][0]
+    assert (top["word"], top["released_count"]) == ("word5", 2.0)
 
-    from server.app import create_app
-    from server.settings import Limits
 
-    app = create_app(settings(tmp_path, limits=Limits(body_seconds=0.05)), initial())
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.sleep(10)
-        raise AssertionError
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/v1/enrol",
-        "raw_path": b"/v1/enrol",
-        "query_string": b"",
-        "headers": [],
-        "http_version": "1.1",
-        "scheme": "http",
-        "server": ("x", 1),
-        "client": ("x", 1),
-        "root_path": "",
-    }
-    asyncio.run(app(scope, receive, send))
-    app.state.service.close()
-    assert sent[0]["status"] == 408
+def test_a_revoked_device_is_refused(operator: Operator, device: Party) -> None:
+    operator.post(f"devices/{device.id}/revoke")
+    operator.post(f"devices/{device.id}/revoke")
+    assert refusal(device.check_in()) == (403, "device_revoked")
+    again = device.http.request("POST", "/v1/enrol", json={"token": ENROLMENT, "public_key": device.public})
+    assert refusal(again) == (403, "device_revoked")

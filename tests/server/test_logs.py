@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from fastapi.testclient import TestClient
 
 from device_sdk.errors import StateError
@@ -206,14 +205,3 @@ def test_verbose_says_step_by_step_what_the_server_did(
     assert ("INFO idiolect.requests answered request=" in said) is verbose
     assert f"INFO idiolect.server round {round_id} published" in said
     assert not any(secret in said for secret in (device.id, ROLLOUT, OPERATOR, ENROLMENT))
-
-
-def test_serve_offers_to_say_more() -> None:
-    from typer.testing import CliRunner
-
-    from server.commands.serve import command
-
-    application = typer.Typer()
-    application.command()(command)
-    shown = CliRunner().invoke(application, ["--help"], env={"COLUMNS": "200"}).stdout
-    assert "--verbose" in shown and "DEBUG" in shown

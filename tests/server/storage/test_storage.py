@@ -79,6 +79,7 @@ LIVED = [
     *(LEDGER.format(name) for name in ("kept", "gone")),
     f"INSERT INTO ledger_totals VALUES ('d', {CHARGE}, 2, 1)",
     "INSERT INTO publications (kind, version, at, note) VALUES ('model', 'm', 0, '')",
+    "INSERT INTO actions (at, operator, action, subject, note) VALUES (0, 'anna', 'round.open', 'kept', '')",
     "INSERT INTO release_keys (round_id, stream, inputs_sha256, key, key_sha256, made_at) "
     "VALUES ('kept', 'deltas', 'a', 'b', 'c', 0)",
 ]
@@ -90,6 +91,8 @@ LIVED = [
     [
         ("UPDATE publications SET note = 'other'", "append-only"),
         ("DELETE FROM publications", "append-only"),
+        ("UPDATE actions SET operator = 'other'", "append-only"),
+        ("DELETE FROM actions", "append-only"),
         ("UPDATE ledger SET epsilon = 0", "append-only"),
         ("DELETE FROM ledger WHERE round_id = 'kept'", "append-only"),
         ("DELETE FROM ledger WHERE round_id = 'gone'", None),
