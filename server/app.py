@@ -18,7 +18,7 @@ from server.rounds.advance import Evaluate
 from server.rounds.releases import Rehearse
 from server.service import Service
 from server.settings import ServerSettings
-from server.web.bodies import problem
+from server.web.bodies import found_value, problem
 from server.web.middleware import Limited, Watched
 from server.web.openapi import ROUTERS, document
 from server.web.routes import dashboard
@@ -78,7 +78,7 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][1:])[:200] or None
-    return problem(Refusal(422, "bad_request", str(first["msg"])[:300], field))
+    return problem(Refusal(422, "bad_request", f"{found_value(first)}{first['msg'][:300]}", field))
 
 
 async def _unstorable(_request: Request, _error: Exception) -> Response:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from fastapi import Depends, Request
@@ -21,9 +21,25 @@ from server.problems import Refusal
 from server.rate_limit import key_of
 from server.service import Service
 
-__all__ = ["answer", "body_reader", "finite", "parse", "plain", "problem", "refused", "service", "upload_reader"]
+__all__ = [
+    "answer",
+    "body_reader",
+    "finite",
+    "found_value",
+    "parse",
+    "plain",
+    "problem",
+    "refused",
+    "service",
+    "upload_reader",
+]
 
 log = logging.getLogger("idiolect.server")
+
+FOUND = 64
+"""Characters of a value that an answer may repeat."""
+SECRETS = {"token", "sealed", "seeds", "mask_keys", "signature", "masked"}
+"""Fields whose values no answer repeats."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -128,13 +144,24 @@ async def _read(request: Request, most: int) -> bytes:
 
 
 def parse(message: type[_Model], body: bytes | str) -> _Model:
-    """Read a message. Raises Refusal: 422 ``bad_message`` naming the first field that is wrong."""
+    """Read a message. Raises Refusal: 422 ``bad_message`` naming the first field that is wrong, and what it holds."""
     try:
         return message.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"])[:200] or None
-        raise Refusal(422, "bad_message", f"{message.__name__}: {first['msg'][:300]}", field) from error
+        detail = f"{message.__name__}: {found_value(first)}{first['msg'][:300]}"
+        raise Refusal(422, "bad_message", detail, field) from error
+
+
+def found_value(error: Mapping[str, Any]) -> str:
+    """The start of an answer to one of pydantic's errors: the value, where it is short enough and no secret."""
+    value = error["input"]
+    if error["type"] == "missing" or any(str(part) in SECRETS for part in error["loc"]):
+        return ""
+    if (isinstance(value, str) and len(value) <= FOUND) or isinstance(value, float | None):
+        return f"found {value!r}: "
+    return f"found {value}: " if isinstance(value, int) and abs(value) < 10**FOUND else ""
 
 
 def refused(error: ProtocolError, code: str, field: str | None = None) -> Refusal:

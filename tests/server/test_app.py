@@ -55,12 +55,16 @@ def test_health_and_metrics(http: Any, operator: Operator, device: Party) -> Non
         ({"token": ENROLMENT, "public_key": "schlüssel"}, (422, "bad_key")),
         ({"token": ENROLMENT, "public_key": b64encode(b"x" * 31).decode()}, (422, "bad_key")),
         ({"token": ENROLMENT}, (422, "bad_message")),
+        ({"token": ["secret"], "public_key": "x"}, (422, "bad_message")),
+        ({"token": "secret" * 100, "public_key": "x"}, (401, "bad_token")),
         ({"token": ENROLMENT, "public_key": "x", "more": 1}, (422, "bad_message")),
         ({"token": ENROLMENT, "public_key": "x", "version": 2}, (422, "bad_message")),
     ],
 )
 def test_bad_enrolments(http: Any, body: dict[str, Any], expected: tuple[int, str]) -> None:
-    assert refusal(http.post("/v1/enrol", json=body)) == expected
+    answer = http.post("/v1/enrol", json=body)
+    assert refusal(answer) == expected
+    assert "secret" not in answer.text, "what is wrong is named, and no token repeated"
 
 
 def test_check_in_says_what_is_current(operator: Operator, device: Party) -> None:
@@ -210,12 +214,13 @@ BAD_DELTAS: list[tuple[dict[str, Any], dict[str, Any], tuple[int, str], str]] = 
     ({"joiner.output.bias": np.full(5, 3e38, np.float32)}, {}, (422, "bad_delta"), "L2 norm"),
     ({}, {"model_version": "older"}, (409, "stale_model"), "older"),
     ({}, {"utterances": 1}, (422, "too_few_utterances"), "at least 2"),
-    ({}, {"utterances": 0}, (422, "bad_message"), "greater than or equal to 1"),
+    ({}, {"utterances": 0}, (422, "bad_message"), "found 0: Input should be greater than or equal to 1"),
+    ({}, {"report_id": "x" * 65}, (422, "bad_message"), "DeltaHeader: String should"),
     ({}, {"device_id": "somebody"}, (403, "other_device"), "device_id"),
     ({}, {"round_id": "r9-other"}, (422, "other_round"), "r9-other"),
     ({}, {"kind": "gradient"}, (422, "other_plan"), "kind: found gradient, the round asks for difference"),
     ({}, {"encoding": "int8"}, (422, "other_plan"), "encoding: found int8, the round asks for float32"),
-    ({}, {"encoding": "int4"}, (422, "bad_message"), "Input should be"),
+    ({}, {"encoding": "int4"}, (422, "bad_message"), "DeltaHeader: found 'int4': Input should be"),
     ({"joiner.output.bias": np.zeros(5, np.int8)}, {}, (422, "bad_delta"), "joiner.output.bias: found int8"),
     ({"joiner.output.bias": np.zeros((0, 5), np.float32)}, {}, (422, "bad_delta"), "without a value"),
 ]
