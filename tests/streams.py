@@ -26,7 +26,7 @@ from rich.table import Table
 from device_sdk import Bundle, Recognizer, Result
 from device_sdk.audio import SAMPLE_RATE, read_audio
 from device_sdk.personalization.rescorer import Rescorer
-from server.lab.training.recordings import role_of
+from server.lab.corpora.roles import role_of
 
 Float = NDArray[np.float32]
 PAUSES = {0.5: 6.0, 0.8: 3.0, 1.2: 3.0, 2.0: 3.0}

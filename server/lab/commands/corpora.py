@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from device_sdk.commands.output import deliver, print_table, write_file
-from device_sdk.errors import MissingExtraError
+from server.lab.commands.shared import AsJson, Output, needing_extra
 
 if TYPE_CHECKING:
     from server.lab.corpora import Corpus, Utterance
@@ -35,8 +35,8 @@ def report(
     sources: Sources,
     limit: Most = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the clustering, and of made speech.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the JSON to a file.")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
     plot: Annotated[Path | None, typer.Option(help="Write an SVG of permutation entropies by speaker.")] = None,
 ) -> None:
     """Compare how heterogeneous the speakers of corpora are as clients of a federation (Gao et al. 2022, section 4)."""
@@ -67,12 +67,8 @@ def manifest(
     """Write a corpus as a lhotse manifest. Public corpora are referred to; others are recorded beside the manifest."""
     from server.lab.corpora import PUBLIC, open_corpus
 
-    try:
+    with needing_extra():
         from server.lab.training.data import recipes
-    except ImportError as error:
-        raise MissingExtraError(
-            "manifests need lhotse, which is not installed; run: pip install 'idiolect-server[train]'"
-        ) from error
     kind, _, rest = source.partition(":")
     if kind in PUBLIC:
         folder, _, part = rest.rpartition("@")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from device_sdk.commands.output import deliver, print_table
-from device_sdk.errors import ConfigurationError, MissingExtraError
+from device_sdk.errors import ConfigurationError
+from server.lab.commands.shared import AsJson, Output, progress_bar
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,8 +64,8 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides fsdd's strings and made speech.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw the reliability of word confidences to this .svg.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the JSON to this file.")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Measures a bundle on data: word error, slot error, oracle word error of its n-best lists, calibration, speed.
 
@@ -125,14 +126,11 @@ def _selected(
     corpus: Corpus, source: str, only: list[str] | None, voices: list[str] | None, limit: int | None
 ) -> Corpus:
     from server.lab.corpora import Corpus
+    from server.lab.corpora.roles import role_of
 
     if only:
         corpus = corpus.of_speakers(*only)
     if voices:
-        try:
-            from server.lab.training.recordings import role_of
-        except ImportError as error:
-            raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
         kind = source.partition(":")[0]
         if kind == "made":
             raise ConfigurationError(
@@ -143,9 +141,6 @@ def _selected(
 
 
 def _measure(bundle: Bundle, system: System, corpus: Corpus, precision: str) -> Evaluation:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from device_sdk.decoding.recognizer import Recognizer
     from device_sdk.decoding.settings import DecodingSettings
     from server.lab.evaluation import ORACLE_DEPTHS, evaluate
@@ -158,8 +153,7 @@ def _measure(bundle: Bundle, system: System, corpus: Corpus, precision: str) -> 
     settings = DecodingSettings(beam=system.beam, nbest=system.nbest)
     recognizer = Recognizer(bundle, settings, second_pass, precision=cast("Precision", precision))
     depths = tuple(sorted({*ORACLE_DEPTHS, max(system.nbest, *ORACLE_DEPTHS)}))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with progress_bar() as bar:
         task = bar.add_task(f"{corpus.name} {system.name}", total=len(corpus))
         return evaluate(
             partial(recognizer.recognize, sample_rate=16_000), corpus, lambda _: bar.advance(task), depths=depths

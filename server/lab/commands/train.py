@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from device_sdk.errors import ConfigurationError, MissingExtraError
+from device_sdk.errors import ConfigurationError
 from server.lab.commands import train_language
+from server.lab.commands.shared import command_line, needing_extra
 
 __all__ = ["app"]
 
@@ -52,14 +51,12 @@ def rnnt(
 
     Writes OUT/weights.safetensors, tokenizer.model, words.txt, training.json and log.jsonl.
     """
-    try:
+    with needing_extra():
         import torch
 
         from server.lab.training.rnnt import Recipe
         from server.lab.training.runs import run_rnnt
         from server.lab.training.trainer import Budget
-    except ImportError as error:
-        raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
     if minutes is not None and steps is not None:
         raise ConfigurationError("--minutes and --steps exclude each other; give one")
     budget = Budget(steps=steps) if steps is not None else Budget(minutes=60.0 if minutes is None else minutes)
@@ -74,13 +71,12 @@ def rnnt(
         accumulate=accumulate,
         threads=threads,
     )
-    command = shlex.join(["idiolect", *sys.argv[1:]])
     result = run_rnnt(
         recipe,
         out,
         text or [],
         data or [],
-        command,
+        command_line(),
         snapshots,
         language=language,
         begin=begin,

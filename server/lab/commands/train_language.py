@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from device_sdk.commands.output import deliver
-from device_sdk.errors import ConfigurationError, MissingExtraError
-
-if TYPE_CHECKING:
-    from server.lab.training.background import TextSources
+from device_sdk.errors import ConfigurationError
+from server.lab.commands.shared import AsJson, Output, command_line, needing_extra, progress_bar
 
 __all__ = ["lm", "ngram", "register"]
 
@@ -23,8 +19,6 @@ Text = Annotated[list[Path] | None, typer.Option(help="Sentences besides the gra
 Sentences = Annotated[int, typer.Option(min=0, help="Sentences drawn from the command grammar's base split.")]
 HeldOut = Annotated[list[Path] | None, typer.Option(help="Sentences to report perplexity on; never trained on.")]
 Seed = Annotated[int, typer.Option(help="Decides sentences, order and first weights.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-Output = Annotated[Path | None, typer.Option(help="Write the JSON to this file.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -50,29 +44,27 @@ def lm(
     output: Output = None,
 ) -> None:
     """Train the word-level Transformer language model; writes OUT/language_model.onnx and its figures."""
-    try:
+    with needing_extra():
         import torch
 
-        from server.lab.training.background import run_language_model
+        from server.lab.training.background import TextSources, run_language_model
         from server.lab.training.language_model import LanguageModelSettings
         from server.lab.training.trainer import Budget
-    except ImportError as error:
-        raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
     if minutes is not None and steps is not None:
         raise ConfigurationError("--minutes and --steps exclude each other; give one")
     budget = Budget(minutes=minutes) if minutes is not None else Budget(steps=2000 if steps is None else steps)
     torch.set_num_threads(threads)
     sizes = {"size": size, "feed_forward": 4 * size, "blocks": blocks, "heads": heads}
-    sources = _sources(words, text, sentences, held_out, seed)
-    with _progress() as bar:
-        task = bar.add_task("language model", total=1.0, loss="")
+    sources = TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
+    with progress_bar() as bar:
+        task = bar.add_task("language model", total=1.0)
         summary = run_language_model(
             sources,
             out,
             sizes,
             LanguageModelSettings(budget=budget, seed=seed),
-            _command(),
-            lambda at: bar.update(task, completed=at.share, loss=f"{at.loss:.3f} nats a word"),
+            command_line(),
+            lambda at: bar.update(task, completed=at.share, description=f"{at.loss:.3f} nats a word"),
         )
     _show(summary, out / "language_model.onnx", as_json, output)
 
@@ -91,37 +83,15 @@ def ngram(
     output: Output = None,
 ) -> None:
     """Estimate the Kneser-Ney n-gram and the background unigram; writes OUT/ngram.arpa.gz, background.safetensors."""
-    try:
-        from server.lab.training.background import run_ngram
-    except ImportError as error:
-        raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
+    with needing_extra():
+        from server.lab.training.background import TextSources, run_ngram
     try:
         least = [int(value) for value in cutoffs.split(",")]
     except ValueError as error:
         raise ConfigurationError(f"--cutoffs: found {cutoffs!r}, expected whole numbers like 1,1,2") from error
-    sources = _sources(words, text, sentences, held_out, seed)
-    summary = run_ngram(sources, out, order, least, gzip, _command())
+    sources = TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
+    summary = run_ngram(sources, out, order, least, gzip, command_line())
     _show(summary, out / ("ngram.arpa.gz" if gzip else "ngram.arpa"), as_json, output)
-
-
-def _sources(
-    words: Path, text: list[Path] | None, sentences: int, held_out: list[Path] | None, seed: int
-) -> TextSources:
-    from server.lab.training.background import TextSources
-
-    return TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
-
-
-def _command() -> str:
-    return shlex.join(["idiolect", *sys.argv[1:]])
-
-
-def _progress() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[loss]}"), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _show(summary: dict[str, Any], path: Path, as_json: bool, output: Path | None) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +14,7 @@ import typer
 
 from device_sdk.commands.output import deliver
 from device_sdk.errors import ConfigurationError, MissingExtraError
+from server.lab.commands.shared import AsJson, Output, command_line, progress_bar
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -42,8 +40,6 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be 
 Limit = Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")]
 Speeds = Annotated[str, typer.Option(help="Play voices at these speeds; training hears them at 0.86 to 1.17.")]
 Beam = Annotated[int, typer.Option(min=1, help="Width of the beam and length of the n-best lists.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-Output = Annotated[Path | None, typer.Option(help="Write the JSON to this file.")]
 
 
 @app.callback()
@@ -60,9 +56,6 @@ def rescoring(
     limit: Limit = None,
     speeds: Speeds = "0.75,0.8,1.25,1.35",
     beam: Beam = 8,
-    alpha: Annotated[float | None, typer.Option(help="Weight of the global unigram, eq. 2; else chosen.")] = None,
-    beta: Annotated[float | None, typer.Option(help="Weight of the user's unigram, eq. 2; else chosen.")] = None,
-    sigma: Annotated[float | None, typer.Option(help="Width of the n-best kernel, eq. 3; else chosen.")] = None,
     seed: Annotated[int, typer.Option(help="Decides made speech and fsdd's strings.")] = 0,
     as_json: AsJson = False,
     output: Output = None,
@@ -72,42 +65,35 @@ def rescoring(
     The marginals' weights are tuned with every speaker's cache simulated in the order of the utterances, and with what
     the other speakers of the same data say as the global distribution.
     """
-    from device_sdk.bundle import Bundle
     from server.lab.tuning.search import tune
 
-    opened = Bundle.open(bundle)
-    pairs = (("alpha", alpha), ("beta", beta), ("sigma", sigma))
-    given: dict[str, Any] = {name: value for name, value in pairs if value is not None}
-    try:
-        start = replace(opened.combination, **given)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from error
-    factors = _factors(speeds)
-    corpora = [_development(source, factors, seed, limit) for source in data or ["made:base"]]
+    opened, corpora, report = _begin(bundle, data, speeds, seed, limit)
     lists = _lists(opened, corpora, beam)
-    with _bar() as bar:
+    with progress_bar() as bar:
         task = bar.add_task("searching", total=1.0)
         tuned = tune(
             lists,
-            start,
+            opened.combination,
             opened.words,
             opened.background,
             progress=lambda share: bar.update(task, completed=share),
-            fixed=given,
         )
-    report: dict[str, Any] = {
-        "command": shlex.join(["idiolect", *sys.argv[1:]]),
-        "data": [corpus.summary() for corpus in corpora],
-        "speeds": factors,
+    errors = {**tuned.errors, "previous": lists.word_errors(opened.combination)}
+    report |= {
         "utterances": len(lists),
         "weights": tuned.weights.to_mapping(),
         "previous": opened.combination.to_mapping(),
-        "wer": {name: lists.wer(errors) for name, errors in tuned.errors.items()}
-        | {"previous": lists.wer(lists.word_errors(opened.combination))},
+        "wer": {name: lists.wer(count) for name, count in errors.items()},
     }
     if not dry_run:
         report["bundle"] = _written(opened, out or bundle, tuned.weights)
-    _show(report, as_json, output)
+    if deliver(report, as_json, output):
+        return
+    for name in ("first_pass", "previous", "rescored", "marginals", "oracle"):
+        typer.echo(f"{name.replace('_', ' '):>12}  {100 * report['wer'][name]:5.1f} % word errors")
+    numbers = {name: value for name, value in report["weights"].items() if isinstance(value, int | float)}
+    typer.echo("     weights  " + ", ".join(f"{name} {value:g}" for name, value in numbers.items()))
+    typer.echo(_written_line(report))
 
 
 @app.command()
@@ -128,18 +114,12 @@ def confidence(
     A model is too sure of the voices that it was trained on, so these are played at speeds it never heard, at which it
     errs about as often as on voices of others. Every source counts the same.
     """
-    from device_sdk.bundle import Bundle
     from server.lab.tuning.confidence import fit_and_check
 
-    opened = Bundle.open(bundle)
-    factors = _factors(speeds)
-    corpora = [_development(source, factors, seed, limit) for source in data or ["made:base"]]
+    opened, corpora, report = _begin(bundle, data, speeds, seed, limit)
     fitted = fit_and_check(_heard(opened, corpora, beam))
     stages = {"before": fitted.before, "after": fitted.after, "other_voices": fitted.other_voices}
-    report: dict[str, Any] = {
-        "command": shlex.join(["idiolect", *sys.argv[1:]]),
-        "data": [corpus.summary() for corpus in corpora],
-        "speeds": factors,
+    report |= {
         "confidence": fitted.calibration.to_mapping(),
         "previous": opened.combination.confidence.to_mapping(),
         **{stage: {kind: each.as_json() for kind, each in figures.items()} for stage, figures in stages.items()},
@@ -173,27 +153,18 @@ def second_moments(
     output: Output = None,
 ) -> None:
     """Measure how large each parameter's gradient usually is; devices divide theirs by it. Do this after training."""
-    from device_sdk.bundle import Bundle
     from server.lab.tuning.second_moments import measure
 
-    opened = Bundle.open(bundle)
-    factors = _factors(speeds)
-    corpora = [_development(source, factors, seed, limit) for source in data or ["made:base"]]
-    with _bar() as bar:
-        task = bar.add_task("gradients", total=sum(len(corpus.utterances) for corpus in corpora))
+    opened, corpora, report = _begin(bundle, data, speeds, seed, limit)
+    with progress_bar() as bar:
+        task = bar.add_task("gradients", total=sum(map(len, corpora)))
         utterances = (utterance for corpus in corpora for utterance in corpus.utterances)
-        found, used = measure(opened, utterances, seed, lambda: bar.advance(task))
+        moments, used = measure(opened, utterances, seed, lambda: bar.advance(task))
     sizes = opened.architecture.parameter_shapes()
-    shares = {name: float(vectors[0].sum(dtype="f8")) * math.prod(sizes[name][1:]) for name, vectors in found.items()}
-    report: dict[str, Any] = {
-        "command": shlex.join(["idiolect", *sys.argv[1:]]),
-        "data": [corpus.summary() for corpus in corpora],
-        "speeds": factors,
-        "utterances": used,
-        "share_of_squared_gradient": shares,
-    }
+    shares = {name: float(vectors[0].sum(dtype="f8")) * math.prod(sizes[name][1:]) for name, vectors in moments.items()}
+    report |= {"utterances": used, "share_of_squared_gradient": shares}
     if not dry_run:
-        report["bundle"] = _written(opened, out or bundle, second_moments=found)
+        report["bundle"] = _written(opened, out or bundle, second_moments=moments)
     if deliver(report, as_json, output):
         return
     for name, share in shares.items():
@@ -202,11 +173,20 @@ def second_moments(
     typer.echo(_written_line(report))
 
 
-def _factors(speeds: str) -> list[float]:
+def _begin(
+    bundle: Path, data: list[str] | None, speeds: str, seed: int, limit: int | None
+) -> tuple[Bundle, list[Corpus], dict[str, Any]]:
+    """The bundle, its development data, and what every report begins with."""
+    from device_sdk.bundle import Bundle
+
+    opened = Bundle.open(bundle)
     try:
-        return [float(value) for value in speeds.split(",")]
+        factors = [float(value) for value in speeds.split(",")]
     except ValueError as error:
         raise ConfigurationError(f"--speeds: found {speeds!r}, expected numbers like 0.8,1.25") from error
+    corpora = [_development(source, factors, seed, limit) for source in data or ["made:base"]]
+    report = {"command": command_line(), "data": [corpus.summary() for corpus in corpora], "speeds": factors}
+    return opened, corpora, report
 
 
 def _written(
@@ -228,12 +208,8 @@ def _written(
 def _development(source: str, factors: list[float], seed: int, limit: int | None) -> Corpus:
     """Up to ``limit`` utterances by voices that base training may use, in order, at each speed."""
     from server.lab.corpora import Corpus, open_corpus
+    from server.lab.corpora.roles import role_of
     from server.lab.tuning.speeds import at_speeds
-
-    try:
-        from server.lab.training.recordings import role_of
-    except ImportError as error:
-        raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
 
     corpus, kind = open_corpus(source, seed), source.partition(":")[0]
     if kind != "made":
@@ -254,7 +230,7 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
 
     recognizer = Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam))
     entries = []
-    with _bar() as bar:
+    with progress_bar() as bar:
         for corpus in corpora:
             advance = partial(bar.advance, bar.add_task(corpus.name, total=len(corpus)))
             entries += gather(
@@ -289,7 +265,7 @@ def _heard(bundle: Bundle, corpora: list[Corpus], beam: int) -> list[Heard]:
         return last[0]  # all that the confidences of a result rest on, also what was cut off its list
 
     found = []
-    with _bar() as bar:
+    with progress_bar() as bar:
         for corpus in corpora:
             advance = partial(bar.advance, bar.add_task(corpus.name, total=2 * len(corpus)))
             found += hear(corpus.name, corpus.utterances, recognize, _voice, advance)
@@ -303,29 +279,6 @@ def _heard(bundle: Bundle, corpora: list[Corpus], beam: int) -> list[Heard]:
 def _voice(speaker: str) -> str:
     """Whose voice it is, at whatever speed it was played."""
     return re.sub(r"-x[\d.]+$", "", speaker)
-
-
-@contextmanager
-def _bar() -> Iterator[Any]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield bar
-
-
-def _show(report: dict[str, Any], as_json: bool, output: Path | None) -> None:
-    if deliver(report, as_json, output):
-        return
-    for name in ("first_pass", "previous", "rescored", "marginals", "oracle"):
-        typer.echo(f"{name.replace('_', ' '):>12}  {100 * report['wer'][name]:5.1f} % word errors")
-    typer.echo("     weights  " + ", ".join(f"{name} {value:g}" for name, value in _numbers(report["weights"])))
-    typer.echo(_written_line(report))
-
-
-def _numbers(weights: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    return ((name, value) for name, value in weights.items() if isinstance(value, int | float))
 
 
 def _written_line(report: dict[str, Any]) -> str:

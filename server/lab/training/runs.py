@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,25 +16,29 @@ from device_sdk.features.logmel import logmel
 from server.lab.corpora import grammar, open_corpus
 from server.lab.corpora.acoustics import GENTLE, apply_scene, draw_scene
 from server.lab.corpora.made import made_corpus
-from server.lab.corpora.utterance import Utterance
+from server.lab.corpora.readers import DIGITS, digit_files, load_audio
+from server.lab.corpora.roles import Role, role_of, split_voices
+from server.lab.corpora.utterance import Corpus, Utterance
 from server.lab.corpora.voices import Voice, VoiceSet, draw_voice, speak
 from server.lab.training.data import Example
 from server.lab.training.pieces import read_sentences, train_pieces, word_list
-from server.lab.training.recordings import real_recordings, split_voices, sure
 from server.lab.training.rnnt import Recipe, train_rnnt
 from server.lab.training.rnnt.adaptation import Start, read_start
 from server.lab.training.rnnt.run import CPU
-from server.lab.training.speech import Mixture, Recording, sentence
+from server.lab.training.speech import Mixture, Recording, record, sentence
 from server.lab.training.trainer import write_atomically
 
 __all__ = [
     "language_examples",
     "language_voices",
+    "digits",
     "portable",
     "prepare",
     "prepare_language",
+    "real_recordings",
     "run_rnnt",
     "split_sentences",
+    "sure",
 ]
 
 _KINDS = ("barista", "fsdd", "folder")
@@ -186,6 +190,24 @@ def language_examples(language: str, sentences: Sequence[str]) -> list[Example]:
             waveform = apply_scene(waveform, draw_scene(generator, GENTLE), generator)
             examples.append(Example(logmel(waveform), text, source))
     return examples
+
+
+def real_recordings(kind: str, path: Path, corpus: Corpus) -> list[Recording]:
+    """What may be trained on: base voices with sure words. Digits come one by one, to be joined afresh."""
+    if kind == "fsdd":
+        return [recording for recording in digits(path) if role_of(kind, recording.speaker) == "base"]
+    return record((u for u in corpus.utterances if role_of(kind, u.speaker) == "base"), kind)
+
+
+def digits(path: Path) -> list[Recording]:
+    """Single digits of ``PATH/recordings``. Raises DataError where there are none."""
+    rows = sorted(digit_files(path), key=lambda row: row[3])
+    return [Recording(load_audio(file), DIGITS[digit], speaker, "fsdd") for speaker, digit, _, file in rows]
+
+
+def sure(utterances: Iterable[Utterance], kind: str, role: Role) -> list[Utterance]:
+    """Utterances of one role whose words can be scored."""
+    return [u for u in utterances if u.text and u.score_words and role_of(kind, u.speaker) == role]
 
 
 def portable(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,9 +50,8 @@ def tune(
     background: Array,
     grid: Grid = Grid(),
     progress: Callable[[float], None] | None = None,
-    fixed: Collection[str] = (),
 ) -> Tuned:
-    """Choose language-model, word and marginal weights; those named in ``fixed`` stay as in ``start``.
+    """Choose language-model, word and marginal weights, beginning at ``start``.
 
     First the weights without adaptation, on their full grid; then lambda, the smoothing and the language models' weight
     (by which lambda counts) around what was chosen, with each speaker's cache simulated in the order of the utterances
@@ -89,10 +88,9 @@ def tune(
         ("marginal", grid.marginal),
         ("smoothing", grid.smoothing),
     ]
-    adapting = [(name, (getattr(chosen, name),) if name in fixed else values) for name, values in adapting]
     chosen = _best(adapting, chosen, simulate, lambda share: count(0.5 * share))
     for name in ("beta", "alpha", "sigma"):
-        if name not in fixed and (name != "alpha" or others):  # without others there is no global distribution
+        if name != "alpha" or others:  # without others there is no global distribution
             axis = [value for value in getattr(grid, name) if _fits(chosen, name, value)]
             chosen = _best([(name, axis)], chosen, simulate, lambda share: None)
         count(0.2 / 3)

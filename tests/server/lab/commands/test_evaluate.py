@@ -127,7 +127,7 @@ def test_voices_of_one_part_of_the_split(
     tiny_bundle: Bundle, recordings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
-    from server.lab.training.recordings import role_of
+    from server.lab.corpora.roles import role_of
 
     start = ["evaluate", str(tiny_bundle.path), "--data", f"folder:{recordings}", "--json", "--speakers"]
     role = role_of("folder", "ann")

@@ -7,8 +7,9 @@ import pytest
 import soundfile
 
 from device_sdk.errors import DataError
+from server.lab.corpora.roles import VOICES, role_of, split_voices
 from server.lab.corpora.utterance import Corpus, Utterance
-from server.lab.training.recordings import VOICES, digits, real_recordings, role_of, split_voices, sure
+from server.lab.training.runs import digits, real_recordings, sure
 
 
 @pytest.mark.parametrize(
