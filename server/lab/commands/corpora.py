@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from device_sdk.commands.output import deliver, print_table, write_file
-from server.lab.commands.shared import AsJson, Output, needing_extra
+from device_sdk.commands.output import AsJson, Output, deliver, print_table, write_file
+from server.lab.commands.shared import needing_extra
 
 if TYPE_CHECKING:
     from server.lab.corpora import Corpus, Utterance

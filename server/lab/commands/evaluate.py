@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from device_sdk.commands.output import deliver, print_table
+from device_sdk.commands.output import AsJson, Output, deliver, print_table
 from device_sdk.errors import ConfigurationError
-from server.lab.commands.shared import AsJson, Output, progress_bar
+from server.lab.commands.shared import progress_bar
 
 if TYPE_CHECKING:
     from rich.table import Table

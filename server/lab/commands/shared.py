@@ -1,4 +1,4 @@
-"""What the lab's commands share: options, a progress bar, the command as it was given, extras."""
+"""What the lab's commands share: a progress bar, the command as it was given, extras."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from device_sdk.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["AsJson", "Output", "command_line", "needing_extra", "progress_bar"]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-Output = Annotated[Path | None, typer.Option(help="Write the JSON to this file.")]
+__all__ = ["command_line", "needing_extra", "progress_bar"]
 
 
 def command_line() -> str:

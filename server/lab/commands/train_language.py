@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from device_sdk.commands.output import deliver
+from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import ConfigurationError
-from server.lab.commands.shared import AsJson, Output, command_line, needing_extra, progress_bar
+from server.lab.commands.shared import command_line, needing_extra, progress_bar
 
 __all__ = ["lm", "ngram", "register"]
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from device_sdk.commands.output import deliver
+from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import ConfigurationError, MissingExtraError
-from server.lab.commands.shared import AsJson, Output, command_line, progress_bar
+from server.lab.commands.shared import command_line, progress_bar
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
