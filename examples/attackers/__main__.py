@@ -14,9 +14,9 @@ from typing import Annotated
 import typer
 
 from examples import runner
-from examples.attackers.experiment import Scale, run_cells
+from examples.attackers.experiment import AVERAGES, Scale, run_cells
 from examples.attackers.tables import charts, summary, table
-from server.lab.simulation.attackers import ATTACKS, AttackKind
+from server.lab.simulation.attackers import ATTACKS
 from server.lab.simulation.progress import progress
 
 USUAL = Scale()
@@ -29,7 +29,10 @@ def main(
     seeds: runner.Seeds = 3,
     devices: Annotated[int | None, typer.Option(help="How many.")] = USUAL.shape.devices,
     heldout: Annotated[int | None, typer.Option(help="Made voices that no device has.")] = USUAL.shape.heldout,
-    kinds: Annotated[list[AttackKind] | None, typer.Option("--kind", help="Only attacks of this kind.")] = None,
+    kinds: Annotated[list[str] | None, typer.Option("--kind", help=f"Attacks: {', '.join(ATTACKS)}.")] = None,
+    averages: Annotated[
+        list[str] | None, typer.Option("--average", help=f"Beside the mean: {', '.join(AVERAGES[1:])}.")
+    ] = None,
     attackers: Annotated[float, typer.Option(help="Share of the devices.")] = USUAL.attackers,
     rounds: Annotated[int, typer.Option(min=1, help="How many.")] = USUAL.rounds,
     batch: Annotated[int, typer.Option(min=1, help="Utterances of a device in each round.")] = USUAL.batch,
@@ -50,7 +53,7 @@ def main(
         batch=batch,
         server_rate=server_rate,
         attackers=attackers,
-        kinds=tuple(kind for kind in ATTACKS if kind in (kinds or USUAL.kinds)),
+        kinds=tuple(runner.choose({kind: kind for kind in ATTACKS}, kinds or USUAL.kinds)),
         bundle=bundle,
     )
     with progress() as tell:

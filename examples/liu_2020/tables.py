@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from examples.liu_2020.cache import Cached
-from examples.liu_2020.extensions import ALL
-from examples.liu_2020.rows import BASELINE, EXACT, Row
-from examples.liu_2020.scores import Listener
-from server.lab.statistics import in_percent, paired_bootstrap
-from server.web.dashboard.plots import Bar, bars, standalone
+from examples import runner
+from examples.liu_2020.lists import Cached, Listener
+from examples.liu_2020.rows import (
+    ALL,
+    BASELINE,
+    EXACT,
+    Extended,
+    Grid,
+    Plan,
+    Row,
+    extend,
+    extension_rows,
+    paper_rows,
+    private_rows,
+    run,
+    tuned_baseline,
+    tuned_marginals,
+)
+from examples.runner import Errors
+from rescoring.combination import CombinationWeights
+from server.lab.simulation.progress import Tell
 
-__all__ = ["TITLES", "bar_chart", "judged", "remarks", "summary", "tables"]
+__all__ = ["TITLES", "chart", "judged", "measure", "remarks", "summary", "tables"]
 
 TITLES = {
     "2": "Table 2: rounds",
@@ -24,7 +41,6 @@ TITLES = {
     "4 private": "Table 4, by this project's default: a user's epsilon over all rounds",
     "5": "Beyond the paper",
 }
-_WIDTH = len("-12.3 % (-12.3 to -12.3)")
 _REFERENCE = {"4": EXACT, "4 private": EXACT}
 """Rows that a table's others are compared with, besides the second pass without marginals."""
 
@@ -62,55 +78,74 @@ def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
         for table, name in (("2", BASELINE), (row.table, _REFERENCE.get(row.table, ""))):
             other = held.get(("4" if name == EXACT else table, name))
             if other is not None and other is not row:
-                entry["against"][name] = _difference(other, row, test)
+                entry["against"][name] = runner.difference(_errors(other, test), _errors(row, test))
         document["tables"].setdefault(row.table, []).append(entry)
     return document
 
 
-def judged(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The findings as bars: what was found, what it should be, whether it holds; those that the rows allow."""
-    found: list[dict[str, Any]] = []
+def measure(cached: Cached, tell: Tell, rounds: int = 10, repeats: int = 3, grid: Grid | None = None) -> dict[str, Any]:
+    """Tune on development meetings, then every row on test meetings, once. Returns the document with its findings."""
+    grid = grid or Grid()
+    development, shipped = cached.development, cached.shipped
+    plain = tuned_baseline(development, grid, partial(tell, "weights of the second pass"))
+    tuned = tuned_marginals(development, shipped, _paper(plain), grid, rounds, partial(tell, "lambda"))
+    extended = extend(development, shipped, tuned, rounds, tell)
+    plan = Plan(shipped, tuned, rounds, repeats, extended.methods)
+    settings = [*paper_rows(plan), *private_rows(plan), *extension_rows(plan)]
+    document = summary(cached, run(cached.test, plan, settings, tell), rounds)
+    document["weights"] = tuned.to_mapping()
+    document["extensions"] = _described(extended)
+    document["findings"] = list(judged(document))
+    return document
 
-    def bar(text: str, value: float, expected: str, holds: bool) -> None:
-        found.append({"finding": text, "value": value, "expected": expected, "holds": bool(holds)})
 
+def _paper(weights: CombinationWeights) -> CombinationWeights:
+    """The paper's alpha, beta and sigma, and a personal part that is renewed once a round."""
+    return replace(weights, alpha=0.5, beta=0.25, sigma=5.0, refresh="round")
+
+
+def _described(extended: Extended) -> dict[str, Any]:
+    return {
+        "kept": list(extended.kept),
+        "development_errors": dict(extended.errors),
+        "weights": {name: how.weights.to_mapping() for name, how in extended.methods.items()},
+    }
+
+
+def judged(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The findings as bars; those that the rows allow."""
     first = document["first_pass"]["test"]["wer"]
-    bar("word error of the first pass", first, "0.15 to 0.45", 0.15 <= first <= 0.45)
-    rows = {(table, row["name"]): row for table, held in document["tables"].items() for row in held}
+    yield runner.finding("word error of the first pass", first, "0.15 to 0.45", 0.15 <= first <= 0.45)
+    rows = {(table, row["name"]): row["against"] for table, held in document["tables"].items() for row in held}
 
-    def cut(table: str, name: str, reference: str = BASELINE) -> float | None:
-        row = rows.get((table, name))
-        return None if row is None else -row["against"][reference]["relative"]["mean"]
+    def change(table: str, name: str, reference: str = BASELINE) -> dict[str, Any] | None:
+        relative: dict[str, Any] | None = rows.get((table, name), {}).get(reference, {}).get("relative")
+        return relative
 
-    marginals = cut("2", "FMP, T = 10")
-    if marginals is not None:
-        bar("relative cut by marginals at T = 10", marginals, "at least 0.048", marginals >= 0.048)
-        row = rows["2", "FMP, T = 10"]["against"][BASELINE]["relative"]
-        bar("the same, its interval", row["high"], "below 0", row["high"] < 0)
-    noised = cut("4", "epsilon 0.5 of a count", EXACT)
-    if noised is not None:
-        bar("relative cost of epsilon 0.5 in paper mode", -noised, "below 0.01", -noised < 0.01)
-    whole = cut("5", ALL)
-    if whole is not None:
-        bar("relative cut by all that earned its place together", whole, "at least 0.08", whole >= 0.08)
-    return found
+    if (marginals := change("2", "FMP, T = 10")) is not None:
+        text = "relative change by marginals at T = 10"
+        yield runner.finding(text, marginals, "at most -0.048", lambda mean: mean <= -0.048)
+        yield runner.finding("the same, its interval", marginals["high"], "below 0", lambda high: high < 0)
+    if (noisy := change("4", "epsilon 0.5 of a count", EXACT)) is not None:
+        text = "relative cost of epsilon 0.5 in paper mode"
+        yield runner.finding(text, noisy, "below 0.01", lambda mean: mean < 0.01)
+    if (whole := change("5", ALL)) is not None:
+        text = "relative change by all that earned its place together"
+        yield runner.finding(text, whole, "at most -0.08", lambda mean: mean <= -0.08)
 
 
 def tables(document: Mapping[str, Any]) -> Iterator[Table]:
     """One a table of the paper, and those that it has not; word errors in percent."""
     for number, rows in document["tables"].items():
-        reference = _REFERENCE.get(number)
+        columns: dict[str, Any] = {
+            "row": lambda row: row["name"],
+            "word error": lambda row: f"{100 * row['wer']:.2f}",
+            "against no marginals (95 %)": lambda row: _against(row, BASELINE),
+        }
+        if (reference := _REFERENCE.get(number)) is not None:
+            columns["against no noise (95 %)"] = lambda row, reference=reference: _against(row, reference)
         rounds = "" if number == "2" else f", T = {document['rounds']}"
-        table = Table(title=TITLES[number] + rounds)
-        table.add_column("row")  # alone gives way on narrow screens
-        table.add_column("word error", justify="right", min_width=5)
-        table.add_column("against no marginals (95 %)", justify="right", min_width=_WIDTH)
-        if reference is not None:
-            table.add_column("against no noise (95 %)", justify="right", min_width=_WIDTH)
-        for row in rows:
-            cells = [_cell(row, BASELINE), *([] if reference is None else [_cell(row, reference)])]
-            table.add_row(row["name"], f"{100 * row['wer']:.2f}", *cells)
-        yield table
+        yield runner.table(TITLES[number] + rounds, rows, columns)
 
 
 def remarks(document: Mapping[str, Any]) -> Iterator[str]:
@@ -124,33 +159,26 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
     for model, figures in document["about"].get("perplexity", {}).items():
         values = ", ".join(f"{name.removesuffix('.txt')} {value:.0f}" for name, value in figures.items())
         yield f"Perplexity a word of the {model} language model, which has heard other AMI meetings: {values}."
-    for each in document.get("findings", []):
-        verdict = "holds" if each["holds"] else "does NOT hold"
-        yield f"{verdict}: {each['finding']}: {each['value']:.4f}, expected {each['expected']}"
+    yield from map(runner.remark, document["findings"])
 
 
-def bar_chart(document: Mapping[str, Any]) -> str:
-    """An SVG of word errors, one group a row, a page of its own."""
-    groups = [
-        (row["name"], [Bar("word error", "c1", row["wer"])]) for rows in document["tables"].values() for row in rows
-    ]
-    drawn = bars(groups, "word errors", percent=True, width=max(560, 90 * len(groups)))
-    return standalone(drawn, {"c1": "#2563eb"})
+def chart(document: Mapping[str, Any]) -> str:
+    """Word errors, a bar a row."""
+    return runner.chart(
+        (row["name"], {"word error": row["wer"]}) for rows in document["tables"].values() for row in rows
+    )
 
 
 def _rate(errors: Sequence[Any], clients: Sequence[Listener]) -> float:
-    return float(sum(found.sum() for found in errors) / sum(client.said.sum() for client in clients))
+    return float(sum(wrong.sum() for wrong in errors) / sum(client.said.sum() for client in clients))
 
 
-def _difference(other: Row, row: Row, clients: Sequence[Listener]) -> dict[str, Any]:
-    sizes = np.concatenate([client.said for client in clients])
-    groups = [client.name for client in clients for _ in range(len(client))]
-    return paired_bootstrap(np.concatenate(other.errors), np.concatenate(row.errors), sizes, groups).as_json()
+def _errors(row: Row, clients: Sequence[Listener]) -> Errors:
+    """By meeting."""
+    words = np.concatenate([client.said for client in clients])
+    names = [client.name for client in clients for _ in range(len(client))]
+    return Errors(np.concatenate(row.errors).tolist(), words.tolist(), names)
 
 
-def _cell(row: Mapping[str, Any], reference: str) -> str:
-    difference = row["against"].get(reference)
-    if difference is None:
-        return ""
-    mean, low, high = in_percent(difference["relative"])
-    return f"{mean} % ({low} to {high})"
+def _against(row: Mapping[str, Any], reference: str) -> str:
+    return runner.interval_in_percent((row["against"].get(reference) or {}).get("relative"))

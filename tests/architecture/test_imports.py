@@ -22,7 +22,7 @@ CASES = [
     ("server.lab.simulation", {"torch", "onnx", "fastapi"}),
     ("server.lab.commands.simulate", {"torch", "onnx", "fastapi"}),
     ("server.lab.corpora", {"torch", "onnx", "fastapi"}),
-    ("examples.liu_2020.measures", {"torch", "onnx", "onnxruntime", "fastapi", "espeakng_loader"}),
+    ("examples.liu_2020.tables", {"torch", "onnx", "onnxruntime", "fastapi", "espeakng_loader"}),
 ]
 
 

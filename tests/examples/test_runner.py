@@ -100,7 +100,7 @@ def test_tables_and_charts_hold_every_row() -> None:
     assert drawn.startswith("<svg") and "xmlns" in drawn and drawn.count("<title>") == 2
 
 
-@pytest.mark.parametrize("paper", ["attackers", "gao_2022", "pelikan_2023", "ramesh_2023", "rao_2023"])
+@pytest.mark.parametrize("paper", ["attackers", "gao_2022", "pelikan_2023", "ramesh_2023", "rao_2023", "liu_2020"])
 def test_every_script_tells_what_it_takes(paper: str) -> None:
     command = [sys.executable, "-m", f"examples.{paper}", "--help"]
     environment = {**os.environ, "COLUMNS": "200"}

@@ -25,7 +25,7 @@ def rounds(cost: Spent, number: int) -> Spent:
 def test_counts_cost_no_less_than_the_servers_accountant_says_and_little_more(
     mechanism: str, epsilon: float, number: int
 ) -> None:
-    composition = pytest.importorskip("examples.liu_2020.private")
+    composition = pytest.importorskip("examples.liu_2020.adaptation")
     plan = MarginalPlan.model_validate({"epsilon": epsilon, "mechanism": mechanism})
     exact = composition.user_epsilon(plan, number)
     found = epsilon_of(rounds(marginal_cost(plan), number), DELTA)

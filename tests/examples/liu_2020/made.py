@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from examples.liu_2020.lists import Client, NBest
-from examples.liu_2020.personal import Shipped
+from examples.liu_2020.lists import Client, NBest, Shipped
 from rescoring.words import WordList
 
 WORDS = WordList(("<unk>", *(a + b + c for a in "bdgk" for b in "aeiou" for c in "lmnr")))

@@ -14,11 +14,9 @@ pytest.importorskip("kenlm", reason="kenlm is not installed (idiolect[ngram])")
 
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings
-from examples.liu_2020.base_models import BaseSettings, base_sentences
-from examples.liu_2020.cache import open_cache
-from examples.liu_2020.experiment import Scale, make_lists
-from examples.liu_2020.first_pass import FirstPass
-from examples.liu_2020.transcripts import read_meetings, staged
+from examples.liu_2020.lists import open_cache
+from examples.liu_2020.making import BaseSettings, FirstPass, Scale, base_sentences, make_lists
+from examples.liu_2020.meetings import read_meetings, staged
 
 NAMES = ("remote", "button", "battery", "screen", "colour", "shape", "price", "market")
 SMALL = Scale(

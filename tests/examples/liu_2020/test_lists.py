@@ -11,9 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from device_sdk.errors import DataError
-from examples.liu_2020.cache import describe, open_cache
-from examples.liu_2020.lists import read_clients, write_client
-from examples.liu_2020.scores import listeners
+from examples.liu_2020.lists import listeners, open_cache, read_clients, write_client
+from examples.liu_2020.making import describe
 from tests.examples.liu_2020.made import WORDS, client, shipped
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from examples.liu_2020.cache import open_cache
+from examples.liu_2020.lists import open_cache
 from examples.liu_2020.rows import BASELINE, EXACT
 from tests.architecture.sources import ROOT
 
@@ -28,13 +28,11 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the script makes of the shipped lists."""
     folder = tmp_path_factory.mktemp("liu_2020")
-    result = run(
-        "--lists", str(LISTS), "--repeats", "1", "--output", str(folder / "x.json"), "--plot", str(folder / "x.svg")
-    )
+    result = run("--lists", str(LISTS), "--repeats", "1", "--output", str(folder / "x.json"), "--plots", str(folder))
     assert result.returncode == 0, result.stderr
     for title in ("Table 2", "Table 3", "Table 4", "Beyond the paper", "Curated Video, is not public"):
         assert title in result.stdout
-    assert (folder / "x.svg").read_text().startswith("<svg")
+    assert (folder / "rows.svg").read_text().startswith("<svg")
     found: dict[str, Any] = json.loads((folder / "x.json").read_text())
     return found
 

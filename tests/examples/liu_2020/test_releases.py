@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from device_sdk.wire.messages import MarginalPlan
-from examples.liu_2020.personal import Personal, begin
-from examples.liu_2020.private import plan_for, user_epsilon
-from examples.liu_2020.releases import Bounded, Exact, Paper
+from examples.liu_2020.adaptation import Bounded, Exact, Paper, Personal, begin, plan_for, user_epsilon
 
 BACKGROUND = np.array([0.1, 0.2, 0.3, 0.4])
 

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.personalization import cache as caches
-from examples.liu_2020.personal import Method
-from examples.liu_2020.releases import Exact, Server
-from examples.liu_2020.rounds import baseline, groups, simulate
-from examples.liu_2020.scores import Listener, listeners
+from examples.liu_2020.adaptation import Exact, Method, Server, baseline, groups, simulate
+from examples.liu_2020.lists import Listener, listeners
 from rescoring.combination import CombinationWeights
 from rescoring.marginals import adaptation
 from rescoring.nbest import order, score_nbest

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from examples.liu_2020.speech import MEETINGS, cast
-from examples.liu_2020.transcripts import Meeting, Turn
+from examples.liu_2020.meetings import MEETINGS, Meeting, Turn, cast
 from server.lab.corpora.voices import VARIANTS
 
 TURNS = tuple(Turn(speaker, "good morning") for speaker in ("Marketing", "Project Manager", "User Interface"))
@@ -27,7 +26,7 @@ def test_people_of_a_series_sound_the_same_at_all_its_meetings() -> None:
 
 def test_an_utterance_sounds_the_same_each_time() -> None:
     pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
-    from examples.liu_2020.speech import waveform
+    from examples.liu_2020.meetings import waveform
 
     meeting = Meeting("ES2002a", TURNS)
     persons = cast(meeting, "test")

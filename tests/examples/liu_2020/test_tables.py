@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from examples.liu_2020.cache import Cached
-from examples.liu_2020.extensions import ALL
-from examples.liu_2020.rows import BASELINE, EXACT, Row
-from examples.liu_2020.scores import listeners
-from examples.liu_2020.tables import bar_chart, judged, remarks, summary, tables
+from examples.liu_2020.lists import Cached, listeners
+from examples.liu_2020.rows import ALL, BASELINE, EXACT, Row
+from examples.liu_2020.tables import chart, judged, remarks, summary, tables
 from tests.examples.liu_2020.made import WORDS, client, shipped
 
 CLIENTS = tuple(client(name, number) for number, name in enumerate(("A1a", "B1a", "C1a")))
@@ -62,20 +60,20 @@ def test_rates_and_differences_by_hand() -> None:
     ("changes", "fails"),
     [
         ({}, set()),
-        ({"marginals": 38.2}, {"relative cut by marginals at T = 10"}),
+        ({"marginals": 38.2}, {"relative change by marginals at T = 10"}),
         ({"noised": 38.5}, {"relative cost of epsilon 0.5 in paper mode"}),
-        ({"extended": 37.0}, {"relative cut by all that earned its place together"}),
+        ({"extended": 37.0}, {"relative change by all that earned its place together"}),
     ],
 )
 def test_findings_hold_or_do_not(changes: dict[str, float], fails: set[str]) -> None:
-    found = judged(document(**changes))
+    found = list(judged(document(**changes)))
     assert {each["finding"] for each in found if not each["holds"]} - {"word error of the first pass"} == fails
     assert len(found) == 5
 
 
 def test_tables_remarks_and_chart_show_every_row() -> None:
     found = document()
-    found["findings"] = judged(found)
+    found["findings"] = list(judged(found))
     console = Console(width=160, record=True, file=io.StringIO())
     for table in tables(found):
         console.print(table)
@@ -90,7 +88,7 @@ def test_tables_remarks_and_chart_show_every_row() -> None:
         "holds",
     ):
         assert each in text
-    assert bar_chart(found).startswith("<svg") and "epsilon 0.5" in bar_chart(found)
+    assert chart(found).startswith("<svg") and "epsilon 0.5" in chart(found)
 
 
 @pytest.mark.parametrize("width", [80, 200])

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import DataError
-from examples.liu_2020.first_pass import chosen
-from examples.liu_2020.transcripts import (
+from examples.liu_2020.making import chosen
+from examples.liu_2020.meetings import (
     Meeting,
     Turn,
     cut,

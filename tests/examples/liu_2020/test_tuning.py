@@ -6,11 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from examples.liu_2020.extensions import ALL, EXTENSIONS, FOLLOWING, YARDSTICK, extend
-from examples.liu_2020.personal import Method
-from examples.liu_2020.rounds import baseline
-from examples.liu_2020.scores import listeners
-from examples.liu_2020.tuning import Grid, adaptation_errors, choose, tuned_baseline, tuned_marginals
+from examples.liu_2020.adaptation import Method, baseline
+from examples.liu_2020.lists import listeners
+from examples.liu_2020.rows import (
+    ALL,
+    EXTENSIONS,
+    FOLLOWING,
+    YARDSTICK,
+    Grid,
+    adaptation_errors,
+    choose,
+    extend,
+    tuned_baseline,
+    tuned_marginals,
+)
 from rescoring.combination import CombinationWeights
 from tests.examples.liu_2020.made import WORDS, client, shipped
 

@@ -14,9 +14,9 @@ import pytest
 from device_sdk.errors import DataError
 from device_sdk.feedback import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Scores
+from examples.liu_2020.yardsticks import BEST_ENTRY, FROZEN, ROWS, Said, yardsticks
 from rescoring.words import WordList
 from server.lab.simulation.population import Recording
-from server.lab.simulation.yardsticks import BEST_ENTRY, FROZEN, ROWS, Said, yardsticks
 from tests.architecture.sources import ROOT
 
 WORDS = WordList(("<unk>", "latte", "mocha", "tea", "a"))

@@ -1,7 +1,9 @@
-"""What was said at meetings: turns in the order of time, cut to utterances, and which meetings are for what.
+"""What was said at meetings, cut to utterances, which meetings are for what, and the same aloud.
 
 Meetings of one series (``ES2002a`` to ``ES2002d``) have the same people and the same project, so a series belongs to
 one stage as a whole: nothing that a test meeting says or is about was heard in training or used to choose a setting.
+The people of a series have each a voice, a room and a microphone of their own. The base model hears the variants of its
+own stage alone (:data:`MEETINGS`), so devices meet voices it never heard.
 """
 
 from __future__ import annotations
@@ -9,15 +11,33 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from device_sdk.errors import DataError
-from examples.rao_2023.domains import Stage
-from server.lab.training.pieces import clean
+import numpy as np
 
-__all__ = ["Meeting", "Turn", "cut", "read_meetings", "series_of", "staged", "utterances"]
+from device_sdk.errors import DataError
+from examples.rao_2023.domains import QUIET, Domain, Stage, people
+from server.lab.corpora.made import Person, say
+from server.lab.corpora.utterance import Waveform
+from server.lab.corpora.voices import Voice
+from server.lab.training.pieces import clean
+from server.lab.training.speech import Mixture
+
+__all__ = [
+    "MEETINGS",
+    "Meeting",
+    "Turn",
+    "base_mixture",
+    "cast",
+    "cut",
+    "read_meetings",
+    "series_of",
+    "staged",
+    "utterances",
+    "waveform",
+]
 
 _SERIES_OF_27: Mapping[Stage, int] = {"test": 16, "development": 3}  # of the rest is learned
 
@@ -96,3 +116,47 @@ def cut(words: Sequence[str], longest: int) -> list[Sequence[str]]:
 
 def _position(series: str) -> bytes:
     return hashlib.blake2b(series.encode(), digest_size=8, person=b"idiolect meeting").digest()
+
+
+MEETINGS = Domain(
+    name="meetings",
+    sentences={"learn": (), "development": (), "test": ()},
+    variants={
+        "learn": (
+            *("f1", "f2", "f4", "m1", "m2", "m4", "m6", "m7", "Alex", "adam", "david", "edward", "paul", "steph"),
+            *("Alicia", "Andy", "Hugo", "Michael", "Reed", "caleb", "max", "steph2"),
+        ),
+        "development": ("Andrea", "Nguyen", "ed", "grandpa", "m3", "pablo"),
+        "test": ("Annie", "Mike", "belinda", "f5", "linda", "m5", "mike2", "pedro"),
+    },
+    accents=("en-us",),
+    scenes=replace(QUIET, snr_db=(20.0, 40.0)),
+)
+"""Whose voices, in which rooms."""
+
+
+def cast(meeting: Meeting, stage: Stage) -> dict[str, Person]:
+    """speaker -> who that is: the same for all meetings of a series."""
+    speakers = sorted({turn.speaker for turn in meeting.turns})
+    generator = np.random.default_rng([*series_of(meeting.name).encode()])
+    roles = dict(zip(speakers, people(MEETINGS, stage, len(speakers), generator), strict=True))
+    return {speaker: replace(person, name=f"{series_of(meeting.name)} {speaker}") for speaker, person in roles.items()}
+
+
+def waveform(meeting: Meeting, number: int, turn: Turn, persons: dict[str, Person]) -> Waveform:
+    """Utterance ``number`` of a meeting as its speaker's microphone hears it, float32 [S] at 16 kHz."""
+    return say(turn.text, persons[turn.speaker], [number, *meeting.name.encode()])
+
+
+def base_mixture(sentences: Sequence[str]) -> Mixture:
+    """What a base model for meetings learns from: the sentences, said by 600 voices of the stage ``learn``."""
+    voices: tuple[Voice, ...] = tuple(p.voice for p in people(MEETINGS, "learn", 600, np.random.default_rng(0)))
+    return Mixture(
+        sentences=tuple(sentences),
+        intents={},
+        sentences_share=1.0,
+        recorded=0.0,
+        narrow=0.0,
+        scenes=replace(MEETINGS.scenes, speed=(0.95, 1.05)),
+        voices=voices,
+    )

@@ -1,0 +1,270 @@
+"""A round of Liu & Peng 2020: what a device knows of its user (eq. 1 to 5), what the server publishes (eq. 6 to 9).
+
+The equations and the extensions are :mod:`rescoring`'s own, chosen by the same weights as on a device; what is spared
+is all that a device does besides, so that a table of many thousand utterances takes minutes. A test compares the two.
+
+A client's utterances lie in T + 1 groups in the order of time; those of round t are rescored with what the server
+published after round t - 1, so the first group has nothing of others. All clients take part in every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_sdk.errors import PrivacyError
+from device_sdk.privacy.contributions import bounded_counts
+from device_sdk.wire.messages import MarginalPlan
+from examples.liu_2020.lists import Heard, Listener, Shipped
+from rescoring.combination import CombinationWeights
+from rescoring.marginals import adaptation, interpolated_marginal, nbest_weights, personal_unigram, pseudo_count
+from server.aggregation.federated_average import federated_average, laplace_noise, nearest_distribution, noised_average
+from server.aggregation.marginals import CountSum, add, global_marginal, init
+from server.plans.round import RoundSettings
+from server.privacy.charges import charge_for
+from server.privacy.composition import Spent, compose
+from server.privacy.noise import noised, released_variance
+
+__all__ = [
+    "Bounded",
+    "DELTA",
+    "Exact",
+    "Method",
+    "Paper",
+    "Personal",
+    "Server",
+    "adaptation_of",
+    "baseline",
+    "begin",
+    "groups",
+    "learned",
+    "plan_for",
+    "simulate",
+    "user_epsilon",
+]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way to adapt: the weights of a device, and whose order eq. 3 goes by: the ``first`` pass' as in Liu & Peng
+    2020, or the ``second``'s as on a device. ``errors`` counts the entry with the fewest word errors alone: a
+    yardstick, for which somebody would have to know what was said."""
+
+    weights: CombinationWeights
+    ranks: Literal["first", "second", "errors"] = "first"
+
+
+@dataclass(frozen=True, slots=True)
+class Personal:
+    """counts: weighted word counts so far [n] (the sum of eq. 4). pending: of the utterances since the last
+    report [n]."""
+
+    counts: Array
+    pending: Array
+
+
+def begin(words: int) -> Personal:
+    """A device that has heard nothing. words: n."""
+    return Personal(np.zeros(words), np.zeros(words))
+
+
+def reported(known: Personal) -> Personal:
+    """After the pending counts went into a report."""
+    return replace(known, pending=np.zeros_like(known.pending))
+
+
+def adaptation_of(known: Personal, shipped: Shipped, global_: Array | None, weights: CombinationWeights) -> Array:
+    """Equations 1, 2 and 4 for what a device knows: log of eq. 1's factor of each word [n], nats. global_: what the
+    server published last [n], or None."""
+    counts = known.counts
+    if weights.refresh == "round":
+        counts = np.maximum(counts - known.pending, 0.0)
+    own = personal_unigram(counts, shipped.background, weights.smoothing)
+    g = interpolated_marginal(shipped.background, global_, own, weights.alpha, weights.beta)
+    return adaptation(g, shipped.background, weights.marginal)
+
+
+def learned(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal:
+    """The device after one more utterance, of which nothing but its own n-best list is known (eq. 3 and 4).
+
+    scores: of the second pass [N].
+    """
+    shares = counted(scores, how) if how.ranks != "errors" else np.eye(len(scores))[heard.errors.argmin()]
+    found: Array = np.bincount(heard.flat, shares[heard.owner], minlength=len(known.counts)).astype(np.float64)
+    return replace(known, counts=known.counts + found, pending=known.pending + found)
+
+
+def counted(scores: Array, how: Method) -> Array:
+    """What each hypothesis counts [N], in the list's order: eq. 3's kernel of its rank, or its posterior."""
+    weights = how.weights
+    if how.ranks == "first" and not weights.posterior_scale:
+        return nbest_weights(len(scores), weights.sigma)
+    order = np.argsort(-scores, kind="stable")
+    shares = np.empty(len(scores))
+    shares[order] = nbest_weights(len(scores), weights.sigma, scores[order], weights.posterior_scale)
+    return shares
+
+
+class Server(Protocol):
+    """Publishes after each round. devices: all clients, at the end of the round."""
+
+    def publish(self, devices: Sequence[Personal]) -> Array | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Equation 6. background: u [n]; smoothing: of eq. 4, in words."""
+
+    background: Array
+    smoothing: float
+
+    def publish(self, devices: Sequence[Personal]) -> Array | None:
+        """The global distribution of everything counted so far [n]; None where nothing was."""
+        weights = [pseudo_count(device.counts) for device in devices]
+        if not sum(weights) > 0:
+            return None
+        own = [personal_unigram(device.counts, self.background, self.smoothing) for device in devices]
+        return federated_average(own, weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """Equations 8 and 9: noise of scale 1 / epsilon on each word's count in every round, drawn afresh.
+
+    epsilon is that of one count in one release. An utterance that names several words, a user, or ten rounds cost more.
+    """
+
+    background: Array
+    smoothing: float
+    epsilon: float
+
+    def publish(self, devices: Sequence[Personal]) -> Array | None:
+        """What is negative after the noise is no probability: the nearest distribution stands in for it. None where the
+        noise outweighs all counts together."""
+        exact = Exact(self.background, self.smoothing).publish(devices)
+        if exact is None:
+            return None
+        counts = exact * sum(pseudo_count(device.counts) for device in devices)
+        noise = laplace_noise(len(counts), self.epsilon)
+        return nearest_distribution(noised_average(counts, noise)) if counts.sum() + noise.sum() > 0 else None
+
+
+@dataclass(slots=True)
+class Bounded:
+    """The default of rounds: utterances since the last report, ``plan.max_words`` words each, one noised sum a round.
+
+    Owns the running sum of releases. suppression: of :func:`~server.aggregation.marginals.surviving_counts`.
+    """
+
+    background: Array
+    plan: MarginalPlan = field(default_factory=MarginalPlan)
+    smoothing: float = RoundSettings().smoothing
+    suppression: float = RoundSettings().suppression
+    released: NDArray[np.int64] | None = None
+    variance: float = 0.0
+
+    def publish(self, devices: Sequence[Personal]) -> Array | None:
+        """The released counts of all rounds so far, smoothed with the background [n]."""
+        total: CountSum = init(len(self.background))
+        for device in devices:
+            total = add(total, bounded_counts(device.pending, self.plan))
+        found = noised(total.total, self.plan)
+        self.released = found if self.released is None else self.released + found
+        self.variance += released_variance(self.plan, total.reports)
+        return global_marginal(
+            self.released, self.variance, self.background, self.smoothing, self.plan.mechanism, self.suppression
+        )
+
+
+Errors = list[NDArray[np.int64]]
+"""Word errors of every client's utterances, [U] each."""
+
+
+def groups(count: int, rounds: int) -> list[range]:
+    """``rounds`` + 1 groups of utterance numbers in order, of nearly the same size."""
+    bounds = [count * number // (rounds + 1) for number in range(rounds + 2)]
+    return [range(start, end) for start, end in pairwise(bounds)]
+
+
+def baseline(clients: Sequence[Listener], weights: CombinationWeights) -> Errors:
+    """The second pass without marginals, which every table compares with."""
+    return [
+        np.array([heard.errors[heard.total(weights).argmax()] for heard in client.heard], np.int64)
+        for client in clients
+    ]
+
+
+def simulate(
+    clients: Sequence[Listener],
+    shipped: Shipped,
+    how: Method,
+    rounds: int,
+    server: Server | None,
+    tell: Callable[[int, int], None] = lambda *_: None,
+) -> Errors:
+    """T = ``rounds`` rounds. server: None for devices on their own, whose global distribution is the background."""
+    devices = [_Device(client, shipped, how) for client in clients]
+    global_: Array | None = None
+    for number in range(rounds + 1):
+        for device in devices:
+            device.take(groups(len(device.client), rounds)[number], global_)
+        if server is not None and number < rounds:
+            global_ = server.publish([device.known for device in devices])
+        for device in devices:
+            device.known = reported(device.known)
+        tell(number + 1, rounds + 1)
+    return [device.errors for device in devices]
+
+
+class _Device:
+    """One client on its way. known: what it has learned. errors: of what it chose so far, which it never sees."""
+
+    def __init__(self, client: Listener, shipped: Shipped, how: Method) -> None:
+        self.client, self.shipped, self.how = client, shipped, how
+        self.known: Personal = begin(len(shipped.background))
+        self.errors = np.zeros(len(client), np.int64)
+
+    def take(self, numbers: range, global_: Array | None) -> None:
+        """Rescore, then learn, one utterance after the other."""
+        weights = self.how.weights
+        adapted = adaptation_of(self.known, self.shipped, global_, weights)
+        for number in numbers:
+            heard = self.client.heard[number]
+            if weights.refresh == "utterance":
+                adapted = adaptation_of(self.known, self.shipped, global_, weights)
+            scores = heard.total(weights, heard.personal(adapted))
+            self.errors[number] = heard.errors[scores.argmax()]
+            self.known = learned(self.known, heard, scores, self.how)
+
+
+DELTA = 1e-6
+"""Of a user, over all rounds together."""
+
+_STEPS = 12
+
+
+def plan_for(epsilon: float, rounds: int) -> MarginalPlan:
+    """The plan with nearly the least noise such that ``rounds`` reports of a user cost at most ``epsilon`` (and DELTA).
+
+    Everything else is a round's default: 20 words of each device, a weight of 1 each, discrete Laplace by the server.
+    """
+    if not epsilon > 0 or rounds < 1:
+        raise PrivacyError(f"epsilon, rounds: found {epsilon!r}, {rounds!r}; expected more than 0, and 1 or more")
+    low, high = epsilon / rounds, epsilon  # pure epsilons add up; a single release may have all of it
+    for _ in range(_STEPS):
+        middle = (low * high) ** 0.5
+        fits = user_epsilon(MarginalPlan(epsilon=middle), rounds) <= epsilon
+        low, high = (middle, high) if fits else (low, middle)
+    return MarginalPlan(epsilon=low)
+
+
+def user_epsilon(plan: MarginalPlan, rounds: int) -> float:
+    """What ``rounds`` reports of a user cost together at DELTA, by privacy loss distributions."""
+    return compose(Spent({charge_for("marginals", RoundSettings(marginals=plan)): rounds}), DELTA)[0]
