@@ -86,7 +86,7 @@ def try_out(bundle: Bundle) -> list[str]:
     from device_sdk.bundle.subsets import SUBSETS, trainable, training_file
     from device_sdk.learning.step import factorize
     from device_sdk.runtimes.onnxruntime import PRECISIONS, OnnxTransducer
-    from device_sdk.runtimes.training import open_training
+    from device_sdk.runtimes.training import TrainingSession
     from device_sdk.runtimes.trial import try_transducer
 
     sizes, checks = bundle.architecture, []
@@ -105,7 +105,7 @@ def try_out(bundle: Bundle) -> list[str]:
         if subset == "adapters":
             matrices = trainable(sizes, subset)
             parameters |= factorize(parameters, parameters, matrices, 1, np.random.default_rng(0))
-        session = open_training(bundle, subset)
+        session = TrainingSession(bundle, subset=subset)
         gradients = session.run(parameters, features, [[1], []], [1.0, 0.0], [0.0, 1.0], 1.0).gradients
         if not all(np.isfinite(value).all() for value in gradients.values()):
             raise BundleError(f"{bundle.path}: {file} gives gradients that are not finite; export it again")

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from device_sdk.hypothesis import Hypothesis
 from device_sdk.runtimes.language_model import NeuralLanguageModel
 from device_sdk.runtimes.ngram import load_ngram
-from rescoring.combination import CombinationWeights
+from rescoring.combination import CombinationWeights, LanguageModel, order, score_nbest
 from rescoring.marginals import refreshed_adaptation
-from rescoring.nbest import LanguageModel, order, score_nbest
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle

@@ -11,7 +11,7 @@ from device_sdk.bundle.subsets import Subset
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
 from device_sdk.runtimes.protocol import Training, Transducer
-from device_sdk.runtimes.training import open_training
+from device_sdk.runtimes.training import TrainingSession
 
 __all__ = ["RUNTIMES", "Engine", "Runtime", "check_runtime"]
 
@@ -42,7 +42,7 @@ class Engine:
         """Gradients for a subset's parameters. Raises :class:`BundleError`, :class:`MissingExtraError` and,
         for a subset that the runtime has no programs for, :class:`ConfigurationError`."""
         if self.runtime == "onnxruntime":
-            return open_training(bundle, subset, self.threads)
+            return TrainingSession(bundle, self.threads, subset=subset)
         from device_sdk.runtimes.executorch import ExecutorchTrainingSession
 
         return ExecutorchTrainingSession(self._folder(bundle), bundle.architecture, self.threads, subset)

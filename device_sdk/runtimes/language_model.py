@@ -21,7 +21,7 @@ _PLACES = 64  # words in one run; each needs memory for the whole word list, whi
 
 
 class NeuralLanguageModel:
-    """A word-level Transformer language model (Liu & Peng 2020, section 3.2); a ``rescoring.nbest.LanguageModel``.
+    """Transformer language model of words (Liu & Peng 2020, section 3.2); a ``rescoring.combination.LanguageModel``.
 
     The graph (``language_model.onnx``) takes words [B, L] int64, which starts with the boundary id n, and targets
     [B, L] int64, and gives log_probs [B, L] float32. Owns an onnxruntime session; safe to call from several threads.

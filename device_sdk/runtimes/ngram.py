@@ -28,7 +28,7 @@ LARGEST = 1 << 28  # bytes unpacked; a small file could claim any size
 
 
 class NgramModel:
-    """An n-gram in ARPA format over a word list; a ``rescoring.nbest.LanguageModel``. Owns a kenlm model."""
+    """An n-gram in ARPA format over a word list; a ``rescoring.combination.LanguageModel``. Owns a kenlm model."""
 
     def __init__(self, path: Path, words: WordList) -> None:
         """path: ARPA file, gzipped if its name ends in ``.gz``. Raises BundleError for a file kenlm cannot read."""

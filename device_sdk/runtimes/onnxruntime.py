@@ -156,7 +156,6 @@ class OnnxTransducer:
         self._encoder = self._open(bundle.file(f"encoder{suffix}.onnx"), threads, 3)
         self._predictor = self._open(bundle.file(f"predictor{suffix}.onnx"), threads, 3)
         self._joiner = self._open(bundle.file(f"joiner{suffix}.onnx"), threads, 1)
-        self._joined_rank = self._joiner.rank
         self._kernels = NativeKernels.begin(bundle.architecture, bundle.weights, made)
         self._begun: dict[int, tuple[Float, RecurrentState]] = {}
 
@@ -204,19 +203,12 @@ class OnnxTransducer:
         return known
 
     def join(self, encoded: Float, predicted: Float) -> Float:
-        if self._kernels is not None and len(encoded) == 1 == predicted.shape[-2] and encoded.ndim == 3:
+        if encoded.ndim == 2:
+            return self.join(encoded[:, None], predicted[:, None])[:, 0]
+        if self._kernels is not None and len(encoded) == 1 == predicted.shape[1]:
             return self._kernels.join(encoded[0], predicted[:, 0])
-        if self._joined_rank != 3 or encoded.ndim != 3:
-            return self._join_rows(encoded, predicted)
         log_probs: Float = self._joiner.run({"encoded": encoded, "predicted": predicted})[0]
         return log_probs.reshape(max(len(encoded), len(predicted)), -1, log_probs.shape[1])
-
-    def _join_rows(self, encoded: Float, predicted: Float) -> Float:
-        """:meth:`join` of [B, J], or by a joiner that takes no others."""
-        shape = np.broadcast_shapes(encoded.shape, predicted.shape)
-        feeds = _rows(encoded, predicted, shape, self._joined_rank)
-        log_probs: Float = self._joiner.run(feeds)[0]
-        return log_probs.reshape(*shape[:-1], log_probs.shape[1])
 
     def _open(self, path: Path, threads: int, outputs: int) -> _Graph:
         session = open_session(path.read_bytes(), str(path), self._packed, self._architecture, threads, self._quantized)
@@ -233,13 +225,12 @@ class _Graph:
     itself, where this version has one. It checks inputs, too.
     """
 
-    __slots__ = ("_name", "_outputs", "_run", "_session", "rank")
+    __slots__ = ("_name", "_outputs", "_run", "_session")
 
     def __init__(self, session: InferenceSession, name: str) -> None:
         self._name, self._session = name, session
         self._outputs = [output.name for output in session.get_outputs()]
         self._run = getattr(session, "_sess", session).run
-        self.rank = len(session.get_inputs()[0].shape)  # of the first input
 
     def run(self, feeds: Mapping[str, NDArray[np.generic]]) -> list[Any]:
         """As :func:`run`."""
@@ -272,24 +263,11 @@ def _tried_exact(bundle: Bundle) -> bool:
     path = bundle.file("joiner.int8.onnx")
     packed, quantized = bytes(len(bundle.packed)), bytes(content)
     joiner = open_session(path.read_bytes(), str(path), packed, sizes, quantized=quantized)
-    row = np.full((1, sizes.joiner_size), 10.0, np.float32)
-    scores = np.asarray(run(joiner, _rows(row, row, row.shape, _joined_rank(joiner)), str(path))[0])
+    row = np.full((1, 1, sizes.joiner_size), 10.0, np.float32)
+    scores = np.asarray(run(joiner, {"encoded": row, "predicted": row}, str(path))[0])
     if scores.shape != (1, sizes.pieces):
         raise BundleError(f"{path}: gives shape {scores.shape}, expected {(1, sizes.pieces)}; export the bundle again")
     return bool(abs(scores[0, 1] - scores[0, 0] - logit) < 0.01)
-
-
-def _joined_rank(joiner: InferenceSession) -> int:
-    """Of the joiner's inputs: 2, [B, J], in bundles of older versions, which repeat rows before it."""
-    return len(joiner.get_inputs()[0].shape)
-
-
-def _rows(encoded: Float, predicted: Float, shape: tuple[int, ...], rank: int) -> dict[str, Float]:
-    """What a joiner with inputs of this rank is given for pairs of rows. shape: of both, where they are repeated."""
-    encoded, predicted = (np.broadcast_to(each, shape).reshape(-1, shape[-1]) for each in (encoded, predicted))
-    if rank == 3:
-        encoded, predicted = encoded[:, None], predicted[:, None]
-    return {"encoded": encoded, "predicted": predicted}
 
 
 def _zeros(layers: int, batch: int, size: int) -> RecurrentState:

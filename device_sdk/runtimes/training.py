@@ -1,4 +1,5 @@
-"""Gradients on the device: the bundle's training graphs on plain onnxruntime."""
+"""Gradients on the device: the bundle's training graphs on plain onnxruntime, over the int8 layers that a subset's
+steps leave alone."""
 
 from __future__ import annotations
 
@@ -9,35 +10,85 @@ from numpy.typing import ArrayLike, NDArray
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.bundle import Bundle
-from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS
-from device_sdk.bundle.subsets import Subset, factor_names, frozen, frozen_file, trainable, training_file
+from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS, quantize
+from device_sdk.bundle.subsets import Frozen, Subset, factor_names, frozen, frozen_file, trainable, training_file
 from device_sdk.errors import BundleError
 from device_sdk.runtimes.feeds import check_parameter, utterance_feeds
-from device_sdk.runtimes.frozen import FrozenLayers
 from device_sdk.runtimes.onnxruntime import exact_products, open_session, run
 from device_sdk.runtimes.protocol import Gradients
 
-__all__ = ["TrainingSession", "open_training"]
+__all__ = ["FrozenLayers", "TrainingSession"]
+
+Float = NDArray[np.float32]
+
+
+class FrozenLayers:
+    """Owns the session, made from the weights of the first run and made again where a later one brings others."""
+
+    def __init__(
+        self,
+        graph: bytes,
+        source: str,
+        architecture: Architecture,
+        frozen: Frozen,
+        levels: int = COARSE_LEVELS,
+        threads: int = 1,
+    ) -> None:
+        """graph: ``frozen.SUBSET.int8.onnx``. source: where it is from, for messages. levels: largest integer of a
+        quantized weight: what this processor multiplies exactly (see :mod:`device_sdk.bundle.quantized`)."""
+        self._graph, self._source, self._architecture = graph, source, architecture
+        self._levels, self._threads = levels, threads
+        self._names = frozen.parameters(architecture)
+        self._held: dict[str, Float] = {}
+        self._open({name: np.zeros(shape, np.float32) for name, shape in self._shapes().items()})
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """``encoder_hidden``, ``predictor_hidden`` or both: what the training graph above takes."""
+        return tuple(output.name for output in self._session.get_outputs())
+
+    def run(self, parameters: Mapping[str, Float], feeds: Mapping[str, NDArray[np.generic]]) -> dict[str, Float]:
+        """encoder_hidden [T, 1, H] of the last frozen encoder layer, predictor_hidden [U + 1, N, P] of the frozen
+        predictor, float32.
+
+        parameters: all of them and the constants, checked. feeds: features [F, M] float32, tokens [N, U] int64.
+        Raises :class:`BundleError` where the graph fails.
+        """
+        # Steps hand on the very arrays that they leave alone, so another array means other weights.
+        if any(self._held.get(name) is not parameters[name] for name in self._names):
+            self._open(parameters)
+            self._held = {name: parameters[name] for name in self._names}
+        given = {**parameters, **feeds}
+        wanted = [each.name for each in self._session.get_inputs()]
+        found = run(self._session, {name: given[name] for name in wanted}, self._source)
+        return dict(zip(self.outputs, found, strict=True))
+
+    def _open(self, parameters: Mapping[str, Float]) -> None:
+        self._quantized = quantize(self._architecture, parameters, self._levels, self._names)
+        self._session = open_session(
+            self._graph, self._source, None, self._architecture, self._threads, self._quantized, arena=True
+        )
+        known = self._shapes().keys() | {"features", "tokens"} | self._architecture.constant_shapes().keys()
+        inputs = {each.name for each in self._session.get_inputs()}
+        if not inputs <= known or not set(self.outputs) <= {"encoder_hidden", "predictor_hidden"}:
+            raise BundleError(
+                f"{self._source}: has inputs {sorted(inputs)} and outputs {list(self.outputs)}, expected features, "
+                "tokens and parameters, encoder_hidden and predictor_hidden; export the bundle again"
+            )
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return self._architecture.parameter_shapes()
+
 
 GRADIENT = "gradient."
 BENEATH = ("encoder_hidden", "predictor_hidden")
 """Inputs that the layers beneath a graph give."""
 
-Float = NDArray[np.float32]
-
-
-def open_training(bundle: Bundle, subset: Subset = "whole", threads: int = 1) -> TrainingSession:
-    """Gradients for a subset of a bundle's parameters, whatever runs beneath: the session's ``run`` is always the same.
-
-    Raises :class:`BundleError` where the bundle has no graphs for it, or damaged ones.
-    """
-    return TrainingSession(bundle, threads, subset=subset)
-
 
 class TrainingSession:
     """A training graph, loaded once; every run takes the parameters, so a step needs no new session.
 
-    Not for use by several threads at once. Open one with :func:`open_training`.
+    Not for use by several threads at once.
     """
 
     def __init__(

@@ -153,8 +153,7 @@ def problem(case: Case) -> Problem:
 
 def onnxruntime_step(problem: Problem, case: Case, folder: Path) -> Callable[[], dict[str, Float]]:
     """Ours: a function that takes one step and returns the weights."""
-    from device_sdk.runtimes.frozen import FrozenLayers
-    from device_sdk.runtimes.training import TrainingSession
+    from device_sdk.runtimes.training import FrozenLayers, TrainingSession
 
     architecture, layers = PRESETS[case.preset], frozen(PRESETS[case.preset], case.subset)
     graph = (folder / f"{case.preset}.{training_file(case.subset)}").read_bytes()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
 from device_sdk.bundle.architecture import BLANK
 from device_sdk.errors import ConfigurationError
@@ -37,11 +36,6 @@ class Alphabet:
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of token ids, words one space apart; blanks are left out."""
         return " ".join("".join(self.characters[token - 1] for token in tokens if token != BLANK).split())
-
-    def least_frames(self, text: str) -> int:
-        """Frames that CTC needs for a text: one a character, and a blank between equal ones."""
-        tokens = self.encode(text)
-        return len(tokens) + sum(one == other for one, other in pairwise(tokens))
 
 
 _ENGLISH = "abcdefghijklmnopqrstuvwxyz '-"

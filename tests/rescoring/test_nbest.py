@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rescoring.combination import CombinationWeights
-from rescoring.nbest import order, score_nbest
+from rescoring.combination import CombinationWeights, order, score_nbest
 
 
 class Counting:

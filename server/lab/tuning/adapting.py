@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.personalization import cache as caches
-from rescoring.combination import CombinationWeights
+from rescoring.combination import CombinationWeights, order
 from rescoring.marginals import adaptation, personal_scores, personal_unigram, weighted_counts
-from rescoring.nbest import order
 from rescoring.words import WordList
 from server.lab.tuning.lists import DevelopmentLists
 

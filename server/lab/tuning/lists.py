@@ -17,8 +17,7 @@ from device_sdk.feedback.signals import Semantics
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Result
 from device_sdk.personalization.counts import confirmed_texts
-from rescoring.combination import CombinationWeights, combine
-from rescoring.nbest import LanguageModel
+from rescoring.combination import CombinationWeights, LanguageModel, combine
 from rescoring.words import WordList
 from server.lab.corpora.utterance import Utterance, Waveform
 from server.lab.evaluation import word_errors

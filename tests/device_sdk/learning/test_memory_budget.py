@@ -19,14 +19,14 @@ from device_sdk.bundle import Bundle
 from device_sdk.learning.learner import step_bytes
 from device_sdk.learning.step import Momentum, sgd
 from device_sdk.learning.settings import StepSettings
-from device_sdk.runtimes.training import open_training
+from device_sdk.runtimes.training import TrainingSession
 
 def kilobytes(name):
     return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if name in line)
 
 bundle = Bundle.open()
 architecture, rng = bundle.architecture, np.random.default_rng(0)
-session = open_training(bundle)
+session = TrainingSession(bundle)
 frames, length, count = (int(value) for value in sys.argv[1:])
 tokens = [tuple(rng.integers(1, architecture.pieces, length).tolist()) for _ in range(count)]
 features = rng.normal(-6.0, 2.0, (frames, architecture.mel_bins)).astype(np.float32)

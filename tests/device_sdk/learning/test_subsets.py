@@ -13,7 +13,7 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.subsets import SUBSETS, Frozen, Subset, factor_names, frozen, frozen_file, trainable
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.learning import StepSettings
-from device_sdk.runtimes.training import open_training
+from device_sdk.runtimes.training import TrainingSession
 from export.bundles import refresh
 from tests.tiny import write_tiny_bundle
 
@@ -79,16 +79,16 @@ def test_a_bundle_without_the_graphs_opens_and_says_what_to_do(deep: Bundle, tmp
             del manifest["files"][name]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     old = Bundle.open(folder)
-    assert open_training(old, "whole").trainable == trainable(DEEP, "whole")
+    assert TrainingSession(old, subset="whole").trainable == trainable(DEEP, "whole")
     with pytest.raises(BundleError, match=r"holds no training\.top\.onnx, .*run: idiolect export refresh"):
-        open_training(old, "top")
+        TrainingSession(old, subset="top")
     with pytest.raises(BundleError, match=r"from frozen layers, which give \[\]; export the bundle again"):
-        open_training(old, "joint")
+        TrainingSession(old, subset="joint")
 
 
 @pytest.mark.parametrize("subset", SUBSETS)
 def test_names_and_files(subset: Subset, deep: Bundle) -> None:
-    session = open_training(deep, subset)
+    session = TrainingSession(deep, subset=subset)
     names = trainable(DEEP, subset)
     expected = [each for name in names for each in factor_names(name)] if subset == "adapters" else list(names)
     assert list(session.trainable) == expected

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
-import onnx
 import pytest
 from numpy.typing import NDArray
 
@@ -15,7 +13,7 @@ from device_sdk.bundle import PRESETS, Architecture, Bundle
 from device_sdk.bundle.weights import pack
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.runtimes import onnxruntime as runtime
-from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision, open_session
+from device_sdk.runtimes.onnxruntime import OnnxTransducer, open_session
 from device_sdk.runtimes.protocol import RecurrentState, Transducer
 from export.graphs import joiner
 from tests.tiny import tiny_weights
@@ -112,26 +110,6 @@ def test_joiner_gives_log_probabilities(tiny_bundle: Bundle, shapes: tuple[tuple
     np.testing.assert_allclose(found, expected, atol=3e-5)
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_joiners_of_older_versions_give_the_same(
-    tiny_bundle: Bundle, tmp_path: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    newer, file = OnnxTransducer(tiny_bundle, precision=precision), Bundle.file
-    for name in ("joiner.onnx", "joiner.int8.onnx"):
-        model = onnx.load(tiny_bundle.file(name), load_external_data=False)
-        for each in model.graph.input:  # which took one row for each pair
-            del each.type.tensor_type.shape.dim[1]
-        onnx.save(model, tmp_path / name)
-    monkeypatch.setattr(
-        Bundle, "file", lambda bundle, name: tmp_path / name if name.startswith("joiner") else file(bundle, name)
-    )
-    monkeypatch.setattr(runtime, "_exact", None)
-    older, rng = OnnxTransducer(tiny_bundle, precision=precision), np.random.default_rng(1)
-    for shapes in JOINED:
-        encoded, predicted = (rng.normal(size=(*shape, 32)).astype(np.float32) for shape in shapes)
-        np.testing.assert_array_equal(older.join(encoded, predicted), newer.join(encoded, predicted))
-
-
 def test_without_native_sessions_the_runtime_is_asked(tiny_bundle: Bundle, features: Float, monkeypatch) -> None:
     class Session:
         """What another version of onnxruntime may give: no native session inside."""
@@ -201,9 +179,6 @@ def test_auto_takes_int8_where_it_can(
 def test_clamped_products_are_noticed(tiny_bundle: Bundle, monkeypatch) -> None:
     class Clamping:
         """What a processor whose pairs stop at 32,767 instead of 64,770 makes of the trial."""
-
-        def get_inputs(self) -> list[SimpleNamespace]:
-            return [SimpleNamespace(shape=["E", "F", tiny_bundle.architecture.joiner_size])]
 
         def run(self, outputs: None, rows: dict[str, Float]) -> list[Float]:
             return [np.resize(np.array([-4.200, -4.137], np.float32), (1, tiny_bundle.architecture.pieces))]

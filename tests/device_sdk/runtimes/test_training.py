@@ -11,7 +11,7 @@ import pytest
 from device_sdk.bundle import PRESETS, Bundle
 from device_sdk.bundle.subsets import factor_names, trainable
 from device_sdk.errors import BundleError, LearningError
-from device_sdk.runtimes.training import TrainingSession, open_training
+from device_sdk.runtimes.training import TrainingSession
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_a_parameter_of_another_shape_or_type_is_refused(session: TrainingSessio
 
 def test_factors_of_another_shape_are_refused(tiny_bundle: Bundle) -> None:
     """Their rank is free, but must be one rank."""
-    session, parameters = open_training(tiny_bundle, "adapters"), dict(tiny_bundle.weights)
+    session, parameters = TrainingSession(tiny_bundle, subset="adapters"), dict(tiny_bundle.weights)
     for name in trainable(tiny_bundle.architecture, "adapters"):
         (up, down), (out, width) = factor_names(name), parameters[name].shape
         parameters[up], parameters[down] = np.zeros((out, 3), np.float32), np.zeros((3, width), np.float32)
@@ -115,7 +115,7 @@ def test_factors_of_another_shape_are_refused(tiny_bundle: Bundle) -> None:
 def test_a_graph_of_another_subset_is_refused(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("device_sdk.runtimes.training.training_file", lambda subset: "training.acoustic.onnx")
     with pytest.raises(BundleError, match=r"expected losses and gradients for \['encoder\.0\.W'"):
-        open_training(tiny_bundle, "whole")
+        TrainingSession(tiny_bundle, subset="whole")
 
 
 def test_what_a_session_is_made_from(tiny_bundle: Bundle) -> None:

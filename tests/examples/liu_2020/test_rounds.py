@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from device_sdk.personalization import cache as caches
 from examples.liu_2020.adaptation import Exact, Method, Server, baseline, groups, simulate
 from examples.liu_2020.lists import Listener, listeners
-from rescoring.combination import CombinationWeights
+from rescoring.combination import CombinationWeights, order, score_nbest
 from rescoring.marginals import adaptation
-from rescoring.nbest import order, score_nbest
 from tests.examples.liu_2020.made import WORDS, client, shipped
 
 PAPER = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0, refresh="round")

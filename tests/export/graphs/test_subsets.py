@@ -16,8 +16,7 @@ from device_sdk.bundle.quantized import EMBEDDING_ZERO, layout, quantize
 from device_sdk.bundle.subsets import SUBSETS, Frozen, Subset, factor_names, frozen, trainable
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.learning.objectives import Objective, expected_cost, label, reinforce, supervision, total
-from device_sdk.runtimes.frozen import FrozenLayers
-from device_sdk.runtimes.training import TrainingSession
+from device_sdk.runtimes.training import FrozenLayers, TrainingSession
 from export.graphs import build_graphs, frozen_layers, subset_training, training
 from tests.tiny import tiny_weights
 

@@ -3,13 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 
 from device_sdk.bundle.architecture import PRESETS
 from device_sdk.errors import ConfigurationError
-from export.graphs.context_rnnt import context_rnnt_graphs
 from export.networks.context_rnnt import ContextRNNT, begin_encoder
 from export.networks.cpc import CPC, CPCS, ContextShape, Contrast
 from export.networks.rnnt import RNNT
@@ -130,38 +128,6 @@ def test_a_device_s_recognizer_takes_an_encoder_without_feature_layers() -> None
     torch.testing.assert_close(target.hidden(target.stack(features)), context)
     with pytest.raises(ConfigurationError, match="expected"):
         begin_encoder(recognizer(), pretrained)
-
-
-def test_graphs_stream_what_the_network_computes_at_once() -> None:
-    made = recognizer()
-    graphs = context_rnnt_graphs(made)
-    assert made.training, "tracing leaves the network as it was"
-    made.eval()
-    encoder, predictor, joiner = (
-        onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-        for graph in (graphs.encoder, graphs.predictor, graphs.joiner)
-    )
-    features = torch.randn(1, 36, TINY.bins)
-    tokens = torch.tensor([[3, 9, 1], [2, 2, 15], [7, 1, 4]])
-    with torch.no_grad():
-        encoded, predicted = made.encode(features).numpy(), made.predict(tokens)
-        expected = made.join(torch.from_numpy(encoded[0, :3]), predicted[:, 1]).numpy()
-    state = {name: np.zeros((1, 1, TINY.context_size), np.float32) for name in "hc"}
-    pieces = []
-    for start, end in ((0, 3), (3, 21), (21, 36)):
-        piece, h, c = encoder.run(None, {"features": features[:, start:end].numpy(), **state})
-        pieces.append(piece)
-        state = {"h": h, "c": c}
-    np.testing.assert_allclose(np.concatenate(pieces, 1), encoded, rtol=1e-4, atol=1e-5)
-    state = {name: np.zeros((2, 3, 12), np.float32) for name in "hc"}
-    stepped = []
-    for column in torch.nn.functional.pad(tokens, (1, 0)).T.numpy():
-        step, h, c = predictor.run(None, {"tokens": column, **state})
-        stepped.append(step)
-        state = {"h": h, "c": c}
-    np.testing.assert_allclose(np.stack(stepped, 1), predicted.numpy(), rtol=1e-4, atol=1e-5)
-    (scores,) = joiner.run(None, {"encoded": encoded[0, :3], "predicted": stepped[1]})
-    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
