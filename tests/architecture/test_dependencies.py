@@ -18,11 +18,7 @@ DEVICE_LIBRARIES = {
     *("soundfile", "soxr", "typer"),
     *("kenlm", "sounddevice", "tuf"),  # extras: imported where they are used, and named when they are missing
 }
-LIBRARIES = {
-    "rescoring": {"numpy"},
-    "device_sdk/wire": {"numpy", "pydantic"},
-    "device_sdk": DEVICE_LIBRARIES,
-}
+LIBRARIES = {"rescoring": {"numpy"}, "device_sdk/wire": {"numpy", "pydantic"}, "device_sdk": DEVICE_LIBRARIES}
 EXECUTORCH = "device_sdk/runtimes/executorch/bindings.py"
 """The one module of the device that may import torch, as ExecuTorch's Python bindings do, and only when it is used."""
 

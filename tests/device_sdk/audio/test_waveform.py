@@ -45,10 +45,7 @@ def test_float32_is_taken_as_it_is():
         (np.array([0, 0, np.nan], np.float32), r"mic: found nan at sample 2, expected finite"),
         (np.array([0, -np.inf, np.nan], np.float32), r"mic: found -inf at sample 1"),
         (np.array([np.inf], np.float32), r"mic: found inf at sample 0"),
-        (
-            np.array([300, -2e4], np.float32),
-            r"mic: found values from -2e\+04 to 300, .*pass 16-bit samples as int16",
-        ),
+        (np.array([300, -2e4], np.float32), r"mic: found values from -2e\+04 to 300, .*pass 16-bit samples as int16"),
     ],
 )
 def test_what_is_no_waveform_is_named(samples, message):

@@ -96,10 +96,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "absolute path": (edit(lambda m: m["files"].update({"/x": {"sha256": "0" * 64, "size": 0}})), "leaves the bundle"),
     "bad hash": (edit(lambda m: m["files"]["LICENSE"].update(sha256="x")), r"field files\.LICENSE\.sha256"),
     "impossible size": (sizes(joiner_size=0), r"field architecture: architecture\.joiner_size: found 0"),
-    "layers without end": (
-        sizes(encoder_layers=1 << 31),
-        r"encoder_layers: found 2147483648, expected at most",
-    ),
+    "layers without end": (sizes(encoder_layers=1 << 31), r"encoder_layers: found 2147483648, expected at most"),
     "endless window": (edit(lambda m: m["features"].update(window=1 << 40)), r"features\.sample_rate, window: found"),
     "unknown size": (sizes(colour=3), "field architecture"),
     "bins disagree": (sizes(mel_bins=80), r"features\.mel_bins: found 64"),

@@ -91,11 +91,7 @@ def test_a_word_is_as_sure_as_the_hypotheses_that_say_it() -> None:
         hypothesis("make mocha", 0.2, 0.3, 0.9),
     ]
     found = word_posteriors(listed, [0.5, 0.3, 0.2])
-    assert found == [
-        pytest.approx([1.0, 0.5, 1.0]),
-        pytest.approx([1.0, 0.3, 1.0]),
-        pytest.approx([1.0, 1.0]),
-    ]
+    assert found == [pytest.approx([1.0, 0.5, 1.0]), pytest.approx([1.0, 0.3, 1.0]), pytest.approx([1.0, 1.0])]
     first, second, _ = with_confidence(listed, Calibration())
     assert [word.confidence for word in first.words] == pytest.approx([1, 0.5, 1], abs=2e-4)
     assert (first.confidence, second.confidence) == pytest.approx((0.5, 0.3))

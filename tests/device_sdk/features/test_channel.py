@@ -17,15 +17,7 @@ from device_sdk.decoding import Recognizer
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError, StateError
 from device_sdk.features import logmel
-from device_sdk.features.channel import (
-    LEAST_SECONDS,
-    Channel,
-    ChannelSettings,
-    from_bytes,
-    heard,
-    offset,
-    to_bytes,
-)
+from device_sdk.features.channel import LEAST_SECONDS, Channel, ChannelSettings, from_bytes, heard, offset, to_bytes
 from device_sdk.settings import DeviceSettings
 from device_sdk.state import Store
 
@@ -44,10 +36,7 @@ def test_an_example_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("channel", "bins", "settings"),
-    [
-        (Channel(), 2, SETTINGS),
-        (Channel((1.0, 1.0), 3.0), 3, SETTINGS),
-    ],
+    [(Channel(), 2, SETTINGS), (Channel((1.0, 1.0), 3.0), 3, SETTINGS)],
     ids=["nothing heard", "another number of bins"],
 )
 def test_where_nothing_is_taken_away(channel: Channel, bins: int, settings: ChannelSettings) -> None:
