@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 import torch
 
-from device_sdk.errors import BundleError, ConfigurationError
+from device_sdk.errors import BundleError
 from export.graphs.language_model import language_model_graph
 from export.networks.language_model import LanguageModel
 from export.networks.language_model_shape import LanguageModelShape
@@ -56,16 +56,6 @@ def test_probabilities_sum_to_one_and_the_future_is_not_seen(session: onnxruntim
     assert np.abs(other[:, 2:] - table[:, 2:]).max() > 0.01
 
 
-def test_interface_and_metadata(session: onnxruntime.InferenceSession) -> None:
-    assert [(value.name, value.shape, value.type) for value in session.get_inputs()] == [
-        ("words", ["B", "L"], "tensor(int64)"),
-        ("targets", ["B", "L"], "tensor(int64)"),
-    ]
-    assert [value.name for value in session.get_outputs()] == ["log_probs"]
-    metadata = session.get_modelmeta().custom_metadata_map
-    assert metadata == {"positions": "12", "words_digest": "digest"}
-
-
 def test_parameters_are_checked_by_name(model: LanguageModel) -> None:
     parameters = {name: value.numpy().copy() for name, value in model.state_dict().items()}
     assert {name: value.shape for name, value in parameters.items()} == SHAPE.parameter_shapes()
@@ -77,12 +67,3 @@ def test_parameters_are_checked_by_name(model: LanguageModel) -> None:
     parameters["bias"][3] = np.nan
     with pytest.raises(BundleError, match="bias: found values that are not finite"):
         language_model_graph(parameters, SHAPE, "")
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [{"words": 0}, {"words": 5, "size": 10, "heads": 4}, {"words": 5, "positions": 1}, {"words": 5, "dropout": 1.0}],
-)
-def test_impossible_shapes_are_refused(sizes: dict[str, float]) -> None:
-    with pytest.raises(ConfigurationError, match="language model"):
-        LanguageModelShape(**sizes)  # type: ignore[arg-type]

@@ -14,13 +14,9 @@ from device_sdk.bundle.weights import pack
 from device_sdk.runtimes.onnxruntime import open_session
 from export.graphs import quantized, streaming
 from tests.device_sdk.bundle.test_quantized import dequantized
+from tests.export.graphs.test_streaming import JOINED, SHAPES
 from tests.tiny import tiny_weights
 
-SHAPES = {
-    "one layer": Architecture(1, 16, 1, 12, 10, 8, 20),
-    "two layers": Architecture(2, 16, 2, 12, 10, 8, 20),
-    "too many pieces for a table": Architecture(1, 8, 2, 6, 5, 4, streaming.TABLE_PIECES + 1),
-}
 UNIT = 1 / 127
 
 Float = NDArray[np.float64]
@@ -91,9 +87,8 @@ def test_prediction_is_numpys_whatever_else_is_in_the_batch(case: Case) -> None:
             inputs = case.matrix("predictor.embedding")[tokens] @ case.matrix("predictor.0.W").T
         gates = inputs + weights[f"predictor.{layer}.B"] + unit(h[layer]) @ case.matrix(f"predictor.{layer}.R").T
         below, cells = cell(gates, c[layer])
-        np.testing.assert_allclose(
-            found[1][layer], below, atol=2e-2
-        )  # a state on the edge of a grid cell may step over
+        # A state on the edge of a grid cell may step over.
+        np.testing.assert_allclose(found[1][layer], below, atol=2e-2)
         np.testing.assert_allclose(found[2][layer], cells, atol=2e-2)
     expected = unit(found[1][-1]) @ case.matrix("joiner.predictor.weight").T
     np.testing.assert_allclose(found[0], expected, atol=1e-4)
@@ -102,7 +97,7 @@ def test_prediction_is_numpys_whatever_else_is_in_the_batch(case: Case) -> None:
         np.testing.assert_allclose(alone[0][0], found[0][row], atol=1e-5)
 
 
-@pytest.mark.parametrize("shapes", [((1, 1), (4, 1)), ((4, 1), (4, 1)), ((1, 3), (4, 1)), ((2, 3), (2, 3))])
+@pytest.mark.parametrize("shapes", JOINED)
 def test_the_joiner_is_numpys(case: Case, shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
     rng = np.random.default_rng(2)
     encoded, predicted = (rng.normal(size=(*shape, case.sizes.joiner_size)) for shape in shapes)

@@ -15,6 +15,7 @@ SHAPES = {
     "two layers": Architecture(2, 16, 2, 12, 10, 8, 20),
     "too many pieces for a table": Architecture(1, 8, 2, 6, 5, 4, streaming.TABLE_PIECES + 1),
 }
+JOINED = [((1, 1), (4, 1)), ((4, 1), (4, 1)), ((1, 3), (4, 1)), ((2, 3), (2, 3))]
 
 
 @pytest.fixture(params=SHAPES, scope="module")
@@ -32,16 +33,12 @@ def run(network, build, inputs):
     return session.run(None, inputs)
 
 
-def zeros(layers, batch, size):
-    return np.zeros((layers, batch, size), np.float32)
-
-
 @torch.no_grad()
 def test_the_encoder_in_chunks_is_the_networks(network):
     sizes = network.architecture
     features = np.random.default_rng(0).normal(size=(1, 30, sizes.mel_bins)).astype(np.float32)
-    state = zeros(sizes.encoder_layers, 1, sizes.encoder_size)
-    h, c, parts = state, state, []
+    h = c = np.zeros((sizes.encoder_layers, 1, sizes.encoder_size), np.float32)
+    parts = []
     for begin, end in ((0, 3), (3, 18), (18, 30)):
         encoded, h, c = run(network, streaming.encoder, {"features": features[:, begin:end], "h": h, "c": c})
         parts.append(encoded)
@@ -53,7 +50,7 @@ def test_the_encoder_in_chunks_is_the_networks(network):
 def test_prediction_steps_are_the_networks(network):
     sizes = network.architecture
     tokens = np.random.default_rng(1).integers(1, sizes.pieces, (3, 5))
-    h = c = zeros(sizes.predictor_layers, 3, sizes.predictor_size)
+    h = c = np.zeros((sizes.predictor_layers, 3, sizes.predictor_size), np.float32)
     steps = []
     for column in [np.zeros(3, np.int64), *tokens.T]:
         predicted, h, c = run(network, streaming.predictor, {"tokens": column, "h": h, "c": c})
@@ -62,7 +59,7 @@ def test_prediction_steps_are_the_networks(network):
     np.testing.assert_allclose(np.stack(steps, axis=1), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("shapes", [((1, 1), (4, 1)), ((4, 1), (4, 1)), ((1, 3), (4, 1)), ((2, 3), (2, 3))])
+@pytest.mark.parametrize("shapes", JOINED)
 @torch.no_grad()
 def test_the_joiner_is_the_networks(network, shapes):
     size = network.architecture.joiner_size

@@ -28,16 +28,6 @@ def recognizer(shape: ContextShape = TINY) -> ContextRNNT:
     return ContextRNNT(shape, predictor_layers=2, predictor_size=12, embedding_size=10, joiner_size=14, pieces=16)
 
 
-def test_the_paper_s_sizes() -> None:
-    shape = CPCS["paper"]
-    with torch.device("meta"):
-        made = ContextRNNT(shape)
-    assert [tuple(layer.weight.shape) for layer in made.features[::2]] == [(512, 768), (512, 512), (512, 512)]  # type: ignore[index]
-    assert (made.encoder.num_layers, made.encoder.hidden_size, made.encoder.input_size) == (6, 1024, 512)
-    assert (made.predictor.num_layers, made.predictor.hidden_size) == (2, 1024)
-    assert made.joiner_output.out_features == 2500
-
-
 @torch.no_grad()
 def test_infonce_is_the_paper_s_formula() -> None:
     """Against the equation written out in loops, in float64, on the same negatives."""
@@ -128,17 +118,3 @@ def test_a_device_s_recognizer_takes_an_encoder_without_feature_layers() -> None
     torch.testing.assert_close(target.hidden(target.stack(features)), context)
     with pytest.raises(ConfigurationError, match="expected"):
         begin_encoder(recognizer(), pretrained)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Contrast(steps=0), "at least 1"),
-        (lambda: Contrast(candidates=1), "at least 2"),
-        (lambda: Contrast(temperature=0.0), "above 0"),
-        (lambda: ContextShape(context_layers=0), "context_layers"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(make: object, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        make()  # type: ignore[operator]
