@@ -38,6 +38,7 @@ torch = pytest.importorskip("torch")
 installed = pytest.mark.skipif(find_spec("executorch") is None, reason="ExecuTorch is not installed")
 
 DEEP = replace(PRESETS["tiny"], encoder_layers=3, predictor_layers=2, predictor_size=24, joiner_size=40)
+BUCKET = {"frames": 32, "tokens": 1, "hypotheses": 1}
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +82,7 @@ def test_the_steps_are_the_network(architecture):
             row, h, c = step(frames[at : at + 3], h, c)
             rows.append(row)
         torch.testing.assert_close(torch.cat(rows), expected, atol=1e-5, rtol=1e-5)
-        step = PredictorStep(network)
-        h = torch.zeros(architecture.predictor_layers, 2, architecture.predictor_size)
+        step, h = PredictorStep(network), torch.zeros(architecture.predictor_layers, 2, architecture.predictor_size)
         c, rows = h, []
         for token in [0, *tokens]:
             row, h, c = step(torch.tensor([int(token), 7]), h, c)
@@ -102,6 +102,8 @@ def test_the_encoder_is_onnxruntimes(transducer, peer, frames):
         ):
             np.testing.assert_allclose(found, expected, atol=1e-4)
     assert transducer.encode(features(0))[0].shape == (0, sizes.joiner_size)
+    with pytest.raises(ValueError, match=r"features: found shape \(4, 64\)"):
+        transducer.encode(features(4))
 
 
 @installed
@@ -121,12 +123,6 @@ def test_predictor_and_joiner_are_onnxruntimes_for_any_batch(transducer, peer, r
         assert found.shape == (rows, sizes.pieces)
 
 
-@installed
-def test_wrong_features_are_refused(transducer):
-    with pytest.raises(ValueError, match=r"features: found shape \(4, 64\)"):
-        transducer.encode(features(4))
-
-
 def compare(bundle, transducer, clips):
     """Largest difference of the scores of the best hypotheses, where all of these are the same."""
     ours, peers = Recognizer(bundle, transducer=transducer), Recognizer(bundle)
@@ -138,31 +134,29 @@ def compare(bundle, transducer, clips):
     return largest
 
 
-@installed
-def test_the_best_hypotheses_of_shipped_speech_are_onnxruntimes(bundle, transducer):
-    assert compare(bundle, transducer, shipped_speech()) < 1e-2
+def recordings():
+    return [read_audio(path) for path in list_audio([Path(os.environ["IDIOLECT_DATA"]) / "barista" / "audio"])[:100]]
+
+
+needs_data = pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of recordings")
 
 
 @installed
-@pytest.mark.data
-@pytest.mark.skipif("IDIOLECT_DATA" not in os.environ, reason="IDIOLECT_DATA names no folder of recordings")
-def test_the_best_hypotheses_of_real_speech_are_onnxruntimes(bundle, transducer):
-    clips = [read_audio(path) for path in list_audio([Path(os.environ["IDIOLECT_DATA"]) / "barista" / "audio"])[:100]]
-    assert len(clips) == 100 and compare(bundle, transducer, clips) < 1e-2
+@pytest.mark.parametrize("speech", [shipped_speech, pytest.param(recordings, marks=[pytest.mark.data, needs_data])])
+def test_the_best_hypotheses_are_onnxruntimes(bundle, transducer, speech):
+    assert compare(bundle, transducer, speech()) < 1e-2
 
 
 @installed
 @pytest.mark.slow
-def test_the_benchmark_says_what_it_should(bundle, folder, monkeypatch):
+def test_the_benchmark_gives_figures(bundle, folder, monkeypatch):
     monkeypatch.setattr(runtimes, "RUNS", 1)
     monkeypatch.setattr(runtimes, "_bundle", lambda: bundle)
     monkeypatch.setattr(runtimes, "speech", lambda: shipped_speech()[:2])
     monkeypatch.setattr(runtimes, "export_executorch", lambda bundle, out: folder)  # it takes long, and is done
     monkeypatch.setattr(runtimes, "training_figures", list)  # tested by itself
     figures = runtimes.benchmark()
-    assert len(figures) == 7 and all(figure.ours >= 0.0 for figure in figures)
-    assert all(figure.holds for figure in figures[-2:])
-    assert all(figure.peer == "onnxruntime" for figure in figures[:-2])
+    assert figures and all(np.isfinite(figure.ours) for figure in figures) and all(f.holds for f in figures[-2:])
 
 
 @installed
@@ -226,49 +220,40 @@ def replaced(folder, name, content):
     edit(folder, lambda described: described["files"].update({name: entry}))
 
 
+def described(change):
+    return lambda folder: edit(folder, change)
+
+
 @installed
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda folder: (folder / MANIFEST).unlink(), r"executorch.json: cannot be read \(No such file"),
         (lambda folder: (folder / MANIFEST).write_text("{"), r"executorch.json: field \(whole file\)"),
-        (lambda folder: edit(folder, lambda d: d.pop("weights")), r"executorch.json: field weights: Field required"),
-        (lambda folder: edit(folder, lambda d: d.update(batch=0)), r"executorch.json: field batch"),
+        (described(lambda d: d.pop("weights")), r"executorch.json: field weights: Field required"),
+        (described(lambda d: d.update(batch=0)), r"executorch.json: field batch"),
+        (described(lambda d: d.update(format_version=99)), r"format_version is 99, this version reads"),
+        (described(lambda d: d["files"].pop("joiner.pte")), r"files: 'joiner.pte' is missing"),
+        (described(lambda d: d["programs"].pop("joiner.pte")), r"programs: the shapes are not"),
         (
-            lambda folder: edit(folder, lambda d: d.update(format_version=1)),
-            r"format_version is 1, this version reads 2",
-        ),
-        (lambda folder: edit(folder, lambda d: d["files"].pop("joiner.pte")), r"files: 'joiner.pte' is missing"),
-        (lambda folder: edit(folder, lambda d: d["programs"].pop("joiner.pte")), r"programs: the shapes are not"),
-        (
-            lambda folder: edit(folder, lambda d: d["constants"]["joiner.pte"].pop("joiner.output.bias")),
-            r"joiner.pte: constants: 'joiner.output.bias' is missing",
+            described(lambda d: d["constants"]["joiner.pte"].pop("joiner.output.bias")),
+            r"'joiner.output.bias' is missing",
         ),
         (
-            lambda folder: edit(folder, lambda d: d["constants"]["encoder.pte"].update({"features.mean": 10**9})),
-            r"encoder.pte: constants: 'features.mean' is said to be at bytes",
+            described(lambda d: d["constants"]["encoder.pte"].update({"features.mean": 10**9})),
+            r"is said to be at bytes",
         ),
-        (
-            lambda folder: edit(folder, lambda d: d.update(training=[{"frames": 9, "tokens": 1, "hypotheses": 1}])),
-            r"executorch.json: field training.0.frames",
-        ),
-        (
-            lambda folder: edit(folder, lambda d: d.update(training=[{"frames": 32, "tokens": 1, "hypotheses": 1}])),
-            r"files: 'training-32-1-1.pte' is missing",
-        ),
-        (lambda folder: edit(folder, lambda d: d.update(batch=7)), r"predictor.pte: inputs have shapes"),
+        (described(lambda d: d.update(training=[BUCKET | {"frames": 9}])), r"executorch.json: field training.0.frames"),
+        (described(lambda d: d.update(training=[BUCKET])), r"files: 'training-32-1-1.pte' is missing"),
+        (described(lambda d: d.update(batch=7)), r"predictor.pte: inputs have shapes"),
         (lambda folder: (folder / "joiner.pte").unlink(), r"joiner.pte: cannot be read"),
         (lambda folder: flip(folder / "encoder.pte"), r"encoder.pte: \d+ bytes with sha256 .*, expected"),
-        (lambda folder: (folder / "encoder.pte").write_bytes(b""), r"encoder.pte: 0 bytes"),
         (lambda folder: replaced(folder, "encoder.pte", b""), r"encoder.pte: constants: .* of 0, behind 0"),
         (
             lambda folder: replaced(folder, "encoder.pte", bytes((folder / "encoder.pte").stat().st_size)),
-            r"encoder.pte: ExecuTorch cannot load",
+            r"cannot load",
         ),
-        (
-            lambda folder: replaced(folder, "predictor.pte", (folder / "joiner.pte").read_bytes()),
-            r"predictor.pte: constants: .* is said to be at bytes",
-        ),
+        (lambda folder: replaced(folder, "predictor.pte", (folder / "joiner.pte").read_bytes()), r"to be at bytes"),
     ],
 )
 def test_a_damaged_folder_is_refused_by_name(copy, bundle, damage, message):
