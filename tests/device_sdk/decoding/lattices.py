@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
 import numpy as np
+
+from device_sdk.decoding.beam import advance, start
 
 
 class RandomLattice:
@@ -49,6 +52,14 @@ class RandomLattice:
         logits[0] += self.blank_bias
         table = self.tables[frame, prefix] = (logits - np.logaddexp.reduce(logits)).astype(np.float32)
         return table
+
+
+def search(lattice, count, decoding, cuts=(), guide=None, function=advance):
+    """The beam after ``count`` frames, searched in blocks that end at ``cuts``."""
+    beam = start(lattice, guide)
+    for begin, end in itertools.pairwise(sorted({0, count, *(min(cut, count) for cut in cuts)})):
+        beam = function(beam, frames(count)[begin:end], lattice, decoding)
+    return beam
 
 
 def frames(count: int) -> np.ndarray:

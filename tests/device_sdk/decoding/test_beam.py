@@ -7,20 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from device_sdk.decoding import Hotword, Hotwords
 from device_sdk.decoding.beam import advance, greedy, paths, start
+from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.errors import ConfigurationError
-from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, frames
+from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, frames, search
+from tests.device_sdk.decoding.test_hotwords import Pieces
 
 WIDE = 100_000
-
-
-def search(lattice, count, decoding, blocks=None, function=advance):
-    beam = start(lattice)
-    bounds = sorted({0, count, *(blocks or [])})
-    for begin, end in itertools.pairwise(bounds):
-        beam = function(beam, frames(count)[begin:end], lattice, decoding)
-    return beam
 
 
 @settings(max_examples=25, deadline=None)
@@ -35,7 +30,7 @@ def test_a_wide_beam_is_the_exhaustive_search(seed, shape, sharpness, cut):
     lattice = RandomLattice(seed, pieces, sharpness)
     expected = exhaustive(lattice, count, symbols)
     decoding = DecodingSettings(beam=WIDE, symbols_per_frame=symbols, threshold=np.inf)
-    found = paths(search(lattice, count, decoding, [min(cut, count)]))
+    found = paths(search(lattice, count, decoding, [cut]))
     assert {path.tokens for path in found} == set(expected)
     assert all(better.score >= worse.score for better, worse in itertools.pairwise(found))
     for path in found:
@@ -56,20 +51,18 @@ def test_a_beam_for_every_prefix_gives_the_true_nbest(seed, sharpness):
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 30), max_size=6), bias=st.floats(0.0, 6.0))
-def test_blocks_do_not_change_the_search(seed, cuts, bias):
-    lattice = RandomLattice(seed, 6, 2.0, bias)
-    decoding = DecodingSettings(beam=4, nbest=4)
-    whole, parts = search(lattice, 30, decoding), search(lattice, 30, decoding, cuts)
+@given(
+    seed=st.integers(0, 2**31),
+    cuts=st.just(range(30)) | st.lists(st.integers(0, 30), max_size=6),
+    bias=st.floats(0.0, 6.0),
+    guided=st.booleans(),
+)
+def test_blocks_do_not_change_the_search(seed, cuts, bias, guided):
+    lattice, decoding = RandomLattice(seed, 6, 2.0, bias), DecodingSettings(beam=4, nbest=4)
+    guide = Guide(Pieces("ab", 1), Hotwords.build(["ab", Hotword("a b", 3.0), "baa"])) if guided else None
+    whole, parts = (search(lattice, 30, decoding, each, guide) for each in ((), cuts))
     assert paths(whole) == paths(parts)
     assert whole.frame == parts.frame == 30
-
-
-@pytest.mark.parametrize("bias", [0.0, 3.0, 6.0])
-def test_the_jump_over_blank_frames_is_exact(bias):
-    lattice = RandomLattice(7, 5, 2.0, bias)
-    decoding = DecodingSettings(beam=3, nbest=3)
-    assert paths(search(lattice, 40, decoding)) == paths(search(lattice, 40, decoding, range(40)))
 
 
 def test_the_predictor_sees_every_prefix_once():
@@ -147,7 +140,7 @@ def test_greedy_takes_the_best_symbol_until_it_is_blank(seed, symbols, bias, cut
             tokens.append(best)
             times.append(frame)
     decoding = DecodingSettings(beam=1, nbest=1, symbols_per_frame=symbols)
-    (path,) = paths(search(lattice, 20, decoding, [min(cut, 20) for cut in cuts], greedy))
+    (path,) = paths(search(lattice, 20, decoding, cuts, function=greedy))
     assert (path.tokens, path.frames) == (tuple(tokens), tuple(times))
     assert path.score == pytest.approx(score, abs=1e-4)
 

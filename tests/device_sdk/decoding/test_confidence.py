@@ -51,13 +51,6 @@ SPOKEN = st.lists(
 ).map(lambda pairs: tuple(Word(text, at / 10 - 0.05, at / 10) for text, at in sorted(pairs, key=lambda p: p[1])))
 
 
-@given(SPOKEN, SPOKEN)
-def test_agreement_is_an_alignment_of_equal_words(one: tuple[Word, ...], other: tuple[Word, ...]) -> None:
-    found = list(agreement(one, other))
-    assert all(one[i].text == other[j].text for i, j in found)
-    assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(found))
-
-
 @given(st.lists(st.sampled_from("abc"), max_size=7), st.lists(st.sampled_from("abc"), max_size=7))
 def test_without_common_times_the_edits_are_fewest(one: list[str], other: list[str]) -> None:
     late = tuple(Word(text, 100.0 + at, 100.2 + at) for at, text in enumerate(other))

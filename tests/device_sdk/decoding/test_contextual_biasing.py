@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from device_sdk.bundle import Bundle
 from device_sdk.decoding import DecodingSettings, Hotwords, Recognizer
-from device_sdk.decoding.beam import Path, advance, paths, start
+from device_sdk.decoding.beam import Path, paths
 from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.nbest import distinct
 from device_sdk.errors import ConfigurationError
 from device_sdk.runtimes.ngram import NgramModel, load_ngram
 from rescoring.words import WordList
-from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, frames
-from tests.device_sdk.decoding.test_hotwords import Pieces, scanned
+from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, search
+from tests.device_sdk.decoding.test_hotwords import Pieces, hotword_of, scanned
 
 PIECES = Pieces("ab", 1)
 ARPA = """\\data\\
@@ -53,28 +53,28 @@ def ngram(tmp_path_factory):
 WORDS = WordList(("<unk>", "a", "b"))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
-    weight=st.sampled_from([0.1, 0.5, 1.0]),
-    hotwords=st.sampled_from([[], ["ab"], ["a", "b a"]]),
+    weight=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    hotwords=st.sampled_from([[], ["ab"], ["a", "b a"]]) | st.lists(hotword_of("ab"), max_size=3),
+    symbols=st.integers(1, 2),
     cut=st.integers(0, 2),
 )
-def test_a_wide_beam_with_an_ngram_is_the_exhaustive_search(ngram, seed, weight, hotwords, cut):
-    lattice = RandomLattice(seed, PIECES.size, 2.0)
-    expected = exhaustive(lattice, 2, 2)
-    built = Hotwords.build(hotwords)
-    beam = start(lattice, Guide(PIECES, built, ngram, weight))
-    for part in (frames(2)[:cut], frames(2)[cut:]):
-        beam = advance(beam, part, lattice, DecodingSettings(beam=100_000, threshold=np.inf))
-    found = paths(beam)
+def test_a_wide_beam_is_the_exhaustive_search(ngram, seed, weight, hotwords, symbols, cut):
+    """weight: 0 is a search without an n-gram."""
+    lattice, built = RandomLattice(seed, PIECES.size, 2.0), Hotwords.build(hotwords)
+    expected = exhaustive(lattice, 2, symbols)
+    guide = Guide(PIECES, built, ngram, weight) if weight else Guide(PIECES, built)
+    decoding = DecodingSettings(beam=100_000, symbols_per_frame=symbols, threshold=np.inf)
+    found = paths(search(lattice, 2, decoding, [cut], guide))
     assert {path.tokens for path in found} == set(expected)
     assert all(better.rank >= worse.rank for better, worse in itertools.pairwise(found))
     texts = [PIECES.decode(path.tokens) for path in found]
     secondly = ngram([WORDS.ids(text) for text in texts])
     for path, text, values in zip(found, texts, secondly, strict=True):
         assert path.score == pytest.approx(expected[path.tokens][0], abs=1e-9)
-        assert path.ngram == pytest.approx(values.sum())  # what the second pass finds
+        assert path.ngram == pytest.approx(values.sum() if weight else 0.0)  # what the second pass finds
         assert path.hotword == pytest.approx(scanned(built.phrases, text))
         assert path.rank == pytest.approx(path.score + path.hotword + weight * path.ngram)
 
@@ -82,14 +82,9 @@ def test_a_wide_beam_with_an_ngram_is_the_exhaustive_search(ngram, seed, weight,
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 20), max_size=5), bias=st.floats(0.0, 4.0))
 def test_blocks_do_not_change_the_search_with_an_ngram(ngram, seed, cuts, bias):
-    lattice, found = RandomLattice(seed, PIECES.size, 2.0, bias), []
+    lattice, decoding = RandomLattice(seed, PIECES.size, 2.0, bias), DecodingSettings(beam=4, nbest=4)
     guide = Guide(PIECES, Hotwords.build(["ab"]), ngram, 0.4)
-    for bounds in ([0, 20], sorted({0, 20, *cuts})):
-        beam = start(lattice, guide)
-        for begin, end in itertools.pairwise(bounds):
-            beam = advance(beam, frames(20)[begin:end], lattice, DecodingSettings(beam=4, nbest=4))
-        found.append(paths(beam))
-    assert found[0] == found[1]
+    assert paths(search(lattice, 20, decoding, (), guide)) == paths(search(lattice, 20, decoding, cuts, guide))
 
 
 def test_what_a_token_changes_is_what_the_bonus_gains(ngram):

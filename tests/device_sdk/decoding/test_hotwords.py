@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.tokenizer import WORD_START
-from device_sdk.decoding import DecodingSettings, Hotword, Hotwords, Recognizer
-from device_sdk.decoding.beam import advance, paths, start
+from device_sdk.decoding import Hotword, Hotwords, Recognizer
 from device_sdk.decoding.contextual_biasing import UNGUIDED, Guide
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError
-from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, frames
 
 LETTERS = "abc"
 
@@ -49,9 +47,14 @@ class Pieces:
 
 
 PIECES = Pieces()
-words = st.text(LETTERS, min_size=1, max_size=3)
-phrase = st.lists(words, min_size=1, max_size=3).map(" ".join)
-hotword = st.builds(Hotword, phrase, st.sampled_from([0.5, 1.0, 2.5]), st.lists(phrase, max_size=2).map(tuple))
+
+
+def hotword_of(letters: str) -> st.SearchStrategy[Hotword]:
+    phrase = st.lists(st.text(letters, min_size=1, max_size=3), min_size=1, max_size=3).map(" ".join)
+    return st.builds(Hotword, phrase, st.sampled_from([0.5, 1.0, 2.5]), st.lists(phrase, max_size=2).map(tuple))
+
+
+hotword = hotword_of(LETTERS)
 tokens = st.lists(st.integers(1, PIECES.size - 1), max_size=12)
 
 
@@ -180,46 +183,6 @@ def test_no_phrases_are_no_guide(tiny_bundle):
     assert recognizer.guide(Hotwords.build([])) is None
     guided = followed(Guide(PIECES), [1, 2])
     assert guided == UNGUIDED
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    seed=st.integers(0, 2**31),
-    hotwords=st.lists(hotword, min_size=1, max_size=3),
-    symbols=st.integers(1, 2),
-    cut=st.integers(0, 3),
-)
-def test_a_wide_beam_with_hotwords_is_the_exhaustive_search(seed, hotwords, symbols, cut):
-    pieces = Pieces("ab", 1)
-    hotwords = [each for each in hotwords if "c" not in each.phrase + "".join(each.spellings)] or [Hotword("ab")]
-    lattice = RandomLattice(seed, pieces.size, 2.0)
-    expected = exhaustive(lattice, 2, symbols)
-    decoding = DecodingSettings(beam=100_000, symbols_per_frame=symbols, threshold=np.inf)
-    beam = start(lattice, Guide(pieces, Hotwords.build(hotwords)))
-    for part in (frames(2)[:cut], frames(2)[cut:]):
-        beam = advance(beam, part, lattice, decoding)
-    found = paths(beam)
-    assert {path.tokens for path in found} == set(expected)
-    assert all(better.rank >= worse.rank for better, worse in itertools.pairwise(found))
-    for path in found:
-        boost = scanned(hotwords, pieces.decode(path.tokens))
-        assert path.score == pytest.approx(expected[path.tokens][0], abs=1e-9)
-        assert path.hotword == pytest.approx(boost)
-        assert path.rank == pytest.approx(path.score + boost)
-
-
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 20), max_size=5), bias=st.floats(0.0, 5.0))
-def test_blocks_do_not_change_the_search_with_hotwords(seed, cuts, bias):
-    lattice, pieces = RandomLattice(seed, 6, 2.0, bias), Pieces("ab", 1)
-    guide = Guide(pieces, Hotwords.build(["ab", Hotword("a b", 3.0), "baa"]))
-    decoding, found = DecodingSettings(beam=4, nbest=4), []
-    for bounds in ([0, 20], sorted({0, 20, *cuts})):
-        beam = start(lattice, guide)
-        for begin, end in itertools.pairwise(bounds):
-            beam = advance(beam, frames(20)[begin:end], lattice, decoding)
-        found.append(paths(beam))
-    assert found[0] == found[1]
 
 
 def test_a_hotword_mends_a_misheard_name(tmp_path):

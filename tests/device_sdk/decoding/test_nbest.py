@@ -50,24 +50,6 @@ def test_words_have_the_times_of_their_pieces(pieces, frames, expected):
     assert " ".join(word.text for word in found) == tokenizer.decode(tokenizer.encode(pieces))
 
 
-def test_words_that_hypotheses_share_are_one_object():
-    tokenizer = Letters()
-    first, second, third = (
-        Path(tokenizer.encode(pieces), score, frames)
-        for pieces, score, frames in [
-            ("AabB", -1.0, (0, 1, 2, 5)),
-            ("AabA", -2.0, (0, 1, 2, 5)),
-            ("AabB", -3.0, (0, 1, 3, 5)),
-        ]
-    )
-    one, other = distinct([first, second], tokenizer, 0.03, 1.0)
-    assert one.words[0] is other.words[0] and [word.text for word in other.words] == ["aab", "a"]
-    (later,) = distinct([third], tokenizer, 0.03, 1.0)
-    assert (one.words[0].end, later.words[0].end) == pytest.approx((0.09, 0.12))
-    for path, found in ((first, one), (second, other), (third, later)):
-        assert found.words == word_times(path.tokens, path.frames, tokenizer, 0.03, 1.0)
-
-
 def test_hypotheses_of_one_text_become_one():
     tokenizer = Letters()
     listed = [

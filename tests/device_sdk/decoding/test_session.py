@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import time
 from dataclasses import replace
 from functools import lru_cache
@@ -14,7 +13,7 @@ import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_sdk.audio import Resampler, read_audio
+from device_sdk.audio import read_audio
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.decoding import session as session_module
 from device_sdk.errors import AudioError
@@ -116,13 +115,6 @@ def test_stable_text_is_in_the_result_of_real_speech():
         assert result.text.startswith(partials[-1].stable), file
 
 
-def test_one_sample_at_a_time():
-    # On the features alone: the point is that no stage needs more than one sample.
-    waveform = chirp(2_000)
-    resampler = Resampler(16_000)
-    np.testing.assert_array_equal(np.concatenate([resampler.feed(waveform[i : i + 1]) for i in range(2_000)]), waveform)
-
-
 def test_single_samples_through_a_session(recognizer):
     waveform = chirp(1_700)
     assert without_id(run(recognizer, waveform, range(1_700))[2]) == without_id(recognizer.recognize(waveform, 16_000))
@@ -146,15 +138,6 @@ def test_the_nbest_list(recognizer, seed):
         assert all(0.0 <= time <= 2.0 for time in times)
         assert times[::2] == sorted(times[::2])
         assert all(word.start < word.end for word in hypothesis.words)
-
-
-def test_partials_grow_with_the_blocks(recognizer):
-    _, partials, result = run(recognizer, chirp(32_000), range(1_600, 32_000, 1_600))
-    assert [partial.seconds for partial in partials] == pytest.approx([0.1 * i for i in range(1, 21)])
-    assert all(partial.text.startswith(partial.stable) for partial in partials)
-    assert partials[0].text == ""
-    assert partials[-1].text
-    assert result.text.startswith(partials[-1].stable)
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 79, 80, 159, 399, 400, 479, 480, 481, 4_799, 4_800, 4_801])
@@ -187,16 +170,6 @@ def test_texts_that_several_token_sequences_spell_do_not_shorten_the_list(tiny_b
     result = Recognizer(tiny_bundle, DecodingSettings(beam=2, nbest=2)).recognize(waveform, 16_000)
     assert [hypothesis.text for hypothesis in result.nbest] == ["one"]
     assert result.nbest[0].score < 0.0
-
-
-def test_silence_gives_a_result(recognizer):
-    assert recognizer.recognize(np.zeros(16_000, np.float32), 16_000).nbest
-
-
-def test_int16_and_float32_are_the_same_audio(recognizer):
-    integers = (chirp(16_000) * 32_767).astype(np.int16)
-    floats = integers.astype(np.float32) / 32_768
-    assert without_id(recognizer.recognize(integers, 16_000)) == without_id(recognizer.recognize(floats, 16_000))
 
 
 def test_other_rates_are_resampled(recognizer):
@@ -341,19 +314,3 @@ def test_a_second_pass_orders_the_list(tiny_bundle):
     assert len(first.nbest) == len(second.nbest) == 3
     assert len(seen) == 8  # all that the beam kept, not only those that were asked for
     assert second.text == seen[-1].text
-
-
-def test_threads_share_a_recognizer(recognizer):
-    waveforms = [chirp(16_000, seed) for seed in range(6)]
-    expected = [without_id(recognizer.recognize(waveform, 16_000)) for waveform in waveforms]
-    found: dict[int, Result] = {}
-
-    def work(index: int) -> None:
-        found[index] = without_id(run(recognizer, waveforms[index], range(0, 16_000, 1_000))[2])
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [found[index] for index in range(6)] == expected
