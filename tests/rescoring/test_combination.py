@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rescoring.combination import CombinationWeights, combine
@@ -25,14 +24,6 @@ WEIGHTS = CombinationWeights(language_model=0.5, ngram_share=0.25, word_bonus=0.
 )
 def test_combination_table(parts: dict[str, float], expected: float) -> None:
     assert combine(WEIGHTS, acoustic=-10.0, words=3, **parts) == pytest.approx(expected)
-
-
-def test_arrays_are_combined_at_once() -> None:
-    acoustic, neural = np.array([-1.0, -2.0]), np.array([-3.0, -5.0])
-    both = combine(WEIGHTS, acoustic=acoustic, neural=neural, words=np.array([1.0, 2.0]))
-    parts = zip((-1.0, -2.0), (-3.0, -5.0), (1, 2), strict=True)
-    assert isinstance(both, np.ndarray)
-    assert both.tolist() == [combine(WEIGHTS, acoustic=a, neural=n, words=w) for a, n, w in parts]
 
 
 def test_mapping_round_trip() -> None:

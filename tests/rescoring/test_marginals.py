@@ -21,19 +21,6 @@ def counts(size: int) -> st.SearchStrategy[Any]:
     return hnp.arrays(np.float64, size, elements=st.floats(0, 50))
 
 
-@pytest.mark.parametrize(
-    ("rank", "sigma", "expected"),
-    [(1, 0.1, 1), (2, 1.0, math.exp(-0.5)), (3, 2.0, math.exp(-0.5)), (2, 1e-9, 0), (100, 1e9, 1), (4, 3, 0.6065307)],
-)
-def test_kernel_table(rank: int, sigma: float, expected: float) -> None:
-    assert float(marginals.gaussian_kernel(rank, sigma)) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("sigma", "mass"), [(1.0, 1.753), (5.0, 6.75), (0.1, 1.0)])
-def test_kernel_mass_over_a_long_list(sigma: float, mass: float) -> None:
-    assert marginals.kernel_mass(100, sigma) == pytest.approx(mass, abs=0.02)
-
-
 @given(st.lists(st.lists(st.integers(0, 4), max_size=6), min_size=1, max_size=6))
 def test_kernel_limits(hypotheses: list[list[int]]) -> None:
     best = np.bincount(np.array(hypotheses[0], dtype=int), minlength=5)
@@ -48,17 +35,11 @@ def test_pseudo_count_is_the_sum_of_weighted_lengths(hypotheses: list[list[int]]
     assert marginals.pseudo_count(marginals.weighted_counts(hypotheses, sigma, 5)) == pytest.approx(expected)
 
 
-@given(distributions(7), counts(7), st.floats(0, 100))
-def test_personal_unigram_is_a_distribution(u: Any, found: Any, smoothing: float) -> None:
+@given(distributions(7), st.just(np.zeros(7)) | counts(7), st.floats(0, 100))
+def test_personal_unigram_is_a_distribution_that_begins_as_the_background(u: Any, found: Any, smoothing: float) -> None:
     q = marginals.personal_unigram(found, u, smoothing)
-    assert q.sum() == pytest.approx(1.0)
-    assert (q >= 0).all()
-
-
-@given(distributions(7))
-def test_nobody_yet_is_the_background(u: Any) -> None:
-    for smoothing in (0.0, 5.0):
-        np.testing.assert_allclose(marginals.personal_unigram(np.zeros(7), u, smoothing), u)
+    assert q.sum() == pytest.approx(1.0) and (q >= 0).all()
+    np.testing.assert_allclose(q if not found.any() else u, u)
     np.testing.assert_allclose(marginals.interpolated_marginal(u, None, None, 0.5, 0.25), u)
 
 
@@ -73,14 +54,7 @@ def test_interpolation_sums_to_one_or_is_refused(u: Any, q: Any, p: Any, alpha: 
         np.testing.assert_allclose(g, (1 - alpha - beta) * u + alpha * q + beta * p)
 
 
-@given(distributions(6), distributions(6), distributions(6))
-def test_lambda_zero_is_the_identity(u: Any, g: Any, p: Any) -> None:
-    factors = marginals.adaptation(g, u, 0.0)
-    assert marginals.personal_score([0, 1, 5, 5], factors) == 0.0
-    np.testing.assert_allclose(marginals.adapted_probabilities(p, factors), p)
-
-
-@given(distributions(6), distributions(6), distributions(6), st.floats(0.01, 3))
+@given(distributions(6), distributions(6), distributions(6), st.just(0.0) | st.floats(0.01, 3))
 def test_equation_1(u: Any, g: Any, p: Any, strength: float) -> None:
     factors = marginals.adaptation(g, u, strength)
     adapted = marginals.adapted_probabilities(np.stack([p, u]), factors)
@@ -88,6 +62,7 @@ def test_equation_1(u: Any, g: Any, p: Any, strength: float) -> None:
     scaled = (g / u) ** strength * p
     np.testing.assert_allclose(adapted[0], scaled / scaled.sum(), rtol=1e-9)
     score = marginals.personal_score([2, 4, 2], factors)
+    assert marginals.personal_score([], factors) == 0.0
     assert score == pytest.approx(strength * math.log((g[2] / u[2]) ** 2 * g[4] / u[4]))
 
 
@@ -100,11 +75,6 @@ def test_what_a_device_refreshes_is_the_same(u: Any, found: Any, q: Any, alpha: 
     np.testing.assert_allclose(
         marginals.refreshed_adaptation(refreshed, u, lam), marginals.adaptation(expected, u, lam), atol=1e-9
     )
-
-
-def test_a_unigram_model_adapted_with_lambda_one_has_the_marginal_exactly() -> None:
-    u, g = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.2, 0.7])
-    np.testing.assert_allclose(marginals.adapted_probabilities(u, marginals.adaptation(g, u, 1.0)), g)
 
 
 def test_equations_1_to_5_by_hand() -> None:
@@ -141,12 +111,6 @@ def test_counts_of_disjoint_utterances_add(first: list[list[int]], second: list[
     if sum(masses) > 0:  # the union's unigram is the mean of the parts', each by its pseudo-count
         mean = (masses[0] * q[0] + masses[1] * q[1]) / sum(masses)
         np.testing.assert_allclose(marginals.personal_unigram(both, u, 0.0), mean, atol=1e-12)
-
-
-@pytest.mark.parametrize(("sigma", "expected"), [(1e-3, [1, 0, 0]), (1e6, [1, 1, 1])])
-def test_sigma_from_the_best_alone_to_all_alike(sigma: float, expected: list[float]) -> None:
-    np.testing.assert_allclose(marginals.nbest_weights(3, sigma), expected)
-    np.testing.assert_allclose(marginals.nbest_weights(3, sigma, [0.0, -1.0, -9.0]), expected)  # scale 0: the kernel
 
 
 @given(st.lists(st.floats(-500, 0), min_size=1, max_size=8), st.floats(0.01, 3))
@@ -204,9 +168,3 @@ GOOD = np.array([0.5, 0.5])
 def test_bad_values_are_named(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_a_word_without_marginal_is_impossible() -> None:
-    factors = marginals.adaptation(np.array([1.0, 0.0]), GOOD, 0.5)
-    assert factors[1] == -math.inf
-    assert marginals.personal_score([], factors) == 0.0
