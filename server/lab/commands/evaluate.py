@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-ROLES = ("base", "development", "devices", "heldout")
 WIDE = 20
 
 
@@ -77,6 +76,7 @@ def command(
     from device_sdk.bundle import Bundle
     from device_sdk.runtimes.onnxruntime import check_precision
     from server.lab.corpora import open_corpus
+    from server.lab.corpora.roles import ROLES
 
     for option, file in (("--output", output), ("--plot", plot)):
         if file is not None and not file.parent.is_dir():

@@ -209,7 +209,7 @@ def _development(source: str, factors: list[float], seed: int, limit: int | None
     """Up to ``limit`` utterances by voices that base training may use, in order, at each speed."""
     from server.lab.corpora import Corpus, open_corpus
     from server.lab.corpora.roles import role_of
-    from server.lab.tuning.speeds import at_speeds
+    from server.lab.tuning.lists import at_speeds
 
     corpus, kind = open_corpus(source, seed), source.partition(":")[0]
     if kind != "made":

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from server.lab.evaluation.comparison import differences
 from server.lab.evaluation.reliability import Reliability
-from server.lab.evaluation.scores import ORACLE_DEPTHS, Evaluation, Score, evaluate, right_words, score, word_errors
+from server.lab.evaluation.scores import (
+    ORACLE_DEPTHS,
+    Evaluation,
+    Score,
+    differences,
+    evaluate,
+    right_words,
+    score,
+    word_errors,
+)
 
 __all__ = [
     "ORACLE_DEPTHS",

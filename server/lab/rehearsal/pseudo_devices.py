@@ -1,4 +1,5 @@
-"""What a pseudo-device sends: the gradient, or the outcome of local steps, of transcribed utterances.
+"""Pseudo-devices: transcribed speech on the server that takes part in rounds, so that a model keeps what it was trained
+on (Rao et al. 2023, section 3). Each sends the gradient, or the outcome of local steps, of transcribed utterances.
 
 The bundle's own training graph gives the gradients, so a pseudo-device computes what a device would that knew the
 transcript: SpecAugment on the features, w = 1 on the transcript, the round's clipping. It adds no noise.
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle import Bundle
-from device_sdk.errors import DataError, LearningError
+from device_sdk.errors import ConfigurationError, DataError, LearningError
 from device_sdk.learning.delta import GradientSum, add, difference, empty, mean
 from device_sdk.learning.rehearsal import Transcribed, lesson
 from device_sdk.learning.settings import MaskSettings, StepSettings
@@ -24,10 +25,9 @@ from device_sdk.runtimes.training import TrainingSession
 from device_sdk.transcripts import check_letters, transcript
 from server.lab.corpora import open_corpus
 from server.lab.corpora.utterance import Utterance
-from server.lab.rehearsal.draws import draw
 from server.plans.round import RoundSettings
 
-__all__ = ["PseudoDevices", "pseudo_devices"]
+__all__ = ["PseudoDevices", "draw", "pseudo_devices"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -95,6 +95,27 @@ class PseudoDevices:
             return None
         heard = mask(features, weights["features.mean"], self._masks, generator)
         return self._session.run(weights, heard, loss.hypotheses, loss.weights, loss.costs, loss.cost_scale)
+
+
+def draw(utterances: int, shares: int, size: int, number: int, seed: int) -> list[list[int]]:
+    """Utterances of each pseudo-device in a round, the same where it is resumed: ``shares`` lists of ``size`` indices.
+
+    utterances: how many there are. number: of the round, from 1. Rounds go through the utterances in random order, all
+    of them before any comes again, in another order then.
+    """
+    if min(utterances, shares, size, number) < 1:
+        raise ConfigurationError(
+            f"rehearsal: found {utterances} utterances, {shares} shares of {size}, round {number}; expected 1 or more"
+        )
+    first = (number - 1) * shares * size
+    orders: dict[int, list[int]] = {}
+    chosen: list[int] = []
+    for position in range(first, first + shares * size):
+        turn, place = divmod(position, utterances)
+        if turn not in orders:
+            orders[turn] = np.random.default_rng((seed, turn)).permutation(utterances).tolist()
+        chosen.append(orders[turn][place])
+    return [chosen[start : start + size] for start in range(0, len(chosen), size)]
 
 
 def pseudo_devices(bundle: Path | None, sources: Sequence[str]) -> PseudoDevices:

@@ -6,23 +6,24 @@ U: utterances; N: entries of the longest n-best list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.errors import DataError
+from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.feedback.signals import Semantics
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Result
 from device_sdk.personalization.counts import confirmed_texts
 from rescoring.combination import CombinationWeights, LanguageModel, combine
 from rescoring.words import WordList
-from server.lab.corpora.utterance import Utterance, Waveform
+from server.lab.corpora.acoustics import change_speed
+from server.lab.corpora.utterance import Corpus, Utterance, Waveform
 from server.lab.evaluation import word_errors
 
-__all__ = ["DevelopmentLists", "ListEntry", "entry", "gather", "stack"]
+__all__ = ["DevelopmentLists", "ListEntry", "at_speeds", "entry", "gather", "stack"]
 
 Array = NDArray[np.float64]
 
@@ -104,6 +105,30 @@ class DevelopmentLists:
         """Word errors if the best entry of every list were chosen."""
         masked = np.where(np.isfinite(self.acoustic), self.errors, np.iinfo(np.int64).max)
         return int(masked.min(axis=1).sum())
+
+
+def at_speeds(corpus: Corpus, factors: Sequence[float]) -> Corpus:
+    """Every speaker's utterances, in order, at each speed: one speaker a factor, pitch and formants moved with it.
+
+    Weights chosen only on the voices a model was trained on would trust it too much. A factor beyond the range of the
+    training's own changes makes those voices strange to it. Raises ConfigurationError for no factor or an extreme one.
+    """
+    if not factors or not all(0.5 <= factor <= 2.0 for factor in factors):
+        raise ConfigurationError(f"speeds: found {list(factors)}, expected one or more factors from 0.5 to 2")
+
+    def changed(utterance: Utterance, factor: float) -> Utterance:
+        if factor == 1.0:
+            return utterance
+        name = f"x{factor:g}"
+        return replace(
+            utterance,
+            id=f"{utterance.id}-{name}",
+            speaker=f"{utterance.speaker}-{name}",
+            audio=lambda: change_speed(utterance.load(), factor),
+        )
+
+    utterances = tuple(changed(utterance, factor) for factor in factors for utterance in corpus.utterances)
+    return Corpus(corpus.name, utterances, corpus.lexicon)
 
 
 def entry(

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rescoring.combination import CombinationWeights
+from device_sdk.personalization import cache as caches
+from rescoring.combination import CombinationWeights, order
+from rescoring.marginals import adaptation, personal_scores, personal_unigram, weighted_counts
 from rescoring.words import WordList
-from server.lab.tuning.adapting import marginal_errors, others_marginals
 from server.lab.tuning.lists import DevelopmentLists
 
-__all__ = ["Grid", "Tuned", "smoothed", "tune"]
+__all__ = ["Grid", "Tuned", "marginal_errors", "others_marginals", "smoothed", "tune"]
 
 Array = NDArray[np.float64]
 
@@ -96,6 +97,60 @@ def tune(
         count(0.2 / 3)
     errors |= {"marginals": simulate(chosen), "oracle": lists.oracle_errors}
     return Tuned(chosen, errors)
+
+
+def marginal_errors(
+    lists: DevelopmentLists,
+    weights: CombinationWeights,
+    words: WordList,
+    background: Array,
+    others: Mapping[str, Array] | None = None,
+) -> NDArray[np.int64]:
+    """Word errors of each utterance [U] when every speaker's device adapts to what it recognized before.
+
+    Predict, then learn: an utterance is rescored with its speaker's cache as it was, then counted as the device counts
+    it: by its n-best list in the order of the second pass or, where slots are labelled, by what they confirm.
+    others: speaker -> the global distribution [n] (``others_marginals``); the background where there is none: a lone
+    device.
+    """
+    memory: dict[str, caches.MarginalCache] = {}
+    errors = np.zeros(len(lists), dtype=np.int64)
+    for index, speaker in enumerate(lists.speakers):
+        cache = memory.get(speaker, caches.empty(words))
+        marginal = caches.marginal(cache, background, (others or {}).get(speaker), weights)
+        factors = adaptation(marginal, background, weights.marginal)
+        totals = lists.adapted(index, weights, personal_scores(lists.ids[index], factors))
+        ranking = order(totals)
+        errors[index] = lists.errors[index, ranking[0]]
+        nbest = {lists.texts[index][entry]: float(totals[entry]) for entry in ranking}
+        counts = caches.heard(list(nbest), words, weights, list(nbest.values()))
+        confirmed = lists.confirmed[index]
+        if confirmed is not None:
+            scores = [nbest[text] for text in confirmed] if nbest.keys() >= set(confirmed) else None
+            counts = caches.heard(confirmed, words, weights, scores)
+        memory[speaker] = caches.update(cache, counts)
+    return errors
+
+
+def others_marginals(
+    lists: DevelopmentLists, weights: CombinationWeights, words: WordList, background: Array
+) -> dict[str, Array]:
+    """speaker -> what a server would publish of the other speakers of its source (Liu & Peng 2020, eq. 6, without
+    noise).
+
+    Counted by rank in the order of the second pass without adaptation. Who is alone in a source is left out.
+    """
+    totals, counts = lists.totals(weights), dict[tuple[str, str], Array]()
+    for index, place in enumerate(zip(lists.sources, lists.speakers, strict=True)):
+        ranking = order(totals[index, : len(lists.ids[index])])
+        said = weighted_counts([lists.ids[index][entry] for entry in ranking], weights.sigma, len(words))
+        counts[place] = counts.get(place, np.zeros(len(words))) + said
+    others = {}
+    for source, speaker in counts:
+        rest = [each for place, each in counts.items() if place[0] == source and place[1] != speaker]
+        if rest:
+            others[speaker] = personal_unigram(np.sum(rest, axis=0), background, weights.smoothing)
+    return others
 
 
 def smoothed(errors: Array) -> Array:

@@ -14,9 +14,8 @@ from device_sdk.hypothesis import Hypothesis, Result, Scores
 from rescoring.combination import CombinationWeights
 from rescoring.words import UNKNOWN, WordList
 from server.lab.corpora.utterance import Utterance
-from server.lab.tuning.adapting import marginal_errors, others_marginals
 from server.lab.tuning.lists import ListEntry, gather, stack
-from server.lab.tuning.search import Grid, smoothed, tune
+from server.lab.tuning.search import Grid, marginal_errors, others_marginals, smoothed, tune
 
 WORDS = WordList((UNKNOWN, "play", "some", "jazz", "news", "chess"))
 BACKGROUND = np.full(6, 1 / 6)

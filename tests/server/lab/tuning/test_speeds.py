@@ -5,7 +5,7 @@ import pytest
 
 from device_sdk.errors import ConfigurationError
 from server.lab.corpora.utterance import Corpus, Utterance
-from server.lab.tuning.speeds import at_speeds
+from server.lab.tuning.lists import at_speeds
 
 
 def test_each_speaker_once_a_speed_in_order() -> None:
