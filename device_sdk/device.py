@@ -335,7 +335,7 @@ class Device:
             if not self.consent.marginals:
                 self._recent.reported()
             if not self.consent.words:
-                self._recent.named(all_of_them=True)
+                self._recent.words_reported(all_of_them=True)
             if not (self.consent.keeping and self.consent.learning):
                 self._recent.release(self._recent.kept())
                 self._store.settle()

@@ -23,8 +23,7 @@ from device_sdk.checkin.identity import server_name
 from device_sdk.checkin.reports import Sent, take_back, taken_counts
 from device_sdk.errors import PrivacyError, ProtocolError, StateError
 from device_sdk.personalization.cache import reported
-from device_sdk.privacy.contributions import bounded_counts
-from device_sdk.privacy.local import locally_noised
+from device_sdk.privacy.contributions import bounded_counts, locally_noised
 from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
 from device_sdk.state import records
 from device_sdk.state.outbox import Outgoing

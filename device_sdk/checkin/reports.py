@@ -19,9 +19,7 @@ from device_sdk.errors import StateError
 from device_sdk.learning.delta import Measures, bound
 from device_sdk.personalization.cache import MarginalCache, reported
 from device_sdk.personalization.given import commonest, to_bytes
-from device_sdk.privacy.contributions import bounded_counts, unbounded_counts
-from device_sdk.privacy.local import locally_noised
-from device_sdk.privacy.new_words import named_words
+from device_sdk.privacy.contributions import bounded_counts, locally_noised, reported_words, unbounded_counts
 from device_sdk.state import records, reported_counts
 from device_sdk.state.outbox import Kind, Outgoing, keep, one_by_one, release
 from device_sdk.wire.delta_codec import encode
@@ -171,7 +169,7 @@ def enqueue_words(
 
     Where there is no word yet the round is not marked as reported: words come seldom.
     """
-    if words := named_words(model_state.given, min(plan.max_words, most)):
+    if words := reported_words(model_state.given, min(plan.max_words, most)):
         report = WordReport(
             report_id=secrets.token_hex(16),
             device_id=who.device_id or "",

@@ -238,7 +238,7 @@ def _enqueue(
                 recent.reported()
             elif isinstance(plan, WordPlan):
                 reports.enqueue_words(who, offer, plan, bounds, model_state, settings.max_new_words)
-                recent.named()
+                recent.words_reported()
             elif (why := _enqueue_delta(who, offer, plan, bounds, model_state)) is not None:
                 left_out.append(why)
     return tuple(left_out)

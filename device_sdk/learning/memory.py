@@ -179,7 +179,7 @@ class Recent:
         """Notes the words that an utterance in memory gives now."""
         self._examples[utterance_id] = replace(self._examples[utterance_id], given=given)
 
-    def named(self, all_of_them: bool = False) -> None:
+    def words_reported(self, all_of_them: bool = False) -> None:
         """Notes that what utterances in memory gave was handed to a report; or that nothing is to be, of any."""
         self._examples = {
             key: replace(example, given=None) if example.given or all_of_them else example

@@ -8,7 +8,6 @@ is small enough that dot products of its elements fit int64 and large enough for
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import ProtocolError
 
-__all__ = ["PRIME", "evaluate", "interpolate", "read_share", "recover", "split"]
+__all__ = ["PRIME", "evaluate", "read_share", "split"]
 
 PRIME = 65537
 Elements = NDArray[np.int64]
@@ -37,20 +36,6 @@ def split(secret: bytes, count: int, threshold: int) -> list[bytes]:
     return [row.astype("<u4").tobytes() for row in evaluate(coefficients, count)]
 
 
-def recover(shares: dict[int, bytes], threshold: int) -> bytes:
-    """The secret behind at least ``threshold`` shares, by point. More than that many are not needed and not looked at.
-
-    ProtocolError: too few shares, a point or an element outside the field, or shares that belong to no secret.
-    """
-    if len(shares) < threshold:
-        raise ProtocolError(f"shares: found {len(shares)}, expected at least {threshold}")
-    points = tuple(sorted(shares)[:threshold])
-    elements = interpolate(points, np.stack([read_share(shares[point]) for point in points]))
-    if elements.max(initial=0) >= PRIME - 1:  # 65536 is no two bytes
-        raise ProtocolError("shares: they give no secret; at least one is not what was dealt")
-    return elements.astype("<u2").tobytes()
-
-
 def read_share(content: bytes) -> Elements:
     """The field elements of one share. ProtocolError: not elements of the field."""
     if len(content) % 4:
@@ -65,16 +50,6 @@ def evaluate(coefficients: Elements, count: int, prime: int = PRIME) -> Elements
     """Values of polynomials at 1 .. count. coefficients: int64 [threshold, secrets], constant terms first, in
     [0, prime). Returns int64 [count, secrets]."""
     return _powers(count, len(coefficients), prime) @ coefficients % prime
-
-
-def interpolate(points: tuple[int, ...], values: Elements, prime: int = PRIME) -> Elements:
-    """Values at 0 of the polynomials of degree below len(points) that go through ``values``.
-
-    points: distinct, in [1, prime). values: int64 [points, secrets]. Returns int64 [secrets]. ProtocolError: otherwise.
-    """
-    if len(set(points)) != len(points) or not all(1 <= point < prime for point in points):
-        raise ProtocolError(f"shares: found points {points}, expected different ones from 1 to {prime - 1}")
-    return _weights_at_zero(points, prime) @ values % prime
 
 
 def _uniform(shape: tuple[int, int], prime: int = PRIME) -> Elements:
@@ -95,17 +70,3 @@ def _powers(count: int, degrees: int, prime: int) -> Elements:
     for _ in range(degrees - 1):
         columns.append(columns[-1] * points % prime)
     return np.stack(columns, axis=1)
-
-
-@lru_cache(maxsize=64)
-def _weights_at_zero(points: Sequence[int], prime: int) -> Elements:
-    """Lagrange's basis polynomials at zero: int64 [points]."""
-    weights = []
-    for point in points:
-        numerator = denominator = 1
-        for other in points:
-            if other != point:
-                numerator = numerator * other % prime
-                denominator = denominator * (other - point) % prime
-        weights.append(numerator * pow(denominator, -1, prime) % prime)
-    return np.array(weights, np.int64)

@@ -30,7 +30,6 @@ from pydantic import (
 from device_sdk.wire.words import is_word
 
 __all__ = [
-    "VERSION",
     "CheckIn",
     "CheckedIn",
     "Clipping",
@@ -53,7 +52,6 @@ __all__ = [
     "WordReport",
 ]
 
-VERSION = 1
 FIXED_POINT = 1 << 8
 """Marginal counts travel as integers in units of 1 / FIXED_POINT."""
 

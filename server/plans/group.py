@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from device_sdk.errors import PrivacyError
-from device_sdk.privacy.contributions import weight_units
-from device_sdk.privacy.local import share_variance
+from device_sdk.privacy.contributions import share_variance, weight_units
 from device_sdk.wire.messages import MarginalPlan
 from device_sdk.wire.secure_aggregation import MAX_MEMBERS
 

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import PrivacyError
-from device_sdk.privacy.contributions import weight_units
+from device_sdk.privacy.contributions import locally_noised, weight_units
 from device_sdk.privacy.gaussian import gaussian_epsilon
-from device_sdk.privacy.local import locally_noised
 from device_sdk.privacy.samplers import discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import MarginalPlan
 from server.privacy.key_stream import key_stream, new_key

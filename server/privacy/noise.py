@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import PrivacyError
-from device_sdk.privacy.contributions import l1_sensitivity
-from device_sdk.privacy.local import gaussian_variance, local_scale, share_variance
+from device_sdk.privacy.contributions import gaussian_variance, l1_sensitivity, local_scale, share_variance
 from device_sdk.privacy.samplers import RandomBytes, discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan, NoiseMechanism
 

@@ -19,7 +19,7 @@ from device_sdk.checkin.client import Client
 from device_sdk.checkin.session import CheckInReport
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError, StateError
-from device_sdk.privacy.local import share_variance
+from device_sdk.privacy.contributions import share_variance
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from tests.device_sdk.checkin.test_check_in import TOKEN, Running, heard, opened, server
 from tests.live import Tap

@@ -10,7 +10,7 @@ from device_sdk import Bundle, StateError
 from device_sdk.feedback import Accepted, Alternate, Cancelled, Corrected, Rating, Repeated
 from device_sdk.feedback.signals import Signal, combined
 from device_sdk.personalization.given import LIMIT, commonest, from_bytes, given_words, regiven, to_bytes
-from device_sdk.privacy.new_words import named_words
+from device_sdk.privacy.contributions import reported_words
 from rescoring.words import WordList
 
 LIST = WordList(("<unk>", "turn", "on", "the", "light"))
@@ -54,8 +54,8 @@ def test_every_utterance_counts_by_what_it_gave_last(utterances: list[list[froze
             counts = regiven(counts, before, after)
     last = [stages[-1] for stages in utterances]
     assert counts == {word: sum(word in each for each in last) for word in frozenset().union(*last)}
-    assert len(named_words(counts, most)) <= most
-    assert named_words(counts, most) <= frozenset().union(*last)
+    assert len(reported_words(counts, most)) <= most
+    assert reported_words(counts, most) <= frozenset().union(*last)
 
 
 def test_no_more_is_kept_than_the_limit() -> None:

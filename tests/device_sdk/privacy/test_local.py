@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import PrivacyError
-from device_sdk.privacy.contributions import l1_sensitivity
-from device_sdk.privacy.local import gaussian_variance, local_scale, locally_noised, share_variance
+from device_sdk.privacy.contributions import (
+    gaussian_variance,
+    l1_sensitivity,
+    local_scale,
+    locally_noised,
+    share_variance,
+)
 from device_sdk.privacy.samplers import discrete_gaussian, discrete_gaussians, discrete_laplace, discrete_laplaces
 from device_sdk.wire.messages import MarginalPlan
 

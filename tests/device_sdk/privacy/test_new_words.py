@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import PrivacyError
-from device_sdk.privacy.new_words import named_words
+from device_sdk.privacy.contributions import reported_words
 from device_sdk.wire.words import is_word
 
 
@@ -26,16 +26,16 @@ from device_sdk.wire.words import is_word
     ],
 )
 def test_table(unlisted: dict[str, float], max_words: int, expected: set[str]) -> None:
-    assert named_words(unlisted, max_words) == expected
+    assert reported_words(unlisted, max_words) == expected
 
 
 @given(st.dictionaries(st.text(max_size=80), st.floats(0, 100), max_size=30), st.integers(1, 8))
 def test_never_more_than_agreed_and_only_words(unlisted: dict[str, float], max_words: int) -> None:
-    found = named_words(unlisted, max_words)
+    found = reported_words(unlisted, max_words)
     assert len(found) <= max_words
     assert all(is_word(word) and unlisted[word] > 0 for word in found)
 
 
 def test_an_impossible_bound_is_named() -> None:
     with pytest.raises(PrivacyError, match="max_words: found 0"):
-        named_words({"a": 1.0}, 0)
+        reported_words({"a": 1.0}, 0)

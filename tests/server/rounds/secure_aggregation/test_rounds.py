@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from device_sdk.privacy.local import share_variance
+from device_sdk.privacy.contributions import share_variance
 from device_sdk.secure_aggregation.keys import advertised_bytes
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan, Problem
 from device_sdk.wire.secure_aggregation import Stage, StageReceipt, SurvivorSignature
