@@ -11,19 +11,16 @@ from device_sdk.errors import AudioError
 from tests.signals import chirp
 
 
-@pytest.mark.parametrize("suffix", ["wav", "flac"])
-def test_what_was_written_is_read(tmp_path, suffix):
+@pytest.mark.parametrize(
+    ("suffix", "subtype", "near"),
+    [("wav", "PCM_16", 1e-4), ("flac", "PCM_16", 1e-4), ("ogg", None, 0.2), ("mp3", None, 0.2)],
+)
+def test_what_was_written_is_read(tmp_path, suffix, subtype, near):
     waveform = chirp(5_000)
-    soundfile.write(tmp_path / f"a.{suffix}", waveform, 16_000, subtype="PCM_16")
+    soundfile.write(tmp_path / f"a.{suffix}", waveform, 16_000, subtype=subtype)
     found = read_audio(tmp_path / f"a.{suffix}")
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, waveform, atol=1e-4)
-
-
-@pytest.mark.parametrize("suffix", ["ogg", "mp3"])
-def test_compressed_files_are_read(tmp_path, suffix):
-    soundfile.write(tmp_path / f"a.{suffix}", chirp(16_000), 16_000)
-    assert read_audio(str(tmp_path / f"a.{suffix}")).shape == (16_000,)
+    np.testing.assert_allclose(found, waveform, atol=near)
 
 
 def test_another_rate_is_resampled_or_refused(tmp_path):
@@ -33,12 +30,9 @@ def test_another_rate_is_resampled_or_refused(tmp_path):
     assert read_audio(path, sample_rate=8_000, strict=True).shape == (8_000,)
     with pytest.raises(AudioError, match=r"a\.wav: found a sample rate of 8000 Hz, expected 16000"):
         read_audio(path, strict=True)
-
-
-def test_a_rate_that_cannot_be_is_refused(tmp_path):
-    soundfile.write(tmp_path / "a.wav", chirp(100), 100)
+    soundfile.write(path, chirp(100), 100)
     with pytest.raises(AudioError, match=r"a\.wav: found sample rate 100 Hz"):
-        read_audio(tmp_path / "a.wav")
+        read_audio(path)
 
 
 def test_several_channels_are_mixed_only_when_asked(tmp_path):
@@ -97,11 +91,3 @@ def test_folders_are_listed(tmp_path):
     (tmp_path / "bare").mkdir()
     with pytest.raises(AudioError, match=r"bare: found no audio file in this folder"):
         list_audio([tmp_path / "bare"])
-
-
-def test_a_clip_comes_along_to_try_things_with():
-    from device_sdk import SAMPLE_AUDIO
-
-    assert soundfile.info(SAMPLE_AUDIO).samplerate == 16_000
-    assert SAMPLE_AUDIO.stat().st_size < 40_000
-    assert 2.0 < len(read_audio(SAMPLE_AUDIO)) / 16_000 < 4.0

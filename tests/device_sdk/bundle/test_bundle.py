@@ -172,19 +172,14 @@ def test_a_damaged_zip_is_refused_by_name(name: str, tiny_bundle: Bundle, tmp_pa
     assert set(tmp_path.rglob("*")) - before == {archive}
 
 
-@pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x03\x04 and then nothing"])
-def test_what_is_no_zip_is_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "bundle.zip"
-    path.write_bytes(content)
+@pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x03\x04 and then nothing", None], ids=str)
+def test_what_is_no_zip_is_refused(content: bytes | None, tiny_bundle: Bundle, tmp_path: Path) -> None:
+    """None: the first half of a bundle's."""
+    path = zipped(tiny_bundle, tmp_path / "bundle.zip")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if content is None else content)
     with pytest.raises(BundleError, match="not a readable zip"):
         Bundle.open(path)
-
-
-def test_a_truncated_zip_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    archive = zipped(tiny_bundle, tmp_path / "copy.zip")
-    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
-    with pytest.raises(BundleError, match="not a readable zip"):
-        Bundle.open(archive)
 
 
 def test_a_zip_opens_like_its_folder_and_cleans_up(tiny_bundle: Bundle, tmp_path: Path) -> None:
@@ -236,24 +231,10 @@ def test_no_bundle_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         Bundle.open()
 
 
-@pytest.mark.parametrize(
-    ("name", "inside"),
-    [
-        ("encoder.onnx", True),
-        ("models/a.onnx", True),
-        ("../a", False),
-        ("a/../../b", False),
-        ("/a", False),
-        ("a//b", False),
-        ("./a", False),
-        ("", False),
-        (".", False),
-        ("C:\\a", False),
-        ("a\x00b", False),
-    ],
-)
-def test_paths_inside_a_bundle(name: str, inside: bool) -> None:
-    assert is_inside(name) is inside
+def test_paths_inside_a_bundle() -> None:
+    assert all(map(is_inside, ["encoder.onnx", "models/a.onnx"]))
+    outside = ["../a", "a/../../b", "/a", "a//b", "./a", "", ".", "C:\\a", "a\x00b"]
+    assert not [name for name in outside if is_inside(name)]
 
 
 def test_tokenizer(tiny_bundle: Bundle) -> None:

@@ -55,7 +55,3 @@ def test_every_value_is_within_half_a_step_of_its_channel(levels: int, data: st.
         smallest = levels * np.finfo(np.float32).tiny  # channels that never reach it are taken for zero
         bound = np.where(peak <= 1.001 * smallest, smallest, 0.5001 * peak / levels)
         assert (np.abs(found - weights[name]) <= (bound if bound.ndim == 0 else bound[:, None])).all()
-
-
-def test_two_coarse_products_fit_sixteen_bits() -> None:
-    assert 2 * 255 * COARSE_LEVELS < 1 << 15 < 2 * 255 * LEVELS

@@ -32,15 +32,8 @@ def test_an_example_by_hand() -> None:
     assert channel == Channel((5.0, 5.0), 3.0)
     found = offset(channel, np.full(2, 2, np.float32), SETTINGS)
     assert found is not None and found.dtype == np.float32 and found.tolist() == [1.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("channel", "bins", "settings"),
-    [(Channel(), 2, SETTINGS), (Channel((1.0, 1.0), 3.0), 3, SETTINGS)],
-    ids=["nothing heard", "another number of bins"],
-)
-def test_where_nothing_is_taken_away(channel: Channel, bins: int, settings: ChannelSettings) -> None:
-    assert offset(channel, np.zeros(bins, np.float32), settings) is None
+    assert offset(channel, np.zeros(3, np.float32), SETTINGS) is None  # of another number of bins
+    assert offset(Channel(), np.zeros(2, np.float32), SETTINGS) is None  # nothing was heard
 
 
 frames = arrays(np.float32, st.tuples(st.integers(1, 20), st.just(3)), elements=st.floats(-16, 8, width=32))
@@ -115,22 +108,17 @@ def test_settings_are_checked(prior: float, memory: float) -> None:
 
 
 def test_a_recognizer_behind_a_channel_hears_what_it_would_hear_without(tiny_bundle: Bundle) -> None:
-    rng = np.random.default_rng(0)
-    audio = (0.1 * rng.standard_normal(20_000)).astype(np.float32)
+    audio = (0.1 * np.random.default_rng(0).standard_normal(20_000)).astype(np.float32)
     filtered = np.convolve(audio, [1.0, -0.6])[: audio.size].astype(np.float32)
     taken = logmel(filtered, tiny_bundle.features).mean(0) - logmel(audio, tiny_bundle.features).mean(0)
     plain = Recognizer(tiny_bundle)
     behind = plain.with_offset(taken)
     assert plain.offset is None and behind.transducer is plain.transducer
     session = behind.session(16_000)
-    session.feed(filtered)
+    for at in range(0, filtered.size, 777):
+        session.feed(filtered[at : at + 777])
     session.finish()
     np.testing.assert_allclose(session.features, logmel(filtered, tiny_bundle.features) - taken, rtol=0, atol=1e-5)
-    chunked = behind.session(16_000)
-    for at in range(0, filtered.size, 777):
-        chunked.feed(filtered[at : at + 777])
-    chunked.finish()
-    np.testing.assert_array_equal(session.features, chunked.features)
 
 
 def test_a_device_learns_its_channel_with_consent_and_forgets_it(tmp_path: Path, tiny_bundle: Bundle) -> None:

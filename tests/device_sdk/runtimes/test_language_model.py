@@ -30,14 +30,6 @@ def sentences(tiny_bundle: Bundle) -> list[list[int]]:
     return [rng.integers(0, len(tiny_bundle.words), length).tolist() for length in (0, 1, 3, 7, 8, 9, 12, 30)]
 
 
-def test_a_batch_scores_each_sentence_as_alone(model: NeuralLanguageModel, sentences: list[list[int]]) -> None:
-    together = model(sentences)
-    assert [values.shape for values in together] == [(len(sentence) + 1,) for sentence in sentences]
-    for sentence, values in zip(sentences, together, strict=True):
-        np.testing.assert_allclose(model([sentence])[0], values, atol=1e-5)
-    assert model([]) == []
-
-
 def test_no_run_holds_more_words_than_memory_is_meant_for(
     model: NeuralLanguageModel, sentences: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,6 +41,7 @@ def test_no_run_holds_more_words_than_memory_is_meant_for(
 
     monkeypatch.setattr(language_model, "run", watched)
     together = model(8 * sentences)
+    assert model([]) == [] and [len(values) for values in together] == [len(each) + 1 for each in 8 * sentences]
     assert len(shapes) > 2
     assert all(rows * longest <= 64 for rows, longest in shapes)
     for sentence, values in zip(8 * sentences, together, strict=True):
@@ -79,12 +72,6 @@ def test_windows_score_every_place_once(length: int) -> None:
         assert 0 <= start <= first < stop <= start + POSITIONS
         scored += range(first, stop)
     assert scored == list(range(length + 1))
-
-
-def test_probabilities_sum_to_one(model: NeuralLanguageModel, tiny_bundle: Bundle) -> None:
-    every = [[3, word] for word in range(len(tiny_bundle.words))]
-    mass = sum(np.exp(values[1]) for values in model(every)) + np.exp(model([[3]])[0][1])
-    assert mass == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_graph_for_another_word_list_is_refused(tmp_path: Path, tiny_bundle: Bundle) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +11,12 @@ from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import PRESETS, Architecture
 from device_sdk.bundle.quantized import layout, quantize
-from device_sdk.compilation import KERNELS, SWITCH
-from device_sdk.decoding import DecodingSettings, Recognizer
+from device_sdk.compilation import SWITCH
 from device_sdk.runtimes import native_kernels
 from device_sdk.runtimes.native_kernels import NativeKernels
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
 from device_sdk.runtimes.protocol import RecurrentState
-from tests.speech import clips, packaged
+from tests.speech import packaged
 from tests.tiny import tiny_weights
 
 Float = NDArray[np.float32]
@@ -109,26 +107,6 @@ def test_steps_give_what_the_graphs_give(precision: Precision, near: float) -> N
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_recognition_is_that_of_the_graphs(precision: Precision) -> None:
-    bundle = packaged()
-    graphs, quick = OnnxTransducer(bundle, precision=precision), OnnxTransducer(bundle, precision=precision)
-    graphs._kernels = None
-    for beam in (1, 8):
-        heard = []
-        for transducer in (graphs, quick):
-            recognizer = Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam), transducer=transducer)
-            results = []
-            for clip in clips():
-                session = recognizer.session(16_000)
-                session.feed(clip)
-                results.append(session.finish())
-            heard.append(results)
-        for one, other in zip(*heard, strict=True):
-            assert one.text == other.text
-            assert one.nbest[0].scores.acoustic == pytest.approx(other.nbest[0].scores.acoustic, abs=0.05)
-
-
-@pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_what_a_row_gives_does_not_depend_on_the_others(precision: Precision) -> None:
     """So that a stream gives the same bits however its chunks fall."""
     architecture, rng = shape((256, 320, 256)), np.random.default_rng(3)
@@ -172,16 +150,6 @@ def test_extremes_end_in_numbers_or_in_none(value: float) -> None:
         np.testing.assert_allclose(total, 1.0, atol=1e-5)
 
 
-def test_threads_share_them() -> None:
-    architecture, rng = shape((256, 320, 256)), np.random.default_rng(5)
-    quick = begun(architecture, tiny_weights(architecture), "float32")
-    given = [rng.normal(size=(12, 320)).astype(np.float32) for _ in range(40)]
-    expected = [quick.join(each, each[:3]) for each in given]
-    with ThreadPoolExecutor(4) as pool:
-        for found, alone in zip(pool.map(lambda each: quick.join(each, each[:3]), given), expected, strict=True):
-            np.testing.assert_array_equal(found, alone)
-
-
 def test_bad_arguments_are_named(native: Any) -> None:
     architecture = shape((32, 32, 64))
     weights = tiny_weights(architecture)
@@ -209,11 +177,6 @@ ELSEWHERE = {
 @pytest.mark.parametrize("architecture", ELSEWHERE.values(), ids=list(ELSEWHERE))
 def test_other_networks_are_left_to_their_graphs(architecture: Architecture) -> None:
     assert NativeKernels.begin(architecture, tiny_weights(architecture)) is None
-
-
-def test_they_are_those_of_exactly_these_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_kernels, "KERNELS", KERNELS._replace(sources=KERNELS.sources[:1]))
-    assert native_kernels.native_module() is None
 
 
 def test_they_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

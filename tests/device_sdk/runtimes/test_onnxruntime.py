@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from device_sdk.bundle import PRESETS, Architecture, Bundle
-from device_sdk.bundle.weights import pack
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.runtimes import onnxruntime as runtime
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, open_session
@@ -64,16 +63,6 @@ def test_encoder_matches_numpy(tiny_bundle: Bundle, features: Float) -> None:
     np.testing.assert_allclose(encoded, expected, atol=2e-5)
     assert encoded.dtype == np.float32 and state.h.shape == (1, 1, 32)
     assert transducer.architecture == tiny_bundle.architecture
-
-
-@pytest.mark.parametrize("cuts", [[3], [30], [3, 6, 33], [0, 57]])
-def test_any_chunking_gives_the_same_frames(tiny_bundle: Bundle, features: Float, cuts: list[int]) -> None:
-    transducer = OnnxTransducer(tiny_bundle)
-    parts, state = [], None
-    for chunk in np.split(features, cuts):
-        encoded, state = transducer.encode(chunk, state)
-        parts.append(encoded)
-    np.testing.assert_allclose(np.concatenate(parts), transducer.encode(features)[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(4, 64), (6, 63), (6,)])
@@ -193,25 +182,6 @@ def test_a_precision_that_is_not_there_is_named(tiny_bundle: Bundle, monkeypatch
     monkeypatch.setattr(Bundle, "has", lambda bundle, name: "int8" not in name)
     with pytest.raises(BundleError, match=r"holds no graphs of precision int8.*idiolect export refresh"):
         OnnxTransducer(tiny_bundle, precision="int8")
-
-
-def test_deep_stacks_keep_a_state_for_every_layer(features: Float) -> None:
-    from export.graphs import encoder, predictor
-
-    architecture = Architecture(3, 12, 2, 10, 8, 9, 20)
-    weights = tiny_weights(architecture)
-    packed = pack(architecture, weights)
-    session = open_session(encoder(architecture), "encoder", packed, architecture)
-    zeros = np.zeros((3, 1, 12), np.float32)
-    first, h, c = session.run(None, {"features": features[None, :30], "h": zeros, "c": zeros})
-    second, *_ = session.run(None, {"features": features[None, 30:], "h": h, "c": c})
-    expected = encoded_by_numpy(architecture, weights, features)
-    np.testing.assert_allclose(np.concatenate([first[0], second[0]]), expected, atol=2e-5)
-    session = open_session(predictor(architecture), "predictor", packed, architecture)
-    h = c = np.zeros((2, 1, 10), np.float32)
-    for token in (0, 3, 7):
-        predicted, h, c = session.run(None, {"tokens": np.array([token]), "h": h, "c": c})
-    np.testing.assert_allclose(predicted[0], predicted_by_numpy(architecture, weights, [0, 3, 7])[-1], atol=2e-5)
 
 
 def test_graphs_of_another_architecture_and_damaged_graphs_are_refused(tiny_bundle: Bundle) -> None:
