@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit
 
 from device_sdk.decoding.nbest import coverage, with_confidence, word_posteriors
 from device_sdk.errors import DataError
@@ -23,7 +25,6 @@ SCALES = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
 FIGURES = ("words", "texts", "greedy words", "greedy texts")
 FOLDS = 5
 _RIDGE = 1e-3
-_STEPS = 50
 _PRIOR = np.array([1.0, 0.0, 0.0, 0.0])
 
 
@@ -185,34 +186,25 @@ def _weights(sources: NDArray[np.int64]) -> Array:
 
 def _logistic(regressors: Array, right: Array, weights: Array) -> tuple[Curve, float]:
     """Ridge logistic regression of the fields of :class:`Curve`: the curve, and its mean negative log-likelihood."""
-    place, loss = _newton(regressors, right, weights, _PRIOR)
+    place, loss = _fitted(regressors, right, weights, _PRIOR)
     same = bool((regressors[:, 0] == regressors[0, 0]).all())
     if place[0] < 0 or same:  # posteriors that say nothing, or the opposite of what is right, are not to be believed
-        rest, loss = _newton(regressors[:, 1:], right, weights, _PRIOR[1:])
+        rest, loss = _fitted(regressors[:, 1:], right, weights, _PRIOR[1:])
         place = np.concatenate([[0.0], rest])
     return Curve(*(round(float(value), 4) for value in place)), loss
 
 
-def _newton(regressors: Array, right: Array, weights: Array, prior: Array) -> tuple[Array, float]:
-    """The coefficients [D] of least loss and that loss (nats); a step that does not lessen it is halved."""
+def _fitted(regressors: Array, right: Array, weights: Array, prior: Array) -> tuple[Array, float]:
+    """The coefficients [D] of least loss and that loss (nats)."""
 
-    def loss_at(place: Array) -> float:
+    def loss(place: Array) -> tuple[float, Array]:
         odds = regressors @ place
-        misfit = float((weights * (np.logaddexp(0, odds) - right * odds)).sum())
-        return misfit + _RIDGE * float(((place - prior) ** 2).sum())
+        misfit = float(weights @ (np.logaddexp(0, odds) - right * odds))
+        slope = regressors.T @ (weights * (expit(odds) - right)) + 2 * _RIDGE * (place - prior)
+        return misfit + _RIDGE * float(((place - prior) ** 2).sum()), slope
 
-    place, loss = prior, loss_at(prior)
-    for _ in range(_STEPS):
-        chances = 1 / (1 + np.exp(-np.clip(regressors @ place, -500, 500)))
-        slope = regressors.T @ (weights * (chances - right)) + 2 * _RIDGE * (place - prior)
-        bend = (regressors * (weights * chances * (1 - chances))[:, None]).T @ regressors
-        step = np.linalg.solve(bend + 2 * _RIDGE * np.eye(len(prior)), slope)
-        while (found := loss_at(place - step)) > loss and np.abs(step).max() > 1e-9:
-            step = step / 2
-        if np.abs(step).max() <= 1e-9:
-            break
-        place, loss = place - step, found
-    return place, loss
+    found = minimize(loss, prior, jac=True, method="BFGS", options={"gtol": 1e-9})
+    return np.asarray(found.x, np.float64), float(found.fun)
 
 
 def _figures(heard: Sequence[Heard], calibrations: Sequence[Calibration]) -> dict[str, Reliability]:

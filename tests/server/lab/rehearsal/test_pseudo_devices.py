@@ -7,15 +7,19 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
 
 from device_sdk.bundle import Bundle
-from device_sdk.errors import DataError
+from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features import logmel
 from device_sdk.learning.settings import MaskSettings, StepSettings
 from device_sdk.learning.step import Momentum, mask, precondition, scales, sgd
@@ -156,3 +160,30 @@ def test_a_served_round_rehearses(tiny_bundle: Bundle, tmp_path: Path) -> None:
     for name, array in parse_weights(model).items():
         moved = -0.5 * 3.0 / 4.0 * sent[name] if name in sent else 0.0
         np.testing.assert_allclose(array, tiny_bundle.weights[name] + moved, rtol=1e-5, atol=1e-6)
+
+
+SMALL = st.integers(1, 9)
+
+
+@given(st.integers(1, 40), SMALL, SMALL, st.integers(1, 12), st.integers(0, 5))
+def test_every_utterance_as_often_as_any_other(utterances: int, shares: int, size: int, rounds: int, seed: int) -> None:
+    drawn = [draw(utterances, shares, size, number, seed) for number in range(1, rounds + 1)]
+    assert drawn == [draw(utterances, shares, size, number, seed) for number in range(1, rounds + 1)]
+    assert all([len(share) for share in round_] == [size] * shares for round_ in drawn)
+    counts = Counter(chain.from_iterable(chain.from_iterable(drawn)))
+    assert set(counts) <= set(range(utterances))
+    often = [counts[index] for index in range(utterances)]
+    assert max(often) - min(often) <= 1
+    whole = list(chain.from_iterable(chain.from_iterable(drawn)))
+    for start in range(0, len(whole) - utterances + 1, utterances):
+        assert len(set(whole[start : start + utterances])) == utterances
+
+
+def test_seeds_differ() -> None:
+    assert draw(100, 4, 8, 1, seed=0) != draw(100, 4, 8, 1, seed=1)
+
+
+@pytest.mark.parametrize("arguments", [(0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0)])
+def test_nothing_to_draw(arguments: tuple[int, int, int, int]) -> None:
+    with pytest.raises(ConfigurationError, match="expected 1 or more"):
+        draw(*arguments, seed=0)

@@ -6,7 +6,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from device_sdk.errors import DataError
 from device_sdk.hypothesis import Hypothesis, Scores, Word
@@ -81,22 +80,6 @@ def test_every_source_counts_the_same() -> None:
     right = tuple(Heard("sure", "v", (hypothesis("a", 0.0, -1.0),), (True,), True) for _ in range(2000))
     found = fit([*wrong, *right], scales=(1.0,))
     assert confidence(found.greedy_word, np.array([1.0]), -1.0, 1)[0] == pytest.approx(0.5, abs=0.05)
-
-
-def test_newton_finds_scipys_optimum() -> None:
-    generator = np.random.default_rng(1)
-    rows = generator.normal(size=(300, 4))
-    right = (generator.uniform(size=300) < 1 / (1 + np.exp(-rows @ [2.0, -1.0, 0.5, 0.0]))).astype(np.float64)
-    weights = np.full(300, 1 / 300)
-
-    def loss(place: np.ndarray) -> float:
-        odds = rows @ place
-        pull = 1e-3 * ((place - [1.0, 0, 0, 0]) ** 2).sum()
-        return float((weights * (np.logaddexp(0, odds) - right * odds)).sum() + pull)
-
-    curve, _ = _logistic(rows, right, weights)
-    found = [curve.slope, curve.offset, curve.coverage, curve.coverage_per_word]
-    assert found == pytest.approx(minimize(loss, np.zeros(4)).x, abs=2e-3)
 
 
 def test_posteriors_that_say_the_opposite_are_not_believed() -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from device_sdk.errors import DataError
+from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result, Scores
 from rescoring.combination import CombinationWeights
 from rescoring.words import UNKNOWN, WordList
-from server.lab.corpora.utterance import Utterance
-from server.lab.tuning.lists import ListEntry, gather, stack
+from server.lab.corpora.utterance import Corpus, Utterance
+from server.lab.tuning.lists import ListEntry, at_speeds, gather, stack
 from server.lab.tuning.search import Grid, marginal_errors, others_marginals, smoothed, tune
 
 WORDS = WordList((UNKNOWN, "play", "some", "jazz", "news", "chess"))
@@ -178,3 +178,24 @@ def test_what_slots_confirm_is_counted() -> None:
         made = gather([said] * 8, lambda waveform: Result("u", nbest, 0.1), given)
         assert made[0].confirmed == (("play some chess",) if given else None)
         assert marginal_errors(stack(made, WORDS, None, None), weights, WORDS, BACKGROUND)[-1] == expected
+
+
+def test_each_speaker_once_a_speed_in_order() -> None:
+    tone = np.sin(np.arange(1600) / 5).astype(np.float32)
+    said = tuple(Utterance(f"u{number}", "ann", "play", None, True, lambda: tone) for number in range(2))
+    made = at_speeds(Corpus("made", said), [0.8, 1.0, 1.25])
+    assert [(utterance.id, utterance.speaker) for utterance in made.utterances] == [
+        ("u0-x0.8", "ann-x0.8"),
+        ("u1-x0.8", "ann-x0.8"),
+        ("u0", "ann"),
+        ("u1", "ann"),
+        ("u0-x1.25", "ann-x1.25"),
+        ("u1-x1.25", "ann-x1.25"),
+    ]
+    assert [utterance.load().size for utterance in made.utterances[::2]] == [2000, 1600, 1280]
+
+
+@pytest.mark.parametrize("factors", [[], [9.0], [1.0, float("nan")]])
+def test_impossible_speeds_are_refused(factors: list[float]) -> None:
+    with pytest.raises(ConfigurationError, match=r"0\.5 to 2"):
+        at_speeds(Corpus("made", ()), factors)
