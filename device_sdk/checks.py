@@ -1,14 +1,16 @@
-"""Arguments of another type, or outside the interval, than is expected: refused by name at the door."""
+"""Arguments and stored values that are not what is expected, refused by name."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 from types import NoneType
 
-from device_sdk.errors import ConfigurationError
+from device_sdk.errors import ConfigurationError, StateError
 
-__all__ = ["NUMBER", "WHOLE", "NoneType", "check_choice", "check_interval", "check_type"]
+__all__ = ["NUMBER", "WHOLE", "NoneType", "check_choice", "check_interval", "check_type", "reading"]
 
 NUMBER, WHOLE = Real, Integral
 """What counts as a number, and as a whole one: numpy's too."""
@@ -33,3 +35,15 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """ConfigurationError: ``value`` is none of these."""
     if value not in choices:
         raise ConfigurationError(f"{name}: found {value!r}, expected one of {', '.join(map(repr, choices))}")
+
+
+@contextmanager
+def reading(place: str) -> Iterator[None]:
+    """StateError, which names the place: the stored value that is read inside is damaged. Without what the error there
+    says, which may quote a word."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise StateError(
+            f"{place}: the value cannot be read ({type(error).__name__}); delete the state folder to start afresh"
+        ) from None

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
-from device_sdk.errors import ConfigurationError, StateError
+from device_sdk.checks import check_choice, reading
 
 __all__ = ["STREAMS", "Consent", "Stream", "from_bytes", "to_bytes"]
 
@@ -51,19 +51,14 @@ def from_bytes(content: bytes | None) -> Consent:
     """What was stored; what every user starts from where nothing was. StateError: unreadable."""
     if content is None:
         return Consent()
-    try:
-        found = {"words": False, "keeping": False} | json.loads(content)  # streams younger than the others
-        if set(found) != set(STREAMS) or not all(isinstance(value, bool) for value in found.values()):
-            raise ValueError(f"found {found}, expected true or false for each of {', '.join(STREAMS)}")
-        return Consent(**found)
-    except (ValueError, TypeError) as error:
-        raise StateError(
-            f"settings/consent: found an unreadable consent ({error}); delete the state folder to start afresh"
-        ) from error
+    with reading("settings/consent"):
+        streams = json.loads(content)
+        if set(streams) != set(STREAMS) or not all(isinstance(value, bool) for value in streams.values()):
+            raise ValueError
+        return Consent(**streams)
 
 
 def _checked(streams: tuple[Stream, ...]) -> tuple[Stream, ...]:
     for stream in streams:
-        if stream not in STREAMS:
-            raise ConfigurationError(f"consent: found {stream!r}, expected one of {', '.join(STREAMS)}")
+        check_choice("consent", stream, STREAMS)
     return streams

@@ -27,7 +27,7 @@ from device_sdk.learning.memory import utterances
 from device_sdk.learning.step import Arrays, Momentum
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization import given
-from device_sdk.state import Store, outbox, records, reported_counts
+from device_sdk.state import Store, outbox, records
 
 __all__ = ["ModelState", "with_published"]
 
@@ -85,7 +85,7 @@ class ModelState:
             proven = _proven(store, parameters, student, base)
         if not replaced:
             student = _with_gradients(
-                _with_teacher(student, records.read_published_teacher(store), bundle), store, base
+                _with_teacher(student, records.read_published(store, "published_teacher"), bundle), store, base
             )
             student = replace(student, measures=measures_from_bytes(store.get("settings", "measures"), base.version))
         content = store.get("counts", "cache")
@@ -104,7 +104,7 @@ class ModelState:
                 self._attempt(bundle)
             with store.transaction():
                 records.write_published(store, None)
-                records.write_published_teacher(store, None)
+                records.write_published(store, None, "published_teacher")
                 records.drop_local(store)
                 records.drop_gradients(store)
                 store.delete("settings", "unfit")
@@ -157,20 +157,20 @@ class ModelState:
         so they go by their version."""
         if version != self.base.version:
             return True
-        found = self._digest("model", records.read_published)
+        found = self._digest("published")
         return found is not None and found != digest
 
     def differs_in_teacher(self, version: str, digest: str) -> bool:
         """Whether this is not the server's teacher that is here."""
         if version != self.student.teacher_version:
             return True
-        return self._digest("teacher", records.read_published_teacher) != digest
+        return self._digest("published_teacher") != digest
 
-    def _digest(self, name: str, read: Callable[[Store], records.Published | None]) -> str | None:
+    def _digest(self, name: records.PublishedName) -> str | None:
         """Of a published file, read once; None where there is none."""
         if name not in self._digests:
-            held = read(self.store)
-            self._digests[name] = None if held is None else sha256(held.content).hexdigest()
+            published = records.read_published(self.store, name)
+            self._digests[name] = None if published is None else sha256(published.content).hexdigest()
         return self._digests[name]
 
     def keep_marginals(self, version: int, words_digest: str, values: NDArray[np.float64]) -> None:
@@ -227,11 +227,11 @@ class ModelState:
         student = replace(self.student, teacher=self.student.weights, teacher_version=None)
         student = _with_teacher(student, published, self.packaged)
         with self._guard, self.store.transaction():
-            records.write_published_teacher(self.store, published)
+            records.write_published(self.store, published, "published_teacher")
             if published is None and (student.steps or student.start is not None):
                 self.commit(student)
             self.student = student
-            self._digests.pop("teacher", None)
+            self._digests.pop("published_teacher", None)
 
     def adopt(self, published: records.Published, keep: float) -> None:
         """A new base; the share ``keep`` of what was learned here stays. BundleError: unfit, and the old one stays."""
@@ -259,7 +259,7 @@ class ModelState:
                 watch = replace(self.watch, served=1.0, drift=1.0, confirmed=0)
                 self.store.put("settings", "guard", guard_to_bytes(watch))
             self.base, self.student, self.watch, self.proven = base, student, watch, proven
-            self._digests.pop("model", None)
+            self._digests.pop("published", None)
 
     def agree(self, *streams: Stream) -> None:
         """The user agrees to these streams. What is sent starts here: neither words counted nor weights learned before.
@@ -308,7 +308,7 @@ class ModelState:
                 raise
 
     def _nothing_due(self) -> None:
-        reported_counts.clear(self.store)
+        records.clear_reported(self.store)
         if self.cache.pending_utterances or self.cache.pending.any():
             self.keep_cache(caches.reported(self.cache))
 

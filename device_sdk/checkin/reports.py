@@ -20,7 +20,7 @@ from device_sdk.learning.delta import Measures, bound
 from device_sdk.personalization.cache import MarginalCache, reported
 from device_sdk.personalization.given import commonest, to_bytes
 from device_sdk.privacy.contributions import bounded_counts, locally_noised, reported_words, unbounded_counts
-from device_sdk.state import records, reported_counts
+from device_sdk.state import records
 from device_sdk.state.outbox import Kind, Outgoing, keep, one_by_one, release
 from device_sdk.wire.delta_codec import encode
 from device_sdk.wire.messages import DeltaHeader, DeltaPlan, MarginalPlan, MarginalReport, WordPlan, WordReport
@@ -140,7 +140,7 @@ def enqueue_marginals(
     """
     utterances = cache.pending_utterances
     if plan.mode == "paper":
-        counts = unbounded_counts(reported_counts.add(store, cache.words_digest, cache.pending))
+        counts = unbounded_counts(records.add_reported(store, cache.words_digest, cache.pending))
     else:
         counts = bounded_counts(cache.pending, plan)
     if plan.trust == "local":
@@ -265,7 +265,7 @@ def restored_counts(store: Store, cache: MarginalCache, outgoing: Outgoing) -> M
     for word, weight in taken["pending"].items():
         pending[int(word)] = weight
     if taken["mode"] == "paper":
-        reported_counts.add(store, cache.words_digest, -pending)
+        records.add_reported(store, cache.words_digest, -pending)
     return replace(
         cache,
         pending=np.minimum(cache.pending + pending, cache.counts),

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.errors import LearningError, PrivacyError, StateError
+from device_sdk.checks import reading
+from device_sdk.errors import LearningError, PrivacyError
 from device_sdk.feedback.distance import edit_distance
 from device_sdk.feedback.signals import Corrected, Signal, parts
 from device_sdk.learning.step import Arrays
@@ -184,18 +185,12 @@ def measures_from_bytes(content: bytes | None, base: str) -> Measures:
     """What the state holds, nothing where it is of another base. StateError: unreadable."""
     if content is None:
         return Measures()
-    try:
-        held = json.loads(content)
-        if held["base"] != base:
+    with reading("settings/measures"):
+        fields = json.loads(content)
+        if fields["base"] != base:
             return Measures()
-        found = Measures(float(held["loss"]), *(int(held[name]) for name in ("utterances", "word_errors", "words")))
-    except (ValueError, TypeError, KeyError) as error:
-        raise StateError(
-            f"settings/measures: cannot be read ({type(error).__name__}); delete the state folder to start afresh"
-        ) from None
-    if not math.isfinite(found.loss) or min(found.utterances, found.word_errors, found.words) < 0:
-        raise StateError(
-            f"settings/measures: found {found}, expected a finite loss and counts of at least 0; delete the state "
-            "folder to start afresh"
-        )
-    return found
+        counts = [int(fields[name]) for name in ("utterances", "word_errors", "words")]
+        measures = Measures(float(fields["loss"]), *counts)
+        if not math.isfinite(measures.loss) or min(counts) < 0:
+            raise ValueError
+        return measures

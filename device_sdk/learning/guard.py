@@ -28,9 +28,8 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from device_sdk.bundle import Bundle
-from device_sdk.checks import check_interval
+from device_sdk.checks import check_interval, reading
 from device_sdk.decoding import DecodingSettings
-from device_sdk.errors import StateError
 from device_sdk.feedback.distance import word_error_rate
 from device_sdk.feedback.signals import (
     Accepted,
@@ -260,23 +259,13 @@ def from_bytes(content: bytes | None) -> Watch:
     """What was stored; a fresh one where nothing was. StateError: unreadable."""
     if content is None:
         return Watch()
-    try:
-        found = json.loads(content)
-        watch = Watch(
-            float(found["served"]),
-            float(found["drift"]),
-            int(found.get("confirmed", 0)),
-            int(found["rollbacks"]),
-            found["why"],
-        )
-        finite = math.isfinite(watch.served) and math.isfinite(watch.drift)
-        if not finite or min(watch.served, watch.drift, watch.confirmed, watch.rollbacks) < 0:
-            raise ValueError("found a capital or count that is negative or not finite")
+    with reading("settings/guard"):
+        fields = json.loads(content)
+        counts = int(fields["confirmed"]), int(fields["rollbacks"])
+        watch = Watch(float(fields["served"]), float(fields["drift"]), *counts, fields["why"])
+        if not (math.isfinite(watch.served + watch.drift) and min(watch.served, watch.drift, *counts) >= 0):
+            raise ValueError
         return watch
-    except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
-        raise StateError(
-            f"settings/guard: found an unreadable record ({error}); delete the state folder to start afresh"
-        ) from error
 
 
 _STANDARDS = (Accepted, Alternate, Corrected, Semantics)

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from device_sdk.bundle import Bundle
+from device_sdk.checks import reading
 from device_sdk.decoding.spellings import Spellings
 from device_sdk.errors import IdiolectError, StateError
 from device_sdk.feedback.signals import (
@@ -168,28 +169,20 @@ def from_bytes(
     """The utterance as it was. count: gives what it adds to the counts, which feedback mends where there was none
     before; None leaves them. handed_on: how often what was due has been handed on by now; if more often than when it
     was written, nothing of it is due. StateError: unreadable, or of another bundle."""
-    try:
-        found = load(content)
-        features, head = found["features"], json.loads(found["head"].tobytes())
-        nbest = tuple(_hypothesis(fields) for fields in head["nbest"])
-        signals = tuple(_signal(kind, fields) for kind, fields in head["signals"])
+    with reading(f"kept/{name}"):
+        try:
+            arrays = load(content)
+            features, head = arrays["features"], json.loads(arrays["head"].tobytes())
+            nbest = tuple(_hypothesis(fields) for fields in head["nbest"])
+            signals = tuple(_signal(kind, fields) for kind, fields in head["signals"])
+        except (SafetensorError, IdiolectError) as error:
+            raise ValueError from error
         spellings = Spellings(dict(head["spellings"])) if head["spellings"] else None
         counted, due = head["counted"] is True, head["due"] is not None and head["due"] == handed_on
         heard, probability = float(head["heard"]), float(head["probability"])
-        if not (
-            features.dtype == np.float32
-            and features.ndim == 2
-            and features.shape[1] == bundle.features.mel_bins
-            and np.isfinite(features).all()
-            and nbest
-        ):
-            raise ValueError("features")
-    except (SafetensorError, IdiolectError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        # Not the error itself: it may quote what was said.
-        raise StateError(
-            f"kept/{name}: found an unreadable utterance ({type(error).__name__}), expected one that waits to be "
-            "learned from"
-        ) from None
+        shape = features.ndim == 2 and features.shape[1] == bundle.features.mel_bins
+        if not (shape and features.dtype == np.float32 and np.isfinite(features).all() and nbest):
+            raise ValueError
     signal = Together(signals) if len(signals) > 1 else signals[0] if signals else None
     counts = count(nbest) if counted and count is not None else None
     return Example(name, features, nbest, counts, 0.0, signal, not due, probability, spellings=spellings, kept=heard)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.errors import StateError
+from device_sdk.checks import reading
 from device_sdk.personalization.counts import UtteranceCounts, count, heard
 from rescoring import marginals
 from rescoring.combination import CombinationWeights
@@ -129,23 +129,15 @@ def from_bytes(data: bytes, words: WordList) -> MarginalCache:
     bucket and are counted as unlisted, unlisted words that joined it move from the bucket to their own id. Their weight
     not reported yet stays with the bucket.
     """
-    try:
+    with reading("counts/cache"):
         content = json.loads(data)
-        if content["format"] != FORMAT:
-            raise ValueError
         listed = {str(word): (float(pair[0]), float(pair[1])) for word, pair in content["listed"].items()}
         unlisted = {str(word): float(weight) for word, weight in content["unlisted"].items()}
         utterances, pending_utterances = int(content["utterances"]), int(content["pending_utterances"])
         digest = str(content["words_digest"])
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-        # Not what the error says, nor the error itself: it may quote a word.
-        raise StateError(
-            f"marginal cache: the stored bytes cannot be read ({type(error).__name__}), expected those of format "
-            f"{FORMAT}; delete the state folder to start afresh"
-        ) from None
-    weights = [*unlisted.values(), *(weight for pair in listed.values() for weight in pair)]
-    if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
-        raise StateError("marginal cache: found a weight that is negative or not finite")
+        weights = [*unlisted.values(), *(weight for pair in listed.values() for weight in pair)]
+        if content["format"] != FORMAT or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+            raise ValueError
     counts, pending = np.zeros(len(words)), np.zeros(len(words))
     for word, (weight, new) in listed.items():
         counts[words.id(word)] += weight

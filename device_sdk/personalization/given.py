@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Set
 
-from device_sdk.errors import StateError
+from device_sdk.checks import reading
 from device_sdk.feedback.signals import Alternate, Corrected, Signal, parts
 from device_sdk.wire.words import is_word
 from rescoring.words import WordList
@@ -53,13 +53,8 @@ def to_bytes(given: Mapping[str, int]) -> bytes:
 
 def from_bytes(content: bytes | None, words: WordList) -> dict[str, int]:
     """What was stored, without what has joined the public list since. StateError: unreadable."""
-    try:
-        found = {} if content is None else json.loads(content)
-        if not all(isinstance(count, int) and count > 0 and is_word(word) for word, count in found.items()):
+    with reading("counts/given"):
+        counts = {} if content is None else json.loads(content)
+        if not all(isinstance(count, int) and count > 0 and is_word(word) for word, count in counts.items()):
             raise ValueError
-    except (ValueError, AttributeError) as error:
-        # Not the error itself: it may quote a word.
-        raise StateError(
-            f"counts/given: cannot be read ({type(error).__name__}); delete the state folder to start afresh"
-        ) from None
-    return {word: count for word, count in found.items() if word not in words}
+    return {word: count for word, count in counts.items() if word not in words}

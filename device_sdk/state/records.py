@@ -1,4 +1,4 @@
-"""What the values in the store mean: models, local weights, marginals."""
+"""What the values in the store mean: models, local weights, marginals, reported counts, texts and numbers."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from device_sdk.checks import reading
 from device_sdk.errors import StateError
-from device_sdk.state.store import Store
+from device_sdk.state.store import AFRESH, Store
 
 __all__ = [
     "Collected",
     "Local",
     "Published",
+    "PublishedName",
+    "add_reported",
+    "clear_reported",
     "drop_gradients",
     "drop_kept",
     "drop_local",
@@ -29,7 +34,7 @@ __all__ = [
     "read_number",
     "read_proven",
     "read_published",
-    "read_published_teacher",
+    "read_reported",
     "read_text",
     "write_gradients",
     "write_local",
@@ -37,21 +42,21 @@ __all__ = [
     "write_number",
     "write_proven",
     "write_published",
-    "write_published_teacher",
     "write_start",
     "write_text",
 ]
 
-_AFRESH = "delete the state folder to start afresh"
-
 _HALF = np.float32(np.finfo(np.float16).max)
 
-Arrays = Mapping[str, npt.NDArray[np.float32]]
+Arrays = Mapping[str, NDArray[np.float32]]
+
+PublishedName = Literal["published", "published_teacher"]
+"""The published model, and the teacher that the server publishes beside it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A model from the server that is newer than the bundle. content: its safetensors bytes, as published."""
+    """A model from the server. content: its safetensors bytes, as published."""
 
     version: str
     content: bytes
@@ -80,34 +85,16 @@ class Collected:
     limit: int
 
 
-def read_published(store: Store) -> Published | None:
-    return _read_published(store, "published")
-
-
-def write_published(store: Store, published: Published | None) -> None:
-    """Replaces the published model; None takes it out (the bundle's own weights are the base again)."""
-    _write_published(store, "published", published)
-
-
-def read_published_teacher(store: Store) -> Published | None:
-    return _read_published(store, "published_teacher")
-
-
-def write_published_teacher(store: Store, published: Published | None) -> None:
-    """Replaces the teacher that the server publishes beside its model; None takes it out."""
-    _write_published(store, "published_teacher", published)
-
-
-def _read_published(store: Store, name: str) -> Published | None:
+def read_published(store: Store, name: PublishedName = "published") -> Published | None:
     version, content = read_text(store, name), store.get("weights", name)
     return None if version is None or content is None else Published(version, content)
 
 
-def _write_published(store: Store, name: str, published: Published | None) -> None:
+def write_published(store: Store, published: Published | None, name: PublishedName = "published") -> None:
+    """Replaces the published model or teacher; None takes it out."""
     with store.transaction():
         if published is None:
-            store.delete("weights", name)
-            store.delete("settings", name)
+            _drop(store, name)
         else:
             store.put("weights", name, published.content)
             write_text(store, name, published.version)
@@ -118,29 +105,23 @@ def read_gradients(store: Store) -> Collected | None:
     head, content = store.get("settings", "gradients"), store.get("weights", "gradients")
     if head is None:
         return None
-    try:
+    with reading("weights/gradients"):
         fields = json.loads(head)
-        found = Collected(
-            str(fields["base"]),
-            {} if content is None else load(content),
-            int(fields["utterances"]),
-            int(fields["limit"]),
-        )
-    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise StateError(f"weights/gradients: found unreadable gradients ({error}); {_AFRESH}") from error
-    if found.utterances < 0 or found.limit < 1 or (found.utterances > 0) != (content is not None):
+        arrays = {} if content is None else _load(content)
+        collected = Collected(str(fields["base"]), arrays, int(fields["utterances"]), int(fields["limit"]))
+    if collected.utterances < 0 or collected.limit < 1 or (collected.utterances > 0) != (content is not None):
         raise StateError(
-            f"settings/gradients: found {found.utterances} utterances of {found.limit}, expected a count with its sum; "
-            f"{_AFRESH}"
+            f"settings/gradients: found {collected.utterances} utterances of {collected.limit}, expected a count with "
+            f"its sum; {AFRESH}"
         )
-    return found
+    return collected
 
 
 def write_gradients(store: Store, collected: Collected) -> None:
     """Replaces the gradients that are due; a sum over none is not stored."""
-    head = {"base": collected.base, "utterances": collected.utterances, "limit": collected.limit}
     with store.transaction():
-        store.put("settings", "gradients", json.dumps(head).encode())
+        head = {"base": collected.base, "utterances": collected.utterances, "limit": collected.limit}
+        _put_json(store, "gradients", head)
         if collected.utterances:
             store.put("weights", "gradients", _bytes(collected.sum, {}))
         else:
@@ -149,9 +130,7 @@ def write_gradients(store: Store, collected: Collected) -> None:
 
 def drop_gradients(store: Store) -> None:
     """No gradients are collected any more."""
-    with store.transaction():
-        store.delete("settings", "gradients")
-        store.delete("weights", "gradients")
+    _drop(store, "gradients")
 
 
 def drop_kept(store: Store, names: Iterable[str]) -> None:
@@ -175,20 +154,18 @@ def read_local(store: Store, base: Arrays) -> Local | None:
     weights, teacher, start = (store.get("weights", name) for name in ("local", "teacher", "start"))
     if head is None or weights is None:
         return None
-    try:
+    with reading("weights/local"):
         fields = json.loads(head)
-        began = None if start is None else {**base, **load(start)}
-        unchanged = began if began is not None and fields.get("from_start", False) else base
+        began = None if start is None else {**base, **_load(start)}
+        unchanged = base if began is None else began
         return Local(
-            fields["base"],
-            {**unchanged, **load(weights)},
-            None if teacher is None else {**unchanged, **load(teacher)},
+            str(fields["base"]),
+            {**unchanged, **_load(weights)},
+            None if teacher is None else {**unchanged, **_load(teacher)},
             int(fields["steps"]),
             int(fields["utterances"]),
             began,
         )
-    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise StateError(f"weights/local: found unreadable local weights ({error}); {_AFRESH}") from error
 
 
 def write_local(store: Store, local: Local, base: Arrays) -> None:
@@ -197,14 +174,10 @@ def write_local(store: Store, local: Local, base: Arrays) -> None:
     base: the parameters of the base; only arrays that differ, in any bit, from the start, or from these where they are
     the start, are written.
     """
-    head = {"base": local.base, "steps": local.steps, "utterances": local.utterances}
     unchanged = base if local.start is None else local.start
-    if local.start is not None:
-        head["from_start"] = True
-    weights = _bytes(local.weights, unchanged)
     with store.transaction():
-        store.put("settings", "local", json.dumps(head).encode())
-        store.put("weights", "local", weights)
+        _put_json(store, "local", {"base": local.base, "steps": local.steps, "utterances": local.utterances})
+        store.put("weights", "local", _bytes(local.weights, unchanged))
         if local.teacher is None:
             store.delete("weights", "teacher")
         else:
@@ -216,6 +189,12 @@ def write_start(store: Store, weights: Arrays, base: Arrays) -> None:
     store.put("weights", "start", _bytes(weights, base))
 
 
+def drop_local(store: Store) -> None:
+    with store.transaction():
+        for name in ("proven", "start", "local", "teacher"):
+            _drop(store, name)
+
+
 def read_proven(store: Store, base: Arrays) -> tuple[Arrays, int] | None:
     """(weights, utterances that made them) to fall back on before the base, None where none are proven yet.
 
@@ -224,12 +203,10 @@ def read_proven(store: Store, base: Arrays) -> tuple[Arrays, int] | None:
     head, content = store.get("settings", "proven"), store.get("weights", "proven")
     if head is None or content is None:
         return None
-    try:
-        changes, utterances = load(content), int(json.loads(head)["utterances"])
+    with reading("weights/proven"):
+        changes, utterances = _load(content), int(json.loads(head)["utterances"])
         if any(change.shape != base[name].shape for name, change in changes.items()):
             raise ValueError("found arrays of other shapes than the base's")
-    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise StateError(f"weights/proven: found unreadable weights ({error}); {_AFRESH}") from error
     return {name: array + changes[name] if name in changes else array for name, array in base.items()}, utterances
 
 
@@ -237,26 +214,16 @@ def write_proven(store: Store, proven: tuple[Arrays, int] | None, base: Arrays) 
     """Replaces the proven weights, by what changed of the base, in half the precision; None takes them out."""
     with store.transaction():
         if proven is None:
-            store.delete("settings", "proven")
-            store.delete("weights", "proven")
+            _drop(store, "proven")
             return
         weights, utterances = proven
         changed = {name: array - base[name] for name, array in weights.items() if not _same(array, base[name])}
         halves = {name: np.clip(change, -_HALF, _HALF).astype(np.float16) for name, change in changed.items()}
-        store.put("settings", "proven", json.dumps({"utterances": utterances}).encode())
+        _put_json(store, "proven", {"utterances": utterances})
         store.put("weights", "proven", save(halves))
 
 
-def drop_local(store: Store) -> None:
-    with store.transaction():
-        write_proven(store, None, {})
-        store.delete("weights", "start")
-        store.delete("settings", "local")
-        store.delete("weights", "local")
-        store.delete("weights", "teacher")
-
-
-def read_marginals(store: Store) -> tuple[int, str, npt.NDArray[np.float64]] | None:
+def read_marginals(store: Store) -> tuple[int, str, NDArray[np.float64]] | None:
     """(version, digest of the word list, probabilities [n] float64) of the global distribution, if one was pulled.
 
     StateError: unreadable, or no distribution.
@@ -264,34 +231,61 @@ def read_marginals(store: Store) -> tuple[int, str, npt.NDArray[np.float64]] | N
     head, content = store.get("settings", "marginals"), store.get("marginals", "global")
     if head is None or content is None:
         return None
-    try:
+    with reading("marginals/global"):
         fields = json.loads(head)
-        found = int(fields["version"]), str(fields["words_digest"]), np.frombuffer(content, "<f8").astype(np.float64)
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise StateError(f"marginals/global: found unreadable marginals ({error}); {_AFRESH}") from error
-    values = found[2]
+        version, digest = int(fields["version"]), str(fields["words_digest"])
+        values = np.frombuffer(content, "<f8").astype(np.float64)
     if not (
         values.size and np.isfinite(values).all() and values.min() >= 0.0 and abs(float(values.sum()) - 1.0) < 1e-6
     ):
         raise StateError(
             f"marginals/global: found {values.size} values that are no distribution, expected values of at least 0 "
-            f"that sum to 1; {_AFRESH}"
+            f"that sum to 1; {AFRESH}"
         )
-    return found
+    return version, digest, values
 
 
-def write_marginals(store: Store, version: int, words_digest: str, values: npt.NDArray[np.float64]) -> None:
+def write_marginals(store: Store, version: int, words_digest: str, values: NDArray[np.float64]) -> None:
     with store.transaction():
-        store.put("settings", "marginals", json.dumps({"version": version, "words_digest": words_digest}).encode())
+        _put_json(store, "marginals", {"version": version, "words_digest": words_digest})
         store.put("marginals", "global", values.astype("<f8").tobytes())
+
+
+def read_reported(store: Store, words_digest: str, size: int) -> NDArray[np.float64]:
+    """All counts that went into reports, where rounds ask for every count so far (mode ``paper``), by word id.
+
+    Returns float64 [size]; zeros for another word list. StateError: unreadable."""
+    counts = np.zeros(size)
+    content = store.get("counts", "reported")
+    with reading("counts/reported"):
+        fields = {} if content is None else json.loads(content)
+        if content is not None and fields["words_digest"] == words_digest:
+            for word, weight in fields["counts"].items():
+                counts[int(word)] = float(weight)
+        if not np.isfinite(counts).all() or (size and counts.min() < 0):
+            raise ValueError("found a weight that is negative or not finite")
+    return counts
+
+
+def add_reported(store: Store, words_digest: str, counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The counts so far with these, which may be negative to take a refused report back; stored. Call it inside the
+    transaction that writes the report."""
+    total = np.maximum(read_reported(store, words_digest, counts.size) + counts, 0.0)
+    weights = {str(word): float(total[word]) for word in np.flatnonzero(total)}
+    store.put("counts", "reported", json.dumps({"words_digest": words_digest, "counts": weights}).encode())
+    return total
+
+
+def clear_reported(store: Store) -> None:
+    """Forgets them: the user agrees no longer."""
+    if store.get("counts", "reported") is not None:
+        store.delete("counts", "reported")
 
 
 def read_text(store: Store, name: str) -> str | None:
     content = store.get("settings", name)
-    try:
+    with reading(f"settings/{name}"):
         return None if content is None else content.decode()
-    except UnicodeDecodeError as error:
-        raise StateError(f"settings/{name}: found an unreadable text ({error}); {_AFRESH}") from error
 
 
 def write_text(store: Store, name: str, value: str) -> None:
@@ -301,12 +295,10 @@ def write_text(store: Store, name: str, value: str) -> None:
 def read_number(store: Store, name: str) -> float:
     """A counter; 0 where it was never written. StateError: unreadable."""
     content = store.get("settings", name)
-    try:
+    with reading(f"settings/{name}"):
         number = 0.0 if content is None else float(content)
-    except ValueError as error:
-        raise StateError(f"settings/{name}: found an unreadable number ({error}); {_AFRESH}") from error
     if not (math.isfinite(number) and number >= 0.0):
-        raise StateError(f"settings/{name}: found {number}, expected a count of at least 0; {_AFRESH}")
+        raise StateError(f"settings/{name}: found {number}, expected a count of at least 0; {AFRESH}")
     return number
 
 
@@ -314,12 +306,30 @@ def write_number(store: Store, name: str, value: float) -> None:
     store.put("settings", name, repr(value).encode())
 
 
+def _drop(store: Store, name: str) -> None:
+    with store.transaction():
+        store.delete("settings", name)
+        store.delete("weights", name)
+
+
+def _put_json(store: Store, name: str, fields: Mapping[str, Any]) -> None:
+    store.put("settings", name, json.dumps(fields).encode())
+
+
+def _load(content: bytes) -> dict[str, NDArray[np.float32]]:
+    try:
+        arrays: dict[str, NDArray[np.float32]] = load(content)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+    return arrays
+
+
 def _bytes(arrays: Arrays, unchanged: Arrays) -> bytes:
     names = (name for name in sorted(arrays) if not _same(arrays[name], unchanged.get(name)))
     return save({name: np.ascontiguousarray(arrays[name]) for name in names})
 
 
-def _same(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32] | None) -> bool:
+def _same(one: NDArray[np.float32], other: NDArray[np.float32] | None) -> bool:
     """Bit for bit: zeros of either sign are two values."""
     if one is other:
         return True

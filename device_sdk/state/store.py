@@ -18,9 +18,10 @@ from device_sdk.state.cipher import Cipher
 from device_sdk.state.files import SealedFiles
 from device_sdk.state.schema import META, TABLES
 
-__all__ = ["FILED_BYTES", "SCHEMA_VERSION", "Store", "checked_folder"]
+__all__ = ["AFRESH", "FILED_BYTES", "SCHEMA_VERSION", "Store", "checked_folder"]
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 1
+AFRESH = "delete the state folder to start afresh"
 FILED_BYTES = 1 << 14
 """A value of at least this size lies in a file of its own, in tables declared so."""
 
@@ -48,7 +49,7 @@ class Store:
         """Opens or creates the state in ``folder``.
 
         StateError: the folder is in use by another process (or twice by this one), was written with another key or
-        by a newer version, or is damaged.
+        with another schema version, or is damaged.
         """
         self.folder = checked_folder(folder)
         self._key = bytes(key) if isinstance(key, bytes | bytearray) else key
@@ -206,16 +207,19 @@ class Store:
         if version == 0:
             with self.transaction():
                 self._run("CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL)")
-                self._add_tables()
+                for table in TABLES:
+                    self._run(
+                        f"CREATE TABLE {table} (id INTEGER PRIMARY KEY AUTOINCREMENT, "
+                        "name TEXT UNIQUE NOT NULL, value BLOB NOT NULL, file TEXT)"
+                    )
                 self._write_meta()
                 self._run(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        elif 1 <= version <= SCHEMA_VERSION:
+        elif version == SCHEMA_VERSION:
             self._read_meta()
-            self._upgrade(version)
         else:
             raise StateError(
                 f"{self.folder / 'state.sqlite'}: schema version: found {version}, expected {SCHEMA_VERSION}; "
-                "update idiolect, or delete the folder to start afresh"
+                f"use the idiolect that wrote it, or {AFRESH}"
             )
         self._files.tidy(file for table in TABLES for file in self._filed(table) if isinstance(file, str))
 
@@ -233,26 +237,6 @@ class Store:
         self._run("VACUUM")
         self._run("PRAGMA wal_checkpoint(TRUNCATE)")
         self._run("DELETE FROM meta WHERE name = 'erasing'")
-
-    def _upgrade(self, version: int) -> None:
-        """Version 1 had every value in its row; they stay there until they are written again. Later ones
-        had fewer tables."""
-        if version == SCHEMA_VERSION:
-            return
-        with self.transaction():
-            if version == 1:
-                for (table,) in self._rows("SELECT name FROM sqlite_schema WHERE type = 'table'"):
-                    if table in TABLES:
-                        self._run(f"ALTER TABLE {table} ADD COLUMN file TEXT")
-            self._add_tables()
-            self._run(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-    def _add_tables(self) -> None:
-        for table in TABLES:
-            self._run(
-                f"CREATE TABLE IF NOT EXISTS {table} (id INTEGER PRIMARY KEY AUTOINCREMENT, "
-                "name TEXT UNIQUE NOT NULL, value BLOB NOT NULL, file TEXT)"
-            )
 
     def _filed(self, table: str) -> list[Any]:
         return [row[0] for row in self._rows(f"SELECT file FROM {table} WHERE file IS NOT NULL")]
@@ -292,9 +276,7 @@ def checked_folder(folder: str | Path) -> Path:
 
 def _sealed(value: object, place: str) -> bytes:
     if not isinstance(value, bytes):
-        raise StateError(
-            f"{place}: found {type(value).__name__}, expected bytes; delete the state folder to start afresh"
-        )
+        raise StateError(f"{place}: found {type(value).__name__}, expected bytes; {AFRESH}")
     return value
 
 

@@ -34,7 +34,6 @@ from device_sdk import (
 from device_sdk.feedback.signals import Repeated, Signal, combined
 from device_sdk.learning import kept
 from device_sdk.learning.memory import Bounds, Recent
-from device_sdk.state import Store
 from tests.device_sdk.state.audit import findings
 from tests.signals import noise
 
@@ -348,15 +347,3 @@ def test_a_kill_loses_nothing_and_nothing_is_learned_from_twice(tmp_path: Path, 
         everything = device.student.utterances + len(rows(device))
         device.learn()
         assert (device.student.utterances, rows(device)) == (everything, [])
-
-
-def test_a_state_of_the_version_before_opens(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    with opened(tmp_path, tiny_bundle):
-        pass
-    store = Store(tmp_path, KEY)
-    store._run("DROP TABLE kept")
-    store._run("PRAGMA user_version = 5")
-    store.close()
-    with opened(tmp_path, tiny_bundle) as device:
-        correct(device)
-        assert len(rows(device)) == 1

@@ -165,7 +165,7 @@ def _bounded(target: Target, model_state: ModelState) -> Target:
 
 def _teacher_of(model_state: ModelState) -> Base:
     """The server's teacher as it is here; before there is one, the base, which the first teacher is near to."""
-    published = records.read_published_teacher(model_state.store)
+    published = records.read_published(model_state.store, "published_teacher")
     if published is None:
         return Base(model_state.base.version, model_state.base.weights)
     return Base(published.version, with_published(model_state.packaged, published).weights)

@@ -23,7 +23,6 @@ from device_sdk.learning.delta import difference
 from device_sdk.personalization.cache import MarginalCache
 from device_sdk.privacy.bounds import OfferBounds
 from device_sdk.state import Store, records
-from device_sdk.state import reported_counts as history
 from device_sdk.state.outbox import Outgoing, keep, release, waiting
 from device_sdk.wire import signing
 from device_sdk.wire.messages import (
@@ -247,8 +246,8 @@ def test_mode_paper_sends_every_count_so_far(store: Store) -> None:
     back = restored_counts(store, after, waiting(store, URL)[-1])
     np.testing.assert_array_equal(back.pending, [30.0, 1.0, 0.0])
     assert counts("round-3", back.pending.tolist())[0] == second
-    assert history.read(store, "another list", 3).sum() == 0
-    history.clear(store)
+    assert records.read_reported(store, "another list", 3).sum() == 0
+    records.clear_reported(store)
     assert counts("round-4", [1.0, 0.0, 0.0])[0] == {0: 256}
 
 

@@ -123,7 +123,7 @@ def odd(**changes: np.ndarray) -> Callable[[Store, Bundle], None]:
         (odd(**{"joiner.output.bias": np.zeros(3, np.float32)}), "joiner.output.bias: found float32"),
         (odd(**{"joiner.output.bias": np.full(64, np.inf, np.float32)}), "joiner.output.bias: found float32"),
         (odd(**{"joiner.output.bias": np.zeros(64)}), "joiner.output.bias: found float64"),
-        (lambda store, bundle: store.put("settings", "gradients", b"{"), "weights/gradients: found unreadable"),
+        (lambda store, bundle: store.put("settings", "gradients", b"{"), "weights/gradients: the value cannot be read"),
         (
             lambda store, bundle: store.put(
                 "settings", "gradients", b'{"base": "tiny-0", "utterances": 3, "limit": 4}'

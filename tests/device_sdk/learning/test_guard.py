@@ -187,7 +187,6 @@ def test_what_withheld_utterances_tell(seen: list[Comparison], named: str | None
 def test_the_guard_remembers_no_content() -> None:
     watch = Watch(2.5, 1.0, 4, 3, "it has left what that model thinks likely, and no feedback says why")
     assert from_bytes(to_bytes(watch)) == watch
-    assert from_bytes(b'{"served": 2.5, "drift": 1.0, "rollbacks": 3, "why": null}') == Watch(2.5, rollbacks=3)
     assert from_bytes(None) == Watch()
 
 

@@ -23,7 +23,7 @@ from device_sdk.hypothesis import Result
 from device_sdk.learning.candidates import Candidates, gather, objective
 from device_sdk.learning.memory import Example
 from device_sdk.learning.settings import LearningSettings
-from device_sdk.learning.teacher import heard_of
+from device_sdk.learning.teacher import Teacher, heard_of
 from tests.signals import noise
 
 PHRASE = "zugzwang"
@@ -39,7 +39,9 @@ def hear(device: Device) -> tuple[Result, str, Example]:
 
 
 def candidates_of(device: Device, example: Example, signal: Signal | None) -> Candidates:
-    taught, score = device._labeller().hear(device.student.teacher, example)
+    taught, score = Teacher(device.base, device.settings.decoding, device._local._open).hear(
+        device.student.teacher, example
+    )
     encode = device.base.tokenizer.encode
     found = gather(heard_of(example.nbest), taught, signal, encode, SETTINGS.learning)
     for index, nll in enumerate(found.nlls):

@@ -116,9 +116,9 @@ def test_a_new_word_list_keeps_the_counts() -> None:
 def test_damaged_bytes_are_refused(change: object) -> None:
     content = json.loads(cache.to_bytes(cache.empty(WORDS), WORDS))
     assert callable(change)
-    with pytest.raises(StateError, match="marginal cache"):
+    with pytest.raises(StateError, match="counts/cache"):
         cache.from_bytes(json.dumps(change(content)).encode(), WORDS)
-    with pytest.raises(StateError, match="marginal cache"):
+    with pytest.raises(StateError, match="counts/cache"):
         cache.from_bytes(b"\xff\x00", WORDS)
 
 

@@ -22,7 +22,7 @@ from safetensors.numpy import load
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.aggregation import Participation
-from device_sdk.state.schema import COLUMNS, FILES, META, TABLES, record_of
+from device_sdk.state.schema import COLUMNS, FILES, META, TABLES, content_of
 from device_sdk.wire.messages import MarginalReport, WordReport
 from device_sdk.wire.words import is_word
 
@@ -90,8 +90,8 @@ def _values(
     for table in TABLES:
         for name, value, file in connection.execute(f"SELECT name, value, file FROM {table}"):
             place = f"{table}/{name}"
-            record = record_of(table, name)
-            if record is None:
+            content = content_of(table, name)
+            if content is None:
                 yield f"record {place}"
                 continue
             if file is not None and (value or not TABLES[table].filed or file not in files):
@@ -106,9 +106,9 @@ def _values(
             if len(sealed) > 4096 and len(zlib.compress(sealed)) < len(sealed):
                 yield f"record {place}: what is stored has a structure"
             try:
-                assert _CONTENTS[record.holds](table, name, plain, bundle), "another form"
+                assert _CONTENTS[table](table, name, plain, bundle), "another form"
             except Exception as error:
-                yield f"record {place}: found {plain[:40]!r} ({error}), expected {record.content}"
+                yield f"record {place}: found {plain[:40]!r} ({error}), expected {content}"
             yield plain, file or ""
 
 
@@ -244,9 +244,11 @@ def _kept(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
 
 _CONTENTS: dict[str, Callable[[str, str, bytes, Bundle], bool]] = {
     "counts": _counts,
+    "marginals": _counts,
     "weights": _weights,
     "identity": _identity,
     "outbox": _outbox,
+    "aggregation": _outbox,
     "settings": _settings,
     "updates": _updates,
     "downloads": _downloads,

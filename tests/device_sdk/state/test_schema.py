@@ -15,7 +15,7 @@ from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettin
 from device_sdk.checkin import aggregation, identity, reports
 from device_sdk.features.channel import Channel
 from device_sdk.state import Store, records
-from device_sdk.state.schema import RECORDS, TABLES, record_of
+from device_sdk.state.schema import TABLES, content_of
 from device_sdk.wire.messages import MarginalPlan, RoundOffer, WordPlan
 from tests.device_sdk.state.audit import findings
 from tests.signals import noise
@@ -25,13 +25,10 @@ SERVER = "https://server.example"
 SETTINGS = DeviceSettings(keep_corrected=True, learning=LearningSettings(passes=1, wait_seconds=0.0))
 
 
-def test_declarations_belong_to_tables_and_do_not_overlap() -> None:
-    assert {each.table for each in RECORDS} == set(TABLES)
-    assert len({(each.table, each.name) for each in RECORDS}) == len(RECORDS)
-    assert all(each.holds in TABLES or each.holds == "counts" for each in RECORDS)
-    assert record_of("settings", "deltas_sent") is not None
+def test_a_record_is_declared_by_its_whole_name() -> None:
+    assert content_of("settings", "deltas_sent") is not None
     for table, name in (("settings", "text"), ("counts", "weights"), ("outbox", "a" * 31), ("audio", "cache")):
-        assert record_of(table, name) is None
+        assert content_of(table, name) is None
 
 
 def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
