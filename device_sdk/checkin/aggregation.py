@@ -90,17 +90,23 @@ def take_part(
         if (why := budget.refusal(model_state.store, bounds, plan)) is not None:
             return Progress(left_out=(why,))
         kept = _join(who, model_state, offer.round_id, plan, bounds)
+    try:
+        return _go_on(client, who, model_state, recent, kept)
+    except Refused as error:
+        if not reports.is_final(error):
+            raise
+        return _leave(who, model_state, _read(model_state.store, who) or kept, str(error))
+
+
+def _go_on(client: Client, who: Identity, model_state: ModelState, recent: Recent, kept: Participation) -> Progress:
     due = None
     for _ in range(_STEPS):
         try:
             task = client.aggregation_task(who, kept.participant.round_id)
         except Refused as error:
             if error.code != "not_joined":
-                return _refused(error, who, model_state, kept)
-            try:
-                _send(client, who, kept, "keys", kept.participant.advertised)
-            except Refused as refusal:
-                return _refused(refusal, who, model_state, kept)
+                raise
+            _send(client, who, kept, "keys", kept.participant.advertised)
             continue
         due = task.retry_after_seconds
         if task.stage == "waiting":
@@ -110,9 +116,10 @@ def take_part(
         if task.stage == "dropped":
             return _leave(who, model_state, kept, "this device came too late for a stage; its counts are in no sum")
         if task.stage == "abandoned":
+            why = "too few devices were left; their counts are in no sum"
             if kept.participant.revealed is not None:
-                return _leave(who, model_state, kept, "the group was ended without its sum, after this device's part")
-            return _leave(who, model_state, kept, "too few devices were left; their counts are in no sum")
+                why = "the group was ended without its sum, after this device's part"
+            return _leave(who, model_state, kept, why)
         try:
             kept, message = _answer(who, model_state, recent, kept, task)
         except (PrivacyError, ProtocolError) as error:
@@ -121,7 +128,7 @@ def take_part(
             _send(client, who, kept, task.stage, message)
         except Refused as error:
             if error.code != "other_stage":  # else the group has moved on: the next task says where to
-                return _refused(error, who, model_state, kept)
+                raise
     return Progress(due_in_seconds=due)
 
 
@@ -192,12 +199,6 @@ def _masked(
 
 def _send(client: Client, who: Identity, kept: Participation, stage: Stage, message: Message) -> None:
     client.send_stage(who, kept.participant.round_id, stage, message.model_dump_json().encode())
-
-
-def _refused(error: Refused, who: Identity, model_state: ModelState, kept: Participation) -> Progress:
-    if not reports.is_final(error):
-        raise error
-    return _leave(who, model_state, kept, str(error))
 
 
 def _leave(

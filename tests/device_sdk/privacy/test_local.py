@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,20 +18,6 @@ from device_sdk.privacy.contributions import (
 )
 from device_sdk.privacy.samplers import discrete_gaussian, discrete_gaussians, discrete_laplace, discrete_laplaces
 from device_sdk.wire.messages import MarginalPlan
-
-Draw = Callable[[int], Iterable[int]]
-
-
-@pytest.mark.parametrize(
-    ("draw", "draws"),
-    [
-        (lambda size: discrete_laplaces(size, 3), 100_000),
-        (lambda size: [discrete_laplace(3) for _ in range(size)], 4000),
-    ],
-)
-def test_the_draws_follow_the_discrete_laplace_distribution(draw: Draw, draws: int) -> None:
-    values = np.arange(-60, 61)
-    _follows(draw(draws), values, np.exp(-np.abs(values) / 3), draws)
 
 
 @pytest.mark.parametrize("variance", [1, 5, 400])
