@@ -19,7 +19,7 @@ DEVICE_LIBRARIES = {
     *("kenlm", "sounddevice", "tuf"),  # extras: imported where they are used, and named when they are missing
 }
 LIBRARIES = {"rescoring": {"numpy"}, "device_sdk/wire": {"numpy", "pydantic"}, "device_sdk": DEVICE_LIBRARIES}
-EXECUTORCH = "device_sdk/runtimes/executorch/bindings.py"
+EXTRAS = {"device_sdk/runtimes/executorch/bindings.py": {"executorch", "torch"}}
 """The one module of the device that may import torch, as ExecuTorch's Python bindings do, and only when it is used."""
 
 HEAVY = {"torch", "fastapi", "onnx", "sqlalchemy", "uvicorn", "kenlm", "sounddevice"}
@@ -58,13 +58,9 @@ def test_a_folder_imports_only_the_libraries_of_its_install(folder: str) -> None
     found = {
         name: extra
         for path in files
-        if (extra := _third_party(path) - allowed - _extras(name := str(path.relative_to(ROOT))))
+        if (extra := _third_party(path) - allowed - EXTRAS.get(name := str(path.relative_to(ROOT)), set()))
     }
     assert files and not found, found
-
-
-def _extras(name: str) -> set[str]:
-    return {"executorch", "torch"} if name == EXECUTORCH else set()
 
 
 def _third_party(path: Path) -> set[str]:
@@ -72,17 +68,6 @@ def _third_party(path: Path) -> set[str]:
     certain = top_level(imported_modules(path, guess=False))
     possible = {name for name in top_level(imported_modules(path)) if name in HEAVY}
     return certain | possible
-
-
-def test_the_device_never_names_what_its_install_never_loads() -> None:
-    found = {
-        str(path.relative_to(ROOT)): heavy
-        for path in source_files("device_sdk", "rescoring")
-        if path.name != "cli.py"  # which names the modules of extras in its messages
-        and (heavy := top_level(imported_modules(path)) & {"torch", "fastapi", "onnx", "sqlalchemy"})
-        and str(path.relative_to(ROOT)) != EXECUTORCH
-    }
-    assert not found
 
 
 def test_everything_imported_is_declared() -> None:

@@ -114,22 +114,9 @@ def test_what_is_on_account_is_bounded_and_returned(hotwords, found):
     assert ended.hotword == pytest.approx(stray.hotword)
 
 
-@pytest.mark.parametrize("pieces", [Pieces("ab", 3), Pieces("a", 1)])
-def test_the_gain_bounds_every_piece_from_every_state(pieces):
-    hotwords = Hotwords.build(["ab", "abba b", Hotword("b a", 3.0), "bab abb aa"])
-    hotwords = hotwords if "b" in pieces.pieces else Hotwords.build(["a", "aa a"])
-    tracker = hotwords.tracker(pieces)
-    assert hotwords.tracker(pieces) is tracker  # made once, for all sessions
-    for state in range(len(hotwords.automaton.next)):
-        changes = []
-        for token in range(1, pieces.size):
-            after, earned = tracker.step(state, token)
-            changes.append(earned + tracker.advance(after) - tracker.advance(state))
-        assert max(changes) <= tracker.gain(state) + 1e-12
-
-
 def test_hotwords_travel_between_processes():
     built = Hotwords.build(["ab", Hotword("b a", 3.0, ("ba",))])
+    assert built.tracker(PIECES) is built.tracker(PIECES)  # made once, for all sessions
     again = pickle.loads(pickle.dumps(built))
     assert again == built
     assert (again.automaton.next == built.automaton.next).all()

@@ -45,13 +45,6 @@ def test_every_number_is_read_back(value: int, joined: bool) -> None:
         assert formatted(f"turn on {' '.join(words)} lights") == f"Turn on {value} lights"
 
 
-def test_every_small_number_is_read_back() -> None:
-    for value in range(10_000):
-        for joined in (False, True):
-            words = spoken(value, joined)
-            assert cardinal(words) == (value, len(words))
-
-
 @given(some.integers(1, 999_999), some.booleans())
 def test_every_ordinal_is_read_back(value: int, joined: bool) -> None:
     words = spoken(value, joined)
@@ -140,8 +133,5 @@ def test_subtitles_break_at_pauses_and_long_lines() -> None:
     assert all(cue.end <= later.start for cue, later in pairwise(found))
     assert srt(found[:2]) == ("1\n00:00:00,100 --> 00:00:00,800\nturn left\n\n2\n00:00:02,000 --> 00:00:02,700\nthen\n")
     assert webvtt(found[:1]) == "WEBVTT\n\n00:00:00.100 --> 00:00:00.800\nturn left\n"
-    assert srt(()) == "" and webvtt(()) == "WEBVTT\n"
-
-
-def test_subtitle_clocks_count_hours() -> None:
     assert srt(cues([Word("late", 3_599.9996, 7_322.5)])) == "1\n01:00:00,000 --> 02:02:02,500\nlate\n"
+    assert srt(()) == "" and webvtt(()) == "WEBVTT\n"

@@ -14,7 +14,7 @@ from device_sdk.bundle import weights as weight_files
 from device_sdk.errors import BundleError
 from export.bundles import architecture_of, bundle_run, refresh, render, rewrite, write_bundle
 from rescoring.combination import CombinationWeights
-from tests.tiny import tiny_background, tiny_tokenizer, tiny_weights, tiny_words, write_tiny_bundle
+from tests.tiny import tiny_background, tiny_tokenizer, tiny_weights, tiny_words
 
 
 def arguments(**changes: Any) -> dict[str, Any]:
@@ -194,7 +194,3 @@ def test_the_card_as_prose() -> None:
     assert "- Base:\n  - a, b" in text and "- Devices:\n  - none" in text
     assert "  - Corpus: x\n  - Licence: CC0" in text
     assert text.endswith("## Zeta\n\nlast\n")
-
-
-def test_the_tiny_bundle_is_the_same_in_every_session(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    assert Bundle.open(write_tiny_bundle(tmp_path / "again")).manifest == tiny_bundle.manifest

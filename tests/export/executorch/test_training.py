@@ -186,14 +186,6 @@ def compare_devices(tmp_path, bundle, folder, sounds):
 
 @installed
 @pytest.mark.slow
-def test_devices_on_both_runtimes_learn_the_same(folder, tiny_bundle, tmp_path):
-    """Recognition, teacher, steps and recognition with what was learned."""
-    sounds = [noise(int(16_000 * seconds), seed) for seed, seconds in enumerate((0.5, 1.0, 0.8, 0.6))]
-    compare_devices(tmp_path, tiny_bundle, folder, sounds)
-
-
-@installed
-@pytest.mark.slow
 def test_devices_of_the_packaged_bundle_learn_the_same_from_speech(tmp_path):
     """In the buckets that ship, each of them used: a short command, sentences, and 12 s of them in one utterance."""
     bundle, spoken = packaged(), clips()
