@@ -65,18 +65,16 @@ def manifest(
     to: Annotated[Path, typer.Argument(help="File to write: cuts.jsonl.gz, with audio beside it for made speech.")],
 ) -> None:
     """Write a corpus as a lhotse manifest. Public corpora are referred to; others are recorded beside the manifest."""
-    from server.lab.corpora import PUBLIC, open_corpus
+    from server.lab.corpora import PUBLIC, open_corpus, public_cuts
 
     with needing_extra():
         from server.lab.training.data import recipes
-    kind, _, rest = source.partition(":")
-    if kind in PUBLIC:
-        folder, _, part = rest.rpartition("@")
-        name, _, language = part.partition("/")
-        cuts = recipes.manifest(kind, Path(folder).expanduser(), name, language or "en")  # type: ignore[arg-type]
+    if source.partition(":")[0] in PUBLIC:
+        cuts = public_cuts(source)
     else:
         cuts = recipes.record_corpus(open_corpus(source), to.parent / f"{to.name.split('.')[0]}-audio")
-    recipes.write_manifest(cuts, to)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    cuts.to_file(to)
     typer.echo(f"{to}: {len(cuts)} utterances of {len({cut.supervisions[0].speaker for cut in cuts})} speakers")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -93,6 +93,7 @@ def command(
     loaded = Bundle.open(None if bundle == "default" else bundle)
     if greedy:
         beam, nbest, rescore = 1, 1, False
+    title = f"{loaded.manifest.name} {loaded.version}"
     chosen = System("chosen", beam, beam if nbest is None else nbest, rescore)
     console = Console()
     if compare:
@@ -109,14 +110,22 @@ def command(
         }
         evaluations = {name: by_system[chosen.name] for name, by_system in found.items()}
         rows: dict[str, Any] = {name: {"systems": _compared(by_system)} for name, by_system in found.items()}
-        tables = _comparison(f"{loaded.manifest.name} {loaded.version}", found)
+        tables = [_table(f"{title}, {name}", by_system, by_system["greedy"]) for name, by_system in found.items()]
     else:
         evaluations = {corpus.name: _measure(loaded, chosen, corpus, precision) for corpus in corpora}
         rows = {name: _figures(evaluation, speakers) for name, evaluation in evaluations.items()}
-        tables = [_table(f"{loaded.manifest.name} {loaded.version}", evaluations, speakers)]
+        listed = {
+            label: part
+            for name, evaluation in evaluations.items()
+            for label, part in [
+                (name, evaluation),
+                *((f"  {who}", part) for who, part in evaluation.of_speakers().items() if speakers),
+            ]
+        }
+        tables = [_table(title, listed)]
     figures: dict[str, Any] = next(iter(rows.values())) if len(rows) == 1 else {"data": rows}
     if plot is not None:
-        _draw(plot, f"{loaded.manifest.name} {loaded.version}: words", evaluations)
+        _draw(plot, f"{title}: words", evaluations)
     if not deliver(figures, as_json, output):
         for table in tables:
             print_table(console, table)
@@ -193,68 +202,36 @@ def _draw(plot: Path, title: str, evaluations: Mapping[str, Evaluation]) -> None
     plot.write_text(reliability_chart(curves, title), encoding="utf-8")
 
 
-def _table(title: str, evaluations: dict[str, Evaluation], speakers: bool) -> Table:
-    from rich.table import Table
-
-    depths = next(iter(evaluations.values())).depths[1:]
-    table = Table(title=f"{title}: errors in %")
-    table.add_column("data", min_width=14)
-    headings = ("WER", "slots", *_oracles(depths), "ECE", "NCE", "RTF", "count")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for name, evaluation in evaluations.items():
-        table.add_row(*_cells(name, evaluation, depths))
-        for speaker, part in evaluation.of_speakers().items() if speakers else ():
-            table.add_row(*_cells(f"  {speaker}", part, depths))
-    return table
-
-
-def _cells(name: str, evaluation: Evaluation, depths: tuple[int, ...]) -> tuple[str, ...]:
-    rates = (evaluation.wer, evaluation.slot_error, *map(evaluation.oracle_wer, depths))
-    words, speed = evaluation.words(), evaluation.real_time_factor
-    return (
-        name,
-        *map(_percent, rates),
-        _percent(None if words is None else words.ece),
-        "-" if words is None or words.nce is None else f"{words.nce:.2f}",
-        "-" if speed is None else f"{speed:.3f}",
-        str(len(evaluation.scores)),
-    )
-
-
-def _comparison(title: str, found: Mapping[str, Mapping[str, Evaluation]]) -> list[Table]:
-    """For each corpus a table with one row a system: its word error, how far it is from greedy with the 95 % interval
-    of that, and its oracle errors."""
+def _table(title: str, rows: Mapping[str, Evaluation], first: Evaluation | None = None) -> Table:
+    """One row an evaluation. first: what the others are compared with, with the 95 % interval of the difference."""
     from rich.table import Table
 
     from server.lab.evaluation import differences
+    from server.lab.statistics import in_percent
 
-    tables = []
-    for corpus, systems in found.items():
-        first = next(iter(systems.values()))
-        depths = sorted({depth for each in systems.values() for depth in each.depths})[1:]
-        table = Table(
-            title=f"{title}, {corpus}, {len(first.scores)} utterances: errors in %",
-            caption="against greedy: points of word error, 95 % of the paired bootstrap",
+    depths = sorted({depth for evaluation in rows.values() for depth in evaluation.depths})[1:]
+    caption = None if first is None else "against greedy: points of word error, 95 % of the paired bootstrap"
+    table = Table(title=f"{title}: errors in %", caption=caption)
+    table.add_column("data" if first is None else "decoding", min_width=14)
+    oracles = [f"{'oracle ' if place == 0 else ''}{depth}" for place, depth in enumerate(depths)]
+    comparison = () if first is None else ("against greedy",)
+    for heading in ("WER", *comparison, "slots", *oracles, "ECE", "NCE", "RTF", "count"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, evaluation in rows.items():
+        words, speed, change = evaluation.words(), evaluation.real_time_factor, None
+        if first is not None and evaluation is not first and (found := differences(first, evaluation)) is not None:
+            change = r"{} \[{}, {}]".format(*in_percent(found.absolute.as_json()))
+        known = [evaluation.oracle_wer(depth) if depth in evaluation.depths else None for depth in depths]
+        table.add_row(
+            name,
+            _percent(evaluation.wer),
+            *(change or "-" for _ in comparison),
+            *map(_percent, (evaluation.slot_error, *known, None if words is None else words.ece)),
+            "-" if words is None or words.nce is None else f"{words.nce:.2f}",
+            "-" if speed is None else f"{speed:.3f}",
+            str(len(evaluation.scores)),
         )
-        table.add_column("decoding")
-        for heading in ("WER", "against greedy", "slots", *_oracles(depths)):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for name, evaluation in systems.items():
-            change = None if evaluation is first else differences(first, evaluation)
-            points = "-"
-            if change is not None:
-                interval = change.absolute
-                points = f"{100 * interval.mean:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
-            known = [evaluation.oracle_wer(depth) if depth in evaluation.depths else None for depth in depths]
-            slots = _percent(evaluation.slot_error)
-            table.add_row(name, _percent(evaluation.wer), points.replace("[", r"\["), slots, *map(_percent, known))
-        tables.append(table)
-    return tables
-
-
-def _oracles(depths: Sequence[int]) -> list[str]:
-    return [f"{'oracle ' if place == 0 else ''}{depth}" for place, depth in enumerate(depths)]
+    return table
 
 
 def _percent(rate: float | None) -> str:

@@ -12,9 +12,9 @@ from device_sdk.errors import DataError, MissingExtraError
 from server.lab.corpora.made import made_corpus
 from server.lab.corpora.readers import read_barista, read_folder, read_fsdd
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
-from server.lab.corpora.voices import VARIANTS
+from server.lab.corpora.voices import VARIANTS, VoiceSet
 
-__all__ = ["KINDS", "PUBLIC", "SAMPLE_RATE", "Corpus", "Utterance", "Waveform", "open_corpus"]
+__all__ = ["KINDS", "PUBLIC", "SAMPLE_RATE", "Corpus", "Utterance", "Waveform", "open_corpus", "public_cuts"]
 
 PUBLIC = ("librispeech", "librilight", "mls", "commonvoice")
 """Public corpora, which lhotse reads (the server's ``train`` extra)."""
@@ -36,24 +36,30 @@ def open_corpus(source: str | Path, seed: int = 0) -> Corpus:
     Raises DataError naming the kind, file or field that is wrong.
     """
     kind, separator, rest = str(source).partition(":")
+    if kind in PUBLIC and rest:
+        cuts = public_cuts(str(source))
+        from server.lab.training.data import recipes
+
+        return recipes.as_corpus(str(source), cuts)
+    path = Path(rest).expanduser()
     readers: dict[str, Any] = {
-        "barista": lambda: read_barista(Path(rest).expanduser()),
-        "fsdd": lambda: read_fsdd(Path(rest).expanduser(), seed),
-        "folder": lambda: read_folder(Path(rest).expanduser()),
+        "barista": lambda: read_barista(path),
+        "fsdd": lambda: read_fsdd(path, seed),
+        "folder": lambda: read_folder(path),
         "made": lambda: _made(rest, seed),
     }
-    if kind in PUBLIC and rest:
-        return _public(kind, rest)
     if not separator or kind not in readers or not rest:
         raise DataError(f"data source {str(source)!r}: expected one of {', '.join(KINDS)}")
     corpus: Corpus = readers[kind]()
     return corpus
 
 
-def _public(kind: str, rest: str) -> Corpus:
+def public_cuts(source: str) -> Any:
+    """lhotse's cuts of KIND:PATH@PART[/LANGUAGE]. Raises DataError, and MissingExtraError without lhotse."""
+    kind, _, rest = source.partition(":")
     folder, separator, part = rest.rpartition("@")
     if not separator or not folder:
-        raise DataError(f"data source '{kind}:{rest}': expected {kind}:PATH@PART, such as {kind}:PATH@train")
+        raise DataError(f"data source {source!r}: expected {kind}:PATH@PART, such as {kind}:PATH@train")
     try:
         from server.lab.training.data import recipes
     except ImportError as error:
@@ -61,12 +67,12 @@ def _public(kind: str, rest: str) -> Corpus:
             f"{kind} is read by lhotse, which is not installed; run: pip install 'idiolect-server[train]'"
         ) from error
     name, _, language = part.partition("/")
-    cuts = recipes.manifest(cast(recipes.Kind, kind), Path(folder).expanduser(), name, language or "en")
-    return recipes.as_corpus(f"{kind}:{rest}", cuts)
+    return recipes.manifest(cast(recipes.Kind, kind), Path(folder).expanduser(), name, language or "en")
 
 
 def _made(name: str, seed: int) -> Corpus:
-    for voice_set in VARIANTS:
-        if voice_set == name:
-            return made_corpus(voice_set, people=10, each=20, seed=seed)
-    raise DataError(f"data source 'made:{name}': expected one of {', '.join(f'made:{known}' for known in VARIANTS)}")
+    if name not in VARIANTS:
+        raise DataError(
+            f"data source 'made:{name}': expected one of {', '.join(f'made:{known}' for known in VARIANTS)}"
+        )
+    return made_corpus(cast(VoiceSet, name), people=10, each=20, seed=seed)

@@ -1,9 +1,7 @@
 """Rooms, microphones and noise: what lies between a voice and a recognizer.
 
-Made speech is clean and every utterance sounds alike, real microphones and rooms differ widely; a model for real voices
-has to hear made ones through many of them. A :class:`Scene` is one place with one microphone, drawn once (for an
-utterance in training, for a device's life in a simulation); :func:`apply_scene` is a pure function of waveform, scene
-and generator. All waveforms are float32 [S] at 16 kHz in [-1, 1].
+A :class:`Scene` is one place with one microphone, drawn once: for an utterance in training, for a device's life in a
+simulation. All waveforms are float32 [S] at 16 kHz in [-1, 1].
 """
 
 from __future__ import annotations
@@ -144,11 +142,8 @@ def augment(waveform: Waveform, generator: np.random.Generator, ranges: Ranges =
 
 
 def apply_scene(waveform: Waveform, scene: Scene, generator: np.random.Generator) -> Waveform:
-    """The waveform as the scene's microphone hears it, float32, peak at most 1.
-
-    Longer than the input by the scene's edges and changed in length by its speed; noise, and the exact reflections of
-    the room, are drawn from the generator.
-    """
+    """The waveform as the scene's microphone records it, float32, peak at most 1; longer by the scene's edges, and
+    changed in length by its speed. Noise and the exact reflections of the room are drawn from the generator."""
     if waveform.ndim != 1 or waveform.size == 0:
         raise ConfigurationError(f"waveform of shape {waveform.shape}: expected [S] with S > 0")
     speech: Samples = pad(change_speed(waveform, scene.speed), *scene.edges).astype(np.float64)
@@ -190,10 +185,8 @@ def pad(waveform: Waveform, before: float, after: float) -> Waveform:
 
 
 def room_response(rt60: float, direct_db: float, generator: np.random.Generator) -> Samples:
-    """A made impulse response [rt60 * 16000]: a direct impulse, a few reflections, and noise that decays 60 dB in rt60.
-
-    direct_db: energy of the direct sound over that of all the rest. High frequencies die away sooner, as in real rooms.
-    """
+    """A made impulse response [rt60 * 16000]: a direct impulse, a few reflections, and noise that decays 60 dB in rt60,
+    high frequencies sooner. direct_db: energy of the direct sound over that of all the rest."""
     length = max(int(rt60 * SAMPLE_RATE), 64)
     time = np.arange(length) / SAMPLE_RATE
     tail = generator.standard_normal(length) * np.exp(-6.9078 * time / rt60)

@@ -5,21 +5,9 @@ device) and is driven through its C interface by ctypes, a few hundred times fas
 
 A voice is an accent (phonemes, from espeak's language files), a variant (the speaker: formants, breath, roughness, from
 its ``!v`` files), and a pitch, a rate and a vocal tract length. Variants are split in three fixed, disjoint sets:
-
-===========  =====================================================  =======================================
-set          what for                                               accents
-===========  =====================================================  =======================================
-base         training the base models                               mainstream (US, GB, received)
-devices      the users of simulated devices                         mainstream and regional
-heldout      listeners' check: never trained on, by base or device  mainstream and regional
-===========  =====================================================  =======================================
-
-So base training never hears a regional accent nor a device's variant, devices have something to learn, and held-out
-voices show whether what the devices learned carries over to other speakers of the same accents. Variants of one
-family (``edward``, ``edward2``) and variants whose settings hardly differ (``john``, ``norbert``) are in one set.
-Left out: whispers and creaks (``whisper``, ``whisperf``, ``croak``), effects and robots with echo or distortion
-(``Demonic``, ``UniRobot``, ``anikaRobot``, ``robosoft*``, ``Tweaky``, ``kaukovalta``, ``announcer``), and ``fast``,
-which changes only the limit of the speaking rate.
+*base* trains base models and has mainstream accents only; *devices* are the users of simulated devices, *heldout* is
+never trained on, and both have regional accents, too. Variants of one family (``edward``, ``edward2``) and variants
+whose settings hardly differ (``john``, ``norbert``) are in one set.
 """
 
 from __future__ import annotations
@@ -43,14 +31,12 @@ from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
 __all__ = [
     "MAINSTREAM_ACCENTS",
     "REGIONAL_ACCENTS",
-    "SKIPPED_VARIANTS",
     "VARIANTS",
     "Voice",
     "VoiceSet",
     "accents_of",
     "draw_voice",
     "draw_voices",
-    "installed_variants",
     "speak",
 ]
 
@@ -74,12 +60,6 @@ VARIANTS: Mapping[VoiceSet, tuple[str, ...]] = {
     ),
     "heldout": ("Annie", "Mike", "belinda", "f5", "linda", "m5", "mike2", "pedro"),
 }
-
-SKIPPED_VARIANTS = (
-    *("Demonic", "Tweaky", "UniRobot", "anikaRobot", "announcer", "croak", "fast", "kaukovalta", "robosoft"),
-    *(f"robosoft{number}" for number in range(2, 9)),
-    *("whisper", "whisperf"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +126,6 @@ def draw_voices(voice_set: VoiceSet, count: int, generator: np.random.Generator)
     return tuple(draw_voice(voice_set, generator, variant) for variant in order[:count])
 
 
-def installed_variants() -> tuple[str, ...]:
-    """Every variant that the installed espeak-ng data holds, sorted. Raises MissingExtraError without the wheel."""
-    return tuple(sorted(path.name for path in (_data_path() / "voices" / "!v").iterdir()))
-
-
 def speak(text: str, voice: Voice) -> Waveform:
     """Speech, float32 [S] at 16 kHz, peak at most 1: the same samples for the same input in every process.
 
@@ -164,8 +139,9 @@ def speak(text: str, voice: Voice) -> Waveform:
             pieces.append(ctypes.string_at(samples, count * 2))
         return 0
 
-    if not (_data_path() / "voices" / "!v" / voice.variant).is_file():  # which the library would ignore
-        raise DataError(f"espeak-ng has no voice {voice.name!r}; see installed_variants()")
+    variants = _data_path() / "voices" / "!v"
+    if not (variants / voice.variant).is_file():  # which the library would ignore
+        raise DataError(f"espeak-ng has no voice {voice.name!r}; its variants are in {variants}")
     data, callback = text.encode(), _CALLBACK(collect)
     with _LOCK, _library() as (library, native_rate):
         library.espeak_SetSynthCallback(callback)

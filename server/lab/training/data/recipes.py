@@ -33,7 +33,6 @@ __all__ = [
     "manifest",
     "record_corpus",
     "session_of",
-    "write_manifest",
 ]
 
 Kind = Literal["librispeech", "librilight", "mls", "commonvoice"]
@@ -118,12 +117,6 @@ def record_corpus(corpus: Corpus, folder: Path) -> CutSet:
     if len({recording.id for recording in recordings}) < len(recordings):
         raise DataError(f"{corpus.name}: several utterances have one id; manifests need an id of its own for each")
     return _cuts(RecordingSet.from_recordings(recordings), SupervisionSet.from_segments(supervisions))
-
-
-def write_manifest(cuts: CutSet, path: Path) -> None:
-    """One cut a line, JSON, compressed where the name ends in ``.gz``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    cuts.to_file(path)
 
 
 def _librispeech(path: Path, part: str) -> CutSet:
