@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from device_sdk.checks import check_interval
 from device_sdk.errors import ConfigurationError
 
 __all__ = ["CarefulPolicy", "Conditions", "Policy", "Work"]
@@ -29,10 +30,10 @@ class Conditions:
     battery: float | None = None
 
     def __post_init__(self) -> None:
-        if self.battery is not None and not 0.0 <= self.battery <= 1.0:
-            raise ConfigurationError(f"conditions.battery: found {self.battery}, expected a share in [0, 1]")
-        if self.temperature is not None and not math.isfinite(self.temperature):
-            raise ConfigurationError(f"conditions.temperature: found {self.temperature}, expected degrees Celsius")
+        if self.battery is not None:
+            check_interval("conditions.battery", self.battery, "[0, 1]")
+        if self.temperature is not None:
+            check_interval("conditions.temperature", self.temperature, "(-inf, inf)")
 
 
 Policy = Callable[[Work, Conditions], str | None]
@@ -54,8 +55,7 @@ class CarefulPolicy:
     on_metered: bool = False
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.lowest_battery <= 1.0:
-            raise ConfigurationError(f"policy.lowest_battery: found {self.lowest_battery}, expected a share in [0, 1]")
+        check_interval("policy.lowest_battery", self.lowest_battery, "[0, 1]")
         if math.isnan(self.highest_temperature):
             raise ConfigurationError(f"policy.highest_temperature: found {self.highest_temperature}, expected a number")
 

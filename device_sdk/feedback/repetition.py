@@ -3,18 +3,16 @@
 A user who repeats a request was misunderstood (Rao et al. 2023, sections 1 and 2.3). Nobody has to press a button for
 that: two n-best lists of the same words share a hypothesis, or nearly so, even where their best ones differ.
 
-The default threshold was chosen on 392 real coffee orders that the packaged model heard twice, the second time played
-up to a tenth slower or faster, with noise at 10 to 25 dB. Of the 145 heard otherwise then, 86 % are found; of pairs of
-different orders 0.3 % are mistaken for one. The best hypotheses alone, at a threshold as strict, find 79 %.
+The default threshold was chosen on 392 real coffee orders, repeated up to a tenth slower or faster in noise at 10 to 25
+dB: it finds 86 % of the repetitions that were recognized otherwise, and mistakes 0.3 % of other pairs for one.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_sdk.errors import ConfigurationError
+from device_sdk.checks import check_interval
 from device_sdk.feedback.distance import similarity
 from device_sdk.feedback.signals import Accepted, Alternate, Corrected, Semantics, Signal
 
@@ -38,12 +36,9 @@ class RepetitionSettings:
     same: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("similarity", "seconds"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigurationError(f"repetition.{name}: found {value}, expected a number >= 0")
-        if self.texts < 1:
-            raise ConfigurationError(f"repetition.texts: found {self.texts}, expected 1 or more")
+        check_interval("repetition.similarity", self.similarity, "[0, inf)")
+        check_interval("repetition.seconds", self.seconds, "[0, inf)")
+        check_interval("repetition.texts", self.texts, "[1, inf)")
 
 
 def likeness(first: Sequence[str], second: Sequence[str]) -> float:

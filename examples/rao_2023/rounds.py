@@ -23,7 +23,6 @@ from torch import Tensor
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.tokenizer import Tokenizer
 from device_sdk.errors import ConfigurationError, LearningError
-from device_sdk.feedback.noise import noisy_cost
 from device_sdk.feedback.signals import Alternate, Semantics, costs
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.objectives import Objective, Tokens, expected_cost, label, posterior, supervision, total
@@ -32,6 +31,7 @@ from device_sdk.learning.teacher import follow
 from examples.rao_2023.domains import Sentence
 from examples.rao_2023.lists import NBest, nbest
 from examples.rao_2023.methods import CohortSettings, Method, TextModel, teacher_labels
+from examples.rao_2023.noise import noisy_cost
 from examples.rao_2023.speech import Clip
 from export.losses.rnnt import rnnt_loss
 from export.networks.rnnt import RNNT

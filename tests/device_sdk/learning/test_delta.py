@@ -1,4 +1,4 @@
-"""What a device sends of its learning: which arrays, how bound, how add_noise, how written."""
+"""What a device sends of its learning: which arrays, how clipped, how noised, how written."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_sampled_reinforce_is_the_gradient_of_the_expected_cost(baseline: float)
         result = serve(RESULT, "sampled", generator)
         first = RESULT.nbest.index(result.nbest[0])
         weight = float(reinforce(result.nbest[0].tokens, costs[first], baseline).weights[0])
-        score = -np.eye(3)[first] + p  # d log p(serve) / d NLL
+        score = -np.eye(3)[first] + p  # d log p(served) / d NLL
         total += -weight * score
     np.testing.assert_allclose(total / 4000, exact, atol=0.04)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from device_sdk.errors import FeedbackError
-from device_sdk.feedback.noise import noisy_cost, truncated_normal
+from examples.rao_2023.noise import noisy_cost, truncated_normal
 
 SIGMAS = [0.1, 0.2, 0.4, 3.0]
 
