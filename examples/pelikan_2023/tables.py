@@ -105,7 +105,7 @@ def table(document: Mapping[str, Any]) -> Table:
         "epsilon": epsilon,
         "paper, test": paper,
     }
-    caption = "noise is 6 to 12 times the paper's, for as much smaller cohorts"
+    caption = "the noise of a round's mean is 6 to 12 times the paper's, over the clipping bound"
     return runner.table(title, document["rows"], columns, caption)
 
 
