@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.contributions import bounded_counts
 from device_sdk.wire.messages import MarginalPlan
-from examples.liu_2020.lists import Heard, Listener, Shipped
+from examples.liu_2020.lists import Heard, Listener
 from rescoring.combination import CombinationWeights
 from rescoring.marginals import adaptation, interpolated_marginal, nbest_weights, personal_unigram, pseudo_count
 from server.aggregation.federated_average import federated_average, laplace_noise, nearest_distribution, noised_average
@@ -80,15 +80,15 @@ def reported(known: Personal) -> Personal:
     return replace(known, pending=np.zeros_like(known.pending))
 
 
-def adaptation_of(known: Personal, shipped: Shipped, global_: Array | None, weights: CombinationWeights) -> Array:
+def adaptation_of(known: Personal, background: Array, global_: Array | None, weights: CombinationWeights) -> Array:
     """Equations 1, 2 and 4 for what a device knows: log of eq. 1's factor of each word [n], nats. global_: what the
     server published last [n], or None."""
     counts = known.counts
     if weights.refresh == "round":
         counts = np.maximum(counts - known.pending, 0.0)
-    own = personal_unigram(counts, shipped.background, weights.smoothing)
-    g = interpolated_marginal(shipped.background, global_, own, weights.alpha, weights.beta)
-    return adaptation(g, shipped.background, weights.marginal)
+    own = personal_unigram(counts, background, weights.smoothing)
+    g = interpolated_marginal(background, global_, own, weights.alpha, weights.beta)
+    return adaptation(g, background, weights.marginal)
 
 
 def learned(known: Personal, heard: Heard, scores: Array, how: Method) -> Personal:
@@ -203,14 +203,14 @@ def baseline(clients: Sequence[Listener], weights: CombinationWeights) -> Errors
 
 def simulate(
     clients: Sequence[Listener],
-    shipped: Shipped,
+    background: Array,
     how: Method,
     rounds: int,
     server: Server | None,
     tell: Callable[[int, int], None] = lambda *_: None,
 ) -> Errors:
     """T = ``rounds`` rounds. server: None for devices on their own, whose global distribution is the background."""
-    devices = [_Device(client, shipped, how) for client in clients]
+    devices = [_Device(client, background, how) for client in clients]
     global_: Array | None = None
     for number in range(rounds + 1):
         for device in devices:
@@ -226,19 +226,19 @@ def simulate(
 class _Device:
     """One client on its way. known: what it has learned. errors: of what it chose so far, which it never sees."""
 
-    def __init__(self, client: Listener, shipped: Shipped, how: Method) -> None:
-        self.client, self.shipped, self.how = client, shipped, how
-        self.known: Personal = begin(len(shipped.background))
+    def __init__(self, client: Listener, background: Array, how: Method) -> None:
+        self.client, self.background, self.how = client, background, how
+        self.known: Personal = begin(len(background))
         self.errors = np.zeros(len(client), np.int64)
 
     def take(self, numbers: range, global_: Array | None) -> None:
         """Rescore, then learn, one utterance after the other."""
         weights = self.how.weights
-        adapted = adaptation_of(self.known, self.shipped, global_, weights)
+        adapted = adaptation_of(self.known, self.background, global_, weights)
         for number in numbers:
             heard = self.client.heard[number]
             if weights.refresh == "utterance":
-                adapted = adaptation_of(self.known, self.shipped, global_, weights)
+                adapted = adaptation_of(self.known, self.background, global_, weights)
             scores = heard.total(weights, heard.personal(adapted))
             self.errors[number] = heard.errors[scores.argmax()]
             self.known = learned(self.known, heard, scores, self.how)

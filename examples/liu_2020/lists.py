@@ -32,7 +32,6 @@ __all__ = [
     "Heard",
     "Listener",
     "NBest",
-    "Shipped",
     "listeners",
     "open_cache",
     "read_clients",
@@ -238,17 +237,11 @@ def _heard(nbest: NBest, words: WordList, name: str) -> Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Shipped:
-    """What every device begins with. background: u [n], positive."""
+class Cached:
+    """What a cache folder holds. background: u of eq. 1, positive [n]. clients: as they were read; development, test:
+    ready to be rescored."""
 
     background: Array
-
-
-@dataclass(frozen=True, slots=True)
-class Cached:
-    """What a cache folder holds. clients: as they were read; development, test: ready to be rescored."""
-
-    shipped: Shipped
     clients: Mapping[str, tuple[Client, ...]]
     development: tuple[Listener, ...]
     test: tuple[Listener, ...]
@@ -275,5 +268,4 @@ def open_cache(folder: Path) -> Cached:
     if both:
         raise DataError(f"{folder}: {sorted(both)} in development and test; expected meetings of one set only")
     ready = {stage: tuple(listeners(held, words)) for stage, held in clients.items()}
-    shipped = Shipped(background)
-    return Cached(shipped, clients, ready["development"], ready["test"], about)
+    return Cached(background, clients, ready["development"], ready["test"], about)

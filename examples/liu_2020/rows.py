@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from examples.liu_2020.adaptation import Bounded, Exact, Method, Paper, Server, baseline, plan_for, simulate
-from examples.liu_2020.lists import Listener, Shipped
+from examples.liu_2020.lists import Listener
 from rescoring.combination import CombinationWeights
 from server.lab.simulation.progress import Tell
 from server.lab.tuning.search import smoothed
@@ -28,10 +28,10 @@ __all__ = [
     "BASELINE",
     "EPSILONS",
     "EXACT",
-    "EXTENSIONS",
     "Extended",
     "FOLLOWING",
     "Grid",
+    "POSTERIOR",
     "PRIVATE_EPSILONS",
     "Plan",
     "ROUNDS",
@@ -49,6 +49,7 @@ __all__ = [
     "tuned_marginals",
 ]
 
+Array = NDArray[np.float64]
 Axes = Mapping[str, Sequence[Any]]
 
 
@@ -97,7 +98,7 @@ def tuned_baseline(
 
 def tuned_marginals(
     clients: Sequence[Listener],
-    shipped: Shipped,
+    background: Array,
     start: CombinationWeights,
     grid: Grid,
     rounds: int,
@@ -106,15 +107,15 @@ def tuned_marginals(
     """Lambda and the smoothing of eq. 4 for the paper's method at T = ``rounds``; the other weights stay."""
 
     def errors_of(point: Mapping[str, Any]) -> int:
-        return adaptation_errors(clients, shipped, Method(replace(start, **point)), rounds)
+        return adaptation_errors(clients, background, Method(replace(start, **point)), rounds)
 
     return replace(start, **choose(grid.marginals, errors_of, tell))
 
 
-def adaptation_errors(clients: Sequence[Listener], shipped: Shipped, how: Method, rounds: int) -> int:
+def adaptation_errors(clients: Sequence[Listener], background: Array, how: Method, rounds: int) -> int:
     """Word errors with an exact server (eq. 6)."""
-    server = Exact(shipped.background, how.weights.smoothing)
-    return _sum(simulate(clients, shipped, how, rounds, server))
+    server = Exact(background, how.weights.smoothing)
+    return _sum(simulate(clients, background, how, rounds, server))
 
 
 def _sum(errors: Sequence[Any]) -> int:
@@ -154,7 +155,7 @@ class Plan:
     """What the rows are made from. weights: with lambda and smoothing as they were tuned, at alpha 0.5, beta 0.25 and
     sigma 5. rounds: the T of tables 3 and 4. repeats: runs of each noised row."""
 
-    shipped: Shipped
+    background: Array
     weights: CombinationWeights
     rounds: int = 10
     repeats: int = 3
@@ -162,7 +163,7 @@ class Plan:
 
     def setting(self, table: str, name: str, rounds: int | None = None, **changes: Any) -> Setting:
         how = Method(replace(self.weights, **changes))
-        server = partial(Exact, self.shipped.background, self.weights.smoothing)
+        server = partial(Exact, self.background, self.weights.smoothing)
         return Setting(table, name, how, self.rounds if rounds is None else rounds, server)
 
 
@@ -178,7 +179,7 @@ def paper_rows(plan: Plan) -> Iterator[Setting]:
     yield plan.setting("4", EXACT, sigma=0.1)
     for epsilon in EPSILONS:
         row = plan.setting("4", f"epsilon {epsilon:g} of a count", sigma=0.1)
-        server = partial(Paper, plan.shipped.background, plan.weights.smoothing, epsilon)
+        server = partial(Paper, plan.background, plan.weights.smoothing, epsilon)
         yield replace(row, server=server, repeats=plan.repeats)
 
 
@@ -186,7 +187,7 @@ def private_rows(plan: Plan) -> Iterator[Setting]:
     """The default of rounds: bounded contributions, noise by the server; epsilon is a user's, over all rounds."""
     row = plan.setting("4 private", "", sigma=0.1)
     for epsilon in PRIVATE_EPSILONS:
-        server = partial(Bounded, plan.shipped.background, plan_for(epsilon, plan.rounds))
+        server = partial(Bounded, plan.background, plan_for(epsilon, plan.rounds))
         name = f"epsilon {epsilon:g} of a user"
         yield replace(row, name=name, server=server, repeats=plan.repeats)
 
@@ -195,7 +196,7 @@ def extension_rows(plan: Plan) -> Iterator[Setting]:
     """What goes beyond the paper, each alone and all that earned their place together."""
     for name, how in plan.extensions.items():
         smoothing = how.weights.smoothing
-        yield Setting("5", name, how, plan.rounds, partial(Exact, plan.shipped.background, smoothing))
+        yield Setting("5", name, how, plan.rounds, partial(Exact, plan.background, smoothing))
 
 
 def run(clients: Sequence[Listener], plan: Plan, settings: Sequence[Setting], tell: Tell) -> list[Row]:
@@ -205,7 +206,7 @@ def run(clients: Sequence[Listener], plan: Plan, settings: Sequence[Setting], te
     for number, setting in enumerate(settings):
         tell("rows", number, len(settings))
         runs = [
-            simulate(clients, plan.shipped, setting.how, setting.rounds, setting.server())
+            simulate(clients, plan.background, setting.how, setting.rounds, setting.server())
             for _ in range(setting.repeats)
         ]
         mean = tuple(np.mean(np.stack(of_client), axis=0) for of_client in zip(*runs, strict=True))
@@ -219,10 +220,7 @@ ALL = "extensions together"
 YARDSTICK = "yardstick: best entries are known"
 """Counts of the entries with the fewest errors: what better counts could be worth at most."""
 
-EXTENSIONS: Mapping[str, Axes] = {
-    "counts by posterior": {"posterior_scale": (0.1, 0.2, 0.35, 0.5, 1.0)},
-}
-"""Name -> the weights that turn it on, with the values tried."""
+POSTERIOR = "counts by posterior"
 
 _AGAIN: Axes = {
     "marginal": (0.35, 0.5, 0.75, 1.0, 1.5, 2.0),
@@ -234,52 +232,38 @@ _AGAIN: Axes = {
 @dataclass(frozen=True, slots=True)
 class Extended:
     """methods: by name, in the order of the table. errors: on development meetings, by name, of the paper's method
-    (:data:`FOLLOWING` is it, too, but for when it follows) and of each extension. kept: what earned its place."""
+    (:data:`FOLLOWING` is it, too, but for when it follows) and of the others."""
 
     methods: Mapping[str, Method]
     errors: Mapping[str, int]
-    kept: tuple[str, ...]
 
 
 def extend(
     clients: Sequence[Listener],
-    shipped: Shipped,
+    background: Array,
     start: CombinationWeights,
     rounds: int,
     tell: Tell = lambda *_: None,
 ) -> Extended:
-    """Choose each extension's settings, then lambda, the smoothing and beta of all that are kept together, and of the
-    yardstick."""
+    """Choose how much posteriors count, then lambda, the smoothing and beta with them where they have fewer errors, and
+    of the yardstick."""
 
-    def errors_of(weights: CombinationWeights, ranks: Literal["first", "errors"] = "first") -> int:
-        return adaptation_errors(clients, shipped, Method(weights, ranks), rounds)
+    def errors_of(how: Method) -> int:
+        return adaptation_errors(clients, background, how, rounds)
 
-    following = replace(start, refresh="utterance")
-    methods = {FOLLOWING: Method(following)}
-    errors = {FOLLOWING: errors_of(following)}
-    kept: list[str] = []
-    together: dict[str, Any] = {}
-    for name, axes in EXTENSIONS.items():
-        changes = _chosen(axes, following, errors_of, partial(tell, name))
-        methods[name] = Method(replace(following, **changes))
-        errors[name] = errors_of(methods[name].weights)
-        if errors[name] < errors[FOLLOWING]:
-            kept.append(name)
-            together |= changes
-    whole = replace(following, **together)
-    again = _chosen(_AGAIN, whole, errors_of, partial(tell, ALL))
-    methods[ALL] = Method(replace(whole, **again))
-    errors[ALL] = errors_of(methods[ALL].weights)
-    known = _chosen(_AGAIN, following, partial(errors_of, ranks="errors"), partial(tell, YARDSTICK))
-    methods[YARDSTICK] = Method(replace(following, **known), "errors")
-    errors[YARDSTICK] = errors_of(methods[YARDSTICK].weights, "errors")
-    return Extended(methods, errors, tuple(kept))
+    def best(name: str, axes: Axes, how: Method) -> Method:
+        def changed(point: Mapping[str, Any]) -> Method:
+            return replace(how, weights=replace(how.weights, **point))
 
+        return changed(choose(axes, lambda point: errors_of(changed(point)), partial(tell, name)))
 
-def _chosen(
-    axes: Axes,
-    start: CombinationWeights,
-    errors_of: Callable[[CombinationWeights], int],
-    tell: Callable[[int, int], None],
-) -> dict[str, Any]:
-    return choose(axes, lambda point: errors_of(replace(start, **point)), tell)
+    following = Method(replace(start, refresh="utterance"))
+    posterior = best(POSTERIOR, {"posterior_scale": (0.1, 0.2, 0.35, 0.5, 1.0)}, following)
+    whole = min(following, posterior, key=errors_of)
+    methods = {
+        FOLLOWING: following,
+        POSTERIOR: posterior,
+        ALL: best(ALL, _AGAIN, whole),
+        YARDSTICK: best(YARDSTICK, _AGAIN, replace(following, ranks="errors")),
+    }
+    return Extended(methods, {name: errors_of(how) for name, how in methods.items()})

@@ -86,11 +86,11 @@ def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
 def measure(cached: Cached, tell: Tell, rounds: int = 10, repeats: int = 3, grid: Grid | None = None) -> dict[str, Any]:
     """Tune on development meetings, then every row on test meetings, once. Returns the document with its findings."""
     grid = grid or Grid()
-    development, shipped = cached.development, cached.shipped
+    development, background = cached.development, cached.background
     plain = tuned_baseline(development, grid, partial(tell, "weights of the second pass"))
-    tuned = tuned_marginals(development, shipped, _paper(plain), grid, rounds, partial(tell, "lambda"))
-    extended = extend(development, shipped, tuned, rounds, tell)
-    plan = Plan(shipped, tuned, rounds, repeats, extended.methods)
+    tuned = tuned_marginals(development, background, _paper(plain), grid, rounds, partial(tell, "lambda"))
+    extended = extend(development, background, tuned, rounds, tell)
+    plan = Plan(background, tuned, rounds, repeats, extended.methods)
     settings = [*paper_rows(plan), *private_rows(plan), *extension_rows(plan)]
     document = summary(cached, run(cached.test, plan, settings, tell), rounds)
     document["weights"] = tuned.to_mapping()
@@ -106,7 +106,6 @@ def _paper(weights: CombinationWeights) -> CombinationWeights:
 
 def _described(extended: Extended) -> dict[str, Any]:
     return {
-        "kept": list(extended.kept),
         "development_errors": dict(extended.errors),
         "weights": {name: how.weights.to_mapping() for name, how in extended.methods.items()},
     }

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from examples.liu_2020.lists import Client, NBest, Shipped
+from examples.liu_2020.lists import Client, NBest
 from rescoring.words import WordList
 
 WORDS = WordList(("<unk>", *(a + b + c for a in "bdgk" for b in "aeiou" for c in "lmnr")))
 
 
-def shipped() -> Shipped:
+def background() -> NDArray[np.float64]:
     """A background that falls with the word's number."""
     weights = 1 / np.arange(1, len(WORDS) + 1)
-    return Shipped(weights / weights.sum())
+    return np.asarray(weights / weights.sum())
 
 
 def client(name: str, seed: int, utterances: int = 24, entries: int = 5) -> Client:

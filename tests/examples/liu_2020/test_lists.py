@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from device_sdk.errors import DataError
 from examples.liu_2020.lists import listeners, open_cache, read_clients, write_client
 from examples.liu_2020.making import describe
-from tests.examples.liu_2020.made import WORDS, client, shipped
+from tests.examples.liu_2020.made import WORDS, background, client
 
 
 def write_cache(folder: Path) -> Path:
@@ -21,7 +21,7 @@ def write_cache(folder: Path) -> Path:
         for number, name in enumerate(names):
             write_client(folder / stage, client(name, number + len(stage)))
     (folder / "words.txt").write_text(WORDS.text())
-    save_file({"unigram": shipped().background}, folder / "background.safetensors")
+    save_file({"unigram": background()}, folder / "background.safetensors")
     describe(folder, {"perplexity": {"neural": {"test.txt": 80.0}}})
     return folder
 

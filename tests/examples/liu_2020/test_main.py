@@ -72,10 +72,3 @@ def test_the_shipped_lists_are_of_real_first_passes() -> None:
 def test_a_folder_without_lists_is_refused(tmp_path: Path) -> None:
     result = run("--lists", str(tmp_path))
     assert result.returncode != 0 and "words.txt" in result.stderr
-
-
-def test_the_script_tells_what_it_takes() -> None:
-    result = run("--help")
-    assert result.returncode == 0, result.stderr
-    options = ("--work", "--data", "--lists", "--meetings", "--rounds", "--json", "--output", "--plot", "--processes")
-    assert all(option in result.stdout for option in options)

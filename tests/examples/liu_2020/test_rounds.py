@@ -14,10 +14,10 @@ from examples.liu_2020.adaptation import Exact, Method, Server, baseline, groups
 from examples.liu_2020.lists import Listener, listeners
 from rescoring.combination import CombinationWeights, order, score_nbest
 from rescoring.marginals import adaptation
-from tests.examples.liu_2020.made import WORDS, client, shipped
+from tests.examples.liu_2020.made import WORDS, background, client
 
 PAPER = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0, refresh="round")
-SHIPPED = shipped()
+BACKGROUND = background()
 CLIENTS = listeners([client(f"A{number}a", number) for number in range(4)], WORDS)
 METHODS = {
     "paper": Method(PAPER),
@@ -27,7 +27,7 @@ METHODS = {
 
 
 def exact() -> Server:
-    return Exact(SHIPPED.background, PAPER.smoothing)
+    return Exact(BACKGROUND, PAPER.smoothing)
 
 
 @given(st.integers(0, 300), st.integers(0, 20))
@@ -39,8 +39,8 @@ def test_groups_divide_the_utterances_in_order_and_evenly(count: int, rounds: in
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_order_of_clients_does_not_matter(name: str) -> None:
-    forward = simulate(CLIENTS, SHIPPED, METHODS[name], 3, exact())
-    backward = simulate(CLIENTS[::-1], SHIPPED, METHODS[name], 3, exact())
+    forward = simulate(CLIENTS, BACKGROUND, METHODS[name], 3, exact())
+    backward = simulate(CLIENTS[::-1], BACKGROUND, METHODS[name], 3, exact())
     assert all((a == b).all() for a, b in zip(forward, backward[::-1], strict=True))
 
 
@@ -55,14 +55,14 @@ def test_the_future_changes_nothing_before_it(name: str) -> None:
         )
         for one, other in zip(CLIENTS, others, strict=True)
     ]
-    known = simulate(CLIENTS, SHIPPED, METHODS[name], 3, exact())
-    changed = simulate(mixed, SHIPPED, METHODS[name], 3, exact())
+    known = simulate(CLIENTS, BACKGROUND, METHODS[name], 3, exact())
+    changed = simulate(mixed, BACKGROUND, METHODS[name], 3, exact())
     assert all((a[:half] == b[:half]).all() for a, b in zip(known, changed, strict=True))
     assert any((a[half:] != b[half:]).any() for a, b in zip(known, changed, strict=True))
 
 
 def test_the_first_group_is_rescored_without_adaptation_and_later_ones_with() -> None:
-    plain, adapted = baseline(CLIENTS, PAPER), simulate(CLIENTS, SHIPPED, METHODS["paper"], 1, exact())
+    plain, adapted = baseline(CLIENTS, PAPER), simulate(CLIENTS, BACKGROUND, METHODS["paper"], 1, exact())
     half = len(CLIENTS[0]) // 2
     assert all((a[:half] == b[:half]).all() for a, b in zip(plain, adapted, strict=True))
     assert sum(a.sum() for a in adapted) < sum(a.sum() for a in plain), "topics come back, so this must help"
@@ -70,16 +70,16 @@ def test_the_first_group_is_rescored_without_adaptation_and_later_ones_with() ->
 
 def test_without_lambda_nothing_is_adapted() -> None:
     how = Method(replace(PAPER, marginal=0.0))
-    adapted, plain = simulate(CLIENTS, SHIPPED, how, 5, exact()), baseline(CLIENTS, PAPER)
+    adapted, plain = simulate(CLIENTS, BACKGROUND, how, 5, exact()), baseline(CLIENTS, PAPER)
     assert all((a == b).all() for a, b in zip(adapted, plain, strict=True))
 
 
 def test_a_client_hears_of_the_others_through_the_server_alone() -> None:
     """With the personal part left out, a client without a server is a client without marginals."""
     how = Method(replace(PAPER, alpha=0.75, beta=0.0))
-    alone = simulate(CLIENTS, SHIPPED, how, 3, None)
+    alone = simulate(CLIENTS, BACKGROUND, how, 3, None)
     assert all((a == b).all() for a, b in zip(alone, baseline(CLIENTS, PAPER), strict=True))
-    served = simulate(CLIENTS, SHIPPED, how, 3, exact())
+    served = simulate(CLIENTS, BACKGROUND, how, 3, exact())
     assert any((a != b).any() for a, b in zip(alone, served, strict=True))
 
 
@@ -88,7 +88,7 @@ def test_a_device_on_its_own_does_the_same(name: str) -> None:
     """One client without a server, against the cache and the n-best scoring that devices run."""
     weights = METHODS[name].weights
     raw, (heard,) = client("A1a", 7), listeners([client("A1a", 7)], WORDS)
-    known, u, expected = caches.empty(WORDS), SHIPPED.background, []
+    known, u, expected = caches.empty(WORDS), BACKGROUND, []
     for nbest in raw.utterances:
         assert nbest.neural is not None and nbest.ngram is not None
         g = caches.marginal(known, u, None, weights)
@@ -106,5 +106,5 @@ def test_a_device_on_its_own_does_the_same(name: str) -> None:
         expected.append(nbest.errors[ranking[0]])
         counts = caches.heard([nbest.texts[i] for i in ranking], WORDS, weights, found.total[ranking].tolist())
         known = caches.update(known, counts)
-    (errors,) = simulate([heard], SHIPPED, METHODS[name], 0, None)
+    (errors,) = simulate([heard], BACKGROUND, METHODS[name], 0, None)
     assert errors.tolist() == expected

@@ -13,7 +13,7 @@ from rich.console import Console
 from examples.liu_2020.lists import Cached, listeners
 from examples.liu_2020.rows import ALL, BASELINE, EXACT, Row
 from examples.liu_2020.tables import chart, judged, remarks, summary, tables
-from tests.examples.liu_2020.made import WORDS, client, shipped
+from tests.examples.liu_2020.made import WORDS, background, client
 
 CLIENTS = tuple(client(name, number) for number, name in enumerate(("A1a", "B1a", "C1a")))
 
@@ -21,7 +21,7 @@ CLIENTS = tuple(client(name, number) for number, name in enumerate(("A1a", "B1a"
 def cached() -> Cached:
     ready = tuple(listeners(CLIENTS, WORDS))
     about = {"perplexity": {"neural": {"test.txt": 81.0}}}
-    return Cached(shipped(), {"development": CLIENTS, "test": CLIENTS}, ready, ready, about)
+    return Cached(background(), {"development": CLIENTS, "test": CLIENTS}, ready, ready, about)
 
 
 def row(table: str, name: str, of_client: float) -> Row:

@@ -10,8 +10,8 @@ from examples.liu_2020.adaptation import Method, baseline
 from examples.liu_2020.lists import listeners
 from examples.liu_2020.rows import (
     ALL,
-    EXTENSIONS,
     FOLLOWING,
+    POSTERIOR,
     YARDSTICK,
     Grid,
     adaptation_errors,
@@ -21,10 +21,10 @@ from examples.liu_2020.rows import (
     tuned_marginals,
 )
 from rescoring.combination import CombinationWeights
-from tests.examples.liu_2020.made import WORDS, client, shipped
+from tests.examples.liu_2020.made import WORDS, background, client
 
 CLIENTS = listeners([client(f"A{number}a", number, utterances=24) for number in range(2)], WORDS)
-SHIPPED = shipped()
+BACKGROUND = background()
 SMALL = Grid(
     {"language_model": (0.3, 0.6), "word_bonus": (0.0,)}, {"marginal": (0.0, 0.5, 1.0, 2.0), "smoothing": (2.0, 20.0)}
 )
@@ -41,20 +41,18 @@ def test_a_lucky_point_does_not_win() -> None:
 
 def test_the_baseline_is_tuned_first_and_marginals_do_not_change_it() -> None:
     plain = tuned_baseline(CLIENTS, SMALL)
-    tuned = tuned_marginals(CLIENTS, SHIPPED, replace(plain, refresh="round"), SMALL, 3)
+    tuned = tuned_marginals(CLIENTS, BACKGROUND, replace(plain, refresh="round"), SMALL, 3)
     assert replace(tuned, marginal=0.5, smoothing=20.0, refresh="utterance") == plain
-    adapted = adaptation_errors(CLIENTS, SHIPPED, Method(tuned), 3)
+    adapted = adaptation_errors(CLIENTS, BACKGROUND, Method(tuned), 3)
     assert adapted < sum(int(errors.sum()) for errors in baseline(CLIENTS, plain))
 
 
 def test_what_does_not_earn_its_place_is_left_out() -> None:
     start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0, refresh="round")
-    found = extend(CLIENTS, SHIPPED, start, 2)
-    assert list(found.methods) == [FOLLOWING, *EXTENSIONS, ALL, YARDSTICK]
-    for name in EXTENSIONS:
-        assert (name in found.kept) == (found.errors[name] < found.errors[FOLLOWING])
+    found = extend(CLIENTS, BACKGROUND, start, 2)
+    assert list(found.methods) == [FOLLOWING, POSTERIOR, ALL, YARDSTICK]
     assert [name for name, how in found.methods.items() if how.ranks == "errors"] == [YARDSTICK]
     assert found.errors[YARDSTICK] <= found.errors[FOLLOWING], "better counts, chosen weights"
     whole = found.methods[ALL].weights
-    assert bool(whole.posterior_scale) == ("counts by posterior" in found.kept)
+    assert bool(whole.posterior_scale) == (found.errors[POSTERIOR] < found.errors[FOLLOWING])
     assert whole.language_model == start.language_model and whole.word_bonus == start.word_bonus
