@@ -15,7 +15,8 @@ from examples.ramesh_2023.speech import Speech
 from examples.runner import Errors
 from export.networks.context_rnnt import ContextRNNT, begin_encoder
 from export.networks.cpc import CPC
-from server.lab.training.clips import ClipSampler, masked
+from server.lab.training.augmentation import Augmentation, mask
+from server.lab.training.clips import ClipSampler
 from server.lab.training.data import Example
 from server.lab.training.pieces import train_pieces
 from server.lab.training.rnnt.learner import begin_lstm
@@ -49,6 +50,8 @@ def taught(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, fold
     begin_lstm(network.predictor)
     task = RnntTask(network, tokenizer)
     begin_encoder(network, pretrained or untrained)
+    mean = network.mean.numpy().copy()
+    masks = Augmentation(time_masks=2, time_width=20, bin_masks=2, bin_width=sizes.shape.bins // 20)
     sampler = ClipSampler(
         speech.taught,
         tokenizer.encode,
@@ -56,7 +59,7 @@ def taught(pretrained: CPC | None, speech: Speech, sizes: Sizes, seed: int, fold
         seconds=sizes.seconds,
         most=plan.batch,
         seed=seed,
-        change=masked(network.mean.numpy().copy(), widest=sizes.shape.bins // 20, times=2, longest=20),
+        change=lambda features, generator: mask(features, mean, masks, generator),
     )
     settings = Settings(
         Budget(steps=plan.steps),

@@ -18,7 +18,7 @@ from server.lab.training.data import Batch, Example, alignable, batches, collate
 from server.lab.training.data.examples import Features
 from server.lab.training.trainer import Loss, Sampler, Task
 
-__all__ = ["Change", "ClipSampler", "Clips", "CpcTask", "HeldClips", "ReadClips", "masked"]
+__all__ = ["Change", "ClipSampler", "Clips", "CpcTask", "HeldClips", "ReadClips"]
 
 Change = Callable[[Features, np.random.Generator], Features]
 """What is drawn afresh at every use of a clip."""
@@ -119,28 +119,3 @@ class CpcTask(Task[Batch]):
         total = losses.sum()
         count = float(len(losses))
         return Loss(total, count, {"cpc": float(total.detach()), "right": float(right.mean()) * count})
-
-
-def masked(
-    mean: Features, *, bands: int = 2, widest: int = 30, times: int = 10, longest: int = 50, share: float = 0.1
-) -> Change:
-    """SpecAugment as in Pelikan et al. 2023, appendix B: bands of bins and stretches of time become the ``mean`` [M].
-
-    bands, widest: how many, and bins of each at most; times, longest, share: how many, frames of each at most, and at
-    most this share of the clip.
-    """
-
-    def change(features: Features, generator: np.random.Generator) -> Features:
-        out = features.copy()
-        frames, bins = out.shape
-        for _ in range(bands):
-            width = int(generator.integers(0, min(widest, bins) + 1))
-            start = int(generator.integers(0, bins - width + 1))
-            out[:, start : start + width] = mean[start : start + width]
-        for _ in range(times):
-            width = int(generator.integers(0, min(longest, int(share * frames)) + 1))
-            start = int(generator.integers(0, frames - width + 1))
-            out[start : start + width] = mean
-        return out
-
-    return change

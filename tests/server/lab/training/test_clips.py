@@ -16,7 +16,7 @@ from device_sdk.errors import ConfigurationError, DataError
 from export.networks.context_rnnt import ContextRNNT
 from export.networks.cpc import CPC, ContextShape, Contrast
 from server.lab.corpora.utterance import Utterance
-from server.lab.training.clips import ClipSampler, CpcTask, HeldClips, ReadClips, masked
+from server.lab.training.clips import ClipSampler, CpcTask, HeldClips, ReadClips
 from server.lab.training.data import Example
 from server.lab.training.data.spectra import BINS, log_spectra
 from server.lab.training.pieces import train_pieces
@@ -157,18 +157,6 @@ def test_clips_are_read_when_they_are_needed() -> None:
     given = ReadClips(utterances, [0.5, 0.5], log_spectra)
     assert given.frames == [50, 50] and not read
     assert given[1].features.shape == (48, BINS) and read == ["b"]
-
-
-def test_masks_hold_the_mean_and_stay_within_their_share() -> None:
-    mean = np.arange(20, dtype=np.float32) + 100
-    features = np.zeros((200, 20), np.float32)
-    for seed in range(20):
-        out = masked(mean, bands=1, widest=5, times=1, longest=50)(features, np.random.default_rng(seed))
-        assert (np.isin(out, [0.0, *mean])).all() and (features == 0).all()
-        whole = (out == mean).all(1)
-        assert whole.sum() <= 20, "at most a tenth of the frames"
-        rest = out[~whole]
-        assert ((rest == mean).all(0)).sum() <= 5
 
 
 def test_spectra_have_a_bin_for_every_31_hertz() -> None:
