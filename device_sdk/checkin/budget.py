@@ -6,47 +6,35 @@ import json
 from typing import TYPE_CHECKING
 
 from device_sdk.errors import StateError
-from device_sdk.privacy.spending import Spent, delta_cost, marginal_cost, word_cost
-from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
+from device_sdk.privacy.spending import Plan, Spent, cost_of, stream_of
 
 if TYPE_CHECKING:
     from device_sdk.privacy.bounds import OfferBounds
     from device_sdk.state import Store
+    from device_sdk.wire.messages import MarginalPlan
 
-__all__ = ["Plan", "charge", "read", "records_kept", "refund", "refusal"]
+__all__ = ["charge", "read", "records_kept", "refund", "refusal"]
 
 TABLE, NAME = "settings", "spent"
-Plan = MarginalPlan | DeltaPlan | WordPlan
 
 
 def refusal(store: Store, bounds: OfferBounds, plan: Plan) -> str | None:
     """Why a report by this plan is not made, by name, with what was found and what is allowed; None where it may be."""
-    spent = read(store)
-    if isinstance(plan, MarginalPlan):
-        return bounds.against_marginals(plan, spent["marginals"])
-    if isinstance(plan, DeltaPlan):
-        return bounds.against_deltas(plan, spent["deltas"])
-    return bounds.against_words(plan, spent["words"])
+    return bounds.refusal(plan, read(store)[stream_of(plan)])
 
 
 def charge(store: Store, bounds: OfferBounds, plan: Plan) -> None:
     """Counts a report by this plan as made. Call it inside the transaction that makes it: what comes of the report is
     not asked, since whoever it was sent to may have it."""
-    spent = read(store)
-    if isinstance(plan, MarginalPlan):
-        spent["marginals"] = spent["marginals"].plus(marginal_cost(plan))
-    elif isinstance(plan, DeltaPlan):
-        spent["deltas"] = spent["deltas"].plus(delta_cost(plan, bounds.cohort))
-    else:
-        spent["words"] = spent["words"].plus(word_cost(plan))
-    _write(store, spent)
+    spent, stream = read(store), stream_of(plan)
+    _write(store, spent | {stream: spent[stream].plus(cost_of(plan, bounds.cohort))})
 
 
 def refund(store: Store, plan: MarginalPlan) -> None:
     """Takes back what was charged for counts of which nothing was sent. Call it inside the transaction that ends
     that."""
     spent = read(store)
-    spent["marginals"] = spent["marginals"].without(marginal_cost(plan))
+    spent["marginals"] = spent["marginals"].without(cost_of(plan))
     _write(store, spent)
 
 

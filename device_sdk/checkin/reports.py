@@ -28,12 +28,12 @@ from device_sdk.wire.messages import DeltaHeader, DeltaPlan, MarginalPlan, Margi
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from device_sdk.checkin.budget import Plan
     from device_sdk.checkin.client import Client
     from device_sdk.checkin.identity import Identity
     from device_sdk.learning.step import Arrays
     from device_sdk.model_state import ModelState
     from device_sdk.privacy.bounds import OfferBounds
+    from device_sdk.privacy.spending import Plan
     from device_sdk.state import Store
     from device_sdk.wire.messages import RoundOffer
     from rescoring.words import WordList

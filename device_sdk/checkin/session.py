@@ -15,13 +15,13 @@ from device_sdk.learning.delta import difference, mean
 from device_sdk.wire.messages import CheckedIn, CheckIn, DeltaPlan, MarginalPlan, WordPlan
 
 if TYPE_CHECKING:
-    from device_sdk.checkin.budget import Plan
     from device_sdk.checkin.client import Client
     from device_sdk.checkin.identity import Identity
     from device_sdk.checkin.reports import Sent
     from device_sdk.learning.memory import Recent
     from device_sdk.model_state import ModelState
     from device_sdk.privacy.bounds import OfferBounds
+    from device_sdk.privacy.spending import Plan
     from device_sdk.settings import DeviceSettings
     from device_sdk.state import Store
     from device_sdk.state.outbox import Kind

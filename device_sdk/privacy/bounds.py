@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from device_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:  # a device starts without pydantic, and without what only a check-in reckons with
-    from device_sdk.privacy.spending import Spent
-    from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
+    from collections.abc import Iterator
+
+    from device_sdk.privacy.spending import Plan, Spent
 
 __all__ = ["OfferBounds"]
 
@@ -58,48 +59,39 @@ class OfferBounds:
                 "delta below 1, a finite noise, a whole cohort"
             )
 
-    def against_marginals(self, plan: MarginalPlan, spent: Spent) -> str | None:
-        """Why counts are not reported as this plan wants them, None where they may be. spent: in the stream so far."""
-        from device_sdk.privacy.spending import marginal_cost
+    def refusal(self, plan: Plan, spent: Spent) -> str | None:
+        """Why no report is made by this plan, by name, with what was found and what is allowed; None where it may be.
+        spent: in the plan's stream so far."""
+        from device_sdk.privacy.spending import cost_of, epsilon_of, stream_of
 
-        if plan.mode != "bounded" and not self.paper:
-            return _said("marginals", "mode", f"{plan.mode!r}", "'bounded' alone")
-        for name in ("max_words", "max_weight"):
-            if getattr(plan, name) > getattr(self, name):
-                return _said("marginals", name, getattr(plan, name), f"{getattr(self, name)} at most")
-        return self._over("marginals", spent.plus(marginal_cost(plan)), self.marginals_epsilon)
-
-    def against_deltas(self, plan: DeltaPlan, spent: Spent) -> str | None:
-        """The same of changes of the weights."""
-        from device_sdk.privacy.spending import delta_cost
-
-        if plan.clip_norm > self.clip_norm:
-            return _said("deltas", "clip_norm", plan.clip_norm, f"{self.clip_norm} at most")
-        if plan.noise_stddev < self.least_noise * plan.clip_norm:
-            least = f"{self.least_noise} of the clip norm {plan.clip_norm} at least"
-            return _said("deltas", "noise_stddev", plan.noise_stddev, least)
-        if plan.measure != "none" and not self.measures:
-            return _said("deltas", "measure", f"{plan.measure!r}", "'none' alone")
-        return self._over("deltas", spent.plus(delta_cost(plan, self.cohort)), self.deltas_epsilon)
-
-    def against_words(self, plan: WordPlan, spent: Spent) -> str | None:
-        """The same of words outside the public list."""
-        from device_sdk.privacy.spending import word_cost
-
-        after = spent.plus(word_cost(plan))
-        if after.delta > self.delta and not math.isinf(self.words_epsilon):
-            allowed = f"{self.delta:.3g} over this device's life"
-            return _said("words", "delta", f"{after.delta:.3g} with what was spent", allowed)
-        return self._over("words", after, self.words_epsilon)
-
-    def _over(self, stream: str, after: Spent, most: float) -> str | None:
-        from device_sdk.privacy.spending import epsilon_of
-
-        found = epsilon_of(after, self.delta)
-        if found <= most:
+        stream = stream_of(plan)
+        after, most = spent.plus(cost_of(plan, self.cohort)), getattr(self, f"{stream}_epsilon")
+        for field, refused, found, allowed in self._limits(plan):
+            if refused:
+                return _said(stream, field, found, allowed)
+        life = "over this device's life"
+        if stream == "words" and after.delta > self.delta and not math.isinf(most):
+            field, found, allowed = "delta", f"{after.delta:.3g}", f"{self.delta:.3g} {life}"
+        elif (epsilon := epsilon_of(after, self.delta)) > most:
+            field, found, allowed = "epsilon", f"{epsilon:.4g}", f"{most:.4g} at delta {self.delta:.3g} {life}"
+        else:
             return None
-        allowed = f"{most:.4g} at delta {self.delta:.3g} over this device's life"
-        return _said(stream, "epsilon", f"{found:.4g} with what was spent", allowed)
+        return _said(stream, field, f"{found} with what was spent", allowed)
+
+    def _limits(self, plan: Plan) -> Iterator[tuple[str, bool, object, str]]:
+        """(field, whether it is beyond these bounds, what was found, what is allowed), of one report."""
+        from device_sdk.wire.messages import DeltaPlan, MarginalPlan
+
+        if isinstance(plan, MarginalPlan):
+            yield "mode", plan.mode != "bounded" and not self.paper, f"{plan.mode!r}", "'bounded' alone"
+            yield "max_words", plan.max_words > self.max_words, plan.max_words, f"{self.max_words} at most"
+            yield "max_weight", plan.max_weight > self.max_weight, plan.max_weight, f"{self.max_weight} at most"
+        elif isinstance(plan, DeltaPlan):
+            yield "clip_norm", plan.clip_norm > self.clip_norm, plan.clip_norm, f"{self.clip_norm} at most"
+            least = f"{self.least_noise} of the clip norm {plan.clip_norm} at least"
+            few = plan.noise_stddev < self.least_noise * plan.clip_norm
+            yield "noise_stddev", few, plan.noise_stddev, least
+            yield "measure", plan.measure != "none" and not self.measures, f"{plan.measure!r}", "'none' alone"
 
 
 def _said(stream: str, field: str, found: object, allowed: str) -> str:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from device_sdk.privacy.gaussian import gaussian_ratio
+from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 
-if TYPE_CHECKING:
-    from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
+__all__ = ["ORDERS", "Plan", "Spent", "cost_of", "epsilon_of", "stream_of"]
 
-__all__ = ["ORDERS", "Spent", "delta_cost", "epsilon_of", "marginal_cost", "word_cost"]
+Plan = MarginalPlan | DeltaPlan | WordPlan
 
 ORDERS = (
     *(1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0),
@@ -63,26 +63,27 @@ class Spent:
         return found
 
 
-def marginal_cost(plan: MarginalPlan) -> Spent:
-    """Of a report of counts, with the noise that its plan promises; of one report more or less."""
+def stream_of(plan: Plan) -> str:
+    if isinstance(plan, MarginalPlan):
+        return "marginals"
+    return "deltas" if isinstance(plan, DeltaPlan) else "words"
+
+
+def cost_of(plan: Plan, cohort: int = 1) -> Spent:
+    """Of one report by this plan: of counts with the noise that it promises, of one report more or less; of a change of
+    the weights for whoever sees the sum of ``cohort`` of them, each with its noise; of words by what it says."""
+    if isinstance(plan, WordPlan):
+        return Spent(plan.epsilon, plan.delta, (math.inf,) * len(ORDERS))
+    if isinstance(plan, DeltaPlan):
+        if plan.noise_stddev <= 0 or plan.measure != "none":
+            return _NO_BOUND
+        return _gaussian(plan.clip_norm / (plan.noise_stddev * math.sqrt(cohort)))
     if plan.mode != "bounded":
         return _NO_BOUND
     if plan.mechanism == "discrete_gaussian":
         return _gaussian(gaussian_ratio(plan.epsilon, plan.delta))
     each = plan.epsilon / plan.max_words
     return Spent(plan.epsilon, 0.0, tuple(plan.max_words * min(order * each**2 / 2, each) for order in ORDERS))
-
-
-def delta_cost(plan: DeltaPlan, cohort: int) -> Spent:
-    """Of a change of the weights, whoever sees the sum of ``cohort`` of them, each with its noise."""
-    if plan.noise_stddev <= 0 or plan.measure != "none":
-        return _NO_BOUND
-    return _gaussian(plan.clip_norm / (plan.noise_stddev * math.sqrt(cohort)))
-
-
-def word_cost(plan: WordPlan) -> Spent:
-    """Of the words that one device names."""
-    return Spent(plan.epsilon, plan.delta, (math.inf,) * len(ORDERS))
 
 
 def epsilon_of(spent: Spent, delta: float) -> float:

@@ -7,7 +7,7 @@ import pytest
 
 from device_sdk import ConfigurationError, OfferBounds
 from device_sdk.privacy.gaussian import gaussian_epsilon
-from device_sdk.privacy.spending import Spent, delta_cost, epsilon_of, marginal_cost, word_cost
+from device_sdk.privacy.spending import Spent, cost_of, epsilon_of
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
 
 DELTA = 1e-6
@@ -28,40 +28,40 @@ def test_counts_cost_no_less_than_the_servers_accountant_says_and_little_more(
     composition = pytest.importorskip("examples.liu_2020.adaptation")
     plan = MarginalPlan.model_validate({"epsilon": epsilon, "mechanism": mechanism})
     exact = composition.user_epsilon(plan, number)
-    found = epsilon_of(rounds(marginal_cost(plan), number), DELTA)
+    found = epsilon_of(rounds(cost_of(plan), number), DELTA)
     assert exact * 0.999 <= found <= 1.35 * exact + 0.1
 
 
 @pytest.mark.parametrize("number", [1, 7, 400])
 @pytest.mark.parametrize("ratio", [0.05, 1.0, 30.0])
 def test_deltas_cost_no_less_than_gaussian_noise_does(ratio: float, number: int) -> None:
-    cost = delta_cost(DeltaPlan(clip_norm=ratio, noise_stddev=1.0), 1)
+    cost = cost_of(DeltaPlan(clip_norm=ratio, noise_stddev=1.0), 1)
     exact = gaussian_epsilon(ratio * math.sqrt(number), DELTA)
     assert exact <= epsilon_of(rounds(cost, number), DELTA) <= 1.35 * exact + 0.1
 
 
 def test_noise_of_others_counts_only_where_the_app_says_so() -> None:
     plan = DeltaPlan(clip_norm=1.0, noise_stddev=0.1)
-    alone, among = (epsilon_of(delta_cost(plan, cohort), DELTA) for cohort in (1, 100))
-    assert among == pytest.approx(epsilon_of(delta_cost(DeltaPlan(clip_norm=1.0, noise_stddev=1.0), 1), DELTA))
+    alone, among = (epsilon_of(cost_of(plan, cohort), DELTA) for cohort in (1, 100))
+    assert among == pytest.approx(epsilon_of(cost_of(DeltaPlan(clip_norm=1.0, noise_stddev=1.0), 1), DELTA))
     assert alone > 5 * among
 
 
 def test_what_has_no_bound_has_none() -> None:
     for cost in (
-        marginal_cost(MarginalPlan(mode="paper")),
-        delta_cost(DeltaPlan(), 1),
-        delta_cost(DeltaPlan(noise_stddev=1.0, measure="loss"), 1),
+        cost_of(MarginalPlan(mode="paper")),
+        cost_of(DeltaPlan(), 1),
+        cost_of(DeltaPlan(noise_stddev=1.0, measure="loss"), 1),
     ):
         assert epsilon_of(Spent().plus(cost), DELTA) == math.inf
     assert epsilon_of(Spent(), DELTA) == 0.0
-    named = rounds(word_cost(WordPlan(epsilon=1.0, delta=4e-7)), 2)
+    named = rounds(cost_of(WordPlan(epsilon=1.0, delta=4e-7)), 2)
     assert epsilon_of(named, DELTA) == 2.0
-    assert epsilon_of(named.plus(word_cost(WordPlan(epsilon=1.0, delta=4e-7))), DELTA) == math.inf
+    assert epsilon_of(named.plus(cost_of(WordPlan(epsilon=1.0, delta=4e-7))), DELTA) == math.inf
 
 
 def test_it_is_kept_and_taken_back() -> None:
-    one, other = marginal_cost(MarginalPlan()), marginal_cost(MarginalPlan(mode="paper"))
+    one, other = cost_of(MarginalPlan()), cost_of(MarginalPlan(mode="paper"))
     total = one.plus(one)
     assert Spent.read(json.loads(json.dumps(total.fields()))) == total
     assert Spent.read(json.loads(json.dumps(other.fields()))) == other
