@@ -15,12 +15,10 @@ from examples.gao_2022.experiment import SILOS, Experiment, Row, Scale
 from examples.gao_2022.recipes import (
     AVERAGE_RATE,
     LANGUAGES,
-    PRINTED,
     Recipe,
     average,
     by_cohort,
     federation,
-    table_1,
 )
 from examples.gao_2022.speech import DIGITS, CrowdScale, gathered
 from examples.gao_2022.tables import charts, summary, table
@@ -100,15 +98,6 @@ def test_the_rest_goes_on_from_the_warm_up(experiment: Experiment) -> None:
     moved = [np.abs(weights["rest"][name] - weights["warm-up"][name]).max() for name in weights["rest"]]
     apart = [np.abs(weights["rest"][name] - weights["everything"][name]).max() for name in weights["rest"]]
     assert max(moved) > 0 and max(apart) > 0
-
-
-def test_table_1_has_the_papers_rows() -> None:
-    recipes = list(table_1(rounds=3, cohort=4))
-    assert len(recipes) == 3 + 9 + 3 and len({recipe.name for recipe in recipes}) == 15
-    assert {recipe.engine.cohort for recipe in recipes if recipe.holders == "silos" and recipe.engine} == {SILOS}
-    assert {recipe.engine.weighting for recipe in recipes if recipe.engine} == set(PRINTED["silos"])
-    assert all(recipe.scratch == recipe.name.startswith("from scratch") for recipe in recipes)
-    assert len({recipe.name for recipe in by_cohort(3, (2, 4))}) == 6
 
 
 def test_the_servers_steps_grow_shorter() -> None:

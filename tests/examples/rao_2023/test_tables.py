@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from examples.rao_2023.experiment import INITIAL, Scale, methods, teacher_name
+from examples.rao_2023.experiment import INITIAL
 from examples.rao_2023.tables import chart, judged, table
 
 AT_ONCE = "EMA 0, every 1"
@@ -83,14 +83,3 @@ def test_the_tables_show_every_row() -> None:
     text = console.export_text()
     assert all(name in text for name in GOOD) and "diverged in 1" in text and "19.0" in text
     assert chart(shown).count("<rect") >= 3 * len(shown["rows"])
-
-
-@pytest.mark.parametrize("scale", [Scale(), Scale.full()])
-def test_every_row_of_the_papers_tables_is_there(scale: Scale) -> None:
-    names = [method.name for method in methods(scale)]
-    assert len(set(names)) == len(names)
-    wanted = {*GOOD, "EMA + transcript", "EMA + transcript + slots", "EMA + score"} - {INITIAL, AT_ONCE}
-    wanted |= {teacher_name(*scale.at_once), *(f"score only, noise {sigma}" for sigma in ("0.1", "0.2"))}
-    assert wanted <= set(names)
-    assert sum(name.startswith("EMA 0") for name in names) == len(scale.others) + 1 >= 4
-    assert {method.rehearsal for method in methods(scale)} == {0, scale.rehearsal}
