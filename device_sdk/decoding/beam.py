@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.decoding.block import BLANK, Block, Heard, settled
-from device_sdk.decoding.contextual_biasing import NOTHING, Guide
+from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.prefixes import Alignments, Aside, Emission, Prefix, PrefixTree
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.runtimes.protocol import Transducer
@@ -50,21 +50,19 @@ class Beam:
 class Path:
     """One prefix of a beam.
 
-    score: nats, of the transducer; frames: the frame that emitted each token, in the best alignment; hotword, ngram:
-    what the search's guide says of the tokens, nats; bonus: what both together add to its rank.
+    score: nats, of the transducer; frames: the frame that emitted each token, in the best alignment; hotword:
+    what its hotwords add to its rank, nats.
     """
 
     tokens: tuple[int, ...]
     score: float
     frames: tuple[int, ...]
     hotword: float = 0.0
-    ngram: float = 0.0
-    bonus: float = 0.0
 
     @property
     def rank(self) -> float:
         """What paths are sorted by, nats."""
-        return self.score + self.bonus
+        return self.score + self.hotword
 
 
 def start(transducer: Transducer, guide: Guide | None = None) -> Beam:
@@ -80,8 +78,8 @@ def paths(beam: Beam) -> tuple[Path, ...]:
     aside = settled(tree, beam.aside, beam.heard, beam.frame) if beam.aside else {}
     for prefix, estimated in zip(beam.prefixes, beam.alignments, strict=True):
         alignments = aside.get(prefix, estimated)
-        parts = NOTHING if tree.guide is None else tree.guide.parts(prefix.guided)
-        found.append(Path(prefix.tokens(), alignments.score, alignments.frames(), *parts))
+        hotword = 0.0 if tree.guide is None else tree.guide.whole(prefix.guided)
+        found.append(Path(prefix.tokens(), alignments.score, alignments.frames(), hotword))
     return tuple(sorted(found, key=lambda path: -path.rank))
 
 

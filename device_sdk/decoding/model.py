@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,9 @@ from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.decoding.stream import frame_seconds
-from device_sdk.errors import ConfigurationError
 from device_sdk.hypothesis import Hypothesis
 from device_sdk.runtimes.onnxruntime import OnnxTransducer, Precision
 from device_sdk.runtimes.protocol import Transducer
-
-if TYPE_CHECKING:
-    from device_sdk.runtimes.ngram import NgramModel
 
 __all__ = ["Model", "Rescore"]
 
@@ -58,7 +54,6 @@ class Model:
         self.features = bundle.features
         self.tokenizer = bundle.tokenizer
         self.transducer: Transducer = OnnxTransducer(bundle, threads, precision) if transducer is None else transducer
-        self.ngram: NgramModel | None = _first_pass_ngram(bundle) if settings.ngram_weight else None
         self.frame_seconds = frame_seconds(self.transducer, self.features)
 
     def with_offset(self, offset: NDArray[np.float32] | None) -> Self:
@@ -75,18 +70,4 @@ class Model:
 
     def guide(self, hotwords: Hotwords | None) -> Guide | None:
         """What a search follows besides the transducer; None for nothing."""
-        if self.ngram is None and (hotwords is None or not hotwords.phrases):
-            return None
-        return Guide(self.tokenizer, hotwords, self.ngram, self.settings.ngram_weight)
-
-
-def _first_pass_ngram(bundle: Bundle) -> NgramModel:
-    from device_sdk.runtimes.ngram import load_ngram  # here, because most recognizers do without
-
-    ngram = load_ngram(bundle)
-    if ngram is None:
-        raise ConfigurationError(
-            f"decoding.ngram_weight: {bundle.path} holds no n-gram, or kenlm is not installed; set it to 0, or use a "
-            "bundle with ngram.arpa and pip install 'idiolect[ngram]'"
-        )
-    return ngram
+        return None if hotwords is None or not hotwords.phrases else Guide(self.tokenizer, hotwords)

@@ -62,13 +62,11 @@ def distinct(
     tokenizer: Tokenizer,
     frame_seconds: float,
     seconds: float,
-    length_normalization: float = 0.0,
     spellings: Spellings | None = None,
 ) -> tuple[Hypothesis, ...]:
     """One hypothesis per text, best first: the best tokens for it, and the sum of the probabilities of all of them.
 
-    length_normalization: scores are divided by the number of these tokens to this power. spellings: texts and words
-    hold the phrases in place of these, and tokens what was heard.
+    spellings: texts and words hold the phrases in place of these, and tokens what was heard.
     """
     chosen: dict[str, Path] = {}
     totals: dict[str, float] = {}
@@ -80,17 +78,14 @@ def distinct(
             totals[text] = float(np.logaddexp(totals[text], path.score))
         else:
             chosen[text], totals[text] = path, path.score
-    scores = {
-        text: (totals[text] + path.bonus) / max(1, len(path.tokens)) ** length_normalization
-        for text, path in chosen.items()
-    }
+    scores = {text: totals[text] + path.hotword for text, path in chosen.items()}
     known: Known = {}
     found: list[Hypothesis] = []
     for text, path in sorted(chosen.items(), key=lambda item: -scores[item[0]]):
         words = word_times(path.tokens, path.frames, tokenizer, frame_seconds, seconds, known)
         if spellings is not None:
             words = written_words(words, spellings)
-        parts = Scores(acoustic=totals[text], ngram=path.ngram, hotword=path.hotword)
+        parts = Scores(acoustic=totals[text], hotword=path.hotword)
         found.append(Hypothesis(path.tokens, text, words, parts, scores[text]))
     return tuple(found)
 

@@ -361,9 +361,8 @@ class RecognitionSession:
         settings, beam = recognizer.settings, stream.beam
 
         def found(beam: Beam) -> tuple[Hypothesis, ...]:
-            normalization = settings.length_normalization
             pieces, frame = recognizer.tokenizer, recognizer.frame_seconds
-            return distinct(paths(beam), pieces, frame, seconds, normalization, self._spellings)
+            return distinct(paths(beam), pieces, frame, seconds, self._spellings)
 
         hypotheses = found(beam)
         while len(hypotheses) < settings.nbest and settings.beam < _WIDEST * recognizer.settings.beam:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
 
 from device_sdk.errors import ConfigurationError
 
@@ -18,10 +18,6 @@ class DecodingSettings:
     nbest: entries of a result, at most ``beam``.
     symbols_per_frame: tokens that one 30 ms frame may emit.
     threshold: nats; a hypothesis further than this below the best one is not extended. Larger is slower and surer.
-    length_normalization: the first pass ranks a text by its score divided by its number of pieces to this power; 0
-        leaves it out. A second pass has weights of its own for that.
-    ngram_weight: of the bundle's n-gram in the first pass, which adds the n-gram's log-probability of every word that
-        ended, times this, to a hypothesis' rank; 0 leaves it out. A second pass weighs the same n-gram anew.
     pause_seconds: after so long a silence between words the networks begin anew, as for another utterance, and hear
         nothing until somebody speaks again; infinity never does that.
     block_seconds: audio is decoded in blocks of this length, whatever the sizes it arrives in. That makes a result
@@ -33,8 +29,6 @@ class DecodingSettings:
     nbest: int = 8
     symbols_per_frame: int = 2
     threshold: float = 5.0
-    length_normalization: float = 0.0
-    ngram_weight: float = 0.0
     pause_seconds: float = 0.48
     block_seconds: float = 0.3
     max_seconds: float = 120.0
@@ -52,9 +46,5 @@ class DecodingSettings:
             value = getattr(self, name)
             if not value > 0.0 or (name in ("block_seconds", "max_seconds") and not isfinite(value)):
                 raise ConfigurationError(f"decoding.{name}: found {value!r}, expected a positive number")
-        for name in ("length_normalization", "ngram_weight"):
-            value = getattr(self, name)
-            if not 0.0 <= value < inf:
-                raise ConfigurationError(f"decoding.{name}: found {value!r}, expected a number of 0 or more")
         if not 0.03 <= self.block_seconds <= 10.0:
             raise ConfigurationError(f"decoding.block_seconds: found {self.block_seconds}, expected 0.03 to 10")

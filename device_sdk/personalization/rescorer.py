@@ -75,7 +75,7 @@ class Rescorer:
         )
         zeros = np.zeros(len(hypotheses))
         neural = zeros if scores.neural is None else scores.neural
-        ngram = [each.scores.ngram for each in hypotheses] if scores.ngram is None else scores.ngram
+        ngram = zeros if scores.ngram is None else scores.ngram
         return tuple(
             replace(
                 hypotheses[index],

@@ -44,27 +44,6 @@ class NgramModel:
         scores = ([value for value, _, _ in self._model.full_scores(text)] for text in texts)
         return [np.array(values) * math.log(10) for values in scores]
 
-    def begin(self) -> Any:
-        """The state before the first word of a sentence."""
-        import kenlm
-
-        state = kenlm.State()
-        self._model.BeginSentenceWrite(state)
-        return state
-
-    def score(self, state: Any, word: str) -> tuple[float, Any]:
-        """(log p(word | words before it) in nats, the state after it). A word that is not on the list is unlisted."""
-        import kenlm
-
-        after = kenlm.State()
-        return self._model.BaseScore(state, self._words[self._words.id(word)], after) * math.log(10), after
-
-    def end(self, state: Any) -> float:
-        """log p(end of the sentence | words before it), nats."""
-        import kenlm
-
-        return float(self._model.BaseScore(state, "</s>", kenlm.State())) * math.log(10)
-
 
 def load_ngram(bundle: Bundle) -> NgramModel | None:
     """The bundle's n-gram, or None where the bundle has none or kenlm is not installed (said once, as a warning)."""

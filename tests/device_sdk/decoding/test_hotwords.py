@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.tokenizer import WORD_START
-from device_sdk.decoding import Hotword, Hotwords, Recognizer
-from device_sdk.decoding.contextual_biasing import UNGUIDED, Guide
+from device_sdk.decoding import DecodingSettings, Hotword, Hotwords, Recognizer
+from device_sdk.decoding.beam import advance, paths, start
+from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError
+from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, frames
 
 LETTERS = "abc"
 
@@ -89,10 +91,7 @@ def followed(guide: Guide, found):
 @given(hotwords=st.lists(hotword, min_size=1, max_size=6), found=tokens)
 def test_the_boost_of_a_text_is_that_of_its_complete_phrases(hotwords, found):
     guide = Guide(PIECES, Hotwords.build(hotwords))
-    parts = guide.parts(followed(guide, found))
-    assert parts.hotword == pytest.approx(scanned(hotwords, PIECES.decode(found)))
-    assert parts.bonus == parts.hotword
-    assert parts.ngram == 0.0
+    assert guide.whole(followed(guide, found)) == pytest.approx(scanned(hotwords, PIECES.decode(found)))
 
 
 @settings(max_examples=200, deadline=None)
@@ -129,7 +128,7 @@ def test_partial_phrases_count_by_their_letters():
     np.testing.assert_allclose(bonuses, [0.5, 1.0])
     complete = followed(guide, [at[piece] for piece in ("▁a", "b", "ab")])
     assert (complete.bonus, complete.hotword) == (2.0, 0.0)
-    assert guide.parts(complete).hotword == 2.0
+    assert guide.whole(complete) == 2.0
     assert guide.step(complete, at["a"]).bonus == 0.0  # inside a longer word it is no phrase
     assert guide.step(complete, at["▁"]) == guide.step(complete, at["▁"])._replace(bonus=2.0, hotword=2.0)
 
@@ -141,7 +140,7 @@ def test_any_collection_of_phrases_will_do(make):
     assert built == Hotwords.build([Hotword("Abba", 1.5), Hotword("b  c", 1.5)])
     guide = Guide(PIECES, built)
     found = [PIECES.pieces.index(piece) for piece in ("▁ab", "ba", "▁b", "▁c")]
-    assert guide.parts(followed(guide, found)).hotword == 3.0
+    assert guide.whole(followed(guide, found)) == 3.0
 
 
 @pytest.mark.parametrize(
@@ -168,8 +167,6 @@ def test_no_phrases_are_no_guide(tiny_bundle):
     recognizer = Recognizer(tiny_bundle)
     assert recognizer.guide(None) is None
     assert recognizer.guide(Hotwords.build([])) is None
-    guided = followed(Guide(PIECES), [1, 2])
-    assert guided == UNGUIDED
 
 
 def test_a_hotword_mends_a_misheard_name(tmp_path):
@@ -204,3 +201,43 @@ def test_a_hotword_mends_a_misheard_name(tmp_path):
     with pytest.raises(ConfigurationError, match=r"hotwords\[0\]: found 'ë', expected the letters"):
         recognizer.session(16_000, hotwords=["Zoë"])
     assert recognized(recognizer.session(16_000, hotwords=[])).nbest == plain.nbest
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    hotwords=st.lists(hotword, min_size=1, max_size=3),
+    symbols=st.integers(1, 2),
+    cut=st.integers(0, 3),
+)
+def test_a_wide_beam_with_hotwords_is_the_exhaustive_search(seed, hotwords, symbols, cut):
+    pieces = Pieces("ab", 1)
+    hotwords = [each for each in hotwords if "c" not in each.phrase + "".join(each.spellings)] or [Hotword("ab")]
+    lattice = RandomLattice(seed, pieces.size, 2.0)
+    expected = exhaustive(lattice, 2, symbols)
+    decoding = DecodingSettings(beam=100_000, symbols_per_frame=symbols, threshold=np.inf)
+    beam = start(lattice, Guide(pieces, Hotwords.build(hotwords)))
+    for part in (frames(2)[:cut], frames(2)[cut:]):
+        beam = advance(beam, part, lattice, decoding)
+    found = paths(beam)
+    assert {path.tokens for path in found} == set(expected)
+    assert all(better.rank >= worse.rank for better, worse in itertools.pairwise(found))
+    for path in found:
+        boost = scanned(hotwords, pieces.decode(path.tokens))
+        assert path.score == pytest.approx(expected[path.tokens][0], abs=1e-9)
+        assert path.hotword == pytest.approx(boost)
+        assert path.rank == pytest.approx(path.score + boost)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 20), max_size=5), bias=st.floats(0.0, 5.0))
+def test_blocks_do_not_change_the_search_with_hotwords(seed, cuts, bias):
+    lattice, pieces = RandomLattice(seed, 6, 2.0, bias), Pieces("ab", 1)
+    guide = Guide(pieces, Hotwords.build(["ab", Hotword("a b", 3.0), "baa"]))
+    decoding, found = DecodingSettings(beam=4, nbest=4), []
+    for bounds in ([0, 20], sorted({0, 20, *cuts})):
+        beam = start(lattice, guide)
+        for begin, end in itertools.pairwise(bounds):
+            beam = advance(beam, frames(20)[begin:end], lattice, decoding)
+        found.append(paths(beam))
+    assert found[0] == found[1]

@@ -109,8 +109,8 @@ def test_what_is_settled_stays_whatever_follows(hotwords, heard: str) -> None:
 def test_lists_are_distinct_again_and_probabilities_add_up() -> None:
     at = {text: PIECES.pieces.index(text) for text in ("▁a", "▁b", "▁c", "▁ab")}
     listed = [
-        Path((at["▁a"], at["▁b"]), -1.0, (0, 4), hotword=2.0, bonus=2.0),
-        Path((at["▁a"], at["▁c"]), -2.0, (0, 5), hotword=2.0, bonus=2.0),
+        Path((at["▁a"], at["▁b"]), -1.0, (0, 4), hotword=2.0),
+        Path((at["▁a"], at["▁c"]), -2.0, (0, 5), hotword=2.0),
         Path((at["▁a"], at["▁ab"]), -2.5, (0, 5)),
     ]
     spellings = Hotwords.build([Hotword("c", spellings=("b",))]).spellings
