@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,20 +101,28 @@ def tiny_ngram(words: WordList) -> bytes:
     return arpa(estimate([words.ids(sentence) for sentence in SENTENCES], words, order=3))
 
 
+def tiny_parts(seed: int = 0, architecture: Architecture = PRESETS["tiny"]) -> dict[str, Any]:
+    """What every bundle needs, as :func:`write_bundle` takes it."""
+    words = tiny_words()
+    return {
+        "name": "tiny",
+        "version": f"tiny-{seed}",
+        "architecture": architecture,
+        "weights": tiny_weights(architecture, seed),
+        "tokenizer_model": tiny_tokenizer(architecture.pieces),
+        "words": words,
+        "background": tiny_background(words),
+        "combination": CombinationWeights(),
+        "card": {"description": "random weights for tests", "seed": seed},
+        "licence": "Apache-2.0\n",
+    }
+
+
 def write_tiny_bundle(out: Path, seed: int = 0, architecture: Architecture = PRESETS["tiny"]) -> Path:
     words = tiny_words()
     return write_bundle(
         out,
-        name="tiny",
-        version=f"tiny-{seed}",
-        architecture=architecture,
-        weights=tiny_weights(architecture, seed),
-        tokenizer_model=tiny_tokenizer(architecture.pieces),
-        words=words,
-        background=tiny_background(words),
-        combination=CombinationWeights(),
-        card={"description": "random weights for tests", "seed": seed},
-        licence="Apache-2.0\n",
+        **tiny_parts(seed, architecture),
         language_model=tiny_language_model(words, seed),
         ngram=tiny_ngram(words),
         training={"seed": seed},

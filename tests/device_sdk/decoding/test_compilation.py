@@ -53,17 +53,23 @@ for settings in (DecodingSettings(), DecodingSettings(beam=1, nbest=1), Decoding
 """
 
 
-def said(folder: Path, compiled: bool) -> tuple[str, str]:
-    """(what the driver prints, which of the two ran)"""
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER],
+def python(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run there, with what lies there first on the path; the switch is as ``environment`` says or not set."""
+    inherited = {name: value for name, value in os.environ.items() if name != SWITCH}
+    return subprocess.run(
+        [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, SWITCH: str(int(compiled)), "PYTHONPATH": str(folder)},
+        env={**inherited, "PYTHONPATH": str(folder), **environment},
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
+
+
+def said(folder: Path, compiled: bool) -> tuple[str, str]:
+    """(what the driver prints, which of the two ran)"""
+    done = python(folder, "-c", DRIVER, **{SWITCH: str(int(compiled))})
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr.split()[-1]
 
@@ -98,10 +104,8 @@ def test_a_build_compiles_them(tmp_path: Path) -> None:
         )
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, tmp_path / name)
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    environment = {name: value for name, value in os.environ.items() if name != SWITCH}
-    built = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert compiled_stamp(tmp_path), built.stdout + built.stderr
+    built = python(tmp_path, "setup.py", "-q", "build_ext", "--inplace")
+    assert (tmp_path / "device_sdk" / "decoding" / FOLDER / STAMP).is_file(), built.stdout + built.stderr
     compare(tmp_path)
     assert list((tmp_path / "device_sdk" / "runtimes" / "native_kernels" / FOLDER).glob("native.*"))
 
@@ -127,19 +131,6 @@ def small_tree(root: Path, mypycify: str) -> Path:
     return root
 
 
-def build(root: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if name != SWITCH}
-    return subprocess.run(
-        [sys.executable, "setup.py", *command],
-        cwd=root,
-        env={**inherited, "PYTHONPATH": str(root), **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize(
     ("mypycify", "native", "environment", "why"),
@@ -158,7 +149,7 @@ def test_a_build_that_compiles_nothing_fails_and_says_how_to_go_on(
     root = small_tree(tmp_path, mypycify)
     if native is not None:
         (root / "device_sdk" / "runtimes" / "native_kernels" / "native.c").write_text(native, "utf-8")
-    built = build(root, "build_ext", "--inplace", **environment)
+    built = python(root, "setup.py", "build_ext", "--inplace", **environment)
     assert built.returncode != 0
     assert why in built.stdout + built.stderr
     assert f"{SWITCH}=0" in built.stderr.splitlines()[-1]
@@ -167,7 +158,7 @@ def test_a_build_that_compiles_nothing_fails_and_says_how_to_go_on(
 
 def test_a_build_that_is_told_not_to_compile_does_not(tmp_path: Path) -> None:
     root = small_tree(tmp_path, "raise SystemExit('nobody asked')")
-    built = build(root, "build_ext", **{SWITCH: "0"})
+    built = python(root, "setup.py", "build_ext", **{SWITCH: "0"})
     assert built.returncode == 0, built.stderr
     assert not list(root.glob("build/**/*.so"))
 
@@ -178,10 +169,6 @@ def test_a_build_brings_what_types_the_search() -> None:
     brought = {re.split(r"[^\w-]", requirement)[0] for requirement in settings}
     imported = {name for source in SEARCH.sources for name in top_level(imported_modules(PACKAGE / source))}
     assert imported - sys.stdlib_module_names - {"device_sdk", "rescoring"} <= brought
-
-
-def compiled_stamp(root: Path) -> bool:
-    return (root / "device_sdk" / "decoding" / FOLDER / STAMP).is_file()
 
 
 @pytest.mark.parametrize("what", [SEARCH, KERNELS], ids=lambda what: str(what.package))

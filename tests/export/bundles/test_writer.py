@@ -14,24 +14,11 @@ from device_sdk.bundle import weights as weight_files
 from device_sdk.errors import BundleError
 from export.bundles import architecture_of, bundle_run, refresh, render, rewrite, write_bundle
 from rescoring.combination import CombinationWeights
-from tests.tiny import tiny_background, tiny_tokenizer, tiny_weights, tiny_words
+from tests.tiny import tiny_background, tiny_parts, tiny_tokenizer, tiny_weights, tiny_words
 
 
 def arguments(**changes: Any) -> dict[str, Any]:
-    architecture = PRESETS["tiny"]
-    words = tiny_words()
-    return {
-        "name": "test",
-        "version": "1",
-        "architecture": architecture,
-        "weights": tiny_weights(architecture),
-        "tokenizer_model": tiny_tokenizer(architecture.pieces),
-        "words": words,
-        "background": tiny_background(words),
-        "combination": CombinationWeights(marginal=0.25),
-        "card": {"seed": 3},
-        "licence": "Apache-2.0",
-    } | changes
+    return tiny_parts() | {"version": "1", "combination": CombinationWeights(marginal=0.25)} | changes
 
 
 @pytest.mark.parametrize("suffix", ["", ".zip"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -92,6 +92,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "repeated tokens": lambda: case(3, 33, [[1, 1, 1], [1, 1], [1]]),
     # What is left out is measured by the cell that carries most, however large the loss is.
     **{f"sharp, times {scale}": partial(case, 5, 150, SHARP, sharpness=2.0, scale=scale) for scale in (1.0, 1e-6, 1e6)},
+    # Recurrent matrices in blocks, for one row (encoder) and for several (predictor).
+    "large layers": lambda: case(5, 21, [[3, 7], [9], [3]], replace(TINY, encoder_size=512, predictor_size=512)),
     # The lattice in float64 keeps what float32 sums would lose.
     "600 frames": lambda: case(8, 600, [[int(token) for token in np.random.default_rng(8).integers(1, 64, 12)]]),
 }
