@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 MANIFEST = "executorch.json"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 PROGRAMS = ("encoder.pte", "predictor.pte", "joiner.pte")
 ROWS: Literal["batch"] = "batch"
 FRAMES_AT_ONCE = 8
