@@ -251,8 +251,8 @@ def _write(
         with tempfile.TemporaryFile() as file:
             rows[name] = 0
             for row in connection.execution_options(yield_per=ROWS).execute(select(table)).mappings():
-                plain = {key: _plain(value) for key, value in _without_sent(name, dict(row)).items()}
-                file.write(json.dumps(plain).encode() + b"\n")
+                kept = {**row, **SENT.get(name, {})}
+                file.write(json.dumps({key: _plain(value) for key, value in kept.items()}).encode() + b"\n")
                 rows[name] += 1
             member = tarfile.TarInfo(f"tables/{name}.jsonl")
             member.size = file.tell()
@@ -292,10 +292,6 @@ def _write(
 def _told(manifest: dict[str, Any], blobs: int) -> Backup:
     rows, missing = dict(manifest["rows"]), tuple(manifest["missing"])
     return Backup(manifest["revision"], rows, blobs, missing, manifest["saved_at"])
-
-
-def _without_sent(table: str, row: dict[str, Any]) -> dict[str, Any]:
-    return row | {name: value for name, value in SENT.get(table, {}).items() if name in row}
 
 
 def _manifest(archive: tarfile.TarFile, path: Path) -> dict[str, Any]:

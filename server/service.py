@@ -307,8 +307,7 @@ class Service:
                 round_id = create_round(connection, settings, now)
                 record(connection, by, "round.create", round_id, now)
                 if opened:
-                    open_round(connection, round_id, now, self._caps)
-                    record(connection, by, "round.open", round_id, now)
+                    self._open(connection, round_id, by, now)
                 return view(connection, find_round(connection, round_id))
 
         return unhurried(work)
@@ -316,12 +315,14 @@ class Service:
     def open_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
         def work() -> dict[str, Any]:
             with self.database.write() as connection:
-                now = self.settings.clock()
-                open_round(connection, round_id, now, self._caps)
-                record(connection, by, "round.open", round_id, now)
+                self._open(connection, round_id, by, self.settings.clock())
                 return view(connection, find_round(connection, round_id))
 
         return unhurried(work)
+
+    def _open(self, connection: Connection, round_id: str, by: str, now: float) -> None:
+        open_round(connection, round_id, now, self._caps)
+        record(connection, by, "round.open", round_id, now)
 
     def close_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Close an open round and wait until it is published or abandoned; one whose devices are adding up their counts
@@ -335,8 +336,7 @@ class Service:
                 transition(connection, row, RoundState.CLOSING, now, f"closed by {by}")
                 record(connection, by, "round.close", round_id, now)
         self.advance(round_id)
-        with self.database.read() as connection:
-            return view(connection, find_round(connection, round_id))
+        return self.view_round(round_id)
 
     def abandon_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
         """End a round without a release. What its reports were charged stays charged."""
@@ -347,6 +347,10 @@ class Service:
                 record(connection, by, "round.abandon", round_id, now)
 
             abandon(self.database, self.blobs, round_id, now, f"abandoned by {by}", also)
+        return self.view_round(round_id)
+
+    def view_round(self, round_id: str) -> dict[str, Any]:
+        """A round as operators see it. Raises Refusal (404)."""
         with self.database.read() as connection:
             return view(connection, find_round(connection, round_id))
 

@@ -94,6 +94,13 @@ class UpdateSettings:
                 raise ConfigurationError(f"updates.{name}: found {value!r}, expected at least 2 seconds")
 
 
+_POSITIVE = (
+    *("window_seconds", "retry_after_seconds", "check_ins_per_second", "tick_seconds", "standing_seconds"),
+    *("step_seconds", "marginals_cap", "deltas_cap", "words_cap"),
+)
+_LEAST = {"keep_models": 2, "keep_rounds": 1, "enrolment_uses": 1, "workers": 1, "processes": 1}
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Settings of one server process.
@@ -156,22 +163,14 @@ class ServerSettings:
         for name in ("enrolment_token", "operator_token"):
             if len(getattr(self, name)) < 8:
                 raise ConfigurationError(f"{name}: too short; expected at least 8 characters")
-        positive = ("window_seconds", "retry_after_seconds", "check_ins_per_second")
-        positive_times = ("tick_seconds", "standing_seconds", "step_seconds")
-        for name in (*positive, *positive_times, "marginals_cap", "deltas_cap", "words_cap"):
+        for name in _POSITIVE:
             value = getattr(self, name)
             if not value > 0:
                 raise ConfigurationError(f"{name}: found {value!r}, expected a positive number")
-        if self.keep_models is not None and self.keep_models < 2:
-            raise ConfigurationError(f"keep_models: found {self.keep_models}, expected 2 or more, or None")
-        if self.keep_rounds is not None and self.keep_rounds < 1:
-            raise ConfigurationError(f"keep_rounds: found {self.keep_rounds}, expected 1 or more, or None")
-        if self.enrolment_uses is not None and self.enrolment_uses < 1:
-            raise ConfigurationError(f"enrolment_uses: found {self.enrolment_uses}, expected 1 or more, or None")
-        if self.workers is not None and self.workers < 1:
-            raise ConfigurationError(f"workers: found {self.workers}, expected 1 or more, or None")
-        if self.processes < 1:
-            raise ConfigurationError(f"processes: found {self.processes}, expected 1 or more")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigurationError(f"{name}: found {value}, expected {least} or more")
         if self.processes > 1 and self.database_url.startswith("sqlite"):
             raise ConfigurationError(
                 f"processes: found {self.processes} with an SQLite database, expected 1: its file has one writer, for "

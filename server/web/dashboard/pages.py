@@ -109,17 +109,8 @@ def models(server: Service) -> Page:
     running = {entry["version"] for entry in tried if entry["state"] == "running"}
     children = {entry["parent"] for entry in lineage if entry["parent"]}
     for entry in lineage:
-        entry["role"] = (
-            "current"
-            if entry["version"] == current
-            else "rollout"
-            if entry["version"] in running
-            else "teacher"
-            if entry["version"] == teacher
-            else "ancestor"
-            if entry["version"] in children
-            else ""
-        )
+        roles = {"current": {current}, "rollout": running, "teacher": {teacher}, "ancestor": children}
+        entry["role"] = next((role for role, versions in roles.items() if entry["version"] in versions), "")
     charts = _model_charts(lineage)
     return {"models": lineage[::-1], "current": current, "charts": charts, "rollouts": tried}
 
@@ -210,21 +201,18 @@ def _live(entry: Page, now: float) -> Page:
     """A round's view with what a reader wants to know of it at a glance."""
     settings = entry["settings"]
     goal, minimum = settings.get("goal"), settings.get("minimum", 1)
-    streams = []
-    for stream in STREAMS:
-        if settings.get(stream) is None:
-            continue
-        count = entry["reports"][stream]
-        streams.append(
-            {
-                "name": stream,
-                "reports": count,
-                "goal": goal,
-                "minimum": minimum,
-                "missing": max(0, (goal or minimum) - count),
-                "enough": count >= minimum,
-            }
-        )
+    streams = [
+        {
+            "name": stream,
+            "reports": count,
+            "goal": goal,
+            "minimum": minimum,
+            "missing": max(0, (goal or minimum) - count),
+            "enough": count >= minimum,
+        }
+        for stream, count in entry["reports"].items()
+        if settings.get(stream) is not None
+    ]
     left = None
     if entry["state"] == RoundState.OPEN and entry["deadline"] is not None:
         left = max(0.0, entry["deadline"] - now)
@@ -271,51 +259,38 @@ def _model_charts(lineage: list[Page]) -> list[Page]:
 
 def _events(connection: Connection, limit: int) -> list[Page]:
     numbers = _numbers(connection)
+
+    def newest(query: Any, table: Any) -> Any:
+        return connection.execute(query.order_by(table.c.id.desc()).limit(limit))
+
+    def event(at: float, what: str, note: str = "", round_id: str | None = None) -> Page:
+        of_round = f"round {numbers.get(round_id, '?')}: " if round_id is not None else ""
+        return {"at": at, "what": of_round + what, "note": note, "round_id": round_id}
+
     events = [
-        {
-            "at": row.at,
-            "what": f"round {numbers.get(row.round_id, '?')}: {row.source} → {row.target}",
-            "note": row.note,
-            "round_id": row.round_id,
-        }
-        for row in connection.execute(select(transitions).order_by(transitions.c.id.desc()).limit(limit))
+        event(row.at, f"{row.source} → {row.target}", row.note, row.round_id)
+        for row in newest(select(transitions), transitions)
     ]
     events += [
-        {
-            "at": row.at,
-            "what": f"rollout of {row.version}" if row.kind == "rollout" else f"{row.kind} {row.version} published",
-            "note": row.note,
-            "round_id": None,
-        }
-        for row in connection.execute(select(publications).order_by(publications.c.id.desc()).limit(limit))
-    ]
-    events += [
-        {
-            "at": row.drawn_at,
-            "what": f"round {numbers.get(row.round_id, '?')}: {row.stream} of {row.reports} reports released",
-            "note": f"{row.mechanism.get('name', '')}; inputs {row.inputs_sha256[:12]}",
-            "round_id": row.round_id,
-        }
-        for row in connection.execute(select(releases).order_by(releases.c.id.desc()).limit(limit))
-    ]
-    # What else operators do has an event of its own, whose note names them.
-    done = select(actions).where(actions.c.action.not_like("%.publish"), actions.c.action.not_in(_TOLD_ELSEWHERE))
-    events += [
-        {
-            "at": row.at,
-            "what": f"{row.action} {row.subject}",
-            "note": f"by {row.operator} {row.note}".strip(),
-            "round_id": None,
-        }
-        for row in connection.execute(done.order_by(actions.c.id.desc()).limit(limit))
-    ]
-    enrolled = connection.execute(
-        select(func.count().label("number"), func.max(devices.c.enrolled_at).label("last"))
-    ).one()
-    if enrolled.number:
-        events.append(
-            {"at": enrolled.last, "what": f"{enrolled.number} devices enrolled", "note": "", "round_id": None}
+        event(
+            row.at,
+            f"rollout of {row.version}" if row.kind == "rollout" else f"{row.kind} {row.version} published",
+            row.note,
         )
+        for row in newest(select(publications), publications)
+    ]
+    for row in newest(select(releases), releases):
+        note = f"{row.mechanism.get('name', '')}; inputs {row.inputs_sha256[:12]}"
+        events.append(event(row.drawn_at, f"{row.stream} of {row.reports} reports released", note, row.round_id))
+    # What else operators do has an event of its own, whose note names them.
+    others = select(actions).where(actions.c.action.not_like("%.publish"), actions.c.action.not_in(_TOLD_ELSEWHERE))
+    events += [
+        event(row.at, f"{row.action} {row.subject}", f"by {row.operator} {row.note}".strip())
+        for row in newest(others, actions)
+    ]
+    number, last = connection.execute(select(func.count(), func.max(devices.c.enrolled_at))).one()
+    if number:
+        events.append(event(last, f"{number} devices enrolled"))
     return sorted(events, key=lambda event: -event["at"])[:limit]
 
 

@@ -25,7 +25,7 @@ from server.registry.publications import current_version, history, publish
 from server.registry.retention import check_marginals_present, check_present
 from server.rounds.rollout import conduct
 from server.rounds.rollout import store as rollouts
-from server.rounds.store import find_round, list_rounds, view
+from server.rounds.store import list_rounds, view
 from server.web.bodies import body_reader, parse, plain, refused, service
 from server.web.operations import WEIGHTS, for_operators
 from server.web.routes.authorization import operator_of
@@ -75,8 +75,7 @@ def post_round(request: Request, body: Small) -> Response:
 
 @router.get("/rounds/{round_id}", **for_operators(messages.Round, "404 unknown_round"))
 def get_round(request: Request, round_id: str) -> Response:
-    with service(request).database.read() as connection:
-        return plain(view(connection, find_round(connection, round_id)))
+    return plain(service(request).view_round(round_id))
 
 
 @router.post("/rounds/{round_id}/open", **for_operators(messages.Round, *OPENING, *MOVING))
