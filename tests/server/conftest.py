@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.server.parties import Operator, Party, initial, settings
+from tests.server.parties import Operator, Party, serving
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
@@ -16,16 +16,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def http(tmp_path: Path) -> Iterator[TestClient]:
-    """A client of a fresh server; what the server raises reaches the client as it would over a socket."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # starlette's advice on which http library its client should use
-        from fastapi.testclient import TestClient
-
-    from server.app import create_app
-
-    with TestClient(create_app(settings(tmp_path), initial()), raise_server_exceptions=False) as client:
+    """A client of a fresh server."""
+    with serving(tmp_path) as client:
         yield client
 
 

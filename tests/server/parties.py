@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import secrets
 import time
+import warnings
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,19 @@ def settings(folder: Path, **changes: Any) -> ServerSettings:
     if "://" not in found.database:
         fresh(Path(found.database))
     return found
+
+
+@contextmanager
+def serving(folder: Path, **changes: Any) -> Iterator[Http]:
+    """A client of a server in this process; what the server raises reaches the client as it would over a socket."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # starlette's advice on which http library its client should use
+        from fastapi.testclient import TestClient
+    from server.app import create_app
+
+    app = create_app(settings(folder, **changes), initial())
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
 
 
 class Party:

@@ -20,7 +20,7 @@ from device_sdk.wire.messages import CheckedIn, Marginals, Problem, Receipt
 from device_sdk.wire.signing import DEVICE, NONCE, SIGNATURE, TIMESTAMP
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.storage.schema import reports
-from tests.server.parties import DIGEST, ENROLMENT, HEADERS, WORDS, Operator, Party, initial, settings
+from tests.server.parties import DIGEST, ENROLMENT, HEADERS, WORDS, Operator, Party, initial, serving
 
 
 def refusal(answer: Any) -> tuple[int, str]:
@@ -317,15 +317,10 @@ def test_replays_stale_times_and_changed_bodies(http: Any, operator: Operator, d
 
 
 def test_spent_nonces_are_forgotten_once_they_cannot_be_replayed(tmp_path: Path) -> None:
-    from fastapi.testclient import TestClient
-
-    from server.app import create_app
-
     now = [1000.0]
-    app = create_app(settings(tmp_path, clock=lambda: now[0], window_seconds=10.0), initial())
-    with TestClient(app) as http:
+    with serving(tmp_path, clock=lambda: now[0], window_seconds=10.0) as http:
         device = Party(http).enrol()
-        own = app.state.service
+        own = http.app.state.service
         for _ in range(4):
             now[0] += 30.0
             assert device.post("/v1/check-in", b"{}", at=now[0]).status_code == 422

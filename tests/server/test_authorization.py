@@ -16,7 +16,7 @@ from device_sdk.wire.messages import Problem
 from server.app import create_app
 from server.web.routes import dashboard as access
 from server.web.routes.authorization import TABLE, Caller
-from tests.server.parties import ENROLMENT, HEADERS, OPERATOR, Party, initial, settings
+from tests.server.parties import ENROLMENT, HEADERS, OPERATOR, Party, initial, serving, settings
 
 VALUES = {
     "round_id": "r1",
@@ -73,8 +73,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    app = create_app(settings(tmp_path_factory.mktemp("walk")), initial())
-    with TestClient(app, raise_server_exceptions=False) as http:
+    with serving(tmp_path_factory.mktemp("walk")) as http:
         tokens = {"bootstrap": OPERATOR, "enrolment": ENROLMENT}
         for kind in STAFF[:-1]:
             wanted = {"name": kind.replace(" ", "-"), "role": kind.split()[-1]}

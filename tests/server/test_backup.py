@@ -19,7 +19,7 @@ from server.backup import restore, save
 from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from server.storage.schema import metadata
-from tests.server.parties import Operator, Party, initial, settings
+from tests.server.parties import Operator, Party, serving, settings
 from tests.server.postgres import postgres_server
 
 DELTAS = {"deltas": {"clip_norm": 10.0}, "marginals": {"epsilon": 1e8}}
@@ -33,7 +33,7 @@ def postgres() -> Iterator[str]:
 
 def lived(folder: Path, database: str) -> tuple[str, dict[str, Any]]:
     """A server with one round behind it and one under way: the id of the latter, and its operator's status."""
-    with TestClient(create_app(settings(folder, database=database), initial())) as http:
+    with serving(folder, database=database) as http:
         operator = Operator(http)
         parties = [Party(http).enrol() for _ in range(3)]
         done = operator.open(**DELTAS, goal=2)

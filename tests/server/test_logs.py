@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 
 from device_sdk.errors import StateError
-from server.app import create_app
 from server.logs import REQUEST, JsonLines, Lines, configure, fields
 from server.service import Service
-from tests.server.parties import ENROLMENT, HEADERS, OPERATOR, Operator, Party, initial, settings
+from tests.server.parties import ENROLMENT, HEADERS, OPERATOR, Operator, Party, initial, serving, settings
 
 ROLLOUT = "kanarienvogel"
 
@@ -80,8 +78,7 @@ def ask_everything(http: Any) -> list[int]:
 def test_no_rollout_is_ever_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, formatter: logging.Formatter
 ) -> None:
-    app = create_app(settings(tmp_path), initial())
-    with logged(formatter) as stream, TestClient(app, raise_server_exceptions=False) as http:
+    with logged(formatter) as stream, serving(tmp_path) as http:
         codes = ask_everything(http)
         assert {200, 401, 404, 405, 409, 422} <= set(codes)
 
@@ -106,8 +103,7 @@ def test_no_rollout_is_ever_logged(
 
 
 def test_every_json_line_is_an_object_that_names_its_request(tmp_path: Path) -> None:
-    app = create_app(settings(tmp_path), initial())
-    with logged(JsonLines(), logging.INFO) as stream, TestClient(app) as http:
+    with logged(JsonLines(), logging.INFO) as stream, serving(tmp_path) as http:
         device = Party(http).enrol()
         round_id = Operator(http).open()
         answers = [device.send_counts(round_id, {1: 1}), http.get("/nothing"), http.get("/healthz")]
@@ -179,7 +175,7 @@ def test_verbose_says_step_by_step_what_the_server_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verbose: bool
 ) -> None:
     configure("text", verbose=verbose)
-    with TestClient(create_app(settings(tmp_path), initial())) as http:
+    with serving(tmp_path) as http:
         device, operator = Party(http).enrol(), Operator(http)
         device.check_in()
         round_id = operator.open(goal=2)

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, text
 
-from server.app import create_app
 from server.readiness import CHECKS, Readiness
 from server.service import Service
 from server.settings import Limits
 from tests.server.hostile.attack import head
 from tests.server.hostile.process import HostileServer
-from tests.server.parties import initial, settings
+from tests.server.parties import serving, settings
 
 
 def lose_the_database(own: Service) -> None:
@@ -71,9 +69,8 @@ def test_a_server_is_ready_once_it_has_started(http: Any) -> None:
     ],
 )
 def test_what_is_not_in_order_is_named(tmp_path: Path, trouble: Callable[[Service], None], failing: set[str]) -> None:
-    app = create_app(settings(tmp_path, tick_seconds=60.0), initial())
-    with TestClient(app, raise_server_exceptions=False) as http:
-        own = app.state.service
+    with serving(tmp_path, tick_seconds=60.0) as http:
+        own = http.app.state.service
         trouble(own)
         answer = http.get("/readyz")
         assert answer.status_code == 503

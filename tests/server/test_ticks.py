@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from server.app import create_app
 from server.storage.database import Database
 from server.ticks import LOOP, TOLD_SECONDS, Seen, Ticks, seen_of, tell
-from tests.server.parties import Operator, Party, initial, settings
+from tests.server.parties import HEADERS, Operator, Party, serving
 
 
 def until(found: Any, seconds: float = 20.0) -> Any:
@@ -27,15 +25,14 @@ def until(found: Any, seconds: float = 20.0) -> Any:
 def test_a_passing_fault_shows_and_loses_no_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raw deltas on a volume that is gone for a while: the round waits for it, another goes on, and readiness tells."""
     monkeypatch.setattr("server.readiness.SECONDS", 0.1)
-    app = create_app(settings(tmp_path, standing_seconds=1.0), initial())
-    with TestClient(app, raise_server_exceptions=False) as http:
+    with serving(tmp_path, standing_seconds=1.0) as http:
         operator, device = Operator(http), Party(http).enrol()
         round_id = operator.open(deltas={})
         device.send_delta(round_id)
         assert until(lambda: http.get("/readyz").status_code == 200)
         folder = tmp_path / "blobs" / "deltas"
         folder.rename(tmp_path / "elsewhere")
-        assert http.post(f"/v1/operator/rounds/{round_id}/close", headers=_BEARER).status_code == 500
+        assert http.post(f"/v1/operator/rounds/{round_id}/close", headers=HEADERS).status_code == 500
         answer = until(lambda: (found := http.get("/readyz")).status_code == 503 and found)
         assert [name for name, good in answer.json()["checks"].items() if not good] == ["rounds"]
         assert answer.json()["tick_ages"][round_id] >= 1.0
@@ -50,15 +47,11 @@ def test_a_passing_fault_shows_and_loses_no_round(tmp_path: Path, monkeypatch: p
         until(lambda: http.get("/readyz").status_code == 200)
 
 
-_BEARER = {"Authorization": "Bearer operator-token"}
-
-
 def test_a_loop_that_cannot_look_at_its_rounds_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.readiness.SECONDS", 0.1)
     monkeypatch.setattr("server.service.PAUSE_AFTER_FAILURE", 0.1)
-    app = create_app(settings(tmp_path, standing_seconds=1.0), initial())
-    with TestClient(app, raise_server_exceptions=False) as http:
-        own = app.state.service
+    with serving(tmp_path, standing_seconds=1.0) as http:
+        own = http.app.state.service
         Operator(http).open()
         until(lambda: http.get("/readyz").status_code == 200)
         with own.database.write() as connection:

@@ -12,11 +12,10 @@ import httpx
 import pytest
 from sqlalchemy import insert
 
-from server.app import create_app
 from server.settings import Rates
 from server.storage.schema import devices
 from tests.server.hostile.process import HostileServer
-from tests.server.parties import ENROLMENT, HEADERS, OFTEN, Operator, Party, initial, settings
+from tests.server.parties import ENROLMENT, HEADERS, OFTEN, Operator, Party, initial, serving, settings
 
 
 @dataclass
@@ -39,11 +38,8 @@ class Gate:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Gate]:
-    from fastapi.testclient import TestClient
-
     now = [1_000_000.0]
-    app = create_app(settings(tmp_path, clock=lambda: now[0]), initial())
-    with TestClient(app, raise_server_exceptions=False) as http:
+    with serving(tmp_path, clock=lambda: now[0]) as http:
         yield Gate(http, Operator(http), now)
 
 

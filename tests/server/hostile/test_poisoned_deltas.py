@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +18,10 @@ from server.problems import Refusal
 from server.rounds.reports import UTTERANCES_LIMIT
 from server.web.bodies import parse
 from tests.server.hostile.poison import KINDS, PLANS, Report, honest
-from tests.server.parties import Operator, Party, initial, settings
+from tests.server.parties import Operator, Party, serving
 
 SHAPES = {"encoder.0.W": (8, 6), "joiner.output.bias": (5,)}
 HONEST = 6
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[Any]:
-    from fastapi.testclient import TestClient
-
-    from server.app import create_app
-
-    app = create_app(settings(folder), initial())
-    with TestClient(app, raise_server_exceptions=False, client=("127.0.0.1", 1)) as client:  # which may ask often
-        yield client
 
 
 def opened(http: Any, plan: DeltaPlan) -> str:

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from device_sdk.wire.messages import Problem
-from tests.server.parties import HEADERS, Party, initial, settings
+from tests.server.parties import HEADERS, Party, serving
 from tests.server.postgres import postgres_server
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def http(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    from contextlib import ExitStack
-
-    from fastapi.testclient import TestClient
-
-    from server.app import create_app
-
     with ExitStack() as stack:
         changes = {"database": stack.enter_context(postgres_server())} if request.param == "postgresql" else {}
-        app = create_app(settings(tmp_path, **changes), initial())
-        yield stack.enter_context(TestClient(app, raise_server_exceptions=False, client=("127.0.0.1", 1)))
+        yield stack.enter_context(serving(tmp_path, **changes))
 
 
 def test_nul_and_numbers_without_end(http: Any) -> None:

@@ -17,7 +17,6 @@ from device_sdk.checkin.connection import Refused
 from device_sdk.errors import CheckInError
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.aggregation.weights_file import dump_weights, parse_weights
-from server.app import create_app
 from server.commands import accounts, openapi, operators
 from server.operators.client import OperatorClient
 from server.operators.roles import Role
@@ -27,7 +26,7 @@ from server.plans.states import RoundState
 from server.settings import UpdateSettings
 from server.signing.roots import create
 from tests.server.commands.test_operator_commands import InProcess
-from tests.server.parties import HEADERS, NO_NOISE, OPERATOR, Party, initial, settings
+from tests.server.parties import HEADERS, NO_NOISE, OPERATOR, Party, initial, serving
 
 URL = "http://testserver"
 
@@ -117,11 +116,8 @@ def test_who_may_do_what(http: Any, client: OperatorClient) -> None:
 
 
 def test_what_everybody_may_read(tmp_path: Path) -> None:
-    from fastapi.testclient import TestClient
-
     create(tmp_path / "keys", keys=1, threshold=1, days=10.0, root_passphrase=None, passphrase=None)
-    app = create_app(settings(tmp_path, updates=UpdateSettings(tmp_path / "keys" / "server")), initial())
-    with TestClient(app, raise_server_exceptions=False) as http:
+    with serving(tmp_path, updates=UpdateSettings(tmp_path / "keys" / "server")) as http:
         nobody = OperatorClient(URL, "", transport=InProcess(http))
         assert nobody.is_alive()
         assert (nobody.readiness().status, nobody.readiness().model_version) == ("ready", "base-1")
@@ -133,9 +129,10 @@ def test_what_everybody_may_read(tmp_path: Path) -> None:
             nobody.metrics()
         viewer = OperatorClient(URL, OPERATOR, transport=InProcess(http))
         assert "idiolect_devices 0.0" in viewer.metrics()
-        app.state.service._stopping.set()
-        app.state.service.wake()
-        app.state.service._ticker.join()
+        own = http.app.state.service
+        own._stopping.set()
+        own.wake()
+        own._ticker.join()
         assert viewer.readiness().checks["rounds"] is False
 
 

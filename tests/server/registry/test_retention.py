@@ -10,16 +10,12 @@ import pytest
 
 from device_sdk.errors import ConfigurationError
 from server.registry.models import list_models
-from tests.server.parties import HEADERS, Operator, Party, initial, settings
+from tests.server.parties import HEADERS, Operator, Party, serving, settings
 
 
 @pytest.fixture
 def http(tmp_path: Path) -> Iterator[Any]:
-    from fastapi.testclient import TestClient
-
-    from server.app import create_app
-
-    with TestClient(create_app(settings(tmp_path, keep_models=2), initial())) as client:
+    with serving(tmp_path, keep_models=2) as client:
         yield client
 
 

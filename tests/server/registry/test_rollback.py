@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 from numpy.typing import NDArray
 
 from server.aggregation.weights_file import parse_weights
-from server.app import create_app
-from tests.server.parties import HEADERS, Operator, Party, initial, settings
+from tests.server.parties import HEADERS, Operator, Party, initial, serving
 
 BASE = initial().weights["encoder.0.W"]
 DECAY, RATE, FIRST, SECOND, EPSILON = 0.75, 0.125, 0.9, 0.99, 1e-3
@@ -97,7 +95,7 @@ class Scene:
 
 @pytest.mark.parametrize("keep", [None, 2])
 def test_the_line_that_was_gone_back_to_goes_on(tmp_path: Path, keep: int | None) -> None:
-    with TestClient(create_app(settings(tmp_path, keep_models=keep), initial())) as http:
+    with serving(tmp_path, keep_models=keep) as http:
         scene, line = Scene(http), Line()
         one = scene.check(scene.round((0.5, 1), (0.1, 3)), line.step(0.2), "base-1", 2)
         kept = line.copy()
@@ -119,7 +117,7 @@ def test_the_line_that_was_gone_back_to_goes_on(tmp_path: Path, keep: int | None
 
 def test_a_round_that_was_open_on_what_was_taken_back_is_not_published(tmp_path: Path) -> None:
     """Its model stays in the registry with its parent; the marginals, whose base is current still, are published."""
-    with TestClient(create_app(settings(tmp_path), initial())) as http:
+    with serving(tmp_path) as http:
         scene, line = Scene(http), Line()
         one = scene.check(scene.round((0.2, 1)), line.step(0.2), "base-1", 1)
         round_id = str(scene.operator.post("rounds", json={"settings": PLAN})["id"])

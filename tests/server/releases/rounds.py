@@ -20,7 +20,7 @@ from server.rounds.release_keys import Caps
 from server.rounds.store import find_round, transition
 from server.service import Service
 from server.storage.schema import ledger, marginals, models, publications, release_keys, releases, reports, rounds
-from tests.server.parties import Operator, Party, initial, settings
+from tests.server.parties import Operator, Party, serving, settings
 
 __all__ = ["Killed", "Published", "Steps", "closing", "go_on", "killed", "noise_of", "open_copy", "published"]
 
@@ -79,11 +79,8 @@ class Published:
 
 def closing(folder: Path, devices: int = 3, **plan: Any) -> str:
     """A folder with a round that has all its reports and is closing. Returns the round's id."""
-    from fastapi.testclient import TestClient
 
-    from server.app import create_app
-
-    with TestClient(create_app(settings(folder, tick_seconds=1e9), initial())) as http:
+    with serving(folder, tick_seconds=1e9) as http:
         operator = Operator(http)
         streams = {"marginals": {"epsilon": EPSILON}, "deltas": {}, "teacher": {"interval": 1}, "rounds": 2} | plan
         round_id = operator.open(**streams)

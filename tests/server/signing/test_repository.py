@@ -27,7 +27,7 @@ from server.signing.roots import create, rotate, sign
 from server.storage.blobs import FolderBlobs
 from server.storage.database import Database
 from server.storage.schema import update_metadata
-from tests.server.parties import DIGEST, WORDS, initial, settings
+from tests.server.parties import DIGEST, WORDS, initial, serving, settings
 from tests.server.postgres import postgres_server
 
 NOW = 1_800_000_000.0
@@ -252,13 +252,11 @@ def test_nothing_else_has_a_name(registry: Registry, name: str) -> None:
 
 
 def test_the_route_serves_metadata_and_nothing_where_there_are_no_keys(tmp_path: Path) -> None:
-    from fastapi.testclient import TestClient
-
     from server.app import create_app
 
     create(tmp_path / "keys", keys=1, threshold=1, days=1.0, root_passphrase=None, passphrase="a phrase")
     signing = UpdateSettings(tmp_path / "keys" / "server", "a phrase")
-    with TestClient(create_app(settings(tmp_path / "a", updates=signing), initial())) as http:
+    with serving(tmp_path / "a", updates=signing) as http:
         answer = http.get("/v1/updates/timestamp.json")
         assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache")
         assert json.loads(answer.content)["signed"]["_type"] == "timestamp"
@@ -267,7 +265,7 @@ def test_the_route_serves_metadata_and_nothing_where_there_are_no_keys(tmp_path:
         assert answer.content == (tmp_path / "keys" / "server" / "roots" / "1.root.json").read_bytes()
         for name in ("2.root.json", "x", "%00"):
             assert http.get(f"/v1/updates/{name}").json()["code"] == "unknown_metadata"
-    with TestClient(create_app(settings(tmp_path / "b"), initial())) as http:
+    with serving(tmp_path / "b") as http:
         assert http.get("/v1/updates/timestamp.json").status_code == 404
     with pytest.raises(ConfigurationError, match="no passphrase is set"):
         create_app(settings(tmp_path / "c", updates=UpdateSettings(tmp_path / "keys" / "server")), initial())

@@ -11,16 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
 
 from server.aggregation.weights_file import dump_weights
-from server.app import create_app
 from server.settings import UpdateSettings
 from server.signing.roots import create
 from server.web.openapi import document
 from server.web.routes.authorization import TABLE
-from tests.server.parties import ENROLMENT, HEADERS, Operator, Party, initial, settings
+from tests.server.parties import ENROLMENT, HEADERS, Operator, Party, initial, serving
 from tests.server.rounds.secure_aggregation.members import PLAN, Member
 
 DOCUMENT = document()
@@ -107,8 +105,7 @@ class Watch:
 def watch(tmp_path: Path) -> Iterator[Watch]:
     create(tmp_path / "keys", keys=1, threshold=1, days=10.0, root_passphrase=None, passphrase=None)
     updates = UpdateSettings(tmp_path / "keys" / "server")
-    app = create_app(settings(tmp_path, updates=updates), initial())
-    with TestClient(app, raise_server_exceptions=False) as http:
+    with serving(tmp_path, updates=updates) as http:
         yield Watch(http)
 
 
