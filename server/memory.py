@@ -14,7 +14,7 @@ from server.problems import Refusal
 __all__ = ["BodyMemory", "give_back"]
 
 SHARE = 4
-"""One address may hold this part of the whole, and so may all whose signature cannot be checked before they send."""
+"""One address may hold this part of the whole."""
 AT_ONCE = 2
 """Bodies that one device may send at a time: one, and another try of it that its own side has not given up yet."""
 RETRY_AFTER = 5
@@ -35,17 +35,14 @@ class BodyMemory:
         self._bodies: Counter[str] = Counter()
 
     @contextmanager
-    def room(self, size: int, *, device: str | None, address: str | None) -> Iterator[None]:
+    def room(self, size: int, *, device: str, address: str | None) -> Iterator[None]:
         """Room for a body of so many bytes, until the block ends.
 
-        device: that has proved that it sends it; None where nobody has. address: whom it is counted for, None for this
-        machine's own programs. Raises Refusal: 503 ``no_room``; 429 ``too_many_requests`` where the device sends others
-        already.
+        device: that has signed it. address: whom it is counted for, None for this machine's own programs. Raises
+        Refusal: 503 ``no_room``; 429 ``too_many_requests`` where the device sends others already.
         """
         shares = [f"address {address}"] if address is not None else []
-        if device is None:
-            shares.append("unproved")
-        elif self._bodies[device] >= AT_ONCE:
+        if self._bodies[device] >= AT_ONCE:
             detail = f"this device sends {AT_ONCE} bodies already; send one after the other"
             raise Refusal(429, "too_many_requests", detail, retry_after=RETRY_AFTER)
         # Whoever is alone may send what is larger than a share.
@@ -66,17 +63,16 @@ class BodyMemory:
         self._peak = 0
         return True
 
-    def _take(self, size: int, bodies: int, device: str | None, shares: list[str]) -> None:
+    def _take(self, size: int, bodies: int, device: str, shares: list[str]) -> None:
         self.held += size
         self._peak = max(self._peak, self.held)
         for name in shares:
             self._by[name] += size
             if not self._by[name]:
                 del self._by[name]
-        if device is not None:
-            self._bodies[device] += bodies
-            if not self._bodies[device]:
-                del self._bodies[device]
+        self._bodies[device] += bodies
+        if not self._bodies[device]:
+            del self._bodies[device]
 
 
 def give_back() -> None:

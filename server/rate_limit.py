@@ -61,11 +61,6 @@ class Buckets:
                 self._buckets.popitem(last=False)
         return seconds
 
-    def look(self, key: str) -> float:
-        """As :meth:`wait`, and nothing is taken."""
-        with self._turn:
-            return take(self._buckets.get(key), self.rate, self._clock())[1]
-
     def __len__(self) -> int:
         return len(self._buckets)
 

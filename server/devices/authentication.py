@@ -1,7 +1,7 @@
 """Who sent a request: the Ed25519 signature over the canonical request, its time and its nonce.
 
-The signature is over the body's hash. A device that sends this hash as a header can be verified before its body is
-read; the body is then held against it.
+The signature is over the body's hash, which a header tells: the sender is verified before the body is read, which is
+then held against it.
 """
 
 from __future__ import annotations
@@ -21,47 +21,40 @@ from server.devices.enrolment import find_device
 from server.problems import Refusal
 from server.storage.schema import nonces
 
-__all__ = [
-    "Claim",
-    "Sender",
-    "authenticate",
-    "check_body",
-    "read_claim",
-    "read_digest",
-    "spend_nonce",
-    "verify",
-]
+__all__ = ["Sender", "authenticate", "check_body", "spend_nonce"]
 
 NONCE_FORMAT = re.compile(r"[A-Za-z0-9._~+/=-]{8,128}")
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """A verified sender. expires_at: until when its nonce must be remembered."""
+    """A verified sender. digest: the SHA-256 that it signed, which its body must have. expires_at: until when its nonce
+    must be remembered."""
 
     device_id: str
+    digest: str
     nonce: str
     expires_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What the headers of a request say, of a device that is enrolled; nothing is proved yet."""
+def authenticate(
+    connection: Connection,
+    headers: Mapping[str, str],
+    *,
+    method: str,
+    path: str,
+    round_id: str | None,
+    now: float,
+    window: float,
+) -> Sender:
+    """Check signature and time of a request, before its body is read. The nonce is spent by the transaction that acts
+    on it.
 
-    device_id: str
-    public_key: bytes
-    nonce: str
-    timestamp: int
-    signature: str
-
-
-def read_claim(connection: Connection, headers: Mapping[str, str], *, now: float, window: float) -> Claim:
-    """Who a request says it is from. It can be asked before a body is read.
-
-    Raises Refusal: 401 ``unsigned``, ``stale_time`` or ``unknown_device``, 403 ``device_revoked``.
+    Raises Refusal: 401 ``unsigned``, ``stale_time``, ``unknown_device`` or ``bad_signature``, 403 ``device_revoked``.
     """
-    device_id, nonce, stamp, signature = (headers.get(name, "") for name in (DEVICE, NONCE, TIMESTAMP, SIGNATURE))
-    for name, value in ((DEVICE, device_id), (NONCE, nonce), (TIMESTAMP, stamp), (SIGNATURE, signature)):
+    names = (DEVICE, BODY_DIGEST, NONCE, TIMESTAMP, SIGNATURE)
+    device_id, digest, nonce, stamp, signature = (headers.get(name, "") for name in names)
+    for name, value in zip(names, (device_id, digest, nonce, stamp, signature), strict=True):
         if not value:
             raise Refusal(401, "unsigned", f"header {name} is missing; sign the request", name)
     if not NONCE_FORMAT.fullmatch(nonce):
@@ -77,53 +70,18 @@ def read_claim(connection: Connection, headers: Mapping[str, str], *, now: float
         raise Refusal(401, "unknown_device", "this device is not enrolled here", DEVICE)
     if device.revoked_at is not None:
         raise Refusal(403, "device_revoked", "this device was revoked", DEVICE)
-    return Claim(device_id, device.public_key, nonce, timestamp, signature)
-
-
-def authenticate(
-    connection: Connection,
-    headers: Mapping[str, str],
-    *,
-    method: str,
-    path: str,
-    round_id: str | None,
-    body: bytes,
-    now: float,
-    window: float,
-) -> Sender:
-    """Check signature and time of a request. The nonce is spent by the transaction that acts on it.
-
-    Raises Refusal: as :func:`read_claim`, 401 ``bad_signature``.
-    """
-    claim = read_claim(connection, headers, now=now, window=window)
-    return verify(claim, method=method, path=path, round_id=round_id, digest=sha256(body).hexdigest(), window=window)
-
-
-def verify(claim: Claim, *, method: str, path: str, round_id: str | None, digest: str, window: float) -> Sender:
-    """Check the signature over a request whose body has, or is said to have, the SHA-256 ``digest``.
-
-    Raises Refusal: 401 ``bad_signature``.
-    """
-    message = signed_digest(method, path, round_id, digest, claim.nonce, claim.timestamp)
+    message = signed_digest(method, path, round_id, digest, nonce, timestamp)
     try:
-        raw = b64decode(claim.signature.encode(), validate=True)
-        Ed25519PublicKey.from_public_bytes(claim.public_key).verify(raw, message)
+        raw = b64decode(signature.encode(), validate=True)
+        Ed25519PublicKey.from_public_bytes(device.public_key).verify(raw, message)
     except (ValueError, InvalidSignature) as error:
         raise Refusal(401, "bad_signature", _OTHER, SIGNATURE) from error
-    return Sender(claim.device_id, claim.nonce, claim.timestamp + window)
+    return Sender(device_id, digest, nonce, timestamp + window)
 
 
-def read_digest(headers: Mapping[str, str]) -> str | None:
-    """The SHA-256 that the body is said to have; None where it is not said. Raises Refusal: 401 ``bad_signature``."""
-    found = headers.get(BODY_DIGEST)
-    if found is not None and not re.fullmatch(r"[0-9a-f]{64}", found):
-        raise Refusal(401, "bad_signature", "digest: expected the body's SHA-256, 64 hexadecimal digits", BODY_DIGEST)
-    return found
-
-
-def check_body(body: bytes, digest: str) -> None:
+def check_body(body: bytes, sender: Sender) -> None:
     """Raises Refusal (401 ``bad_signature``) where a body is not the one that was signed."""
-    if sha256(body).hexdigest() != digest:
+    if sha256(body).hexdigest() != sender.digest:
         raise Refusal(401, "bad_signature", _OTHER, SIGNATURE)
 
 

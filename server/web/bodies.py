@@ -94,8 +94,7 @@ def upload_reader(
         if size <= server.settings.limits.message_bytes:  # the number of connections bounds these
             yield await _read(request, most)
             return
-        sender = getattr(request.state, "sender", None)
-        device = None if sender is None else sender.device_id
+        device = request.state.sender.device_id
         address = key_of(request.client.host if request.client is not None else "")
         try:
             with server.bodies.room(size, device=device, address=address):

@@ -95,12 +95,9 @@ def too_many(who: str, seconds: float) -> Refusal:
     return Refusal(429, "too_many_requests", f"{who} asks too often; ask again in {whole} s", retry_after=whole)
 
 
-def check_device_rate(scope: Any, device_id: str, buckets: Buckets, metrics: Metrics, *, proved: bool = True) -> None:
-    """A device that signs is counted for itself, wherever it asks from. proved: it is known that it is this device;
-    otherwise nothing is taken of what it may ask. Raises Refusal: 429 ``too_many_requests``."""
-    if key_of((scope.get("client") or ("",))[0]) is None:
-        return
-    if seconds := buckets.wait(device_id) if proved else buckets.look(device_id):
+def check_device_rate(scope: Any, device_id: str, buckets: Buckets, metrics: Metrics) -> None:
+    """A device that signs is counted for itself, wherever it asks from. Raises Refusal: 429 ``too_many_requests``."""
+    if key_of((scope.get("client") or ("",))[0]) is not None and (seconds := buckets.wait(device_id)):
         metrics.limited.labels("device").inc()
         raise too_many("this device", seconds)
 

@@ -37,9 +37,8 @@ _SIGNED = {
 _DIGEST: dict[str, Any] = {
     "name": BODY_DIGEST,
     "in": "header",
-    "required": False,
-    "description": "SHA-256 of the body. With it, who sends is checked before the body is read, and a large body finds "
-    "room more easily.",
+    "required": True,
+    "description": "SHA-256 of the body: who sends is checked before it is read.",
     "schema": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
 }
 _SCHEMES: dict[str, Any] = {"operator": {"type": "http", "scheme": "bearer", "description": "An operator's token."}} | {

@@ -82,10 +82,7 @@ def serving(folder: Path, **changes: Any) -> Iterator[Http]:
 
 
 class Party:
-    """A device: a key, the id the server gave it, and signed requests. digest: whether it tells a body's hash in a
-    header, as devices of the first versions do not."""
-
-    digest = True
+    """A device: a key, the id the server gave it, and signed requests."""
 
     def __init__(self, http: Http, url: str = "") -> None:
         self.http, self.url = http, url
@@ -109,7 +106,8 @@ class Party:
             NONCE: nonce,
             TIMESTAMP: str(stamp),
             SIGNATURE: b64encode(signature).decode(),
-        } | ({BODY_DIGEST: sha256(body).hexdigest()} if self.digest else {})
+            BODY_DIGEST: sha256(body).hexdigest(),
+        }
 
     def post(self, path: str, body: bytes, round_id: str | None = None, at: float | None = None) -> Any:
         headers = self.headers("POST", path, round_id, body, at=at)

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import insert
 
 from device_sdk.wire.messages import CheckedIn, Marginals, Problem, Receipt
-from device_sdk.wire.signing import DEVICE, NONCE, SIGNATURE, TIMESTAMP
+from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.storage.schema import reports
 from tests.server.parties import DIGEST, ENROLMENT, HEADERS, WORDS, Operator, Party, initial, serving
@@ -291,6 +291,8 @@ HEADER_CHANGES: list[tuple[dict[str, str], tuple[int, str]]] = [
     ({TIMESTAMP: "1e9"}, (401, "unsigned")),
     ({TIMESTAMP: "9" * 5000}, (401, "unsigned")),
     ({TIMESTAMP: "0"}, (401, "stale_time")),
+    ({BODY_DIGEST: ""}, (401, "unsigned")),
+    ({BODY_DIGEST: "0" * 64}, (401, "bad_signature")),
 ]
 
 

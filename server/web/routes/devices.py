@@ -75,7 +75,7 @@ def post_enrol(request: Request, body: Enrolments) -> Response:
 @router.post("/check-in", **operation(CheckedIn, *SIGNED, takes=CheckIn))
 def post_check_in(request: Request, body: Small) -> Response:
     server = service(request)
-    sender = sender_of(server, request, body, None)
+    sender = sender_of(request, body)
     message = parse(CheckIn, body)
 
     def work() -> Response:
@@ -88,7 +88,7 @@ def post_check_in(request: Request, body: Small) -> Response:
 @router.post("/rounds/{round_id}/marginals", **operation(Receipt, "422 bad_counts", *ACCEPTANCE, takes=MarginalReport))
 def post_marginals(request: Request, round_id: str, body: Counts) -> Response:
     server = service(request)
-    sender = sender_of(server, request, body, round_id)
+    sender = sender_of(request, body)
     report = parse(MarginalReport, body)
     check_addressed(sender, round_id, report.device_id, report.round_id)
     with server.database.read() as connection:
@@ -112,7 +112,7 @@ def post_marginals(request: Request, round_id: str, body: Counts) -> Response:
 @router.post("/rounds/{round_id}/deltas", **operation(Receipt, *UNFIT, *ACCEPTANCE, takes=DELTA))
 def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
     server = service(request)
-    sender = sender_of(server, request, body, round_id)
+    sender = sender_of(request, body)
     try:
         metadata = read_metadata(body)
     except ProtocolError as error:
@@ -166,7 +166,7 @@ def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
 @router.post("/rounds/{round_id}/words", **operation(Receipt, "422 bad_words", *ACCEPTANCE, takes=WordReport))
 def post_words(request: Request, round_id: str, body: Words) -> Response:
     server = service(request)
-    sender = sender_of(server, request, body, round_id)
+    sender = sender_of(request, body)
     report = parse(WordReport, body)
     check_addressed(sender, round_id, report.device_id, report.round_id)
     with server.database.read() as connection:

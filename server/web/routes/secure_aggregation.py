@@ -30,7 +30,7 @@ Stages = Annotated[bytes, Depends(upload_reader(lambda its: its.settings.limits.
 @router.post("", **operation(AggregationTask, *REPORT, "409 not_joined", takes=AggregationPoll))
 def post_poll(request: Request, round_id: str, body: Small) -> Response:
     server = service(request)
-    sender = sender_of(server, request, body, round_id)
+    sender = sender_of(request, body)
     message = parse(AggregationPoll, body)
     check_addressed(sender, round_id, message.device_id, message.round_id)
     with server.database.write() as connection:
@@ -41,7 +41,7 @@ def post_poll(request: Request, round_id: str, body: Small) -> Response:
 @router.post("/{stage}", **operation(StageReceipt, *REPORT, *UNFIT, takes=tuple(answers.MESSAGES.values())))
 def post_stage(request: Request, round_id: str, stage: Stage, body: Stages) -> Response:
     server = service(request)
-    sender = sender_of(server, request, body, round_id)
+    sender = sender_of(request, body)
     message: Any = parse(answers.MESSAGES[stage], body)
     check_addressed(sender, round_id, message.device_id, message.round_id)
     envelope, settings = answers.Envelope(round_id, stage, message, body), server.settings

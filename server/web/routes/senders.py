@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fastapi import Request
 from sqlalchemy import Connection
 
-from server.devices.authentication import Claim, Sender, authenticate, check_body, read_claim, read_digest, verify
+from server.devices.authentication import Sender, authenticate, check_body
 from server.problems import Refusal
 from server.rounds.reports import accepted_size, check_open
 from server.rounds.secure_aggregation.answers import check_sender
@@ -19,25 +19,10 @@ from server.web.middleware import check_device_rate, check_enrolment_rate
 __all__ = ["check_addressed", "check_aggregating", "check_claimed", "check_enrolling", "sender_of", "taking"]
 
 
-def sender_of(server: Service, request: Request, body: bytes, round_id: str | None) -> Sender:
-    """The verified sender of a request, who does not ask too often. Raises Refusal (401, 403 or 429)."""
-    if (proved := getattr(request.state, "sender", None)) is not None:
-        check_body(body, request.state.digest)
-        found: Sender = proved
-        return found
-    with server.database.read() as connection:
-        sender = authenticate(
-            connection,
-            request.headers,
-            method=request.method,
-            path=request.scope["path"],
-            round_id=round_id,
-            body=body,
-            now=server.settings.clock(),
-            window=server.settings.window_seconds,
-        )
-    # Counted once the signature is known to be good: nobody can use up another's share.
-    check_device_rate(request.scope, sender.device_id, server.device_rates, server.metrics)
+def sender_of(request: Request, body: bytes) -> Sender:
+    """The sender of a request, verified before its body was read. Raises Refusal (401) for another body."""
+    sender: Sender = request.state.sender
+    check_body(body, sender)
     return sender
 
 
@@ -65,13 +50,13 @@ def taking(stream: str) -> Callable[[Request], int | None]:
     def check(request: Request) -> int | None:
         server = service(request)
         with server.database.read() as connection:
-            claim = _prove(server, request, connection)
+            sender = _prove(server, request, connection)
             row = find_round(connection, request.path_params["round_id"])
             settings = read_settings(row)
             if row.forgotten:  # every report of it is answered as a duplicate
                 return None
             small = server.settings.limits.message_bytes
-            known = accepted_size(connection, claim.device_id, row.id, stream)
+            known = accepted_size(connection, sender.device_id, row.id, stream)
             if known is not None:  # it may be the same once more, where the receipt was lost
                 return max(small, known)
             check_open(row, settings, stream, server.settings.clock())
@@ -89,22 +74,25 @@ def check_aggregating(request: Request) -> None:
     ``not_joined``."""
     server = service(request)
     with server.database.read() as connection:
-        claim = _prove(server, request, connection)
+        sender = _prove(server, request, connection)
         row = find_round(connection, request.path_params["round_id"])
-        check_sender(connection, row, claim.device_id, request.path_params["stage"], server.settings.clock())
+        check_sender(connection, row, sender.device_id, request.path_params["stage"], server.settings.clock())
 
 
-def _prove(server: Service, request: Request, connection: Connection) -> Claim:
-    """Look at who sends before a body is read: prove it, where the body's hash is told, else take it for the moment."""
-    now, window = server.settings.clock(), server.settings.window_seconds
-    claim = read_claim(connection, request.headers, now=now, window=window)
-    digest = read_digest(request.headers)
-    if digest is not None:
-        path, round_id = request.scope["path"], request.path_params.get("round_id")
-        sender = verify(claim, method=request.method, path=path, round_id=round_id, digest=digest, window=window)
-        request.state.sender, request.state.digest, request.state.proved = sender, digest, True
-    check_device_rate(request.scope, claim.device_id, server.device_rates, server.metrics, proved=digest is not None)
-    return claim
+def _prove(server: Service, request: Request, connection: Connection) -> Sender:
+    sender = authenticate(
+        connection,
+        request.headers,
+        method=request.method,
+        path=request.scope["path"],
+        round_id=request.path_params.get("round_id"),
+        now=server.settings.clock(),
+        window=server.settings.window_seconds,
+    )
+    request.state.sender, request.state.proved = sender, True
+    # Counted once the signature is known to be good: nobody can use up another's share.
+    check_device_rate(request.scope, sender.device_id, server.device_rates, server.metrics)
+    return sender
 
 
 def check_addressed(sender: Sender, round_id: str, device_found: str, round_found: str) -> None:

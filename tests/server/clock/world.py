@@ -28,6 +28,7 @@ from server.service import Service
 from server.settings import ServerSettings
 from server.storage.database import Database
 from server.web.routes import devices as routes
+from server.web.routes.senders import check_claimed
 from tests.server.parties import DIGEST, ENROLMENT, Party, settings
 
 __all__ = ["BUCKETS", "Answer", "Clock", "Killed", "World", "make_template", "server_settings"]
@@ -145,10 +146,13 @@ class World:
             "path": sending.path,
             "headers": [(name.lower().encode(), value.encode()) for name, value in sending.headers.items()],
             "app": self._app,
+            "path_params": {} if sending.round_id is None else {"round_id": sending.round_id},
         }
-        route = ROUTES[sending.path.rpartition("/")[2]]
+        route, request = ROUTES[sending.path.rpartition("/")[2]], Request(scope)
         try:
-            answer = route(Request(scope), sending.round_id, sending.body)
+            if sending.headers:
+                check_claimed(request)
+            answer = route(request, sending.round_id, sending.body)
         except Refusal as refusal:
             return Answer(refusal.status, refusal.code, {})
         return Answer(answer.status_code, "", json.loads(bytes(answer.body)))
