@@ -34,7 +34,6 @@ EXTRAS = {
     "kaldi_native_fbank": "idiolect-server[bench]",
     "kenlm": "idiolect[ngram]",
     "onnx": "idiolect-server",
-    "opendp": "idiolect-server",
     "prometheus_client": "idiolect-server",
     "securesystemslib": "idiolect-server",
     "server": "idiolect-server",

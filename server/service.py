@@ -433,7 +433,7 @@ class Service:
 
 def _workers(settings: ServerSettings, blobs: BlobStore) -> Workers:
     if settings.ray is not None:
-        from server.aggregation.ray_workers import RayWorkers
+        from server.aggregation.ray_cluster import RayWorkers
 
         return RayWorkers(settings.blobs, settings.ray, settings.workers)
     if settings.workers is not None and settings.workers > 1:

@@ -126,7 +126,7 @@ class ServerSettings:
     say, by X-Forwarded-For and X-Forwarded-Proto, whom a request is from.
     rollout: how a round's model is tried on some of the devices first; None publishes it to all of them at once.
     workers: processes that add up a round's deltas; None: this one, or as many as ``ray`` has processors. ray: address
-    of a Ray cluster that does it instead (:mod:`server.aggregation.ray_workers`). What they make is the same.
+    of a Ray cluster that does it instead (:mod:`server.aggregation.ray_cluster`). What they make is the same.
     processes: how many serve one address, for a database that several may write to. member: whether this is one of
     them, and another process has claimed and tidied the state (:mod:`server.processes`).
     """

@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.contributions import bounded_counts
-from device_sdk.wire.messages import MarginalPlan
+from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from examples.liu_2020.lists import Heard, Listener
 from rescoring.combination import CombinationWeights
 from rescoring.marginals import adaptation, interpolated_marginal, nbest_weights, personal_unigram, pseudo_count
-from server.aggregation.federated_average import federated_average, laplace_noise, nearest_distribution, noised_average
-from server.aggregation.marginals import CountSum, add, global_marginal, init
+from server.aggregation.marginals import CountSum, add, global_marginal, init, nearest_distribution
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
@@ -131,7 +130,7 @@ class Exact:
         if not sum(weights) > 0:
             return None
         own = [personal_unigram(device.counts, self.background, self.smoothing) for device in devices]
-        return federated_average(own, weights)
+        return np.asarray(np.average(own, axis=0, weights=weights), np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +151,9 @@ class Paper:
         if exact is None:
             return None
         counts = exact * sum(pseudo_count(device.counts) for device in devices)
-        noise = laplace_noise(len(counts), self.epsilon)
-        return nearest_distribution(noised_average(counts, noise)) if counts.sum() + noise.sum() > 0 else None
+        plan = MarginalPlan(mode="paper", epsilon=self.epsilon)
+        noisy = counts + noised(np.zeros(len(counts), np.int64), plan) / FIXED_POINT
+        return nearest_distribution(noisy / noisy.sum()) if noisy.sum() > 0 else None
 
 
 @dataclass(slots=True)

@@ -45,8 +45,8 @@ UPDATES = 2 * RUN
 @dataclass(frozen=True, slots=True)
 class DeltaSum:
     """sum: per parameter, float32, sum of weight * delta of what is folded, or int64, in steps of a grid
-    (:mod:`server.privacy.grid`), of deltas of weight 1; weight: sum of all weights; reports: how many were added;
-    waiting: the last of them with their weights, not folded yet."""
+    (:mod:`server.privacy.delta_noise`), of deltas of weight 1; weight: sum of all weights; reports: how many were
+    added; waiting: the last of them with their weights, not folded yet."""
 
     sum: Mapping[str, NDArray[Any]]
     weight: float

@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.wire.messages import FIXED_POINT
-from server.aggregation.federated_average import nearest_distribution, noised_average
 
 __all__ = [
     "CountSum",
     "add",
     "global_marginal",
     "init",
-    "merge",
     "nearest_counts",
+    "nearest_distribution",
     "noise_reach",
     "smoothed",
     "surviving_counts",
@@ -54,11 +53,6 @@ def add(state: CountSum, counts: Mapping[int, int]) -> CountSum:
     if counts:
         total[np.fromiter(counts.keys(), np.int64, len(counts))] += np.fromiter(counts.values(), np.int64, len(counts))
     return CountSum(total, state.reports + 1)
-
-
-def merge(left: CountSum, right: CountSum) -> CountSum:
-    """The sum of two partial sums: exactly associative and commutative."""
-    return CountSum(left.total + right.total, left.reports + right.reports)
 
 
 def surviving_counts(
@@ -114,8 +108,19 @@ def nearest_counts(released: Counts) -> NDArray[np.float64]:
     total = float(released.sum())
     if total <= 0:
         return np.zeros(released.size)
-    average = noised_average(released, np.zeros(released.size))
-    return np.asarray(nearest_distribution(average) * (total / FIXED_POINT), dtype=np.float64)
+    return nearest_distribution(released / total) * (total / FIXED_POINT)
+
+
+def nearest_distribution(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The distribution nearest to ``values`` [words], which sum to about 1, in the Euclidean norm.
+
+    One threshold is subtracted from every entry before it is clamped, so the positive half of the noise does not add up
+    to mass on words that nobody said.
+    """
+    descending = np.sort(values)[::-1]
+    excess = np.cumsum(descending) - 1.0
+    last = np.flatnonzero(descending * np.arange(1, values.size + 1) > excess)[-1]
+    return np.asarray(np.maximum(values - excess[last] / (last + 1), 0.0), np.float64)
 
 
 def smoothed(counts: NDArray[np.float64], background: NDArray[np.float64], smoothing: float) -> NDArray[np.float64]:

@@ -1,15 +1,21 @@
-"""Work done on a Ray cluster: one function over many items, with results in their order."""
+"""Work done on a Ray cluster: one function over many items, with results in their order; and leaves folded there, by
+machines that reach the same blobs (a shared folder or an object store).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from device_sdk.errors import ConfigurationError, IdiolectError, MissingExtraError, StateError
 from server.aggregation.processes import THREADS
-from server.aggregation.tree_reduction import bounded_map
+from server.aggregation.tree_reduction import Leaf, bounded_map, fold_leaf
 
-__all__ = ["RayCluster"]
+if TYPE_CHECKING:
+    from server.aggregation.deltas import DeltaSum
+
+__all__ = ["RayCluster", "RayWorkers"]
 
 Item = TypeVar("Item")
 
@@ -88,3 +94,25 @@ class RayCluster:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+class RayWorkers:
+    """Owns a :class:`~server.aggregation.ray_cluster.RayCluster`, which is reached with the first round that is
+    folded."""
+
+    def __init__(self, place: Path | str, address: str, count: int | None = None) -> None:
+        """place: of the blobs, as every machine reaches it. address, count: of the cluster."""
+        self._place, self._cluster = place, RayCluster(address, count)
+
+    def fold(self, tasks: Iterable[Leaf]) -> Iterator[DeltaSum]:
+        return self._cluster.map(_fold, [self._place], tasks)
+
+    def close(self) -> None:
+        self._cluster.close()
+
+
+def _fold(place: Path | str, leaf: Leaf) -> DeltaSum:
+    """On a machine of the cluster."""
+    from server.storage.objects import open_blobs
+
+    return fold_leaf(open_blobs(place, tidy=False), leaf)

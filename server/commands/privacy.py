@@ -87,7 +87,7 @@ def plan(
 ) -> None:
     """Epsilon of a user whose deltas are summed with Gaussian noise over sampled rounds, by RDP and PLD, and of larger
     federations at the same noise of the mean update (Pelikan et al. 2023, tables 2, 16 and 17)."""
-    from server.privacy.plans import Plan, amplified, extrapolated, needed_scale, unamplified
+    from server.privacy.sampled_gaussian import Plan, amplified, extrapolated, needed_scale, unamplified
 
     wished = Plan(population, cohort, rounds, noise, delta)
     rows: list[dict[str, Any]] = []
@@ -138,7 +138,7 @@ def table(
     beside."""
     from rich.progress import track
 
-    from server.privacy.published import judge, pld_epsilon, published_rows
+    from server.privacy.sampled_gaussian import judge, pld_epsilon, published_rows
 
     wanted = [row for row in published_rows() if not number or row.table in number]
     if not wanted:

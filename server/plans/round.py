@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from device_sdk.errors import PrivacyError
+from device_sdk.privacy.contributions import share_variance, weight_units
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
-from server.plans.group import GroupPlan, check_groups
+from device_sdk.wire.secure_aggregation import MAX_MEMBERS
 from server.plans.optimizer import OptimizerSettings
-from server.plans.sampling import SamplingPlan
 
 __all__ = [
+    "GroupPlan",
     "PRESETS",
-    "SMALLEST_MULTIPLIER",
-    "STREAMS",
     "RehearsalPlan",
     "RoundSettings",
+    "SMALLEST_MULTIPLIER",
+    "STREAMS",
+    "SamplingPlan",
     "ServerStep",
     "TeacherPlan",
+    "check_groups",
+    "group_minimum",
+    "word_bits",
 ]
 
 SMALLEST_MULTIPLIER = 1e-5
 """Of the server's noise: below it a clipping bound is so many steps that the deltas of ten million devices might not
 add up in 63 bits."""
 STREAMS = ("marginals", "deltas", "words")
+NOISE_DEVIATIONS = 16.0
+"""How far one device's noise may lie from zero, in standard deviations: a word passes it once in 10^56 draws."""
 _MEASURES = {"loss": "loss", "word_errors": "word_error"}
 """What a weighting needs to know of every device."""
 
@@ -70,6 +79,54 @@ class ServerStep(BaseModel):
     learning_rate: Annotated[float, Field(gt=0, le=1e3)] = 0.1
     clip_norm: Annotated[float, Field(gt=0, lt=1e9)] = 1.0
     seed: Annotated[int, Field(ge=0)] = 0
+
+
+class GroupPlan(BaseModel):
+    """How a round whose trust is ``distributed`` forms its groups.
+
+    size: devices in a group; what a device computes and sends grows with it, so a round of thousands is many groups.
+    The last group may be smaller. stage_seconds: how long a group waits at each stage for those who have not answered;
+    it must be longer than devices take between two check-ins.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    size: Annotated[int, Field(ge=2, le=MAX_MEMBERS)] = 50
+    stage_seconds: Annotated[float, Field(gt=0, le=366 * 86400)] = 3600.0
+
+
+class SamplingPlan(BaseModel):
+    """How a round chooses among the eligible devices: those enrolled, and not revoked, when it opens.
+
+    kind: ``poisson`` asks each on its own with probability ``rate``; ``fixed`` asks so many. rate: q; None asks for
+    ``over_selection`` times the round's goal, on the average or exactly. over_selection: asks more devices than the
+    goal needs, for those that do not answer. amplified: the ledger charges every eligible device for the release, asked
+    or not, by what sampling leaves of its privacy loss, instead of each that reports in full. That needs Poisson
+    sampling at a stated rate, a release that does not depend on how many answered, and no over-selection.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    kind: Literal["poisson", "fixed"] = "poisson"
+    rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    over_selection: Annotated[float, Field(ge=1, le=100)] = 1.0
+    amplified: bool = False
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.kind == "fixed" and self.rate is not None:
+            raise ValueError(
+                f"rate: found {self.rate}; fixed sampling asks over_selection times the goal, so leave it out"
+            )
+        if self.rate is not None and self.over_selection != 1:
+            raise ValueError(f"over_selection: found {self.over_selection} beside a rate; expected one of them")
+        if self.amplified and self.kind != "poisson":
+            raise ValueError(f"kind: found {self.kind!r}; amplified accounting needs 'poisson'")
+        if self.amplified and self.over_selection != 1:
+            raise ValueError(f"over_selection: found {self.over_selection}; amplified accounting forbids it")
+        if self.amplified and self.rate is None:
+            raise ValueError(
+                "rate: found none; amplified accounting needs the probability of every device to be stated"
+            )
+        return self
 
 
 class RoundSettings(BaseModel):
@@ -255,3 +312,26 @@ PRESETS: dict[str, RoundSettings] = {
 """Whole settings by name. rao-2023: FedSGD in a single pass, 400 devices and 40 pseudo-devices a round, 3,000 rounds,
 batches of 16, Adam (Rao et al. 2023, section 3; the teacher as in the best row of table 5). The paper gives neither a
 clipping bound nor Adam's settings: those are the usual ones."""
+
+
+def check_groups(groups: GroupPlan, plan: MarginalPlan) -> None:
+    """Raises ValueError for a plan that no group of this size can follow."""
+    if groups.size < plan.minimum_survivors:
+        raise ValueError(
+            f"groups.size: found {groups.size}, expected at least minimum_survivors = {plan.minimum_survivors}"
+        )
+    try:
+        share_variance(plan)
+    except PrivacyError as error:
+        raise ValueError(str(error)) from error
+
+
+def group_minimum(plan: MarginalPlan) -> int:
+    """The fewest devices whose sum may be revealed: those whose shares are all of the noise, and never one alone."""
+    return max(2, plan.minimum_survivors)
+
+
+def word_bits(plan: MarginalPlan, size: int) -> Literal[32, 64]:
+    """k of the modulus 2^k: 32 where the sum of ``size`` devices' counts and noise fits, else 64."""
+    largest = weight_units(plan) + NOISE_DEVIATIONS * math.sqrt(share_variance(plan))
+    return 32 if largest * size < 2**31 else 64

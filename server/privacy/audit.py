@@ -25,8 +25,7 @@ from device_sdk.privacy.contributions import locally_noised, weight_units
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from device_sdk.privacy.samplers import discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import MarginalPlan
-from server.privacy.key_stream import key_stream, new_key
-from server.privacy.noise import GRID, noised, plan_noise
+from server.privacy.noise import GRID, key_stream, new_key, noised, plan_noise
 
 __all__ = ["BROKEN", "SHIPPED", "Finding", "audit", "clopper_pearson"]
 

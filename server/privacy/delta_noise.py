@@ -1,19 +1,23 @@
-"""The Gaussian noise that the server adds to a sum of clipped deltas.
+"""The Gaussian noise that the server adds to a sum of clipped deltas, in whole steps of a grid.
 
-C: clipping bound; z: noise multiplier. The deltas are in whole steps of z C / 2^20, none longer than C
-(:mod:`server.privacy.grid`), and integers are added to their sum, so the ratio of what one of them moves and of the
-noise is 1 / z to the last bit, and no low-order bit of a float tells anything.
+A sum in float32 is rounded at every addition, by what the others sent: then one device more or less can move it by
+more than the bound of a delta, which is all that noise is made for. So every value is cut to a whole number of steps,
+and a delta beyond the bound is scaled down to it; both only make values smaller. Integers add up in any order to the
+same, and what one device adds is its own delta alone.
 
-A draw at such a scale is the sum of two smaller ones, k X + Y with k = 2^9, which are exact discrete Gaussians. Y is
-wider than k times the integers' smoothing parameter at 2^-128 (s = 4096 sqrt(2 pi) > 5.4 k), so the sum's probabilities
-are those of one discrete Gaussian to a factor of 1 + 2^-120 (Micciancio and Peikert, Hardness of SIS and LWE with Small
-Parameters, 2013, theorem 3.3): nothing beside any delta that is stated.
+C: clipping bound; z: noise multiplier. Steps are of z C / 2^20 and no delta is longer than C, so the ratio of what one
+of them moves and of the noise is 1 / z to the last bit, and no low-order bit of a float tells anything. A draw at such
+a scale is the sum of two smaller ones, k X + Y with k = 2^9, which are exact discrete Gaussians. Y is wider than k
+times the integers' smoothing parameter at 2^-128 (s = 4096 sqrt(2 pi) > 5.4 k), so the sum's probabilities are those of
+one discrete Gaussian to a factor of 1 + 2^-120 (Micciancio and Peikert, Hardness of SIS and LWE with Small Parameters,
+2013, theorem 3.3): nothing beside any delta that is stated.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +25,10 @@ from numpy.typing import NDArray
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes, discrete_gaussians
 from server.plans.round import SMALLEST_MULTIPLIER
-from server.privacy.grid import Grid
 
-__all__ = ["deviation_of", "noise_grid", "noised_sum"]
+__all__ = ["Grid", "in_steps", "in_units", "noise_grid", "noised_sum"]
 
+Floats = Mapping[str, NDArray[np.float32]]
 Steps = Mapping[str, NDArray[np.int64]]
 
 STEPS = 1 << 20
@@ -35,6 +39,36 @@ COARSE_VARIANCE = (STEPS**2 - FINE_VARIANCE) // COARSE**2 + 1
 """One more than makes STEPS^2 of the two: more than float64 rounds of a step."""
 BLOCK = 1 << 18
 """Values drawn at once: bounds the memory of the sampler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """step: width, in the unit of a delta's values. bound: the largest L2 norm of a delta on the grid; None leaves it
+    to what was accepted, where a delta holds noise of its own."""
+
+    step: float
+    bound: float | None = None
+
+
+def in_steps(delta: Floats, grid: Grid) -> dict[str, NDArray[np.int64]]:
+    """The delta in whole steps, no value farther from zero than it was, and in its L2 norm, times ``step``, at most the
+    bound, exactly. The caller has validated it: its values are finite, and below 2^62 steps."""
+    # What float64 rounds here, a few parts in 2^53 in all, is less than what is taken off.
+    factor = (1 - 2.0**-48) / grid.step
+    if grid.bound is not None:
+        factor *= min(1.0, grid.bound / max(_norm_at_most(delta), np.finfo(np.float64).tiny))
+    return {name: np.trunc(values.astype(np.float64) * factor).astype(np.int64) for name, values in delta.items()}
+
+
+def in_units(total: Steps, grid: Grid) -> dict[str, NDArray[np.float32]]:
+    """A sum of steps in the unit of a delta's values, rounded once."""
+    return {name: np.asarray(values * grid.step, np.float32) for name, values in total.items()}
+
+
+def _norm_at_most(delta: Floats) -> float:
+    """L2 norm, or a little above. Squares of float32 are exact in float64; their sum is rounded once a value."""
+    squares = sum(float(np.square(values, dtype=np.float64).sum()) for values in delta.values())
+    return math.sqrt(squares) * (1 + (8 + sum(values.size for values in delta.values())) * 2.0**-53)
 
 
 def noise_grid(clip_norm: float, noise_multiplier: float) -> Grid:
@@ -51,8 +85,8 @@ def noise_grid(clip_norm: float, noise_multiplier: float) -> Grid:
 def noised_sum(
     total: Steps, clip_norm: float, noise_multiplier: float, source: RandomBytes
 ) -> dict[str, NDArray[np.float32]]:
-    """The sum, in steps of :func:`noise_grid`, with independent noise on every value, of :func:`deviation_of`; in the
-    unit of the bound, rounded once. About 30 microseconds a value.
+    """The sum, in steps of :func:`noise_grid`, with independent noise of deviation z C on every value (at most one part
+    in a million more), in the unit of the bound, rounded once. About 30 microseconds a value.
 
     source: secret bytes, the stream of a release's key; the same bytes make the same noise. Arrays are taken in the
     order of their names. Raises PrivacyError for a bound or a multiplier as :func:`noise_grid` does, and for a sum of
@@ -72,9 +106,3 @@ def noised_sum(
             result[start : start + BLOCK] = part * grid.step
         noised[name] = result.reshape(total[name].shape)
     return noised
-
-
-def deviation_of(clip_norm: float, noise_multiplier: float) -> float:
-    """The standard deviation of one value's noise: z C, and less than one part in a million more."""
-    variance = COARSE**2 * COARSE_VARIANCE + FINE_VARIANCE
-    return math.sqrt(variance) * noise_multiplier * clip_norm / STEPS

@@ -1,4 +1,6 @@
-"""The noise of a marginals round: which, how much, and who adds it. Counts and scales are in fixed-point units."""
+"""The noise of a marginals round: which, how much, who adds it, and the random bytes of a secret key that it is drawn
+from, so that it can be drawn again to the last bit. Counts and scales are in fixed-point units.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from device_sdk.errors import PrivacyError
@@ -15,7 +20,17 @@ from device_sdk.privacy.contributions import gaussian_variance, l1_sensitivity, 
 from device_sdk.privacy.samplers import RandomBytes, discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan, NoiseMechanism
 
-__all__ = ["GRID", "Noise", "laplace_variance", "noised", "plan_noise", "released_variance"]
+__all__ = [
+    "GRID",
+    "KEY_BYTES",
+    "Noise",
+    "key_stream",
+    "laplace_variance",
+    "new_key",
+    "noised",
+    "plan_noise",
+    "released_variance",
+]
 
 GRID = 1 << 20
 """The sampler takes Laplace scales in fractions of a unit with this denominator."""
@@ -67,7 +82,7 @@ def noised(
     counts: NDArray[np.int64], plan: MarginalPlan, source: RandomBytes = secrets.token_bytes
 ) -> NDArray[np.int64]:
     """``counts`` [words], each plus an independent draw of the server's noise, whose bits come from ``source``: the
-    system's generator, or the stream of a release's secret key (:mod:`server.privacy.key_stream`). Never a seed.
+    system's generator, or the stream of a release's secret key (:func:`key_stream`). Never a seed.
 
     Raises PrivacyError if a release would cost more than plan.epsilon, and for a plan whose noise the devices add.
     """
@@ -83,3 +98,24 @@ def noised(
     if cost > plan.epsilon * (1 + 1e-12):
         raise PrivacyError(f"noise scale {float(scale)}: costs {cost}, expected at most {plan.epsilon}")
     return counts + discrete_laplaces(counts.size, scale, source)
+
+
+KEY_BYTES = 32
+
+
+def new_key() -> bytes:
+    """A secret key from the system's generator; there is no other way to make one."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def key_stream(key: bytes, purpose: str) -> RandomBytes:
+    """The bytes of a key for one purpose, from the first on: AES-256 in counter mode under HKDF-SHA256(key, purpose).
+
+    Another key or another purpose has unrelated bytes. Raises PrivacyError for a key of another length.
+    """
+    if len(key) != KEY_BYTES:
+        raise PrivacyError(f"key: found {len(key)} bytes, expected {KEY_BYTES}")
+    derived = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode()).derive(key)
+    # Every derived key has one stream only, so its counter begins at 0.
+    encryptor = Cipher(algorithms.AES256(derived), modes.CTR(bytes(16))).encryptor()
+    return lambda size: encryptor.update(bytes(size))

@@ -20,8 +20,8 @@ from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
-from server.privacy.key_stream import key_stream, new_key
 from server.privacy.ledger import check_population, record, within
+from server.privacy.noise import key_stream, new_key
 from server.privacy.population import charge_population
 from server.problems import Refusal
 from server.storage.database import forget, overwrite

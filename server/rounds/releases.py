@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, insert, update
 
 from device_sdk.errors import LearningError, PrivacyError, StateError
+from device_sdk.learning import teacher as teachers
+from device_sdk.learning.settings import TeacherSettings
 from device_sdk.wire.messages import FIXED_POINT, DeltaPlan
 from server.aggregation import deltas, optimizers, robust
 from server.aggregation import marginals as counting
 from server.aggregation.optimizers import update_norm
-from server.aggregation.teachers import follow
 from server.aggregation.tree_reduction import Accepted, LocalWorkers, Workers, leaves, merged, read_accepted
 from server.aggregation.validation import norm_bound
 from server.aggregation.weighting import report_weights
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
 from server.plans.round import RoundSettings
-from server.privacy.delta_noise import noise_grid, noised_sum
-from server.privacy.grid import Grid, in_units
+from server.privacy.delta_noise import Grid, in_units, noise_grid, noised_sum
 from server.privacy.new_words import devices_of, noise_scale, released_words, threshold
 from server.privacy.noise import noised, plan_noise, released_variance
 from server.registry import marginals as marginal_registry
@@ -397,7 +397,10 @@ def _followed(
         return None, None
     row = lineage.teacher or lineage.base
     teacher = weights if row.sha256 == lineage.base.sha256 else model_registry.load(blobs, row.sha256)
-    after = follow(teacher, updated, lineage.models + 1, settings.teacher)
+    plan = settings.teacher
+    followed = TeacherSettings(decay=plan.decay, interval=plan.interval)
+    # Constants of the weights, which no round moves, stay.
+    after = teachers.follow(teacher, updated, lineage.models + 1, followed) if plan.decay < 1 else teacher
     if after is teacher:
         return None, str(row.version)
     return model_registry.store(blobs, after, {"parent": row.version}), None

@@ -1,7 +1,13 @@
-"""Accepting a report: the report, the round's count and the ledger's line become true together or not at all."""
+"""Accepting a report: the report, the round's count and the ledger's line become true together or not at all.
+
+A device numbers its own reports, and whoever sees or guesses the numbers of another, or of what the server makes, must
+not be able to take them: reports are stored under ids of which no message can name one (a colon is no part of what it
+may send).
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +23,6 @@ from server.plans.states import RoundState
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record, within
 from server.problems import Refusal
-from server.rounds.report_ids import id_of_report
 from server.rounds.sampling import check_sampled
 from server.rounds.store import find_round, read_settings, transition
 from server.storage.schema import reports, rounds
@@ -31,6 +36,8 @@ __all__ = [
     "check_open",
     "close_if_full",
     "find_report",
+    "id_in_group",
+    "id_of_report",
     "reported_streams",
 ]
 
@@ -213,3 +220,18 @@ _COUNT = {
     .values({_counter(stream): rounds.c[_counter(stream)] + 1})
     for stream in STREAMS
 }
+
+
+def id_of_report(device_id: str, report_id: str) -> str:
+    """Of what a device sent under an id of its own: no other device's, whatever that calls its reports. They sort by
+    what devices call them: deltas are added in that order, to the same bits whatever a server calls the devices."""
+    return f"report:{sha256(report_id.encode()).hexdigest()[:16]}{_own(device_id, report_id)}"
+
+
+def id_in_group(device_id: str, round_id: str) -> str:
+    """Of a device's part in the sum of a round's group; it has one at most."""
+    return f"group:{_own(device_id, round_id)}"
+
+
+def _own(device_id: str, name: str) -> str:
+    return sha256(json.dumps([device_id, name]).encode()).hexdigest()[:32]

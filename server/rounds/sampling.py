@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, Row, func, select
 
 from server.devices.enrolment import eligible_at
-from server.plans.sampling import SamplingPlan
+from server.plans.round import SamplingPlan
 from server.problems import Refusal
 from server.storage.schema import devices
 

@@ -1,8 +1,12 @@
-"""Devices join a round's groups and answer stage by stage. Every message counts once, however often it comes."""
+"""Devices join a round's groups, answer stage by stage, and are told what to do next.
+
+Every message counts once, however often it comes. The checks are pure; every refusal of one is a ProtocolError that
+begins with the name of the field. Whether a masked vector is honest nobody can see: that is the price of masks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -11,12 +15,17 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from device_sdk.errors import ProtocolError
+from device_sdk.secure_aggregation import keys
+from device_sdk.secure_aggregation.masks import read_words
+from device_sdk.secure_aggregation.shares import read_share
 from device_sdk.wire.messages import Message
 from device_sdk.wire.secure_aggregation import (
+    AggregationTask,
     DealtShares,
     KeyAdvertisement,
     MaskedInput,
     RevealedShares,
+    Roster,
     Stage,
     StageReceipt,
     SurvivorSignature,
@@ -28,13 +37,27 @@ from server.problems import Refusal
 from server.registry.marginals import find_marginals
 from server.rounds.reports import affordable, check_open, close_if_full
 from server.rounds.sampling import check_sampled
-from server.rounds.secure_aggregation import checks, store
+from server.rounds.secure_aggregation import store
 from server.rounds.secure_aggregation.coordinator import Group, answered_by, finished
 from server.rounds.secure_aggregation.exclusions import excluded_until
 from server.rounds.secure_aggregation.progress import count, form_groups, move_on
+from server.rounds.secure_aggregation.store import StoredGroup
 from server.rounds.store import find_round, read_settings
 
-__all__ = ["MESSAGES", "Envelope", "answer", "check_sender", "join"]
+__all__ = [
+    "Envelope",
+    "MESSAGES",
+    "answer",
+    "check_advertisement",
+    "check_dealt",
+    "check_distinct",
+    "check_masked",
+    "check_revealed",
+    "check_sender",
+    "check_signature",
+    "join",
+    "next_task",
+]
 
 MESSAGES: Mapping[Stage, type[Message]] = {
     "keys": KeyAdvertisement,
@@ -45,10 +68,10 @@ MESSAGES: Mapping[Stage, type[Message]] = {
 }
 
 _CHECKS: Mapping[Stage, Callable[[Any, Group], None]] = {
-    "shares": lambda message, group: checks.check_dealt(message, group.roster),
-    "masked": lambda message, group: checks.check_masked(message, group.roster),
-    "consistency": lambda message, group: checks.check_signature(message, group.roster, group.survivors),
-    "unmasking": lambda message, group: checks.check_revealed(message, group.dealers, group.survivors),
+    "shares": lambda message, group: check_dealt(message, group.roster),
+    "masked": lambda message, group: check_masked(message, group.roster),
+    "consistency": lambda message, group: check_signature(message, group.roster, group.survivors),
+    "unmasking": lambda message, group: check_revealed(message, group.dealers, group.survivors),
 }
 
 
@@ -94,8 +117,8 @@ def join(
     device = find_device(connection, sender.device_id)
     assert device is not None
     with _refusing():
-        checks.check_advertisement(envelope.message, device.public_key)
-        checks.check_distinct(envelope.message, [entry.body for entry in store.waiting(connection, row.id)])
+        check_advertisement(envelope.message, device.public_key)
+        check_distinct(envelope.message, [entry.body for entry in store.waiting(connection, row.id)])
     store.keep(connection, row.id, sender.device_id, "keys", envelope.body, None, now)
     count(connection, row.id, 1)
     if len(store.waiting(connection, row.id)) >= settings.groups.size:
@@ -170,3 +193,105 @@ def _refusing() -> Iterator[None]:
         yield
     except ProtocolError as error:
         raise Refusal(422, "bad_message", str(error)[:500], str(error).partition(": ")[0][:200]) from error
+
+
+def check_advertisement(message: KeyAdvertisement, identity_key: bytes) -> None:
+    """identity_key: the one the device enrolled with."""
+    if message.identity_key != identity_key:
+        raise ProtocolError("identity_key: found another than this device enrolled with")
+    for field in ("sharing_key", "masking_key"):
+        if not keys.agreeable(getattr(message, field)):
+            raise ProtocolError(f"{field}: found a point of small order, expected one made at random")
+    if message.sharing_key == message.masking_key:
+        raise ProtocolError("masking_key: found the sharing_key again, expected two keys")
+    if not keys.signed_by(identity_key, message.signature, keys.advertised_bytes(message)):
+        raise ProtocolError("signature: not that of identity_key over these keys and this round")
+
+
+def check_distinct(message: KeyAdvertisement, others: Iterable[bytes]) -> None:
+    """others: advertisements, as they came, of devices that may be in one roster with this one."""
+    for body in others:
+        other = KeyAdvertisement.model_validate_json(body)
+        for field in ("sharing_key", "masking_key", "seed_commitment"):
+            if getattr(message, field) == getattr(other, field):
+                raise ProtocolError(f"{field}: another device of this round has the same")
+
+
+def check_dealt(message: DealtShares, roster: Roster) -> None:
+    _check_names("sealed", message.sealed, set(roster.device_ids) - {message.device_id}, exactly=True)
+
+
+def check_masked(message: MaskedInput, roster: Roster) -> None:
+    read_words(message.masked, roster)
+
+
+def check_signature(message: SurvivorSignature, roster: Roster, survivors: tuple[str, ...]) -> None:
+    """A signature over other survivors is refused here, or it would keep every other device from revealing."""
+    content = keys.survivor_bytes(roster.round_id, keys.roster_digest(roster), survivors)
+    if not keys.signed_by(roster.member(message.device_id).identity_key, message.signature, content):
+        raise ProtocolError(f"signature: not this device's over the {len(survivors)} survivors of its group")
+
+
+def check_revealed(message: RevealedShares, dealers: Set[str], survivors: tuple[str, ...]) -> None:
+    _check_names("seeds", message.seeds, set(survivors))
+    _check_names("mask_keys", message.mask_keys, dealers - set(survivors))
+    for field, shares in (("seeds", message.seeds), ("mask_keys", message.mask_keys)):
+        for name, content in shares.items():
+            try:
+                read_share(content)
+            except ProtocolError as error:
+                raise ProtocolError(f"{field}.{name}: {error}") from error
+
+
+def _check_names(field: str, found: Iterable[str], expected: Set[str], *, exactly: bool = False) -> None:
+    unknown, missing = set(found) - expected, expected - set(found)
+    if unknown:
+        raise ProtocolError(f"{field}: found {min(unknown)}, which has no place in it")
+    if exactly and missing:
+        raise ProtocolError(f"{field}: {min(missing)} is missing; expected one entry for each of {len(expected)}")
+
+
+def next_task(connection: Connection, device_id: str, round_id: str, retry_after_seconds: float) -> AggregationTask:
+    """The task of a device that joined. Raises Refusal: 404 ``unknown_round``, 409 ``not_joined``."""
+    row = find_round(connection, round_id)
+    settings = read_settings(row)
+    joined = store.find_message(connection, round_id, device_id, "keys")
+    if joined is None:
+        if row.forgotten:  # nobody knows any more whether its counts are in the sum: they are not reported again
+            return AggregationTask(stage="done", retry_after_seconds=_retry_after(settings, retry_after_seconds))
+        raise Refusal(409, "not_joined", "this device has not joined this round", "device_id")
+    retry = _retry_after(settings, retry_after_seconds)
+    if joined.group_id is None:
+        return AggregationTask(stage="abandoned" if joined.body is None else "waiting", retry_after_seconds=retry)
+    stored = store.find_group(connection, joined.group_id)
+    group = stored.group
+    survived = device_id in group.answered("masked")
+    if stored.ended is not None:
+        stage = "abandoned" if stored.ended == "abandoned" else "done" if survived else "dropped"
+        return AggregationTask.model_validate({"stage": stage, "retry_after_seconds": retry})
+    if group.stage is not None and device_id in group.expected - group.answered(group.stage):
+        return _asked(connection, stored, device_id, retry)
+    late = group.stage is not None and device_id not in group.expected and not survived
+    return AggregationTask(stage="dropped" if late else "waiting", retry_after_seconds=retry)
+
+
+def _asked(connection: Connection, stored: StoredGroup, device_id: str, retry: float) -> AggregationTask:
+    group = stored.group
+    match group.stage:
+        case "shares":
+            return AggregationTask(stage="shares", retry_after_seconds=retry, roster=group.roster)
+        case "masked":
+            dealt = store.bodies(connection, stored.id, "shares", DealtShares)
+            own = {name: each.sealed[device_id] for name, each in dealt.items() if name != device_id}
+            return AggregationTask(stage="masked", retry_after_seconds=retry, deliveries=own)
+        case "consistency":
+            return AggregationTask(stage="consistency", retry_after_seconds=retry, survivors=group.survivors)
+        case _:
+            signed = store.bodies(connection, stored.id, "consistency", SurvivorSignature)
+            signatures = {name: each.signature for name, each in signed.items()}
+            return AggregationTask(stage="unmasking", retry_after_seconds=retry, signatures=signatures)
+
+
+def _retry_after(settings: RoundSettings, seconds: float) -> float:
+    """Often enough to answer within a stage, or a device that is awake would be dropped."""
+    return min(seconds, settings.groups.stage_seconds / 4)

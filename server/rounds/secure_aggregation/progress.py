@@ -17,12 +17,11 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.secure_aggregation import KeyAdvertisement, MaskedInput, RevealedShares, Roster
-from server.plans.group import group_minimum, word_bits
-from server.plans.round import RoundSettings
+from server.plans.round import RoundSettings, group_minimum, word_bits
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record
 from server.registry.marginals import find_marginals, read_counts
-from server.rounds.report_ids import id_in_group
+from server.rounds.reports import id_in_group
 from server.rounds.secure_aggregation import store
 from server.rounds.secure_aggregation.coordinator import Group, finished, next_stage
 from server.rounds.secure_aggregation.exclusions import Exclusion, exclude, excluded_by

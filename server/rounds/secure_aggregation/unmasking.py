@@ -2,24 +2,40 @@
 
 A survivor's own mask comes from its seed. A device that dealt shares and then dropped out left its pairs' masks in the
 survivors' vectors: those come from its mask key. Either secret is put together from the survivors' shares, around those
-that are false (:mod:`server.rounds.secure_aggregation.decoding`), and compared with what its device had announced: a
+that are false (:func:`decode`), and compared with what its device had announced: a
 wrong share never ends in a wrong sum.
+
+The shares of a secret are a code word of Reed and Solomon's code, one symbol a holder, and what its dealer announced
+tells the true secret from every other. So a secret is found by the first of these that gives it:
+
+1. the shares of ``threshold`` holders, those first who told nothing false so far;
+2. the error locator that all elements of the shares have in common (Peterson's equations of all of them at once): up to
+   half of the shares beyond the threshold may be false whatever they are, and all but one of them, up to sixteen, where
+   liars do not agree on what they send;
+3. one choice of holders after the other, as far as the ``WORK`` for a group goes: in groups of up to fifteen those are
+   all that there are, so that any ``threshold`` true shares do.
+
+What lies beyond ends in no secret, and never in a false one. All of it is bounded, whatever was sent.
+
+Whose shares were false is told only where they are at most half of those beyond the threshold: then no other code word
+is as near. With more of them, liars could have made another one with the same secret, on which honest shares are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.errors import ProtocolError
 from device_sdk.secure_aggregation import keys, masks
+from device_sdk.secure_aggregation.shares import PRIME, read_share
 from device_sdk.wire.secure_aggregation import RevealedShares, Roster
-from server.rounds.secure_aggregation.decoding import Budget, decode
 
-__all__ = ["Recovered", "recover_secrets", "sum_of", "unmask"]
+__all__ = ["Budget", "Decoded", "Recovered", "WORK", "decode", "recover_secrets", "sum_of", "unmask"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +131,144 @@ def _lost(held: Mapping[int, bytes], roster: Roster) -> str:
 
 def _zeros(roster: Roster) -> masks.Words:
     return masks.to_words(np.zeros(roster.words, np.int64), roster)
+
+
+WORK = 1_500_000
+"""What the choices of holders that are tried for one group may cost, over all its secrets: each the square of their
+number and a hundred. A second or two."""
+Elements = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """secret: as it was dealt. false: points whose shares are not on its polynomials; none where so many are not that
+    these may be others."""
+
+    secret: bytes
+    false: frozenset[int]
+
+
+@dataclass(slots=True)
+class Budget:
+    """What is left of the work that a group may cost."""
+
+    work: int = WORK
+
+
+def decode(
+    shares: Mapping[int, bytes],
+    threshold: int,
+    is_announced: Callable[[bytes], bool],
+    doubted: Set[int],
+    budget: Budget,
+) -> Decoded | None:
+    """The secret that was announced, or None where it is not found. shares: by point, ``threshold`` or more of the
+    field's elements. doubted: points whose shares of other secrets were false."""
+    held = np.array(sorted(shares, key=lambda point: (point in doubted, point)), np.int64)
+    values = np.stack([read_share(shares[int(point)]) for point in held])
+    believed = sum(int(point) not in doubted for point in held)
+    for chosen in _choices(held, values, threshold, believed, budget):
+        constants = _at(np.zeros(1, np.int64), held[chosen]) @ values[chosen] % PRIME
+        if constants.max() >= PRIME - 1:  # 65536 is no two bytes
+            continue
+        secret = constants[0].astype("<u2").tobytes()
+        if is_announced(secret):
+            others = np.setdiff1d(np.arange(len(held)), chosen)
+            on_them = (_at(held[others], held[chosen]) @ values[chosen] % PRIME == values[others]).all(axis=1)
+            false = held[others[~on_them]].tolist()
+            return Decoded(secret, frozenset(false if 2 * len(false) <= len(others) else ()))
+    return None
+
+
+def _choices(
+    points: Elements, values: Elements, threshold: int, believed: int, budget: Budget
+) -> Iterator[NDArray[np.intp]]:
+    """Indices of ``threshold`` shares that may all be true, the likeliest first. believed: how many of the first ones
+    nothing speaks against."""
+    yield np.arange(threshold)
+    for size in sorted({max(threshold, believed), len(points)}):
+        for false in _located(points[:size], values[:size], threshold):
+            left = np.setdiff1d(np.arange(size), false)
+            if len(left) >= threshold:
+                yield left[:threshold]
+    for chosen in combinations(range(len(points)), threshold):
+        budget.work -= threshold * threshold + 100
+        if budget.work < 0:
+            return
+        yield np.array(chosen)
+
+
+def _located(points: Elements, values: Elements, threshold: int) -> Iterator[NDArray[np.intp]]:
+    """Indices of the shares that are false, for different numbers of them that may be."""
+    spare = len(points) - threshold
+    if spare < 2:
+        return
+    checks = _powers(points, spare).T * _inverse(_products(points[:, None] - points))
+    syndromes = checks % PRIME @ values % PRIME  # [spare, elements], zero where all shares are true
+    for most in sorted({spare // 2, spare * values.shape[1] // (values.shape[1] + 1), spare - 1}):
+        rows = np.arange(spare - most)[:, None] + np.arange(most + 1)  # neighbours that a locator's coefficients weigh
+        equations = syndromes[rows].transpose(2, 0, 1).reshape(-1, most + 1)
+        locators = _null_space(equations)
+        if len(locators):
+            yield np.flatnonzero(~(_powers(points, most + 1) @ locators.T % PRIME).any(axis=1))
+
+
+def _null_space(matrix: Elements) -> Elements:
+    """A basis of what a matrix takes to zero: int64 [vectors, columns]."""
+    left, columns = matrix.copy(), matrix.shape[1]
+    pivots: list[int] = []
+    for column in range(columns):
+        found = np.flatnonzero(left[len(pivots) :, column])
+        if not len(found):
+            continue
+        row = len(pivots)
+        left[[row, row + found[0]]] = left[[row + found[0], row]]
+        left[row] = left[row] * _inverse(left[row, column]) % PRIME
+        factors = left[:, column].copy()
+        factors[row] = 0
+        left = (left - factors[:, None] * left[row]) % PRIME
+        pivots.append(column)
+        if len(pivots) == len(left):
+            break
+    free = [column for column in range(columns) if column not in pivots]
+    basis = np.zeros((len(free), columns), np.int64)
+    for number, column in enumerate(free):
+        basis[number, column] = 1
+        basis[number, pivots] = -left[: len(pivots), column] % PRIME
+    return basis
+
+
+def _at(targets: Elements, points: Elements) -> Elements:
+    """Lagrange's basis polynomials through ``points``, at others: int64 [targets, points]."""
+    apart = (targets[:, None] - points) % PRIME
+    whole = np.ones(len(targets), np.int64)
+    for column in apart.T:
+        whole = whole * column % PRIME
+    scale = _inverse(_products(points[:, None] - points))
+    return whole[:, None] * (_inverse(apart) * scale % PRIME) % PRIME
+
+
+def _products(differences: Elements) -> Elements:
+    """Products of the rows of a square, but for its diagonal."""
+    found = np.ones(len(differences), np.int64)
+    others = differences % PRIME + np.eye(len(differences), dtype=np.int64)
+    for column in others.T:
+        found = found * column % PRIME
+    return found
+
+
+def _powers(points: Elements, count: int) -> Elements:
+    """int64 [points, count]."""
+    columns = [np.ones(len(points), np.int64)]
+    for _ in range(count - 1):
+        columns.append(columns[-1] * points % PRIME)
+    return np.stack(columns, axis=1)
+
+
+def _inverse(elements: Elements) -> Elements:
+    """By Fermat: x^(p - 2), whose exponent is 2^16 - 1."""
+    found, square = np.ones_like(elements), elements % PRIME
+    for _ in range(16):
+        found = found * square % PRIME
+        square = square * square % PRIME
+    return found

@@ -12,7 +12,7 @@ from server.devices.authentication import spend_nonce
 from server.privacy.composition import unhurried
 from server.problems import Refusal
 from server.rounds.secure_aggregation import answers
-from server.rounds.secure_aggregation.tasks import next_task
+from server.rounds.secure_aggregation.answers import next_task
 from server.service import Service
 from server.web.bodies import answer, parse, service, upload_reader
 from server.web.operations import REPORT, operation

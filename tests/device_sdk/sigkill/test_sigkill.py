@@ -20,7 +20,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.checkin import identity
 from device_sdk.device import Device
 from device_sdk.feedback import Corrected
-from server.rounds.report_ids import id_of_report
+from server.rounds.reports import id_of_report
 from tests.architecture.sources import ROOT
 from tests.device_sdk.sigkill.nursery import KEY, SETTINGS, SOUNDS, Order, figures, held
 from tests.live import LiveServer

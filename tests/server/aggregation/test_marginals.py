@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.wire.messages import FIXED_POINT
@@ -14,8 +17,8 @@ from server.aggregation.marginals import (
     add,
     global_marginal,
     init,
-    merge,
     nearest_counts,
+    nearest_distribution,
     surviving_counts,
 )
 
@@ -31,15 +34,26 @@ def folded(reports: list[dict[int, int]]) -> CountSum:
     return state
 
 
-@given(REPORTS, REPORTS, REPORTS)
-def test_merge_is_associative_and_commutative(
-    first: list[dict[int, int]], second: list[dict[int, int]], third: list[dict[int, int]]
-) -> None:
-    a, b, c = folded(first), folded(second), folded(third)
-    left, right = merge(merge(a, b), c), merge(a, merge(c, b))
-    assert np.array_equal(left.total, right.total)
-    assert left.reports == len(first) + len(second) + len(third)
-    assert np.array_equal(left.total, folded([*third, *first, *second]).total)
+@given(REPORTS, st.randoms(use_true_random=False))
+def test_order_does_not_matter(reports: list[dict[int, int]], random: Any) -> None:
+    shuffled = random.sample(reports, len(reports))
+    assert np.array_equal(folded(reports).total, folded(shuffled).total)
+
+
+@given(hnp.arrays(np.float64, WORDS, elements=st.floats(-20, 100)))
+def test_the_nearest_distribution(values: Any) -> None:
+    assume(values.sum() > 1e-3)
+    ratio = values / values.sum()
+    nearest = nearest_distribution(ratio)
+    assert nearest.min() >= 0 and nearest.sum() == pytest.approx(1)
+    others = np.random.default_rng(0).dirichlet(np.ones(WORDS), 50)
+    assert np.square(nearest - ratio).sum() <= np.square(others - ratio).sum(axis=1).min() + 1e-9
+
+
+def test_the_nearest_distribution_by_hand() -> None:
+    """A threshold of 1/14 off the two that stay."""
+    assert nearest_distribution(np.array([1.0, -1 / 7, 1 / 7])) == pytest.approx([13 / 14, 0, 1 / 14])
+    assert nearest_distribution(np.array([0.2, 0.0, 0.8])) == pytest.approx([0.2, 0.0, 0.8])
 
 
 def test_add_leaves_its_argument_as_it_was() -> None:

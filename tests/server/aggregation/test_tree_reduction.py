@@ -83,7 +83,7 @@ def test_processes_make_the_same_bits(round_of_many: tuple[Path, Reports, DeltaS
 
 def test_a_ray_cluster_makes_the_same_bits(round_of_many: tuple[Path, Reports, DeltaSum]) -> None:
     pytest.importorskip("ray")
-    from server.aggregation.ray_workers import RayWorkers
+    from server.aggregation.ray_cluster import RayWorkers
 
     folder, reports, alone = round_of_many
     workers = RayWorkers(folder, "local", 2)

@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 
 from device_sdk.wire.messages import FIXED_POINT, Receipt
-from server.rounds.report_ids import id_of_report
+from server.rounds.reports import id_of_report
 from tests.server.chaos.server_process import ServerProcess
 from tests.server.parties import NO_NOISE, Operator, Party
 

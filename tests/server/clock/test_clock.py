@@ -20,7 +20,7 @@ from sqlalchemy import select
 
 from device_sdk.wire.messages import FIXED_POINT
 from server.registry.models import find_model, load
-from server.rounds.report_ids import id_of_report
+from server.rounds.reports import id_of_report
 from server.storage.database import Database
 from server.storage.schema import ledger, release_keys, releases, reports, rounds
 from tests.server.clock.fleet import DELTA, Fleet

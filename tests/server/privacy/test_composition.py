@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from server.privacy.charges import Charge
 from server.privacy.composition import Spent, compose, exchanged, quick_bound
-from server.privacy.definition import smallest_delta
+from tests.server.privacy.definition import smallest_delta
 
 DELTA = 1e-6
 

@@ -10,23 +10,24 @@ import pytest
 from scipy.stats import kstest
 
 from device_sdk.errors import PrivacyError
+from server.privacy import delta_noise
 from server.privacy.delta_noise import (
     COARSE,
     COARSE_VARIANCE,
     FINE_VARIANCE,
     STEPS,
-    deviation_of,
     noise_grid,
     noised_sum,
 )
-from server.privacy.key_stream import key_stream
+from server.privacy.noise import key_stream
 
 ZEROS = {"b": np.zeros(3, np.int64), "a": np.zeros((150, 40), np.int64)}
 
 
 def test_the_noise_is_gaussian_of_the_deviation_stated() -> None:
     found = noised_sum(ZEROS, 0.5, 2.0, key_stream(b"k" * 32, "noise"))
-    deviation = deviation_of(0.5, 2.0)
+    variance = delta_noise.COARSE**2 * delta_noise.COARSE_VARIANCE + delta_noise.FINE_VARIANCE
+    deviation = variance**0.5 * 2.0 * 0.5 / delta_noise.STEPS
     assert 1.0 < deviation < 1.000001, "z C, and a little more"
     assert found["a"].shape == (150, 40) and found["a"].dtype == np.float32
     assert kstest(found["a"].ravel() / deviation, "norm").pvalue > 1e-4

@@ -18,9 +18,9 @@ from device_sdk.wire.messages import WordPlan
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
-from server.privacy.definition import smallest_delta
-from server.privacy.key_stream import KEY_BYTES, key_stream
 from server.privacy.new_words import devices_of, failure_chance, noise_scale, released_words, threshold
+from server.privacy.noise import KEY_BYTES, key_stream
+from tests.server.privacy.definition import smallest_delta
 
 
 def plan_of(max_words: int = 5, epsilon: float = 1.0, delta: float = 1e-7) -> WordPlan:

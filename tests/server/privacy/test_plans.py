@@ -13,8 +13,16 @@ from typer.testing import CliRunner
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from server.commands import privacy
-from server.privacy.plans import Plan, amplified, extrapolated, needed_scale, rdp_epsilon, unamplified
-from server.privacy.published import judge, published_rows
+from server.privacy.sampled_gaussian import (
+    Plan,
+    amplified,
+    extrapolated,
+    judge,
+    needed_scale,
+    published_rows,
+    rdp_epsilon,
+    unamplified,
+)
 
 TABLE_2 = Plan(34_753, 1_024, 2_006, 0.003072, 1e-9)
 

@@ -13,7 +13,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 from server.privacy.charges import Charge
 from server.privacy.composition import Spent, compose, exchanged, quick_bound
-from server.privacy.definition import smallest_delta
+from tests.server.privacy.definition import smallest_delta
 
 DELTA = 1e-6
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from server.privacy import key_stream
+from server.privacy.noise import KEY_BYTES
 from server.rounds import release_keys as keeping
 from server.service import Service
 from server.storage.schema import release_keys
@@ -31,7 +31,7 @@ def round_at_its_end(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, st
 def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system's generator gives the same key at every run, so that runs which were cut before the key was stored can
     be compared as well."""
-    monkeypatch.setattr(keeping, "new_key", lambda: bytes(range(key_stream.KEY_BYTES)))
+    monkeypatch.setattr(keeping, "new_key", lambda: bytes(range(KEY_BYTES)))
 
 
 def uncut(folder: Path, place: Path, round_id: str) -> tuple[Published, int]:
@@ -80,7 +80,7 @@ def with_key(tmp_path: Path, round_at_its_end: tuple[Path, str]) -> Iterator[tup
         found.close()
         if stored:
             break
-    assert len(stored) == 1 and len(stored[0]) == key_stream.KEY_BYTES
+    assert len(stored) == 1 and len(stored[0]) == KEY_BYTES
     yield place, round_id
 
 

@@ -19,8 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes
 from server.plans.round import RoundSettings
-from server.privacy.key_stream import KEY_BYTES, key_stream, new_key
-from server.privacy.noise import noised
+from server.privacy.noise import KEY_BYTES, key_stream, new_key, noised
 from server.rounds import release_keys as keeping
 from server.rounds.release_keys import Caps, obtain_key
 from server.rounds.releases import release_deltas

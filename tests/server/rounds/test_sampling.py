@@ -19,8 +19,7 @@ from sqlalchemy.exc import DatabaseError
 
 from server.aggregation.weights_file import parse_weights
 from server.app import create_app
-from server.plans.round import RoundSettings
-from server.plans.sampling import SamplingPlan
+from server.plans.round import RoundSettings, SamplingPlan
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
 from server.privacy.population import lines

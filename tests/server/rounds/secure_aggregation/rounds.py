@@ -12,7 +12,7 @@ from device_sdk.errors import ProtocolError
 from device_sdk.secure_aggregation.participant import Participant, agree, mask, reveal, share
 from device_sdk.wire.messages import Message
 from device_sdk.wire.secure_aggregation import Roster, Stage
-from server.rounds.secure_aggregation import checks
+from server.rounds.secure_aggregation import answers as checks
 from server.rounds.secure_aggregation.coordinator import Group, answered_by, next_stage, start
 from server.rounds.secure_aggregation.unmasking import unmask
 from tests.device_sdk.secure_aggregation.parties import Party, advertised, roster_of

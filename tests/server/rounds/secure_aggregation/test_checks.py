@@ -17,7 +17,7 @@ from device_sdk.errors import ProtocolError
 from device_sdk.secure_aggregation.shares import PRIME
 from device_sdk.wire import secure_aggregation as wire
 from device_sdk.wire.messages import Message
-from server.rounds.secure_aggregation import checks
+from server.rounds.secure_aggregation import answers as checks
 from server.rounds.secure_aggregation.coordinator import answered_by, finished, next_stage, start
 from server.rounds.secure_aggregation.unmasking import unmask
 from tests.device_sdk.secure_aggregation.parties import advertised, resigned, roster_of

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from device_sdk.secure_aggregation.shares import PRIME, split
-from server.rounds.secure_aggregation.decoding import WORK, Budget, Decoded, decode
+from server.rounds.secure_aggregation.unmasking import WORK, Budget, Decoded, decode
 
 Lie = Callable[[bytes, np.random.Generator], bytes]
 

@@ -19,8 +19,7 @@ from device_sdk.privacy.contributions import share_variance
 from device_sdk.secure_aggregation.keys import advertised_bytes
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan, Problem
 from device_sdk.wire.secure_aggregation import Stage, StageReceipt, SurvivorSignature
-from server.plans.group import GroupPlan, group_minimum, word_bits
-from server.plans.round import RoundSettings
+from server.plans.round import GroupPlan, RoundSettings, group_minimum, word_bits
 from server.storage.schema import aggregation_groups, aggregation_messages, ledger, releases, reports
 from tests.server.parties import HEADERS, WORDS, Operator, Party, initial, settings
 from tests.server.rounds.secure_aggregation.members import PLAN, Member, through, vectors

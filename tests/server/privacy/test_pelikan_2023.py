@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk import cli
-from server.privacy.published import ORDERS, judge, pld_epsilon, published_rows
-from server.privacy.renyi import epsilon_at, renyi_divergence
+from server.privacy.sampled_gaussian import ORDERS, epsilon_at, judge, pld_epsilon, published_rows, renyi_divergence
 
 
 @given(st.floats(1e-4, 1.0), st.floats(0.8, 20.0), st.integers(2, 32), st.integers(1, 5000))

@@ -1,0 +1,268 @@
+"""Epsilon of rounds whose deltas get Gaussian noise and whose users are Poisson-sampled: by RDP and PLD, of plans and
+of the published tables.
+
+N: population; L: cohort, q = L / N: chance that a user takes part in a round; T: rounds; z: noise multiplier, standard
+deviation of the noise in a round's sum over the clipping bound C; alpha: Rényi order, above 1. Logarithms are natural.
+The series that accountants use stops converging for small z and orders between whole numbers, where tables are still
+printed; the integral here does not.
+
+Pelikan et al. 2023 trains with what it can compute and states epsilon for more users at the same noise of the mean
+update over the bound, z / L: as far as the mean goes, training is the same, and z grows with the cohort. Its tables (2,
+16 and 17) print epsilon to two digits with the Rényi order it was found at. A row whose figure does not follow from its
+order is a misprint: of the order where another order of the paper's grid gives the printed epsilon, of epsilon where
+none does.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from device_sdk.errors import PrivacyError
+from device_sdk.privacy.gaussian import gaussian_epsilon
+
+__all__ = [
+    "EVERY_ORDER",
+    "ORDERS",
+    "Plan",
+    "PublishedRow",
+    "Verdict",
+    "amplified",
+    "epsilon_at",
+    "extrapolated",
+    "judge",
+    "needed_scale",
+    "pld_epsilon",
+    "published_rows",
+    "rdp_epsilon",
+    "renyi_divergence",
+    "unamplified",
+]
+
+ORDERS = (1.1, 1.3, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0)
+"""The orders that appear in the paper's tables, and those between them that its best orders leave room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """One row as printed. clip_norm: C; sigma: noise of a value of the mean update; cohort: L; population: N; rounds:
+    T; noise_multiplier: z = sigma L / C; epsilon at delta, found at a Rényi order."""
+
+    table: int
+    clip_norm: float
+    sigma: float
+    cohort: int
+    population: int
+    rounds: int
+    delta: float
+    noise_multiplier: float
+    epsilon: float
+    order: float
+
+    @property
+    def sampling(self) -> float:
+        """q = L / N."""
+        return self.cohort / self.population
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """epsilon: by RDP at the printed order; best, best_order: the smallest over the paper's orders. misprint: None
+    where the row is as computed, else which field, what is printed and what it should be."""
+
+    epsilon: float
+    best: float
+    best_order: float
+    misprint: str | None = None
+
+
+@cache
+def published_rows() -> tuple[PublishedRow, ...]:
+    """Every row of tables 2, 16 and 17, in the order of the tables."""
+    text = files("server.privacy").joinpath("pelikan_2023.csv").read_text("utf-8")
+    whole = {"table", "cohort", "population", "rounds"}
+    rows: list[dict[str, Any]] = [
+        {name: int(value) if name in whole else float(value) for name, value in row.items()}
+        for row in csv.DictReader(text.splitlines())
+    ]
+    return tuple(PublishedRow(**row) for row in rows)
+
+
+def judge(row: PublishedRow, orders: Sequence[float] = ORDERS) -> Verdict:
+    """A row recomputed by RDP."""
+
+    def at(order: float) -> float:
+        return epsilon_at(row.sampling, row.noise_multiplier, row.rounds, row.delta, order)
+
+    found = at(row.order)
+    every = {order: at(order) for order in orders}
+    best = min(every, key=every.__getitem__)
+    misprint = None
+    if not _printed_as(found, row.epsilon):
+        fitting = [order for order, value in every.items() if _printed_as(value, row.epsilon)]
+        if fitting:
+            likely = min(fitting, key=lambda order: abs(every[order] - row.epsilon))
+            misprint = f"order: printed {row.order:g}, but epsilon {row.epsilon:.2g} is that of order {likely:g}"
+        else:
+            misprint = f"epsilon: printed {row.epsilon:.2g}, but order {row.order:g} gives {found:.2g}"
+    return Verdict(found, every[best], best, misprint)
+
+
+@cache
+def pld_epsilon(q: float, z: float, rounds: int, delta: float) -> float:
+    """Epsilon by composing privacy loss distributions (dp-accounting): the tight figure. Seconds for some rows.
+
+    The loss is discretized to a millionth of epsilon or to 1e-4, whichever is more; rounding is upwards.
+    """
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    least = min(epsilon_at(q, z, rounds, delta, order) for order in ORDERS)
+    accountant = PLDAccountant(value_discretization_interval=max(1e-4, 1e-6 * least))
+    accountant.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), rounds)
+    return float(accountant.get_epsilon(delta))
+
+
+def _printed_as(value: float, printed: float) -> bool:
+    """Whether a figure of two digits is the value, to the nearest or rounded up."""
+    unit = 10.0 ** (math.floor(math.log10(printed)) - 1)
+    return any(math.isclose(way(value / unit) * unit, printed, rel_tol=1e-6) for way in (round, math.ceil))
+
+
+_REACH = 14.0
+"""Standard deviations of noise beyond the peaks: what is left out is below e^-98 of them."""
+_STEPS = 50
+"""Points in a standard deviation. The trapezoid rule is exact to the last digits for a Gaussian with two or more."""
+
+
+def renyi_divergence(q: float, z: float, alpha: float) -> float:
+    """Rényi divergence of order alpha of one round, nats (Mironov, Talwar and Zhang 2019, section 3.3):
+
+        log E_{x ~ N(0, z^2)} [(1 - q + q exp((2 x - 1) / (2 z^2)))^alpha] / (alpha - 1)
+
+    Raises ValueError for q outside (0, 1], z not above 0 or alpha not above 1.
+    """
+    if not (0 < q <= 1 and z > 0 and alpha > 1):
+        raise ValueError(f"q, z, alpha: found {q!r}, {z!r}, {alpha!r}; expected 0 < q <= 1, z > 0 and alpha > 1")
+    if q == 1:
+        return alpha / (2 * z * z)
+    step = z / _STEPS
+    # The integrand has one peak at 0, of those not drawn, and one at alpha, of those drawn every time.
+    x = np.arange(-_REACH * z, alpha + _REACH * z, step)
+    ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * z * z))
+    exponent = alpha * ratio - np.square(x) / (2 * z * z)
+    top = float(exponent.max())
+    integral = float(np.exp(exponent - top).sum()) * step / (z * math.sqrt(2 * math.pi))
+    return (top + math.log(integral)) / (alpha - 1)
+
+
+def epsilon_at(q: float, z: float, rounds: int, delta: float, alpha: float) -> float:
+    """Epsilon at delta of T rounds, from the divergence of one order (Canonne, Kamath and Steinke 2020, prop. 12):
+
+    T R_alpha + log((alpha - 1) / alpha) - (log delta + log alpha) / (alpha - 1)
+    """
+    if not 0 < delta < 1:
+        raise ValueError(f"delta: found {delta!r}, expected a number in (0, 1)")
+    divergence = rounds * renyi_divergence(q, z, alpha)
+    return max(0.0, divergence + math.log1p(-1 / alpha) - (math.log(delta) + math.log(alpha)) / (alpha - 1))
+
+
+EVERY_ORDER = tuple(sorted({*ORDERS, 1.05, 1.2, 1.4, 1.7, 3.5, 12.0, 30.0, 40.0, 50.0, 64.0, 100.0, 128.0, 256.0}))
+"""Orders to take the best of: Pelikan et al. 2023's, those between, and the higher ones that small epsilons need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """population N, cohort L, rounds T, noise multiplier z, and delta. PrivacyError: a value outside its domain."""
+
+    population: int
+    cohort: int
+    rounds: int
+    noise_multiplier: float
+    delta: float = 1e-9
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cohort <= self.population:
+            raise PrivacyError(f"cohort: found {self.cohort}, expected 1 to the population, {self.population}")
+        if self.rounds < 1:
+            raise PrivacyError(f"rounds: found {self.rounds}, expected 1 or more")
+        if not 0 < self.noise_multiplier < math.inf:
+            raise PrivacyError(f"noise: found {self.noise_multiplier!r}, expected a number above 0")
+        if not 0 < self.delta < 1:
+            raise PrivacyError(f"delta: found {self.delta!r}, expected a number between 0 and 1")
+
+    @property
+    def sampling(self) -> float:
+        """q."""
+        return self.cohort / self.population
+
+    def scaled(self, cohort: float, population: float) -> Plan:
+        """So many times the cohort and the population, at the same z / L."""
+        return Plan(
+            round(self.population * population),
+            round(self.cohort * cohort),
+            self.rounds,
+            self.noise_multiplier * cohort,
+            self.delta,
+        )
+
+
+def rdp_epsilon(q: float, z: float, rounds: int, delta: float) -> tuple[float, float]:
+    """(epsilon, the Rényi order that it is found at): the smallest over ``EVERY_ORDER``."""
+    return min((epsilon_at(q, z, rounds, delta, order), order) for order in EVERY_ORDER)
+
+
+def amplified(q: float, z: float, rounds: int, delta: float, *, pld: bool = True) -> dict[str, Any]:
+    """Epsilon of a user by both accountants, under Poisson sampling with chance q; every user is charged every round.
+
+    pld: takes seconds to a minute. Where distributions are as wide as to need minutes (epsilon far above 1,000,
+    nothing is protected), only RDP is stated.
+    """
+    epsilon, order = rdp_epsilon(q, z, rounds, delta)
+    found: dict[str, Any] = {"rdp": epsilon, "order": order, "pld": None}
+    if pld and epsilon < 1000:
+        found["pld"] = min(epsilon, pld_epsilon(q, z, rounds, delta))
+    return found
+
+
+def extrapolated(plan: Plan, scales: Sequence[float], populations: Sequence[float]) -> list[Plan]:
+    """Pelikan et al. 2023's rows: the plan itself, larger cohorts of populations as much larger, then the largest
+    cohort of still larger populations."""
+    found = [plan, *(plan.scaled(scale, scale) for scale in scales)]
+    largest = max((1.0, *scales))
+    return [*found, *(plan.scaled(largest, largest * more) for more in populations)]
+
+
+def needed_scale(plan: Plan, epsilon: float, most: float = 1e6) -> float | None:
+    """How many times the cohort and the population must be larger for RDP to state ``epsilon`` at most, to 1 %; None
+    where ``most`` times is not enough. PrivacyError: epsilon that is not above 0."""
+    if not epsilon > 0:
+        raise PrivacyError(f"epsilon: found {epsilon!r}, expected a number above 0")
+
+    def enough(scale: float) -> bool:
+        larger = plan.scaled(scale, scale)
+        return rdp_epsilon(larger.sampling, larger.noise_multiplier, larger.rounds, larger.delta)[0] <= epsilon
+
+    if enough(1.0):
+        return 1.0
+    low, high = 1.0, 2.0
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > most:
+            return None
+    while high > 1.01 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def unamplified(plan: Plan, participations: int) -> float:
+    """Epsilon of a user who takes part so often, whoever knows when: no sampling is assumed."""
+    return gaussian_epsilon(math.sqrt(participations) / plan.noise_multiplier, plan.delta)
