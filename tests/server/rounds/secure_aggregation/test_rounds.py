@@ -19,7 +19,8 @@ from device_sdk.privacy.contributions import share_variance
 from device_sdk.secure_aggregation.keys import advertised_bytes
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan, Problem
 from device_sdk.wire.secure_aggregation import Stage, StageReceipt, SurvivorSignature
-from server.plans.round import GroupPlan, RoundSettings, group_minimum, word_bits
+from server.plans.round import GroupPlan, group_minimum, word_bits
+from server.plans.round_file import read_round
 from server.storage.schema import aggregation_groups, aggregation_messages, ledger, releases, reports
 from tests.server.parties import HEADERS, WORDS, Operator, Party, initial, settings
 from tests.server.rounds.secure_aggregation.members import PLAN, Member, through, vectors
@@ -367,15 +368,11 @@ def test_plans_that_no_group_can_follow(server: Server, changes: dict[str, Any],
     assert message in answer.json()["detail"]
 
 
-def test_the_command_line_switches_it_on() -> None:
-    from server.commands.rounds import _settings
-
-    found = RoundSettings.model_validate(_settings(trust="distributed", minimum=34, group_size=50, stage_minutes=30))
-    assert found.aggregated
-    assert found.marginals is not None
-    assert (found.marginals.minimum_survivors, found.groups) == (34, GroupPlan(size=50, stage_seconds=1800))
-    assert (word_bits(found.marginals, 50), group_minimum(found.marginals)) == (32, 34)
-    assert not RoundSettings.model_validate(_settings()).aggregated
+def test_the_example_switches_it_on() -> None:
+    settings = read_round(Path(__file__).parents[4] / "examples" / "rounds" / "unseen_counts.toml")
+    assert settings.aggregated and settings.marginals is not None
+    assert (settings.marginals.minimum_survivors, settings.groups) == (34, GroupPlan(size=50, stage_seconds=3600))
+    assert (word_bits(settings.marginals, 50), group_minimum(settings.marginals)) == (32, 34)
 
 
 def test_words_are_wide_enough_for_the_noise() -> None:
