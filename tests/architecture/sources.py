@@ -13,12 +13,12 @@ DOTTED = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")
 IMPORTERS = {"import_module", "__import__", "run_module"}
 
 
-def source_files(*packages: str) -> list[Path]:
+def source_files(*packages: str, root: Path = ROOT) -> list[Path]:
     return sorted(
         path
         for package in packages
-        for path in (ROOT / package).rglob("*.py")
-        if not {"build", "dist", "_build", "__pycache__"} & set(path.relative_to(ROOT).parts)
+        for path in (root / package).rglob("*.py")
+        if not {"build", "dist", "_build", "__pycache__"} & set(path.relative_to(root).parts)
     )
 
 
@@ -41,7 +41,7 @@ def modules_of(tree: ast.AST, package: tuple[str, ...], guess: bool) -> Iterator
             case ast.Import(names=names):
                 yield from (alias.name for alias in names)
             case ast.ImportFrom(module=module, level=level, names=names):
-                base = _absolute(module or "", level, package)
+                base = absolute(module or "", level, package)
                 yield from (f"{base}.{alias.name}" if base else alias.name for alias in names)
                 if base:
                     yield base
@@ -52,14 +52,14 @@ def modules_of(tree: ast.AST, package: tuple[str, ...], guess: bool) -> Iterator
 def _dynamic(tree: ast.AST, argument: ast.expr | None, package: tuple[str, ...], guess: bool) -> Iterator[str]:
     if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
         name = argument.value.lstrip(".")
-        yield _absolute(name, len(argument.value) - len(name), package)
+        yield absolute(name, len(argument.value) - len(name), package)
         return
     for node in ast.walk(tree) if guess else ():
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.match(node.value):
             yield node.value
 
 
-def _absolute(module: str, level: int, package: tuple[str, ...]) -> str:
+def absolute(module: str, level: int, package: tuple[str, ...]) -> str:
     if level == 0:
         return module
     anchor = package[: len(package) - (level - 1)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.graph import Wrong, import_graph, wrong
 from tests.architecture.sources import PACKAGES, ROOT, imported_modules, source_files, top_level
 
 BELOW = {package: set(PACKAGES[: position + 1]) for position, package in enumerate(PACKAGES)}
@@ -40,15 +41,61 @@ TORCH = (
 )
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_dependencies_point_one_way(package: str) -> None:
-    forbidden = set(PACKAGES) - BELOW[package] | {"tests"}
-    found = {
-        str(path.relative_to(ROOT)): broken
-        for path in source_files(package)
-        if (broken := top_level(imported_modules(path)) & forbidden)
-    }
-    assert not found, f"{package} may import only {sorted(BELOW[package])}: {found}"
+def test_dependencies_point_one_way() -> None:
+    found = wrong(import_graph())
+    print(found)
+    assert found == Wrong([], [], [], []), found
+
+
+PLANTED: dict[str, tuple[dict[str, str], Wrong]] = {
+    "a circle of files": (
+        {"export/a.py": "from export.b import x", "export/b.py": "def f():\n    import export.a"},
+        Wrong([["export.a", "export.b"]], [], [], []),
+    ),
+    "a circle of folders": (
+        {
+            "server/a/one.py": "from server.b import one",
+            "server/a/two.py": "",
+            "server/b/one.py": "",
+            "server/b/two.py": "from ..a.two import x",
+        },
+        Wrong([], [["server.a", "server.b"]], [], []),
+    ),
+    "a circle of folders below": (
+        {
+            "server/lab/a/b/one.py": "import server.lab.a.c",
+            "server/lab/a/b/two.py": "",
+            "server/lab/a/c.py": "if False:\n    from server.lab.a.b.two import x",
+        },
+        Wrong([], [["server.lab.a.b", "server.lab.a.c"]], [], []),
+    ),
+    "upward": (
+        {"rescoring/a.py": "__import__('export.b')", "export/b.py": ""},
+        Wrong([], [], [("rescoring.a", "export.b")], []),
+    ),
+    "core to lab": (
+        {"server/app.py": "from server.lab.a import x", "server/lab/a.py": ""},
+        Wrong([], [], [], [("server.app", "server.lab.a")]),
+    ),
+    "nothing": (
+        {"server/lab/a.py": "from server.app import x", "server/app.py": "import export.b", "export/b.py": ""},
+        Wrong([], [], [], []),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_what_is_planted_is_found(what: str, tmp_path: Path) -> None:
+    sources, expected = PLANTED[what]
+    for name, source in sources.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source, "utf-8")
+    assert wrong(import_graph(tmp_path)) == expected
+
+
+def test_nothing_that_ships_imports_tests() -> None:
+    assert not [path for path in source_files(*PACKAGES) if "tests" in top_level(imported_modules(path))]
 
 
 @pytest.mark.parametrize("folder", LIBRARIES)
