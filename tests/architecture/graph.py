@@ -56,7 +56,7 @@ def import_graph(root: Path = ROOT, packages: Sequence[str] = PACKAGES) -> Graph
 
 
 def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """Strongly connected components of more than one node (Tarjan 1972), sorted."""
+    """Strongly connected components of more than one node, sorted (the algorithm of Tarjan)."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
