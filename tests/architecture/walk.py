@@ -25,7 +25,7 @@ class Walk:
 
 
 class Tracer:
-    """Watches the project's Python in this thread, and in threads that begin from now on; compiled modules are not seen."""
+    """Watches the project's Python in this thread and in threads that begin from now on; not compiled modules."""
 
     def __init__(self) -> None:
         self._walk: Walk | None = None
