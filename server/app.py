@@ -14,7 +14,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from server.problems import Refusal
 from server.registry.initial import InitialModel
-from server.rounds.advance import Evaluate
+from server.rounds.evaluation import Evaluate
 from server.rounds.releases import Rehearse
 from server.service import Service
 from server.settings import ServerSettings

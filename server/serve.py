@@ -19,7 +19,7 @@ from server.processes import end_with_parent, own_command, watch
 
 if TYPE_CHECKING:
     from server.registry.initial import InitialModel
-    from server.rounds.advance import Evaluate
+    from server.rounds.evaluation import Evaluate
     from server.rounds.releases import Rehearse
     from server.settings import ServerSettings
 

@@ -34,7 +34,8 @@ from server.registry.initial import InitialModel, register_initial
 from server.registry.models import find_model, load, trainable
 from server.registry.publications import current_version
 from server.registry.retention import is_due, remove_old
-from server.rounds.advance import Evaluate, abandon, advance, close_overdue, give_up, remove_orphans
+from server.rounds.advance import abandon, advance, close_overdue, give_up, remove_orphans
+from server.rounds.evaluation import Evaluate
 from server.rounds.pacing import Fleet
 from server.rounds.patience import Setbacks, told
 from server.rounds.release_keys import Caps
@@ -260,22 +261,21 @@ class Service:
     def _give_up(self, round_id: str, note: str) -> None:
         with self._advancing:
             now = self.settings.clock()
-            unhurried(lambda: give_up(self.database, self.blobs, round_id, now, note, self._caps))
+            unhurried(give_up, self.database, self.blobs, round_id, now, note, self._caps)
 
     def advance(self, round_id: str) -> None:
         with self._advancing:
             unhurried(
-                lambda: advance(
-                    self.database,
-                    self.blobs,
-                    round_id,
-                    self.settings.clock,
-                    self._evaluate,
-                    self._rehearse,
-                    self._workers,
-                    self._caps,
-                    self.settings.rollout,
-                )
+                advance,
+                self.database,
+                self.blobs,
+                round_id,
+                self.settings.clock,
+                self._evaluate,
+                self._rehearse,
+                self._workers,
+                self._caps,
+                self.settings.rollout,
             )
             if self.settings.keep_models is not None:
                 self._remove_old(self.settings.keep_models)
@@ -358,16 +358,14 @@ class Service:
         """Promote the running rollout's model, or take it back, as far as there is evidence."""
         with self._advancing:
             now = self.settings.clock()
-            unhurried(lambda: conduct.judge(self.database, self.blobs, self._evaluate, now, self._caps))
+            unhurried(conduct.judge, self.database, self.blobs, self._evaluate, now, self._caps)
 
     def promote_rollout(self, note: str, *, force: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``no_rollout``, ``worse``; 410 ``model_removed``."""
         with self._advancing:
             now = self.settings.clock()
             return unhurried(
-                lambda: conduct.promote(
-                    self.database, self.blobs, self._evaluate, now, by, note, caps=self._caps, force=force
-                )
+                conduct.promote, self.database, self.blobs, self._evaluate, now, by, note, caps=self._caps, force=force
             )
 
     def privacy(self) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ from examples.gao_2022.speech import Crowd, CrowdScale, Language, gathered, item
 from examples.runner import digest, kept, kept_weights
 from export.networks.alphabet import ALPHABETS
 from export.networks.ctc_transformer import CTCTransformerShape
+from server.lab.corpora.partitions import cross_silo, local_tests, speakers_together, warm_up_split
 from server.lab.simulation.engine.measures import summary
 from server.lab.simulation.engine.population import Arrays
 from server.lab.simulation.engine.rounds import engine
@@ -24,7 +25,6 @@ from server.lab.simulation.engine.state import State
 from server.lab.simulation.engine.tasks import SpeechCTC
 from server.lab.simulation.progress import Tell
 from server.lab.training.data import Example
-from server.lab.training.data.partitions import cross_silo, local_tests, speakers_together, warm_up_split
 
 __all__ = ["Experiment", "Row", "Scale"]
 

@@ -18,9 +18,9 @@ import numpy as np
 from examples.cohorts import sentence
 from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, draw_scene
 from server.lab.corpora.made import Person
+from server.lab.corpora.partitions import Item
 from server.lab.corpora.voices import VARIANTS, VoiceSet, draw_voice
 from server.lab.training.data import Example, read_shard, write_shard
-from server.lab.training.data.partitions import Item
 
 __all__ = ["DIGITS", "Crowd", "CrowdScale", "Language", "gathered", "items_of"]
 

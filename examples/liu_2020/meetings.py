@@ -20,9 +20,8 @@ import numpy as np
 from device_sdk.errors import DataError
 from examples.rao_2023.domains import QUIET, Domain, Stage, people
 from server.lab.corpora.made import Person, say
-from server.lab.corpora.utterance import Waveform
+from server.lab.corpora.utterance import Waveform, clean
 from server.lab.corpora.voices import Voice
-from server.lab.training.pieces import clean
 from server.lab.training.speech import Mixture
 
 __all__ = [

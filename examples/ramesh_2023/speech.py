@@ -12,12 +12,13 @@ import numpy as np
 
 from device_sdk.errors import DataError
 from examples.ramesh_2023.recipes import Sizes
+from server.lab.corpora import recipes
 from server.lab.corpora.made import Person, draw_people, say
+from server.lab.corpora.partitions import Item, speaker_silos
 from server.lab.corpora.readers import DIGITS
 from server.lab.corpora.utterance import Utterance
 from server.lab.training.clips import Clips, HeldClips, ReadClips
-from server.lab.training.data import Example, read_shard, recipes, write_shard
-from server.lab.training.data.partitions import Item, speaker_silos
+from server.lab.training.data import Example, read_shard, write_shard
 from server.lab.training.data.spectra import log_spectra
 
 __all__ = ["Language", "Speech", "corpora_speech", "digit_string", "made_speech"]

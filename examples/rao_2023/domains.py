@@ -21,8 +21,9 @@ from device_sdk.errors import DataError
 from server.lab.corpora.acoustics import GENTLE, Ranges, draw_scene
 from server.lab.corpora.grammar import assign
 from server.lab.corpora.made import Person
+from server.lab.corpora.utterance import clean
 from server.lab.corpora.voices import Voice
-from server.lab.training.pieces import clean, read_sentences
+from server.lab.training.pieces import read_sentences
 
 __all__ = [
     "Domain",

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ from server.privacy.charges import Charge
 
 __all__ = ["Spent", "compose", "exchanged", "quick_bound", "subsampled", "unhurried"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Lines = tuple[tuple[Charge, int], ...]
 
@@ -87,8 +88,9 @@ def compose(total: Spent, delta: float) -> tuple[float, float]:
     return _KNOWN.get(lines, delta, found)
 
 
-def unhurried(work: Callable[[], T]) -> T:
-    """``work()``, for work that composes while others wait for it, as all who write do for a transaction that writes.
+def unhurried(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What ``work`` returns, for work that composes while others wait for it, as all who write do for a transaction
+    that writes.
 
     What is not known yet is not computed in there: the work is stopped, which takes its transaction back, and begun
     anew once it is known. So the work must be such that it can be: one transaction, or several that go on where the
@@ -97,13 +99,13 @@ def unhurried(work: Callable[[], T]) -> T:
     for _ in range(ATTEMPTS):
         before = _HURRIED.set(True)
         try:
-            return work()
+            return work(*args, **kwargs)
         except _Unknown as stopped:
             lines, delta = stopped.lines, stopped.delta
         finally:
             _HURRIED.reset(before)
         _KNOWN.get(lines, delta, _closed(lines, delta))
-    return work()
+    return work(*args, **kwargs)
 
 
 class _Unknown(BaseException):

@@ -7,12 +7,9 @@ privacy noise: its secret key is stored before anything is drawn from it (:mod:`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, select, update
 
 from device_sdk.errors import IdiolectError, LearningError, PrivacyError
@@ -24,6 +21,7 @@ from server.problems import Refusal
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.registry.publications import current_version, publish
+from server.rounds.evaluation import Evaluate, Evaluation
 from server.rounds.release_keys import (
     Caps,
     ReleaseKey,
@@ -53,20 +51,6 @@ from server.storage.schema import reports, rounds
 __all__ = ["Evaluate", "Evaluation", "abandon", "advance", "close_overdue", "give_up", "remove_orphans"]
 
 log = logging.getLogger("idiolect.server")
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Verdict on a round's model. figures: numbers to keep with the model; note: for people."""
-
-    passed: bool = True
-    figures: Mapping[str, float] = field(default_factory=dict)
-    note: str = "no evaluation data: passed unseen"
-
-
-Weights = Mapping[str, NDArray[np.float32]]
-Evaluate = Callable[[Weights, Weights], Evaluation]
-"""(weights that a round made, those it began with) -> whether the former may be published."""
 
 
 def advance(

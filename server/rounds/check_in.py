@@ -23,24 +23,29 @@ from server.rounds.secure_aggregation.exclusions import excluded_until
 from server.rounds.secure_aggregation.store import find_message
 from server.rounds.store import find_round, read_settings, rounds_in
 from server.settings import ServerSettings
+from server.storage.database import Database
 
 __all__ = ["check_in"]
 
 log = logging.getLogger("idiolect.server")
 
 
-def check_in(
-    connection: Connection, settings: ServerSettings, sender: Sender, message: CheckIn, fleet: Fleet
-) -> CheckedIn:
-    """Answer one check-in. A stream is offered only if the device can still report in it: not yet reported, the same
-    word list for marginals and words, and epsilon left under the cap. fleet: the process' count of its devices, which
-    says with the open rounds when this one should come back.
+def check_in(database: Database, settings: ServerSettings, sender: Sender, message: CheckIn, fleet: Fleet) -> CheckedIn:
+    """Answer one check-in, in a transaction. A stream is offered only if the device can still report in it: not yet
+    reported, the same word list for marginals and words, and epsilon left under the cap. fleet: the process' count of
+    its devices, which says with the open rounds when this one should come back.
 
     Raises Refusal: 403 ``other_device``, 409 ``replayed``.
     """
     if message.device_id != sender.device_id:
         raise Refusal(403, "other_device", "device_id: differs from the device that signed", "device_id")
-    now = settings.clock()
+    with database.write() as connection:
+        return _answer(connection, settings, message, sender, fleet, settings.clock())
+
+
+def _answer(
+    connection: Connection, settings: ServerSettings, message: CheckIn, sender: Sender, fleet: Fleet, now: float
+) -> CheckedIn:
     spend_nonce(connection, sender, now)
     note_seen(connection, message.device_id, now)
     model = model_for(connection, message.device_id, message.model_version, now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -25,6 +25,7 @@ from server.privacy.ledger import record, within
 from server.problems import Refusal
 from server.rounds.sampling import check_sampled
 from server.rounds.store import find_round, read_settings, transition
+from server.storage.database import Database
 from server.storage.schema import reports, rounds
 
 __all__ = [
@@ -68,15 +69,28 @@ class Contribution:
 
 
 def accept(
-    connection: Connection, sender: Sender, contribution: Contribution, *, cap: float, delta: float, now: float
+    database: Database,
+    sender: Sender,
+    contribution: Contribution,
+    *,
+    cap: float,
+    delta: float,
+    clock: Callable[[], float],
 ) -> tuple[Receipt, bool]:
-    """Count a report once. Returns its receipt and whether it closed the round by reaching the goal.
+    """Count a report once, in a transaction. Returns its receipt and whether it closed the round by reaching the goal.
 
     Ids are a device's own. The same id with the same body is answered as a duplicate whatever state the round is in,
     and any id once the round is forgotten (:mod:`server.rounds.retention`).
     Raises Refusal: 409 ``replayed``, ``report_conflict``, ``round_closed``, ``not_collected``, ``not_sampled``,
     ``stale_model``, ``already_reported``; 403 ``privacy_cap``; 404 ``unknown_round``; 422 ``utterances``.
     """
+    with database.write() as connection:
+        return _accept(connection, sender, contribution, cap, delta, clock())
+
+
+def _accept(
+    connection: Connection, sender: Sender, contribution: Contribution, cap: float, delta: float, now: float
+) -> tuple[Receipt, bool]:
     spend_nonce(connection, sender, now)
     digest = sha256(contribution.body).hexdigest()
     known = find_report(connection, sender.device_id, contribution.report_id)

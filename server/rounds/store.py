@@ -18,7 +18,8 @@ from server.problems import Refusal
 from server.registry.publications import current_version
 from server.rounds.release_keys import Caps
 from server.rounds.sampling import new_sample
-from server.rounds.secure_aggregation.store import list_groups
+from server.storage.schema import aggregation_groups as groups
+from server.storage.schema import aggregation_messages as messages
 from server.storage.schema import models, releases, rounds, transitions
 
 __all__ = [
@@ -200,7 +201,7 @@ def view(connection: Connection, row: Row[Any]) -> dict[str, Any]:
         if row.model_version is None
         else connection.execute(select(models.c.teacher).where(models.c.version == row.model_version)).scalar(),
         "marginals_version": row.marginals_version,
-        "groups": list_groups(connection, row.id),
+        "groups": _groups(connection, row.id),
         "evaluation": row.evaluation,
         "note": row.note,
         "transitions": [
@@ -217,3 +218,12 @@ def view(connection: Connection, row: Row[Any]) -> dict[str, Any]:
             for release in drawn
         },
     }
+
+
+def _groups(connection: Connection, round_id: str) -> list[dict[str, Any]]:
+    """A round's groups as operators see them, in the order in which they formed."""
+    devices = func.count(messages.c.device_id).label("devices")
+    query = select(groups.c.stage, groups.c.deadline, groups.c.note, devices)
+    query = query.join(messages, (messages.c.group_id == groups.c.id) & (messages.c.stage == "keys"))
+    rows = connection.execute(query.where(groups.c.round_id == round_id).group_by(groups.c.id).order_by(groups.c.id))
+    return [row._asdict() for row in rows]

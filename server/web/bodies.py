@@ -50,12 +50,12 @@ def service(request: Request) -> Service:
     return found
 
 
-def _anybody(request: Request) -> None:
+def _anybody(server: Service, request: Request) -> None:
     """Lets everybody send."""
 
 
 def body_reader(
-    limit: Callable[[Service], int], before: Callable[[Request], None] = _anybody
+    limit: Callable[[Service], int], before: Callable[[Service, Request], None] = _anybody
 ) -> Callable[..., Awaitable[bytes]]:
     """A dependency that reads the body, counting bytes as they come, whatever the headers claim.
 
@@ -64,8 +64,9 @@ def body_reader(
     """
 
     def gate(request: Request) -> None:
-        _declared(request, limit(service(request)))
-        before(request)
+        server = service(request)
+        _declared(request, limit(server))
+        before(server, request)
 
     async def read(request: Request, _: None = Depends(gate)) -> bytes:
         return await _read(request, limit(service(request)))
@@ -74,7 +75,7 @@ def body_reader(
 
 
 def upload_reader(
-    limit: Callable[[Service], int], before: Callable[[Request], int | None]
+    limit: Callable[[Service], int], before: Callable[[Service, Request], int | None]
 ) -> Callable[..., AsyncIterator[bytes]]:
     """As :func:`body_reader`, of bodies that may be large: each has its room in memory, from before it is read until
     the request is over (:mod:`server.memory`).
@@ -84,8 +85,9 @@ def upload_reader(
     """
 
     def gate(request: Request) -> int | None:
-        _declared(request, limit(service(request)))
-        return before(request)
+        server = service(request)
+        _declared(request, limit(server))
+        return before(server, request)
 
     async def read(request: Request, bound: int | None = Depends(gate)) -> AsyncIterator[bytes]:
         server = service(request)

@@ -68,7 +68,7 @@ def manifest(
     from server.lab.corpora import PUBLIC, open_corpus, public_cuts
 
     with needing_extra():
-        from server.lab.training.data import recipes
+        from server.lab.corpora import recipes
     if source.partition(":")[0] in PUBLIC:
         cuts = public_cuts(source)
     else:

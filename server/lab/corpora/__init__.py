@@ -38,7 +38,7 @@ def open_corpus(source: str | Path, seed: int = 0) -> Corpus:
     kind, separator, rest = str(source).partition(":")
     if kind in PUBLIC and rest:
         cuts = public_cuts(str(source))
-        from server.lab.training.data import recipes
+        from server.lab.corpora import recipes
 
         return recipes.as_corpus(str(source), cuts)
     path = Path(rest).expanduser()
@@ -61,7 +61,7 @@ def public_cuts(source: str) -> Any:
     if not separator or not folder:
         raise DataError(f"data source {source!r}: expected {kind}:PATH@PART, such as {kind}:PATH@train")
     try:
-        from server.lab.training.data import recipes
+        from server.lab.corpora import recipes
     except ImportError as error:
         raise MissingExtraError(
             f"{kind} is read by lhotse, which is not installed; run: pip install 'idiolect-server[train]'"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +13,10 @@ import numpy.typing as npt
 
 from device_sdk.feedback.slots import SlotLexicon
 
-__all__ = ["SAMPLE_RATE", "Corpus", "Utterance", "Waveform"]
+__all__ = ["SAMPLE_RATE", "Corpus", "Utterance", "Waveform", "clean"]
+
+_NOT_ENGLISH = re.compile(r"[^a-z' ]+")
+_NOT_LETTERS = re.compile(r"[^\w' ]+|[\d_]+")
 
 SAMPLE_RATE = 16_000
 """Samples a second of every waveform that a corpus gives."""
@@ -75,3 +80,10 @@ class Corpus:
     def summary(self) -> dict[str, Any]:
         """Plain figures for a card or a report."""
         return {"name": self.name, "utterances": len(self), "speakers": list(self.speakers)}
+
+
+def clean(sentence: str, english: bool = True) -> str:
+    """Lower-case words of a-z and apostrophe, one space apart; of any letters where the language is another one."""
+    text = unicodedata.normalize("NFC", sentence.lower()).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    text = (_NOT_ENGLISH if english else _NOT_LETTERS).sub(" ", text)
+    return " ".join(word for word in text.split() if word.strip("'"))

@@ -17,7 +17,7 @@ from device_sdk.personalization.rescorer import Rescorer
 from server.lab.corpora import Corpus, open_corpus
 from server.lab.corpora.utterance import Utterance
 from server.lab.evaluation.scores import evaluate
-from server.rounds.advance import Evaluation
+from server.rounds.evaluation import Evaluation
 
 __all__ = ["WordErrorGate", "word_error_gate"]
 

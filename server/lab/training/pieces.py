@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,18 +10,9 @@ from pathlib import Path
 import sentencepiece
 
 from device_sdk.errors import ConfigurationError, DataError
+from server.lab.corpora.utterance import clean
 
-__all__ = ["clean", "read_sentences", "train_pieces", "word_list"]
-
-_NOT_ENGLISH = re.compile(r"[^a-z' ]+")
-_NOT_LETTERS = re.compile(r"[^\w' ]+|[\d_]+")
-
-
-def clean(sentence: str, english: bool = True) -> str:
-    """Lower-case words of a-z and apostrophe, one space apart; of any letters where the language is another one."""
-    text = unicodedata.normalize("NFC", sentence.lower()).replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    text = (_NOT_ENGLISH if english else _NOT_LETTERS).sub(" ", text)
-    return " ".join(word for word in text.split() if word.strip("'"))
+__all__ = ["read_sentences", "train_pieces", "word_list"]
 
 
 def read_sentences(path: Path, english: bool = True) -> list[str]:

@@ -18,7 +18,7 @@ from server.problems import Refusal
 from server.registry import models as model_registry
 from server.registry.publications import current_version
 from server.registry.retention import check_present
-from server.rounds.advance import Evaluate, Evaluation
+from server.rounds.evaluation import Evaluate, Evaluation
 from server.rounds.release_keys import Caps
 from server.rounds.rollout import store
 from server.rounds.rollout.evidence import judged

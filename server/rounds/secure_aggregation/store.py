@@ -32,7 +32,6 @@ __all__ = [
     "is_busy",
     "is_open",
     "keep",
-    "list_groups",
     "open_groups",
     "set_stage",
     "summed",
@@ -150,15 +149,6 @@ def count_members(connection: Connection, group_id: int) -> int:
     """How many devices a group has, without a look at its roster."""
     query = select(func.count()).select_from(messages).where(_in(group_id), messages.c.stage == "keys")
     return int(connection.execute(query).scalar_one())
-
-
-def list_groups(connection: Connection, round_id: str) -> list[dict[str, Any]]:
-    """A round's groups as operators see them, in the order in which they formed."""
-    devices = func.count(messages.c.device_id).label("devices")
-    query = select(groups.c.stage, groups.c.deadline, groups.c.note, devices)
-    query = query.join(messages, (messages.c.group_id == groups.c.id) & (messages.c.stage == "keys"))
-    rows = connection.execute(query.where(groups.c.round_id == round_id).group_by(groups.c.id).order_by(groups.c.id))
-    return [row._asdict() for row in rows]
 
 
 def bodies(connection: Connection, group_id: int, stage: Stage, message: type[_Message]) -> dict[str, _Message]:

@@ -78,11 +78,7 @@ def post_check_in(request: Request, body: Small) -> Response:
     sender = sender_of(request, body)
     message = parse(CheckIn, body)
 
-    def work() -> Response:
-        with server.database.write() as connection:
-            return answer(checking.check_in(connection, server.settings, sender, message, server.fleet))
-
-    return unhurried(work)
+    return answer(unhurried(checking.check_in, server.database, server.settings, sender, message, server.fleet))
 
 
 @router.post("/rounds/{round_id}/marginals", **operation(Receipt, "422 bad_counts", *ACCEPTANCE, takes=MarginalReport))
@@ -240,22 +236,12 @@ def get_update_metadata(request: Request, name: str) -> Response:
 
 
 def _accept(server: Service, sender: Sender, contribution: Contribution) -> Response:
-    settings = server.settings
-    stream = contribution.stream
-
-    def work() -> tuple[Receipt, bool]:
-        with server.database.write() as connection:
-            return accept(
-                connection,
-                sender,
-                contribution,
-                cap=settings.cap(stream),
-                delta=settings.delta_probability,
-                now=settings.clock(),
-            )
-
+    settings, stream = server.settings, contribution.stream
+    cap, delta = settings.cap(stream), settings.delta_probability
     try:
-        receipt, full = unhurried(work)
+        receipt, full = unhurried(
+            accept, server.database, sender, contribution, cap=cap, delta=delta, clock=settings.clock
+        )
     except Refusal:
         server.metrics.reports.labels(stream, "refused").inc()
         _drop(server, contribution)

@@ -13,7 +13,6 @@ from server.rounds.reports import accepted_size, check_open
 from server.rounds.secure_aggregation.answers import check_sender
 from server.rounds.store import find_round, read_settings
 from server.service import Service
-from server.web.bodies import service
 from server.web.middleware import check_device_rate, check_enrolment_rate
 
 __all__ = ["check_addressed", "check_aggregating", "check_claimed", "check_enrolling", "sender_of", "taking"]
@@ -26,29 +25,26 @@ def sender_of(request: Request, body: bytes) -> Sender:
     return sender
 
 
-def check_claimed(request: Request) -> None:
+def check_claimed(server: Service, request: Request) -> None:
     """Before a body is read: whoever names no enrolled device sends none, nor who signs wrongly or asks too often.
     Raises Refusal (401, 403 or 429)."""
-    server = service(request)
     with server.database.read() as connection:
         _prove(server, request, connection)
 
 
-def check_enrolling(request: Request) -> None:
+def check_enrolling(server: Service, request: Request) -> None:
     """Before a body is read: an address enrols so many devices and then waits. Raises Refusal (429)."""
-    server = service(request)
     check_enrolment_rate(request.scope, server.enrolment_rates, server.metrics)
 
 
-def taking(stream: str) -> Callable[[Request], int | None]:
+def taking(stream: str) -> Callable[[Service, Request], int | None]:
     """As :func:`check_claimed`, for a report of a stream: its round has to be there, and to take it still.
 
     Returns how many bytes it may have, where its plan says that. Raises Refusal also: 404 ``unknown_round``, 409
     ``round_closed``, ``not_collected``. What it is refused for later is looked at again when all of it is there.
     """
 
-    def check(request: Request) -> int | None:
-        server = service(request)
+    def check(server: Service, request: Request) -> int | None:
         with server.database.read() as connection:
             sender = _prove(server, request, connection)
             row = find_round(connection, request.path_params["round_id"])
@@ -68,11 +64,10 @@ def taking(stream: str) -> Callable[[Request], int | None]:
     return check
 
 
-def check_aggregating(request: Request) -> None:
+def check_aggregating(server: Service, request: Request) -> None:
     """As :func:`check_claimed`, for a stage of secure aggregation: its round has to be there and to have some, and the
     device to be in it. Raises Refusal also: 404 ``unknown_round``, 409 ``not_collected``, ``round_closed``,
     ``not_joined``."""
-    server = service(request)
     with server.database.read() as connection:
         sender = _prove(server, request, connection)
         row = find_round(connection, request.path_params["round_id"])

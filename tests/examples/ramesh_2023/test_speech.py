@@ -8,7 +8,7 @@ import pytest
 from device_sdk.errors import DataError
 from examples.ramesh_2023.speech import corpora_speech, digit_string
 from server.lab.training.data.spectra import BINS
-from tests.server.lab.training.test_recipes import librilight, librispeech, mls
+from tests.server.lab.corpora.test_recipes import librilight, librispeech, mls
 
 PARTS = ("train-clean-100", "train-clean-360", "train-other-500", "dev-clean", "dev-other", "test-clean", "test-other")
 

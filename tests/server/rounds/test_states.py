@@ -19,7 +19,7 @@ from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts
 from server.rounds import advance as advancing
 from server.rounds import releases as releasing
-from server.rounds.advance import Evaluation
+from server.rounds.evaluation import Evaluation
 from server.rounds.store import find_round, transition
 from server.service import Service
 from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, initial, settings

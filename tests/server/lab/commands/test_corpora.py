@@ -8,7 +8,7 @@ import pytest
 from device_sdk import cli
 from server.lab.corpora import open_corpus
 from server.lab.corpora.heterogeneity import MEASURES
-from tests.server.lab.training.test_recipes import librispeech
+from tests.server.lab.corpora.test_recipes import librispeech
 
 pytest.importorskip("espeakng_loader")
 CutSet = pytest.importorskip("lhotse").CutSet

@@ -6,7 +6,8 @@ import pytest
 import sentencepiece
 
 from device_sdk.errors import ConfigurationError, DataError
-from server.lab.training.pieces import clean, read_sentences, train_pieces, word_list
+from server.lab.corpora.utterance import clean
+from server.lab.training.pieces import read_sentences, train_pieces, word_list
 
 LINES = 5 * ["play some music", "stop the music please", "what's the weather", "turn the lights off in the kitchen"]
 

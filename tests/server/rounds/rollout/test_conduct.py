@@ -19,7 +19,7 @@ from server.plans.rollout import RolloutSettings
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
-from server.rounds.advance import Evaluation
+from server.rounds.evaluation import Evaluation
 from tests.server.parties import HEADERS, Operator, Party, initial, settings
 from tests.server.rounds.test_sampling import DELTA, NOISED
 

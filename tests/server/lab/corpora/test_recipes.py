@@ -13,7 +13,7 @@ import soundfile
 
 from device_sdk.errors import DataError
 from server.lab.corpora import open_corpus
-from server.lab.training.data.recipes import (
+from server.lab.corpora.recipes import (
     Kind,
     as_corpus,
     items_of,

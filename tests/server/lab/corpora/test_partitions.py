@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import ConfigurationError
-from server.lab.training.data.partitions import (
+from server.lab.corpora.partitions import (
     Item,
     Partition,
     cross_silo,

@@ -22,9 +22,8 @@ from lhotse.cut import MonoCut
 
 from device_sdk.errors import DataError, IdiolectError
 from device_sdk.feedback.slots import SlotLexicon
-from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
-from server.lab.training.data.partitions import Item
-from server.lab.training.pieces import clean
+from server.lab.corpora.partitions import Item
+from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform, clean
 
 __all__ = [
     "Kind",
