@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from device_sdk.policy import CarefulPolicy, Conditions
     from device_sdk.privacy.bounds import OfferBounds
     from device_sdk.profiles import Profiles
-    from device_sdk.session import DeviceSession
     from device_sdk.settings import DeviceSettings
 
 __all__ = [
@@ -80,7 +79,6 @@ __all__ = [
     "DataError",
     "DecodingSettings",
     "Device",
-    "DeviceSession",
     "DeviceSettings",
     "EndpointRule",
     "Endpointing",
@@ -148,7 +146,6 @@ _HOMES = {
     ),
     "hypothesis": ("Hypothesis", "Partial", "Result", "Scores", "Word"),
     "learned_summary": ("LearnedSummary",),
-    "session": ("DeviceSession",),
     "settings": ("DeviceSettings",),
     "learning": ("GuardSettings", "LearningReport", "LearningSettings", "Transcribed"),
     "consent": ("Consent",),

@@ -18,10 +18,9 @@ from device_sdk.audio.files import Audio
 from device_sdk.bundle import Bundle
 from device_sdk.checks import NUMBER, NoneType, check_type
 from device_sdk.consent import Consent, Stream
-from device_sdk.counting import Counting
-from device_sdk.decoding import Endpointing, Hotword, Hotwords, Recognizer
+from device_sdk.decoding import Endpointing, Hotword, Hotwords, RecognitionSession, Recognizer
 from device_sdk.decoding.hotwords import hotwords_of
-from device_sdk.decoding.session import recognize_whole
+from device_sdk.decoding.session import SessionHost, recognize_whole
 from device_sdk.errors import (
     CheckInError,
     ConfigurationError,
@@ -44,10 +43,9 @@ from device_sdk.permit import Lock, Visits
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.policy import CarefulPolicy, Conditions
 from device_sdk.runtimes.trial import try_transducer
-from device_sdk.session import DeviceSession
 from device_sdk.settings import DeviceSettings, Host, check_host
 from device_sdk.state import Store
-from device_sdk.utterances import Utterances
+from device_sdk.utterances import Counting, Utterances
 
 if TYPE_CHECKING:  # what check-ins need is loaded by the first one: recognition starts without it
     from device_sdk.checkin.client import Client
@@ -156,19 +154,23 @@ class Device:
         mix_down: bool = False,
         endpointing: Endpointing | None = Endpointing(),
         hotwords: Hotwords | Iterable[str | Hotword] | None = None,
-    ) -> DeviceSession:
+    ) -> RecognitionSession:
         """A session for audio of this rate (Hz); arguments as of :meth:`Recognizer.session
         <device_sdk.decoding.Recognizer.session>`."""
         self._check_open()
-        return DeviceSession(
-            self._check_open,
-            self._recognizer,
-            self._utterances.add,
-            lambda result: serve(result, self.settings.learning.serving, self._generator),
+        serving = self.settings.learning.serving
+        return RecognitionSession(
+            self._recognizer(),
             sample_rate,
             mix_down=mix_down,
             endpointing=endpointing,
             hotwords=hotwords_of(hotwords),
+            host=SessionHost(
+                check=self._check_open,
+                newest=self._recognizer,
+                serve=lambda result: serve(result, serving, self._generator),
+                heard=self._utterances.add,
+            ),
         )
 
     def recognize(
@@ -191,7 +193,7 @@ class Device:
         Late feedback is fine while the utterance is in memory; FeedbackError after. What it confirms (``Corrected``,
         ``Accepted``) is on the disk when this returns, where settings and user let it be kept. Several signals add up,
         see :mod:`device_sdk.feedback.signals`. What was counted of the utterance is replaced by what they say of its
-        words (:func:`device_sdk.personalization.counts.confirmed_texts`). Where the utterance repeats another one, they
+        words (:func:`device_sdk.personalization.cache.confirmed_texts`). Where the utterance repeats another one, they
         count for that one too.
         """
         self._check_open()

@@ -21,7 +21,7 @@ from device_sdk.errors import ConfigurationError
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.settings import DeviceSettings, Host, check_host
 from device_sdk.state import Store, records
-from device_sdk.state.cipher import checked_key
+from device_sdk.state.files import checked_key
 from device_sdk.state.store import checked_folder
 
 __all__ = ["Profiles"]

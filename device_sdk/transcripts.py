@@ -68,7 +68,7 @@ def transcripts(values: object, field: str, error: type[IdiolectError]) -> tuple
 
 def check_letters(text: str, letters: Set[str], field: str, error: type[IdiolectError]) -> None:
     """Raises ``error``, which names the field, for words that hold more than these letters. letters: what the pieces of
-    a model can spell, see :attr:`Tokenizer.letters <device_sdk.bundle.tokenizer.Tokenizer.letters>`."""
+    a model can spell, see :attr:`Tokenizer.letters <device_sdk.bundle.bundle.Tokenizer.letters>`."""
     missing = set(text) - letters - {" "}
     if missing:
         raise error(

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rescoring.calibration import posteriors
-
 __all__ = [
-    "adapted_probabilities",
     "adaptation",
+    "adapted_probabilities",
     "gaussian_kernel",
     "interpolated_marginal",
     "kernel_mass",
@@ -23,6 +21,7 @@ __all__ = [
     "personal_score",
     "personal_scores",
     "personal_unigram",
+    "posteriors",
     "pseudo_count",
     "refreshed_adaptation",
     "refreshed_marginal",
@@ -235,3 +234,10 @@ def _counts(values: ArrayLike) -> Array:
 def _same(array: Array, other: Array, name: str, other_name: str) -> None:
     if array.shape != other.shape:
         raise ValueError(f"{name}: found {array.shape[0]} words, expected {other.shape[0]} as in {other_name}")
+
+
+def posteriors(scores: Array, scale: float) -> Array:
+    """Softmax of ``scale * scores`` [N]: the share of each entry of a list."""
+    powers = np.exp(scale * (scores - scores.max()))
+    shares: Array = powers / powers.sum()
+    return shares

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from device_sdk.bundle.architecture import PRESETS, Architecture
-from device_sdk.bundle.bundle import Bundle
+from device_sdk.bundle.bundle import Bundle, Tokenizer
 from device_sdk.bundle.manifest import Manifest
-from device_sdk.bundle.tokenizer import Tokenizer
 
 __all__ = ["PRESETS", "Architecture", "Bundle", "Manifest", "Tokenizer"]

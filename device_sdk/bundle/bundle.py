@@ -24,7 +24,6 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.manifest import MANIFEST, FileEntry, Manifest, is_inside, parse
 from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
 from device_sdk.bundle.second_moments import read as read_second_moments
-from device_sdk.bundle.tokenizer import Tokenizer
 from device_sdk.checks import check_type
 from device_sdk.errors import BundleError, IdiolectError
 from device_sdk.features.logmel import FeatureSettings
@@ -32,8 +31,9 @@ from device_sdk.features.logmel import FeatureSettings
 if TYPE_CHECKING:
     from rescoring.combination import CombinationWeights
     from rescoring.words import WordList
+from collections.abc import Sequence
 
-__all__ = ["DEFAULT_BUNDLE", "Bundle"]
+__all__ = ["DEFAULT_BUNDLE", "Bundle", "Tokenizer"]
 
 DEFAULT_BUNDLE = Path(__file__).parent / "default"
 MANIFEST_LIMIT = 1 << 20
@@ -249,3 +249,52 @@ def _unpack(archive: Path, folder: Path) -> None:
                 target.write_bytes(opened.read(name))
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError) as error:
         raise BundleError(f"{archive}: not a readable zip ({error}); take the bundle from its source again") from error
+
+
+WORD_START = "\u2581"
+
+
+class Tokenizer:
+    """Text to pieces and back. Text is lower-case words of ``[a-z']``; piece 0 (unknown) is blank, without text.
+
+    letters: every character that the pieces can spell, but for the boundary of words.
+    """
+
+    def __init__(self, model: bytes, source: str = "tokenizer.model") -> None:
+        """model: bytes of a SentencePiece model. Raises :class:`BundleError` where it is damaged."""
+        from sentencepiece import SentencePieceProcessor
+
+        processor = SentencePieceProcessor()
+        try:
+            processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:
+            raise BundleError(f"{source}: not a SentencePiece model ({error})") from error
+        if processor.unk_id() != 0:
+            raise BundleError(f"{source}: unk_id is {processor.unk_id()}, expected 0 (the blank)")
+        self._processor = processor
+        try:
+            self._pieces: tuple[str, ...] = tuple(processor.id_to_piece(piece) for piece in range(len(processor)))
+        except UnicodeDecodeError as error:
+            raise BundleError(f"{source}: a piece is no text ({error}); take the bundle again") from error
+        self.letters = frozenset("".join(self._pieces[1:])) - {WORD_START}
+        self._starts = tuple(piece.startswith(WORD_START) for piece in self._pieces)
+
+    @property
+    def size(self) -> int:
+        """Pieces, with blank."""
+        return len(self._pieces)
+
+    def piece(self, token: int) -> str:
+        return self._pieces[token]
+
+    def encode(self, text: str) -> list[int]:
+        """Pieces of ``text``; characters that the model never saw are left out (0 is blank, never a label)."""
+        return [token for token in self._processor.encode(text) if token != 0]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of pieces; blanks are ignored."""
+        joined = "".join(self._pieces[token] for token in tokens if token != 0)
+        return " ".join(joined.replace(WORD_START, " ").split())
+
+    def starts_word(self, token: int) -> bool:
+        return self._starts[token]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from device_sdk.bundle.tokenizer import Tokenizer
+from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.decoding.hotwords import Hotwords
 
 __all__ = ["UNGUIDED", "Guide", "Guided"]

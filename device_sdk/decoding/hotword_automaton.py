@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.bundle.tokenizer import WORD_START, Tokenizer
+from device_sdk.bundle.bundle import WORD_START, Tokenizer
 
 __all__ = ["HotwordTracker"]
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.bundle.tokenizer import WORD_START, Tokenizer
+from device_sdk.bundle.bundle import WORD_START, Tokenizer
 from device_sdk.decoding.hotword_automaton import HotwordTracker
 from device_sdk.decoding.spellings import Spellings
 from device_sdk.errors import ConfigurationError

@@ -12,11 +12,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from device_sdk.bundle.tokenizer import Tokenizer
+from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.decoding.beam import Path
 from device_sdk.decoding.spellings import Spellings, written, written_words
 from device_sdk.hypothesis import Hypothesis, Scores, Word
-from rescoring.calibration import Calibration, confidence, posteriors
+from rescoring.combination import Calibration, confidence
+from rescoring.marginals import posteriors
 
 __all__ = ["agreement", "coverage", "distinct", "with_confidence", "word_posteriors", "word_times"]
 

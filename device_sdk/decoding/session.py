@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.audio.files import Audio, given_audio
 from device_sdk.audio.waveform import Resampler, check_waveform
-from device_sdk.bundle.tokenizer import WORD_START
+from device_sdk.bundle.bundle import WORD_START
 from device_sdk.checks import NoneType, check_type
 from device_sdk.decoding import listening
 from device_sdk.decoding import stream as streams
@@ -22,7 +24,7 @@ from device_sdk.decoding.hotwords import Hotwords
 from device_sdk.decoding.model import Model
 from device_sdk.decoding.nbest import distinct, with_confidence
 from device_sdk.decoding.prefixes import Prefix, descends, shared_prefix
-from device_sdk.decoding.spellings import settled, written
+from device_sdk.decoding.spellings import Spellings, settled, written
 from device_sdk.decoding.stream import LEAD, Stream
 from device_sdk.errors import AudioError, SessionError
 from device_sdk.hypothesis import Hypothesis, Partial, Result
@@ -31,10 +33,27 @@ __all__ = ["RecognitionSession", "recognize_whole"]
 
 Float = NDArray[np.float32]
 
+log = logging.getLogger(__name__)
+
 _WIDEST = 8
 _FINISHED = "this utterance is finished; call reset() to begin another"
 _INTERRUPTED = "decoding this utterance was interrupted by an error; call reset() to begin another"
 _KEPT_SECONDS = 0.5  # a word is emitted a little after it began: what is kept of a silence that is given up
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHost:
+    """What a device adds to recognition.
+
+    check: raises SessionError where the device is closed. newest: the model that the next utterance begins with. serve:
+    puts the hypothesis first that the app is to get. heard: told of every result, the features [F, M] that it came
+    from, the offset [M] that was taken from them, and the spellings by which its phrases were recognized.
+    """
+
+    check: Callable[[], None]
+    newest: Callable[[], Model]
+    serve: Callable[[Result], Result]
+    heard: Callable[[Result, Float, Float | None, Spellings | None], None]
 
 
 class RecognitionSession:
@@ -52,14 +71,16 @@ class RecognitionSession:
         mix_down: bool = False,
         endpointing: Endpointing | None = Endpointing(),
         hotwords: Hotwords | None = None,
+        host: SessionHost | None = None,
     ) -> None:
         """sample_rate: of the audio that will be fed, Hz; another than the features' is resampled.
 
         mix_down: accept audio of several channels, [S, channels], and take their mean. endpointing: when an utterance
-        is over; None never says so. hotwords: phrases to expect.
+        is over; None never says so. hotwords: phrases to expect. host: the device whose session this is.
         """
         check_type("endpointing", endpointing, (Endpointing, NoneType), "Endpointing, or None")
         self._recognizer = recognizer
+        self._host = host
         self._mix_down = mix_down
         self._endpointing = endpointing
         self._hotwords = hotwords
@@ -149,10 +170,12 @@ class RecognitionSession:
 
     def check(self, samples: NDArray[np.generic]) -> Float:
         """What would be heard of these samples: [S] float32 mono. Raises :class:`AudioError` as :meth:`feed` does."""
+        self._check_host()
         return check_waveform(samples, mix_down=self._mix_down)
 
     def partial(self) -> Partial:
         """What is known so far, by the first pass. Any thread may ask."""
+        self._check_host()
         return self._partial
 
     def finish(self) -> Result:
@@ -163,7 +186,7 @@ class RecognitionSession:
         """
         with self._alone:
             result = self._result()
-            self._ended(result)
+            self._tell(result)
             return result
 
     def end(self) -> Result | None:
@@ -178,7 +201,7 @@ class RecognitionSession:
             self._consumed -= kept.size
             result = self._result()
             if result.text:
-                self._ended(result)
+                self._tell(result)
             self._begin()
             self._consume(kept, to_endpoint=False)
             return result if result.text else None
@@ -215,6 +238,9 @@ class RecognitionSession:
 
     def _begin(self) -> None:
         """A new utterance, which starts where the last one ended."""
+        self._check_host()
+        if self._host is not None:  # an utterance keeps the model of the moment in which it began
+            self._recognizer = self._host.newest()
         recognizer = self._recognizer
         self.utterance_id = secrets.token_hex(16)
         self._start += self._consumed
@@ -235,6 +261,7 @@ class RecognitionSession:
 
     def _result(self) -> Result:
         self._check_open()
+        begun = time.monotonic()
         recognizer, seconds = self._recognizer, self.seconds
         self._closed = _INTERRUPTED
         stream = self._stream
@@ -246,10 +273,21 @@ class RecognitionSession:
             hypotheses = tuple(recognizer.rescore(hypotheses))
         hypotheses = with_confidence(hypotheses, recognizer.bundle.combination.confidence)
         self._stream, self._closed = stream, _FINISHED
-        return Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds, self.offset)
+        result = Result(self.utterance_id, hypotheses[: recognizer.settings.nbest], seconds, self.offset)
+        if self._host is not None:
+            result = self._host.serve(result)
+        took = 1000 * (time.monotonic() - begun)
+        log.debug("recognized %.2f s: %d hypotheses, ended in %d ms", seconds, len(result.nbest), took)
+        return result
 
-    def _ended(self, result: Result) -> None:
-        """What else happens to the result of an utterance, before anybody else may use the session."""
+    def _tell(self, result: Result) -> None:
+        """The host, before anybody else may use the session."""
+        if self._host is not None:
+            self._host.heard(result, self.features, self._recognizer.offset, self._spellings)
+
+    def _check_host(self) -> None:
+        if self._host is not None:
+            self._host.check()
 
     def skip(self) -> None:
         """At an endpoint before which nothing was said: begin another utterance with the last moment of this one, where
@@ -267,6 +305,7 @@ class RecognitionSession:
         return self.check(samples)
 
     def _check_open(self) -> None:
+        self._check_host()
         if self._closed:
             raise AudioError(f"audio: {self._closed}")
 

@@ -36,7 +36,7 @@ from device_sdk.feedback.signals import (
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Scores, Word
 from device_sdk.learning.memory import Example, Recent, utterances
-from device_sdk.personalization.counts import UtteranceCounts
+from device_sdk.personalization.cache import UtteranceCounts
 from device_sdk.state import Store
 
 __all__ = ["Kept", "confirmed", "from_bytes", "to_bytes"]

@@ -1,6 +1,6 @@
 """What a device keeps between runs: one SQLite file and its large values beside it, all under the app's key."""
 
-from device_sdk.state.cipher import Cipher
+from device_sdk.state.files import Cipher
 from device_sdk.state.schema import TABLES
 from device_sdk.state.store import SCHEMA_VERSION, Store
 

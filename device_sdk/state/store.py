@@ -14,8 +14,7 @@ from typing import IO, Any
 
 from device_sdk.errors import StateError
 from device_sdk.permit import current
-from device_sdk.state.cipher import Cipher
-from device_sdk.state.files import SealedFiles
+from device_sdk.state.files import Cipher, SealedFiles
 from device_sdk.state.schema import META, TABLES
 
 __all__ = ["AFRESH", "FILED_BYTES", "SCHEMA_VERSION", "Store", "checked_folder"]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from device_sdk.bundle.architecture import Architecture
-from device_sdk.bundle.tokenizer import Tokenizer
+from device_sdk.bundle.bundle import Tokenizer
 from device_sdk.errors import ConfigurationError, LearningError
 from device_sdk.feedback.signals import Alternate, Semantics, costs
 from device_sdk.feedback.slots import SlotLexicon

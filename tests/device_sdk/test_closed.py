@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device_sdk import Bundle, Corrected, Device, DeviceSession, SessionError
+from device_sdk import Bundle, Corrected, Device, RecognitionSession, SessionError
 from tests.signals import noise
 
 KEY = bytes(range(32))
@@ -35,14 +35,14 @@ CALLS: dict[str, Callable[[Device], object]] = {
 HARMLESS = {"open", "close", "model_version", "base", "student", "consent", "settings"}
 
 
-async def heard(session: DeviceSession) -> list[Any]:
+async def heard(session: RecognitionSession) -> list[Any]:
     async def chunks() -> AsyncIterator[np.ndarray]:
         yield SOUND
 
     return [event async for event in session.stream(chunks())]
 
 
-SESSION_CALLS: dict[str, Callable[[DeviceSession], object]] = {
+SESSION_CALLS: dict[str, Callable[[RecognitionSession], object]] = {
     "feed": lambda session: session.feed(SOUND),
     "hear": lambda session: session.hear(SOUND),
     "check": lambda session: session.check(SOUND),
@@ -63,11 +63,11 @@ def public(kind: type) -> set[str]:
 
 def test_no_call_is_left_out() -> None:
     assert public(Device) - HARMLESS <= set(CALLS)
-    assert public(DeviceSession) <= set(SESSION_CALLS)
+    assert public(RecognitionSession) <= set(SESSION_CALLS)
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> tuple[Device, list[DeviceSession]]:
+def closed(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> tuple[Device, list[RecognitionSession]]:
     with Device.open(tmp_path_factory.mktemp("state"), KEY, tiny_bundle) as device:
         sessions = [device.session(16_000) for _ in SESSION_CALLS]
         for session in sessions:
@@ -77,19 +77,19 @@ def closed(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> tup
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_closed_device_says_what_to_do(closed: tuple[Device, list[DeviceSession]], call: str) -> None:
+def test_a_closed_device_says_what_to_do(closed: tuple[Device, list[RecognitionSession]], call: str) -> None:
     with pytest.raises(SessionError, match=r"device: found it closed, expected open; call Device\.open"):
         CALLS[call](closed[0])
 
 
 @pytest.mark.parametrize("call", SESSION_CALLS)
-def test_so_do_its_sessions(closed: tuple[Device, list[DeviceSession]], call: str) -> None:
+def test_so_do_its_sessions(closed: tuple[Device, list[RecognitionSession]], call: str) -> None:
     session = closed[1][list(SESSION_CALLS).index(call)]
     with pytest.raises(SessionError, match=r"device: found it closed, expected open; call Device\.open"):
         SESSION_CALLS[call](session)
 
 
-def test_nothing_of_what_was_heard_is_left_in_a_closed_device(closed: tuple[Device, list[DeviceSession]]) -> None:
+def test_nothing_of_what_was_heard_is_left_in_a_closed_device(closed: tuple[Device, list[RecognitionSession]]) -> None:
     assert closed[0]._recent.contents() == ()
 
 

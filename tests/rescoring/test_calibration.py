@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rescoring.calibration import Calibration, Curve, confidence, posteriors
-from rescoring.combination import CombinationWeights
+from rescoring.combination import Calibration, CombinationWeights, Curve, confidence
+from rescoring.marginals import posteriors
 
 FITTED = Calibration(0.8, Curve(0.7, 0.5, 0.2, 1.0), Curve(0.9, -0.5, 0.1, 0.0))
 NUMBERS = st.floats(-1e6, 1e6)

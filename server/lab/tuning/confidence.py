@@ -13,7 +13,8 @@ from scipy.special import expit
 from device_sdk.decoding.nbest import coverage, with_confidence, word_posteriors
 from device_sdk.errors import DataError
 from device_sdk.hypothesis import Hypothesis
-from rescoring.calibration import LEAST, Calibration, Curve, posteriors
+from rescoring.combination import LEAST, Calibration, Curve
+from rescoring.marginals import posteriors
 from server.lab.corpora.utterance import Utterance, Waveform
 from server.lab.evaluation import Reliability, right_words, word_errors
 

@@ -16,7 +16,7 @@ from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.feedback.signals import Semantics
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Result
-from device_sdk.personalization.counts import confirmed_texts
+from device_sdk.personalization.cache import confirmed_texts
 from rescoring.combination import CombinationWeights, LanguageModel, combine
 from rescoring.words import WordList
 from server.lab.corpora.acoustics import change_speed

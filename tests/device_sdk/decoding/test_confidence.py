@@ -13,7 +13,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.decoding import Recognizer
 from device_sdk.decoding.nbest import agreement, coverage, with_confidence, word_posteriors
 from device_sdk.hypothesis import Hypothesis, Scores, Word
-from rescoring.calibration import Calibration, Curve
+from rescoring.combination import Calibration, Curve
 
 
 def words(text: str, *ends: float) -> tuple[Word, ...]:

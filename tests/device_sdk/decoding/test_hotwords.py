@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_sdk.bundle import Bundle
-from device_sdk.bundle.tokenizer import WORD_START
+from device_sdk.bundle.bundle import WORD_START
 from device_sdk.decoding import DecodingSettings, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.beam import advance, paths, start
 from device_sdk.decoding.contextual_biasing import Guide

@@ -14,7 +14,7 @@ from device_sdk.feedback.signals import (
     Together,
 )
 from device_sdk.feedback.slots import SlotLexicon, slot_cost
-from device_sdk.personalization.counts import confirmed_texts
+from device_sdk.personalization.cache import confirmed_texts
 
 LEXICON = SlotLexicon({"drink": ("mocha", "latte"), "size": ("small", "large")})
 NBEST = ("get me a large latte", "get me a small mocha", "give me a small mocha", "get me a mocha")

@@ -9,7 +9,7 @@ import pytest
 
 from device_sdk.errors import DataError
 from device_sdk.hypothesis import Hypothesis, Scores, Word
-from rescoring.calibration import Calibration, Curve, confidence
+from rescoring.combination import Calibration, Curve, confidence
 from server.lab.corpora.utterance import Utterance
 from server.lab.tuning.confidence import Heard, _logistic, fit, fit_and_check, hear
 
