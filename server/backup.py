@@ -26,8 +26,7 @@ from sqlalchemy import JSON, Connection, MetaData, Table, func, insert, inspect,
 
 from device_sdk.errors import StateError
 from server.privacy.ledger import differences
-from server.registry.models import blob_name, find_model, load
-from server.registry.publications import current_version
+from server.registry.models import blob_name, current_version, find_model, load
 from server.registry.retention import lacking
 from server.rounds.fence import Fence, raise_fence
 from server.storage.blobs import NAME, BlobStore, FolderBlobs

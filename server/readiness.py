@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from server.registry.models import blob_name, find_model
-from server.registry.publications import current_version
+from server.registry.models import blob_name, current_version, find_model
 from server.settings import ServerSettings
 from server.storage.blobs import BlobStore
 from server.storage.database import Database

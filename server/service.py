@@ -18,10 +18,8 @@ from server.aggregation.tree_reduction import LocalWorkers, Workers
 from server.devices.enrolment import count_devices
 from server.memory import BodyMemory
 from server.metrics import Metrics
-from server.operators.accounts import record
-from server.operators.roles import BOOTSTRAP
-from server.plans.round import STREAMS, RoundSettings
-from server.plans.states import RoundState, check
+from server.operators.accounts import BOOTSTRAP, record
+from server.plans.round import STREAMS, RoundSettings, RoundState, check
 from server.privacy import ledger
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose, unhurried
@@ -31,8 +29,7 @@ from server.rate_limit import Buckets
 from server.readiness import Readiness, Ready
 from server.registry.differences import Differences
 from server.registry.initial import InitialModel, register_initial
-from server.registry.models import find_model, load, trainable
-from server.registry.publications import current_version
+from server.registry.models import current_version, find_model, load, trainable
 from server.registry.retention import is_due, remove_old
 from server.rounds.advance import abandon, advance, close_overdue, give_up, remove_orphans
 from server.rounds.evaluation import Evaluate

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from server.plans.optimizer import OptimizerSettings, learning_rate
+from server.plans.optimizer import OptimizerSettings
 
 __all__ = [
     "OptimizerState",
     "apply",
     "init",
+    "learning_rate",
     "state_from_arrays",
     "state_to_arrays",
     "update_norm",
@@ -44,6 +45,16 @@ def init(settings: OptimizerSettings, shapes: Mapping[str, tuple[int, ...]]) -> 
     kept = shapes if settings.kind != "sgd" else {}
     first, second = ({name: np.zeros(shape, np.float32) for name, shape in kept.items()} for _ in range(2))
     return OptimizerState(settings.kind, 0, first, second)
+
+
+def learning_rate(settings: OptimizerSettings, step: int) -> float:
+    """Of the update number ``step``, the first being 1."""
+    schedule = settings.schedule
+    share = min(1.0, step / schedule.warmup) if schedule.warmup else 1.0
+    if step > schedule.start:
+        times = (step - schedule.start) / schedule.transition
+        share *= max(schedule.least, schedule.decay ** (math.floor(times) if schedule.staircase else times))
+    return settings.learning_rate * share
 
 
 def apply(

@@ -8,7 +8,7 @@ partial sum to the bit. The partial sums are merged in the order of the leaves, 
 Where every report lands depends on the reports alone, so 1, 2 or 7 workers, in this process or on other machines with
 processors of this kind, give the same bits. A worker holds one model's sum and a block of ``UPDATES`` deltas; whoever
 merges holds the total and one leaf. Where the sum gets noise, it is of whole numbers
-(:mod:`server.privacy.delta_noise`), of twice the size, one delta after the other.
+(:mod:`server.aggregation.deltas`), of twice the size, one delta after the other.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from device_sdk.errors import StateError
 from device_sdk.wire.delta_codec import decode
 from device_sdk.wire.messages import DeltaPlan
 from server.aggregation import deltas
-from server.aggregation.deltas import DeltaSum, Weights
+from server.aggregation.deltas import DeltaSum, Grid, Weights, in_steps
 from server.aggregation.weights_file import parse_tensors
-from server.privacy.delta_noise import Grid, in_steps
 from server.storage.blobs import BlobStore
 
 __all__ = [

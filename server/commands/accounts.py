@@ -8,8 +8,8 @@ import typer
 from pydantic import BaseModel
 
 from server.commands.operators import Answer, command, moment, show
+from server.operators.accounts import Role
 from server.operators.client import OperatorClient
-from server.operators.roles import Role
 
 __all__ = ["devices", "enrolment", "operators"]
 

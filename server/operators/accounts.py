@@ -4,17 +4,21 @@ try them all, and a slow hash would only slow the server. Names are never given 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from server.operators.roles import BOOTSTRAP, Operator, Role
 from server.problems import Refusal
 from server.storage.schema import actions, operators
 from server.tokens import digest, draw_token
 
 __all__ = [
+    "BOOTSTRAP",
     "Action",
+    "Operator",
+    "Role",
     "add_operator",
     "find_operator",
     "list_actions",
@@ -99,3 +103,29 @@ def record(connection: Connection, operator: str, action: Action, subject: str, 
 def list_actions(connection: Connection, limit: int) -> list[Row[Any]]:
     """The newest first."""
     return list(connection.execute(select(actions).order_by(actions.c.id.desc()).limit(limit)))
+
+
+BOOTSTRAP = "bootstrap"
+"""Name of whoever shows the server's own operator token: the administrator who adds the first operators."""
+
+
+class Role(StrEnum):
+    """``viewer`` reads; ``operator`` also runs rounds, publishes, and revokes devices; ``administrator`` also says who
+    may do what, and who may enrol."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMINISTRATOR = "administrator"
+
+    def includes(self, other: Role) -> bool:
+        """Whether whoever has this role may do what the other one may."""
+        order = list(Role)
+        return order.index(self) >= order.index(other)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Somebody who showed a token that is good."""
+
+    name: str
+    role: Role

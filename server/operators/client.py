@@ -21,7 +21,7 @@ from device_sdk.checkin.connection import Refused, refusal
 from device_sdk.errors import CheckInError
 from device_sdk.wire.messages import Marginals
 from server.operators import messages
-from server.operators.roles import Role
+from server.operators.accounts import Role
 from server.plans.rollout import RolloutSettings
 from server.plans.round import RoundSettings
 

@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from device_sdk.wire.messages import Identifier
-from server.operators.roles import Role
+from server.operators.accounts import Role
 from server.plans.rollout import RolloutSettings
-from server.plans.round import RoundSettings
-from server.plans.states import RoundState
+from server.plans.round import RoundSettings, RoundState
 
 Level = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["Infinity"]}]})]
 

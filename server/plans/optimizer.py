@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["OptimizerSettings", "ScheduleSettings", "learning_rate"]
+__all__ = ["OptimizerSettings", "ScheduleSettings"]
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -45,13 +44,3 @@ class OptimizerSettings(BaseModel):
     epsilon: Annotated[float, Field(gt=0)] = 1e-3
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     schedule: ScheduleSettings = ScheduleSettings()
-
-
-def learning_rate(settings: OptimizerSettings, step: int) -> float:
-    """Of the update number ``step``, the first being 1."""
-    schedule = settings.schedule
-    share = min(1.0, step / schedule.warmup) if schedule.warmup else 1.0
-    if step > schedule.start:
-        times = (step - schedule.start) / schedule.transition
-        share *= max(schedule.least, schedule.decay ** (math.floor(times) if schedule.staircase else times))
-    return settings.learning_rate * share

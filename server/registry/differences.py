@@ -17,8 +17,7 @@ from sqlalchemy import Connection, Row, func, select
 from device_sdk.checkin.updates import difference
 from device_sdk.errors import ProtocolError
 from server.problems import Refusal
-from server.registry.models import blob_name, find_model, load
-from server.registry.publications import current_version
+from server.registry.models import blob_name, current_version, find_model, load
 from server.registry.retention import check_present
 from server.storage.blobs import CHECKED_SECONDS, BlobStore
 from server.storage.schema import models, publications, rollouts

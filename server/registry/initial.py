@@ -13,8 +13,7 @@ from sqlalchemy import select
 from device_sdk.errors import ConfigurationError
 from server.aggregation.validation import validate_shapes
 from server.registry.marginals import MarginalEntry, add_marginals, find_marginals, validate_probabilities
-from server.registry.models import add_model, find_model, load, store
-from server.registry.publications import current_version, publish
+from server.registry.models import add_model, current_version, find_model, load, publish, store
 from server.storage.blobs import BlobStore
 from server.storage.database import Database
 from server.storage.schema import publications

@@ -12,20 +12,24 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from device_sdk.bundle.architecture import PRESETS
+from device_sdk.errors import StateError
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.problems import Refusal
 from server.storage.blobs import BlobStore
-from server.storage.schema import models
+from server.storage.schema import models, publications
 
 __all__ = [
     "CONSTANTS",
     "StoredModel",
     "add_model",
     "blob_name",
+    "current_version",
     "find_model",
+    "history",
     "list_models",
     "load",
     "models_since_teacher",
+    "publish",
     "store",
     "trainable",
     "view",
@@ -137,3 +141,30 @@ def list_models(connection: Connection) -> list[Row[Any]]:
 def view(row: Row[Any]) -> dict[str, Any]:
     """A version as operators see it."""
     return {name: value for name, value in row._asdict().items() if name != "optimizer_sha256"}
+
+
+def publish(connection: Connection, kind: str, version: str | int, now: float, note: str) -> None:
+    """Make a version current. kind: ``model`` or ``marginals``."""
+    connection.execute(insert(publications).values(kind=kind, version=str(version), at=now, note=note))
+
+
+def current_version(connection: Connection, kind: str) -> str:
+    """Raises StateError when nothing was ever published: the server was started without a bundle."""
+    version = connection.execute(_NEWEST, {"wanted": kind}).scalar()
+    if version is None:
+        raise StateError(f"registry: no {kind} published; start the server with a bundle")
+    return str(version)
+
+
+_NEWEST = (
+    select(publications.c.version)
+    .where(publications.c.kind == bindparam("wanted"))
+    .order_by(publications.c.id.desc())
+    .limit(1)
+)
+
+
+def history(connection: Connection, kind: str) -> list[dict[str, Any]]:
+    """Every publication of a kind, the newest first."""
+    query = select(publications).where(publications.c.kind == kind).order_by(publications.c.id.desc())
+    return [{"version": row.version, "at": row.at, "note": row.note} for row in connection.execute(query)]

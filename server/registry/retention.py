@@ -6,10 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
-from server.plans.states import NEXT, RoundState
+from server.plans.round import NEXT, RoundState
 from server.problems import Refusal
-from server.registry.models import blob_name, list_models
-from server.registry.publications import current_version
+from server.registry.models import blob_name, current_version, list_models
 from server.storage.blobs import BlobStore
 from server.storage.schema import removed_weights, rollouts, rounds
 

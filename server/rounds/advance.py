@@ -15,12 +15,11 @@ from sqlalchemy import Connection, Row, select, update
 from device_sdk.errors import IdiolectError, LearningError, PrivacyError
 from server.aggregation.tree_reduction import Workers
 from server.plans.rollout import RolloutSettings
-from server.plans.round import RoundSettings
-from server.plans.states import RoundState
+from server.plans.round import RoundSettings, RoundState
 from server.problems import Refusal
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
-from server.registry.publications import current_version, publish
+from server.registry.models import current_version, publish
 from server.rounds.evaluation import Evaluate, Evaluation
 from server.rounds.release_keys import (
     Caps,
@@ -72,7 +71,7 @@ def advance(
             row = find_round(connection, round_id)
         match RoundState(row.state):
             case RoundState.CLOSING:
-                if not settle(database, row, clock()):
+                if read_settings(row).aggregated and not settle(database, row, clock()):
                     return  # groups are still adding up their counts
                 _aggregate(database, blobs, row, clock(), rehearse, workers, caps or Caps())
             case RoundState.AGGREGATED:
@@ -134,19 +133,20 @@ def _aggregate(
     with database.read() as connection:
         accepted = {stream: _accepted(connection, row.id, stream) for stream in settings.streams}
         lineage = _lineage(connection, row.base_model)
-        previous = marginal_registry.find_marginals(connection, row.base_marginals)
-        background = marginal_registry.find_marginals(connection, 0)
-        words = marginal_registry.read_counts(previous).size
-        counts = summed(connection, row.id, words) if settings.aggregated else None
+        before = _marginals(connection, row) if settings.marginals is not None else None
+        counts = None
+        if before is not None and settings.aggregated:
+            counts = summed(connection, row.id, marginal_registry.read_counts(before[0]).size)
     made: list[Release] = []
     diverged = False
     for stream, contributions in accepted.items():
         if len(contributions) < settings.minimum and not settings.amplified:
             missing.append(f"{stream}: {len(contributions)} reports, fewer than the minimum {settings.minimum}")
         elif stream == "marginals":
+            assert before is not None
             if stream in keys or not draws_noise(stream, settings):
                 key = keys.get(stream)
-                made.append(release_marginals(settings, contributions, previous, background, counts, key))
+                made.append(release_marginals(settings, contributions, *before, counts, key))
         elif stream == "words":
             if stream in keys:
                 made.append(release_words(settings, contributions, keys[stream]))
@@ -173,7 +173,7 @@ def _aggregate(
         transition(connection, current, target, now, "; ".join(missing))
         if not made and not diverged:  # too few came this time: the next round may find more
             follow_up(connection, current, now, caps)
-        used = _clear(connection, row.id)
+        used = _clear(connection, row.id, grouped=settings.aggregated)
     for name in used:
         blobs.delete(name)
 
@@ -199,6 +199,12 @@ def _keys(
             if key is not None:
                 keys[stream] = key
     return keys, missing
+
+
+def _marginals(connection: Connection, row: Row[Any]) -> tuple[Row[Any], Row[Any]]:
+    """Those that the round began with, and the background."""
+    previous = marginal_registry.find_marginals(connection, row.base_marginals)
+    return previous, marginal_registry.find_marginals(connection, 0)
 
 
 def _lineage(connection: Connection, version: str) -> Lineage:
@@ -228,9 +234,10 @@ def abandon(
         blobs.delete(name)
 
 
-def _clear(connection: Connection, round_id: str) -> list[str]:
+def _clear(connection: Connection, round_id: str, *, grouped: bool = True) -> list[str]:
     """Take the raw contributions of a round out of the database, what was measured on single devices, and the keys of
-    its noise and its sample; ids, hashes and charges stay. Returns their blobs, which may go once this is durable."""
+    its noise and its sample; ids, hashes and charges stay. grouped: whether there may be groups that add up
+    counts. Returns their blobs, which may go once this is durable."""
     own = reports.c.round_id == round_id
     names = list(connection.execute(select(reports.c.blob).where(own, reports.c.blob.is_not(None))).scalars())
     overwrite(connection, "reports", round_id, texts=["counts"])
@@ -240,7 +247,8 @@ def _clear(connection: Connection, round_id: str) -> list[str]:
         .values(counts=None, blob=None, size=0, utterances=0, accepted_at=0.0, loss=None, word_error=None)
     )
     connection.execute(update(rounds).where(rounds.c.id == round_id).values(sampling_key=None))
-    clear(connection, round_id)
+    if grouped:
+        clear(connection, round_id)
     forget_keys(connection, round_id)
     forget(connection, "reports", "rounds")
     return names

@@ -9,12 +9,10 @@ from sqlalchemy import Connection, Row
 
 from device_sdk.wire.messages import CheckedIn, CheckIn, RoundOffer
 from server.devices.authentication import Sender, spend_nonce
-from server.plans.round import RoundSettings
-from server.plans.states import RoundState
+from server.plans.round import RoundSettings, RoundState
 from server.problems import Refusal
 from server.registry.marginals import find_marginals
-from server.registry.models import find_model
-from server.registry.publications import current_version
+from server.registry.models import current_version, find_model
 from server.rounds.pacing import Fleet, Window, demand_of, note_seen, window
 from server.rounds.reports import affordable, reported_streams
 from server.rounds.rollout.store import model_for

@@ -21,13 +21,12 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select
 
 from server.devices.enrolment import eligible_at
-from server.plans.round import STREAMS, RoundSettings
-from server.plans.states import NEXT, RoundState
+from server.plans.round import NEXT, STREAMS, RoundSettings, RoundState
 from server.privacy.charges import Charge, charge_for
 from server.privacy.composition import Spent, compose
 from server.privacy.population import charge_population
 from server.registry import marginals as marginal_registry
-from server.registry.publications import current_version, publish
+from server.registry.models import current_version, publish
 from server.rounds.secure_aggregation.progress import abandon_groups
 from server.rounds.store import find_round, read_settings, rounds_in, transition
 from server.storage.schema import devices, marginals, publications, rounds

@@ -18,13 +18,12 @@ from device_sdk.learning.settings import TeacherSettings
 from device_sdk.wire.messages import FIXED_POINT, DeltaPlan
 from server.aggregation import deltas, optimizers, robust
 from server.aggregation import marginals as counting
+from server.aggregation.deltas import Grid, in_units, noise_grid, noised_sum, report_weights
 from server.aggregation.optimizers import update_norm
 from server.aggregation.tree_reduction import Accepted, LocalWorkers, Workers, leaves, merged, read_accepted
 from server.aggregation.validation import norm_bound
-from server.aggregation.weighting import report_weights
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
 from server.plans.round import RoundSettings
-from server.privacy.delta_noise import Grid, in_units, noise_grid, noised_sum
 from server.privacy.new_words import devices_of, noise_scale, released_words, threshold
 from server.privacy.noise import noised, plan_noise, released_variance
 from server.registry import marginals as marginal_registry

@@ -18,8 +18,7 @@ from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from device_sdk.wire.messages import Receipt
 from server.devices.authentication import Sender, spend_nonce
-from server.plans.round import STREAMS, RoundSettings
-from server.plans.states import RoundState
+from server.plans.round import STREAMS, RoundSettings, RoundState
 from server.privacy.charges import charge_for
 from server.privacy.ledger import record, within
 from server.problems import Refusal

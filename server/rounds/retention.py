@@ -15,9 +15,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select, update
 
-from server.plans.states import NEXT, RoundState
+from server.plans.round import NEXT, RoundState
 from server.privacy.ledger import settle
-from server.registry.publications import current_version
+from server.registry.models import current_version
 from server.storage.database import Database
 from server.storage.schema import (
     aggregation_groups,

@@ -9,13 +9,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
-from server.plans.round import STREAMS, RoundSettings
-from server.plans.states import RoundState, check
+from server.plans.round import STREAMS, RoundSettings, RoundState, check
 from server.privacy.charges import charge_for
 from server.privacy.ledger import check_population
 from server.privacy.population import charge_population
 from server.problems import Refusal
-from server.registry.publications import current_version
+from server.registry.models import current_version
 from server.rounds.release_keys import Caps
 from server.rounds.sampling import new_sample
 from server.storage.schema import aggregation_groups as groups

@@ -8,8 +8,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from device_sdk.wire.rollout import millionths
 from server.registry.marginals import find_marginals
-from server.registry.models import find_model, list_models
-from server.registry.publications import current_version
+from server.registry.models import current_version, find_model, list_models
 from server.rounds.rollout.store import read_settings, running
 from server.signing.roots import Online
 from server.signing.signing import Published

@@ -16,7 +16,7 @@ from device_sdk.errors import IdiolectError
 from server.operators.accounts import record
 from server.problems import Refusal
 from server.registry import models as model_registry
-from server.registry.publications import current_version
+from server.registry.models import current_version
 from server.registry.retention import check_present
 from server.rounds.evaluation import Evaluate, Evaluation
 from server.rounds.release_keys import Caps

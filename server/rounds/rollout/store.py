@@ -10,8 +10,7 @@ from sqlalchemy import Connection, Row, and_, case, func, insert, or_, select, u
 from device_sdk.wire.rollout import arm_of
 from server.plans.rollout import RolloutSettings
 from server.problems import Refusal
-from server.registry.models import find_model
-from server.registry.publications import current_version, publish
+from server.registry.models import current_version, find_model, publish
 from server.rounds.rollout.evidence import Evidence, Watched
 from server.storage.schema import devices, rollout_devices, rollouts
 

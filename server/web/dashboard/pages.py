@@ -13,11 +13,10 @@ from sqlalchemy import Connection, func, select
 
 from device_sdk.wire.messages import FIXED_POINT
 from server.devices.enrolment import count_devices
-from server.plans.round import STREAMS
-from server.plans.states import RoundState
+from server.plans.round import STREAMS, RoundState
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
-from server.registry.publications import current_version
+from server.registry.models import current_version
 from server.registry.retention import check_marginals_present
 from server.rounds.rollout import store as rollouts
 from server.rounds.store import count_by_state, find_round, list_rounds, view

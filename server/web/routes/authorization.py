@@ -15,8 +15,7 @@ from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
 from server.devices.enrolment import same_secret
-from server.operators.accounts import who_shows
-from server.operators.roles import BOOTSTRAP, Operator, Role
+from server.operators.accounts import BOOTSTRAP, Operator, Role, who_shows
 from server.problems import Refusal
 from server.web.bodies import service
 

@@ -17,8 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from server.operators.accounts import find_operator, record
-from server.operators.roles import BOOTSTRAP, Operator, Role
+from server.operators.accounts import BOOTSTRAP, Operator, Role, find_operator, record
 from server.problems import Refusal
 from server.web.bodies import body_reader, service
 from server.web.dashboard import pages

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from server.devices.enrolment import count_devices
 from server.operators import messages
-from server.plans.states import RoundState
+from server.plans.round import RoundState
 from server.rounds.store import count_by_state
 from server.web.bodies import plain, service
 from server.web.operations import Bytes, for_operators, operation

@@ -21,7 +21,7 @@ from server.plans.round import STREAMS
 from server.privacy import ledger
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
-from server.registry.publications import current_version, history, publish
+from server.registry.models import current_version, history, publish
 from server.registry.retention import check_marginals_present, check_present
 from server.rounds.rollout import conduct
 from server.rounds.rollout import store as rollouts

@@ -23,8 +23,8 @@ from examples.gao_2022.recipes import (
 from examples.gao_2022.speech import DIGITS, CrowdScale, gathered
 from examples.gao_2022.tables import charts, summary, table
 from export.networks.ctc_transformer import CTC_TRANSFORMERS
+from server.aggregation.optimizers import learning_rate
 from server.lab.training.data import Example
-from server.plans.optimizer import learning_rate
 
 pytest.importorskip("espeakng_loader")
 

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from device_sdk.wire.messages import DeltaPlan
-from server.aggregation.deltas import DeltaSum
+from server.aggregation.deltas import DeltaSum, Grid, in_steps, in_units, noise_grid
 from server.aggregation.processes import Processes
 from server.aggregation.tree_reduction import LEAF, Accepted, LocalWorkers, Workers, leaves, merged
 from server.aggregation.weights_file import parse_weights
 from server.plans.round import RoundSettings
-from server.privacy.delta_noise import Grid, in_steps, in_units, noise_grid
 from server.registry import models as model_registry
 from server.rounds.release_keys import ReleaseKey, digest_of
 from server.rounds.releases import Lineage, release_deltas

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from server.aggregation.optimizers import apply, init, state_from_arrays, state_to_arrays, update_norm
+from server.aggregation.optimizers import apply, init, learning_rate, state_from_arrays, state_to_arrays, update_norm
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
-from server.plans.optimizer import OptimizerSettings, ScheduleSettings, learning_rate
+from server.plans.optimizer import OptimizerSettings, ScheduleSettings
 
 SHAPES = {"w": (3, 2)}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.aggregation.weighting import by_loss, by_word_error
+from server.aggregation.deltas import by_loss, by_word_error
 
 POSITIVE = st.lists(st.floats(0.01, 50.0), min_size=1, max_size=20)
 WAYS = [by_loss, by_word_error]

@@ -20,7 +20,7 @@ from fastapi.responses import Response
 from sqlalchemy import Row, event
 from starlette.requests import Request
 
-from server.plans.states import RoundState
+from server.plans.round import RoundState
 from server.problems import Refusal
 from server.registry.initial import InitialModel
 from server.rounds.store import rounds_in

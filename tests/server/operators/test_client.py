@@ -18,11 +18,10 @@ from device_sdk.errors import CheckInError
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.aggregation.weights_file import dump_weights, parse_weights
 from server.commands import accounts, openapi, operators
+from server.operators.accounts import Role
 from server.operators.client import OperatorClient
-from server.operators.roles import Role
 from server.plans.rollout import RolloutSettings
-from server.plans.round import RoundSettings
-from server.plans.states import RoundState
+from server.plans.round import RoundSettings, RoundState
 from server.settings import UpdateSettings
 from server.signing.roots import create
 from tests.server.commands.test_operator_commands import InProcess

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import event, select
 
-from server.plans.states import RoundState
+from server.plans.round import RoundState
 from server.registry.models import blob_name, find_model
 from server.rounds.advance import advance
 from server.rounds.release_keys import Caps

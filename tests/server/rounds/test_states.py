@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import IdiolectError, LearningError, StateError
-from server.plans.round import RoundSettings
-from server.plans.states import NEXT, RoundState, check
+from server.plans.round import NEXT, RoundSettings, RoundState, check
 from server.privacy import noise
 from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts

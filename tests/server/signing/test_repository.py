@@ -18,8 +18,7 @@ from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
 from device_sdk.errors import ConfigurationError
 from server.backup import restore, save
 from server.registry.initial import register_initial
-from server.registry.models import add_model, store
-from server.registry.publications import publish
+from server.registry.models import add_model, publish, store
 from server.settings import DAY, UpdateSettings
 from server.signing import store as metadata_store
 from server.signing.repository import Repository

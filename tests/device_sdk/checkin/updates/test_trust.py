@@ -290,8 +290,7 @@ def test_lengths_beyond_what_the_device_could_use_are_refused_before_anything_co
 
 def test_a_teacher_is_the_one_that_was_signed(fleet: Fleet, tmp_path: Path, tiny_bundle: Bundle) -> None:
     """Everything else of the release is taken; the teacher follows when its bytes are the signed ones."""
-    from server.registry.models import add_model, store
-    from server.registry.publications import publish
+    from server.registry.models import add_model, publish, store
     from server.storage.blobs import FolderBlobs
     from server.storage.database import Database
 

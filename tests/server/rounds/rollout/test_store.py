@@ -14,9 +14,8 @@ from device_sdk.wire.rollout import MILLIONTHS, arm_of
 from server.plans.rollout import RolloutSettings
 from server.problems import Refusal
 from server.registry.initial import register_initial
-from server.registry.models import add_model
+from server.registry.models import add_model, current_version, history
 from server.registry.models import store as store_weights
-from server.registry.publications import current_version, history
 from server.registry.retention import superfluous
 from server.rounds.rollout import store
 from server.rounds.rollout.evidence import Watched

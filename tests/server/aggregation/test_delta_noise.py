@@ -10,15 +10,8 @@ import pytest
 from scipy.stats import kstest
 
 from device_sdk.errors import PrivacyError
-from server.privacy import delta_noise
-from server.privacy.delta_noise import (
-    COARSE,
-    COARSE_VARIANCE,
-    FINE_VARIANCE,
-    STEPS,
-    noise_grid,
-    noised_sum,
-)
+from server.aggregation import deltas
+from server.aggregation.deltas import COARSE, COARSE_VARIANCE, FINE_VARIANCE, STEPS, noise_grid, noised_sum
 from server.privacy.noise import key_stream
 
 ZEROS = {"b": np.zeros(3, np.int64), "a": np.zeros((150, 40), np.int64)}
@@ -26,8 +19,8 @@ ZEROS = {"b": np.zeros(3, np.int64), "a": np.zeros((150, 40), np.int64)}
 
 def test_the_noise_is_gaussian_of_the_deviation_stated() -> None:
     found = noised_sum(ZEROS, 0.5, 2.0, key_stream(b"k" * 32, "noise"))
-    variance = delta_noise.COARSE**2 * delta_noise.COARSE_VARIANCE + delta_noise.FINE_VARIANCE
-    deviation = variance**0.5 * 2.0 * 0.5 / delta_noise.STEPS
+    variance = deltas.COARSE**2 * deltas.COARSE_VARIANCE + deltas.FINE_VARIANCE
+    deviation = variance**0.5 * 2.0 * 0.5 / deltas.STEPS
     assert 1.0 < deviation < 1.000001, "z C, and a little more"
     assert found["a"].shape == (150, 40) and found["a"].dtype == np.float32
     assert kstest(found["a"].ravel() / deviation, "norm").pvalue > 1e-4
