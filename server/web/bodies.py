@@ -38,7 +38,7 @@ log = logging.getLogger("idiolect.server")
 
 FOUND = 64
 """Characters of a value that an answer may repeat."""
-SECRETS = {"token", "sealed", "seeds", "mask_keys", "signature", "masked"}
+SECRETS = {"token"}
 """Fields whose values no answer repeats."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -145,13 +145,15 @@ async def _read(request: Request, most: int) -> bytes:
 
 
 def parse(message: type[_Model], body: bytes | str) -> _Model:
-    """Read a message. Raises Refusal: 422 ``bad_message`` naming the first field that is wrong, and what it holds."""
+    """Read a message. Raises Refusal: 422 ``bad_message`` naming the first field that is wrong, and of an operator's
+    message what it holds; of a device's nothing is repeated, since it may be of its user."""
     try:
         return message.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"])[:200] or None
-        detail = f"{message.__name__}: {found_value(first)}{first['msg'][:300]}"
+        shown = "" if issubclass(message, Message) else found_value(first)
+        detail = f"{message.__name__}: {shown}{first['msg'][:300]}"
         raise Refusal(422, "bad_message", detail, field) from error
 
 

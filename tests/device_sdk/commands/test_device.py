@@ -99,7 +99,7 @@ def test_what_the_user_agrees_to_is_remembered(run: Run) -> None:
     consent = json.loads(run("status", "--json").stdout)["learned"]["consent"]
     assert (consent["marginals"], consent["deltas"], consent["words"]) == (True, False, True)
     with pytest.raises(
-        ConfigurationError, match="found 'delta', expected one of counting, learning, keeping, marginals"
+        ConfigurationError, match="found 'delta', expected one of 'counting', 'learning', 'keeping', 'marginals'"
     ):
         run("agree", "delta")
 

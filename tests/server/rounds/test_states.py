@@ -247,7 +247,7 @@ class Stop(BaseException):
 
 CUTS = [
     (releasing, "noised"),
-    (releasing, "follow"),
+    (releasing, "_followed"),
     (advancing, "store_release"),
     (advancing, "_evaluate"),
     (advancing, "_publish"),

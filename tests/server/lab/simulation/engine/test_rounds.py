@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from device_sdk.errors import ConfigurationError, PrivacyError
-from server.aggregation import deltas, optimizers, weighting
+from server.aggregation import deltas, optimizers
 from server.lab.simulation.engine.measures import evaluate, summary
 from server.lab.simulation.engine.population import Arrays, Held, cohort, reassigned
 from server.lab.simulation.engine.release import charge, noised, spent
@@ -66,7 +66,7 @@ def test_weights_are_those_of_the_server(way: Any, weights: Any) -> None:
     ways = {
         "uniform": np.full(SIZE, 1 / SIZE),
         "examples": np.asarray(examples) / sum(examples),
-        "loss": weighting.by_loss(losses),
+        "loss": deltas.by_loss(losses),
     }
     assert ways[weights].sum() == pytest.approx(1)
     expected = {
@@ -84,7 +84,7 @@ def test_word_error_weights() -> None:
         weights = {name: torch.from_numpy(values + delta[name]) for name, values in parameters(task).items()}
         score = evaluate(task, weights, held, [client])[0]
         errors.append(score.wrong / score.counted)
-    shares = weighting.by_word_error(errors)
+    shares = deltas.by_word_error(errors)
     expected = {name: sum(a * delta[name] for a, delta in zip(shares, own, strict=True)) for name in own[0]}
     close(moved(given), expected)
 
