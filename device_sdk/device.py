@@ -155,8 +155,7 @@ class Device:
         endpointing: Endpointing | None = Endpointing(),
         hotwords: Hotwords | Iterable[str | Hotword] | None = None,
     ) -> RecognitionSession:
-        """A session for audio of this rate (Hz); arguments as of :meth:`Recognizer.session
-        <device_sdk.decoding.Recognizer.session>`."""
+        """A session for audio of this rate (Hz); arguments as of ``Recognizer.session``."""
         self._check_open()
         serving = self.settings.learning.serving
         return RecognitionSession(
@@ -181,8 +180,7 @@ class Device:
         mix_down: bool = False,
         hotwords: Hotwords | Iterable[str | Hotword] | None = None,
     ) -> Result:
-        """The n-best list of a whole utterance; arguments as of :meth:`Recognizer.recognize
-        <device_sdk.decoding.Recognizer.recognize>`."""
+        """The n-best list of a whole utterance; arguments as of ``Recognizer.recognize``."""
         return recognize_whole(
             lambda rate: self.session(rate, mix_down=mix_down, hotwords=hotwords), audio, sample_rate
         )
