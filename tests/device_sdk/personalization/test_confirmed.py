@@ -56,9 +56,9 @@ def test_without_entries_nothing_changes() -> None:
 
 
 def test_where_nothing_can_be_repaired_the_nearest_entries_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from device_sdk.personalization import counts
+    from device_sdk.personalization import cache
 
-    monkeypatch.setattr(counts, "repair", lambda *_, **__: ())
+    monkeypatch.setattr(cache, "repair", lambda *_, **__: ())
     signal = Semantics({"drink": "latte", "size": "small"}, LEXICON)
     assert confirmed_texts(("a large mocha", "a small mocha", "a large latte"), signal) == (
         "a small mocha",

@@ -151,7 +151,7 @@ class World:
         route, request = ROUTES[sending.path.rpartition("/")[2]], Request(scope)
         try:
             if sending.headers:
-                check_claimed(request)
+                check_claimed(self._app.state.service, request)
             answer = route(request, sending.round_id, sending.body)
         except Refusal as refusal:
             return Answer(refusal.status, refusal.code, {})
