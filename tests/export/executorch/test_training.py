@@ -155,7 +155,7 @@ def test_a_damaged_or_missing_training_program_is_refused_by_name(folder, tiny_b
 def lived(state, bundle, settings, sounds):
     """(report, delta, texts afterwards, training session) of a new device that hears and learns, masks seeded."""
     with Device.open(state, bytes(32), bundle, settings) as device:
-        device._generator = np.random.default_rng(0)
+        device._local._generator = np.random.default_rng(0)
         for number, sound in enumerate(sounds):
             signal = Accepted() if number % 2 else Corrected("set a timer")
             device.feedback(device.recognize(sound, 16_000), signal)
@@ -165,7 +165,7 @@ def lived(state, bundle, settings, sounds):
             report,
             delta.astype(np.float64),
             [device.recognize(sound, 16_000).text for sound in sounds],
-            device._training,
+            device._local._training,
         )
 
 
