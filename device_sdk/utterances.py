@@ -112,9 +112,6 @@ class Utterances:
         self.kept.update(utterance_id, self.keeping, self._model_state.handed_on())
 
 
-log = logging.getLogger(__name__)
-
-
 class Counting:
     """Counts into a model state, and owns the marginal made of it. Every call is made under the store's guard."""
 

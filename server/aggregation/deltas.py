@@ -230,7 +230,7 @@ COARSE = 1 << 9
 FINE_VARIANCE = 1 << 24
 COARSE_VARIANCE = (STEPS**2 - FINE_VARIANCE) // COARSE**2 + 1
 """One more than makes STEPS^2 of the two: more than float64 rounds of a step."""
-BLOCK = 1 << 18
+DRAWN_AT_ONCE = 1 << 18
 """Values drawn at once: bounds the memory of the sampler."""
 
 
@@ -292,10 +292,10 @@ def noised_sum(
         if values.size and not -(1 << 62) < int(values.min()) <= int(values.max()) < 1 << 62:
             raise PrivacyError(f"{name}: found a sum far above its bound; nothing is released")
         result = np.empty(values.size, np.float32)
-        for start in range(0, values.size, BLOCK):
-            part = values[start : start + BLOCK].copy()
+        for start in range(0, values.size, DRAWN_AT_ONCE):
+            part = values[start : start + DRAWN_AT_ONCE].copy()
             part += COARSE * discrete_gaussians(part.size, COARSE_VARIANCE, source)
             part += discrete_gaussians(part.size, FINE_VARIANCE, source)
-            result[start : start + BLOCK] = part * grid.step
+            result[start : start + DRAWN_AT_ONCE] = part * grid.step
         noised[name] = result.reshape(total[name].shape)
     return noised

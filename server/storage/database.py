@@ -351,8 +351,6 @@ def _close_to_others(path: Path) -> None:
         keep_private(path.with_name(path.name + end))
 
 
-log = logging.getLogger("idiolect.server")
-
 MARKS = "forgotten"
 """The option of a writing connection that collects the tables."""
 SENSITIVE = ("reports", "release_keys", "rounds", "aggregation_groups", "aggregation_messages")
