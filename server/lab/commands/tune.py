@@ -32,8 +32,7 @@ app = typer.Typer(help="Choose a bundle's settings on development data.", no_arg
 ROLES = ("base", "development")
 
 Data = Annotated[
-    list[str] | None,
-    typer.Option(help="KIND:PATH; only voices meant for base training are used. Default: made:base."),
+    list[str] | None, typer.Option(help="KIND:PATH; only voices meant for base training are used. Default: made:base.")
 ]
 Out = Annotated[Path | None, typer.Option(help="Write the tuned bundle here and leave BUNDLE as it is.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be chosen.")]

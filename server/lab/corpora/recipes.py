@@ -25,14 +25,7 @@ from device_sdk.feedback.slots import SlotLexicon
 from server.lab.corpora.partitions import Item
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform, clean
 
-__all__ = [
-    "Kind",
-    "as_corpus",
-    "items_of",
-    "manifest",
-    "record_corpus",
-    "session_of",
-]
+__all__ = ["Kind", "as_corpus", "items_of", "manifest", "record_corpus", "session_of"]
 
 Kind = Literal["librispeech", "librilight", "mls", "commonvoice"]
 

@@ -23,12 +23,7 @@ VOICES: Mapping[str, Mapping[Role, tuple[str, ...]]] = {
         "devices": ("v02", "v03", "v04", "v07", "v18", "v21", "v24", "v25", "v28", "v31", "v38", "v42"),
         "heldout": ("v05", "v06", "v08", "v35", "v40", "v46"),
     },
-    "fsdd": {
-        "base": ("jackson", "theo"),
-        "development": (),
-        "devices": ("george",),
-        "heldout": ("lucas",),
-    },
+    "fsdd": {"base": ("jackson", "theo"), "development": (), "devices": ("george",), "heldout": ("lucas",)},
 }
 
 

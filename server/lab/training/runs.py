@@ -70,11 +70,7 @@ def prepare(
             watched += _watch(sure(corpus.utterances, kind, role), f"{kind}.{role}", watch)
     spoken = tuple(line for line in sentences if grammar.split_of(line) == "base" and len(line.split()) <= 14)
     mixture = Mixture(
-        sentences=spoken,
-        recordings=tuple(recordings),
-        recorded=0.3 if recordings else 0.0,
-        waiting=0.2,
-        quiet=0.04,
+        sentences=spoken, recordings=tuple(recordings), recorded=0.3 if recordings else 0.0, waiting=0.2, quiet=0.04
     )
     outside = sorted({r.text for r in recordings if " " in r.text and grammar.split_of(r.text) != "base"})
     details = {

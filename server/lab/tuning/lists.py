@@ -132,10 +132,7 @@ def at_speeds(corpus: Corpus, factors: Sequence[float]) -> Corpus:
 
 
 def entry(
-    utterance: Utterance,
-    recognize: Callable[[Waveform], Result],
-    lexicon: SlotLexicon | None = None,
-    source: str = "",
+    utterance: Utterance, recognize: Callable[[Waveform], Result], lexicon: SlotLexicon | None = None, source: str = ""
 ) -> ListEntry | None:
     """The n-best list of one utterance, or None where the corpus does not know its words for sure."""
     if utterance.text is None or not utterance.score_words:

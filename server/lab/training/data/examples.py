@@ -20,17 +20,7 @@ from torch import Tensor
 
 from device_sdk.errors import DataError
 
-__all__ = [
-    "Batch",
-    "Example",
-    "Features",
-    "alignable",
-    "batches",
-    "collate",
-    "moments",
-    "read_shard",
-    "write_shard",
-]
+__all__ = ["Batch", "Example", "Features", "alignable", "batches", "collate", "moments", "read_shard", "write_shard"]
 
 Features = NDArray[np.float32]
 

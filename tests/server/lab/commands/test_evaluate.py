@@ -68,10 +68,7 @@ def test_table_speakers_limits_and_several_sources(
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (["--data", "mp3:x"], "expected one of"),
-        (["--data", "folder:/nowhere/at/all"], "no such folder"),
-    ],
+    [(["--data", "mp3:x"], "expected one of"), (["--data", "folder:/nowhere/at/all"], "no such folder")],
 )
 def test_bad_data_is_one_clear_line(
     tiny_bundle: Bundle, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]

@@ -13,13 +13,7 @@ import soundfile
 
 from device_sdk.errors import DataError
 from server.lab.corpora import open_corpus
-from server.lab.corpora.recipes import (
-    Kind,
-    as_corpus,
-    items_of,
-    manifest,
-    record_corpus,
-)
+from server.lab.corpora.recipes import Kind, as_corpus, items_of, manifest, record_corpus
 
 RATE = 16_000
 

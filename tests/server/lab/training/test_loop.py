@@ -17,15 +17,7 @@ from torch import Tensor, nn
 
 from device_sdk.errors import ConfigurationError, DataError, LearningError
 from server.lab.training.data import Example
-from server.lab.training.trainer import (
-    Budget,
-    Loss,
-    Sampler,
-    Settings,
-    Task,
-    TensorBoard,
-    Trainer,
-)
+from server.lab.training.trainer import Budget, Loss, Sampler, Settings, Task, TensorBoard, Trainer
 from server.lab.training.trainer.checkpoints import load_tensors, save_tensors
 
 
@@ -220,11 +212,7 @@ def test_the_average_follows_constant_weights_and_lags_a_jump() -> None:
 
 @pytest.mark.parametrize(
     ("budget", "steps", "seconds", "expected"),
-    [
-        (Budget(steps=10), 5, 1e9, 0.5),
-        (Budget(steps=10), 20, 0.0, 1.0),
-        (Budget(minutes=2.0), 10**9, 30.0, 0.25),
-    ],
+    [(Budget(steps=10), 5, 1e9, 0.5), (Budget(steps=10), 20, 0.0, 1.0), (Budget(minutes=2.0), 10**9, 30.0, 0.25)],
 )
 def test_progress(budget: Budget, steps: int, seconds: float, expected: float) -> None:
     assert budget.progress(steps, seconds) == expected
