@@ -47,7 +47,7 @@ EXTRAS = {
 """Which install brings an optional module."""
 
 SERVER_COMMANDS = {
-    "backup", "corpora", "devices", "enrolment", "evaluate", "export", "marginals", "models", "openapi", "operators",
+    "backup", "devices", "enrolment", "evaluate", "export", "marginals", "models", "openapi", "operators",
     "privacy", "restore", "rounds", "serve", "simulate", "train", "tune", "updates",
 }  # fmt: skip
 

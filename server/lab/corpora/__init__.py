@@ -6,7 +6,7 @@ Nothing here loads torch.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from device_sdk.errors import DataError, MissingExtraError
 from server.lab.corpora.made import made_corpus
@@ -14,7 +14,7 @@ from server.lab.corpora.readers import read_barista, read_folder, read_fsdd
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
 from server.lab.corpora.voices import VARIANTS, VoiceSet
 
-__all__ = ["KINDS", "PUBLIC", "SAMPLE_RATE", "Corpus", "Utterance", "Waveform", "open_corpus", "public_cuts"]
+__all__ = ["SAMPLE_RATE", "Corpus", "Utterance", "Waveform", "open_corpus"]
 
 PUBLIC = ("librispeech", "librilight", "mls", "commonvoice")
 """Public corpora, which lhotse reads (the server's ``train`` extra)."""
@@ -33,30 +33,22 @@ def open_corpus(source: str | Path, seed: int = 0) -> Corpus:
         commands by 10 made voices of that set. Public corpora as ``librispeech:PATH@train-clean-100`` or
         ``commonvoice:PATH@train/fr``.
     seed: decides fsdd's strings and made speech.
-    Raises DataError naming the kind, file or field that is wrong.
+    Raises DataError naming the kind, file or field that is wrong, MissingExtraError without lhotse or espeak-ng.
     """
-    kind, separator, rest = str(source).partition(":")
-    if kind in PUBLIC and rest:
-        cuts = public_cuts(str(source))
-        from server.lab.corpora import recipes
-
-        return recipes.as_corpus(str(source), cuts)
+    kind, _, rest = str(source).partition(":")
     path = Path(rest).expanduser()
-    readers: dict[str, Any] = {
-        "barista": lambda: read_barista(path),
-        "fsdd": lambda: read_fsdd(path, seed),
-        "folder": lambda: read_folder(path),
-        "made": lambda: _made(rest, seed),
-    }
-    if not separator or kind not in readers or not rest:
-        raise DataError(f"data source {str(source)!r}: expected one of {', '.join(KINDS)}")
-    corpus: Corpus = readers[kind]()
-    return corpus
+    if rest in VARIANTS and kind == "made":
+        return made_corpus(cast(VoiceSet, rest), people=10, each=20, seed=seed)
+    if rest and kind in PUBLIC:
+        return _public(str(source), kind, rest)
+    if rest and kind == "fsdd":
+        return read_fsdd(path, seed)
+    if rest and kind in {"barista", "folder"}:
+        return (read_barista if kind == "barista" else read_folder)(path)
+    raise DataError(f"data source {str(source)!r}: expected one of {', '.join(KINDS)}")
 
 
-def public_cuts(source: str) -> Any:
-    """lhotse's cuts of KIND:PATH@PART[/LANGUAGE]. Raises DataError, and MissingExtraError without lhotse."""
-    kind, _, rest = source.partition(":")
+def _public(source: str, kind: str, rest: str) -> Corpus:
     folder, separator, part = rest.rpartition("@")
     if not separator or not folder:
         raise DataError(f"data source {source!r}: expected {kind}:PATH@PART, such as {kind}:PATH@train")
@@ -67,12 +59,5 @@ def public_cuts(source: str) -> Any:
             f"{kind} is read by lhotse, which is not installed; run: pip install 'idiolect-server[train]'"
         ) from error
     name, _, language = part.partition("/")
-    return recipes.manifest(cast(recipes.Kind, kind), Path(folder).expanduser(), name, language or "en")
-
-
-def _made(name: str, seed: int) -> Corpus:
-    if name not in VARIANTS:
-        raise DataError(
-            f"data source 'made:{name}': expected one of {', '.join(f'made:{known}' for known in VARIANTS)}"
-        )
-    return made_corpus(cast(VoiceSet, name), people=10, each=20, seed=seed)
+    cuts = recipes.manifest(cast(recipes.Kind, kind), Path(folder).expanduser(), name, language or "en")
+    return recipes.as_corpus(source, cuts)

@@ -1,4 +1,4 @@
-"""Public speech corpora as lhotse manifests, and as corpora of this project.
+"""Public speech corpora, read by lhotse, as corpora of this project.
 
 Folders are as their publishers hand them out. A *part* is what the publisher calls it: ``train-clean-100`` of
 LibriSpeech, ``small`` of Libri-Light, ``train`` of the others.
@@ -15,17 +15,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
 import numpy as np
-import soundfile
 import soxr
-from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import CutSet, RecordingSet, SupervisionSegment, SupervisionSet
 from lhotse.cut import MonoCut
 
 from device_sdk.errors import DataError, IdiolectError
-from device_sdk.feedback.slots import SlotLexicon
 from server.lab.corpora.partitions import Item
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform, clean
 
-__all__ = ["Kind", "as_corpus", "items_of", "manifest", "record_corpus", "session_of"]
+__all__ = ["Kind", "as_corpus", "items_of", "manifest"]
 
 Kind = Literal["librispeech", "librilight", "mls", "commonvoice"]
 
@@ -58,7 +56,7 @@ def manifest(kind: Kind, path: Path, part: str, language: str = "en") -> CutSet:
     return cuts
 
 
-def session_of(kind: str, cut: MonoCut) -> str:
+def _session_of(kind: str, cut: MonoCut) -> str:
     """What stands for time within a speaker: chapter (LibriSpeech), book and chapter (Libri-Light), book (MLS); empty
     where nothing does."""
     name = cut.supervisions[0].recording_id
@@ -74,41 +72,13 @@ def session_of(kind: str, cut: MonoCut) -> str:
 def items_of(kind: str, cuts: CutSet) -> list[Item]:
     """What partitioners need to know of each cut."""
     return [
-        Item(str(cut.id), str(cut.supervisions[0].speaker), float(cut.duration), session_of(kind, cut)) for cut in cuts
+        Item(str(cut.id), str(cut.supervisions[0].speaker), float(cut.duration), _session_of(kind, cut)) for cut in cuts
     ]
 
 
 def as_corpus(name: str, cuts: CutSet) -> Corpus:
-    """The same utterances as the rest of the server reads them; slots where the manifest has them."""
-    utterances = tuple(_utterance(cut) for cut in cuts)
-    labels = [utterance.slots for utterance in utterances if utterance.slots is not None]
-    return Corpus(name, utterances, SlotLexicon.from_labels(labels) if labels else None)
-
-
-def record_corpus(corpus: Corpus, folder: Path) -> CutSet:
-    """Manifests of a corpus of this project (own folders, made voices, ...), its audio written as 16-bit FLAC below
-    ``folder``. Raises DataError where two utterances have one id."""
-    folder.mkdir(parents=True, exist_ok=True)
-    recordings, supervisions = [], []
-    for number, utterance in enumerate(corpus.utterances):
-        file = folder / f"{number:07d}.flac"
-        soundfile.write(file, utterance.load(), SAMPLE_RATE, subtype="PCM_16")
-        recording = Recording.from_file(file, recording_id=utterance.id)
-        recordings.append(recording)
-        supervisions.append(
-            SupervisionSegment(
-                id=utterance.id,
-                recording_id=utterance.id,
-                start=0.0,
-                duration=recording.duration,
-                text=utterance.text,
-                speaker=utterance.speaker,
-                custom=None if utterance.slots is None else {"slots": dict(utterance.slots)},
-            )
-        )
-    if len({recording.id for recording in recordings}) < len(recordings):
-        raise DataError(f"{corpus.name}: several utterances have one id; manifests need an id of its own for each")
-    return _cuts(RecordingSet.from_recordings(recordings), SupervisionSet.from_segments(supervisions))
+    """The same utterances as the rest of the server reads them."""
+    return Corpus(name, tuple(map(_utterance, cuts)))
 
 
 def _librispeech(path: Path, part: str) -> CutSet:
@@ -180,16 +150,8 @@ def _cuts(recordings: RecordingSet, supervisions: SupervisionSet) -> CutSet:
 
 def _utterance(cut: MonoCut) -> Utterance:
     supervision = cut.supervisions[0]
-    slots = (supervision.custom or {}).get("slots")
     text = None if supervision.text is None else clean(supervision.text)
-    return Utterance(
-        id=str(cut.id),
-        speaker=str(supervision.speaker),
-        text=text,
-        slots=None if slots is None else dict(slots),
-        score_words=bool(text),
-        audio=partial(_load, cut),
-    )
+    return Utterance(str(cut.id), str(supervision.speaker), text, None, bool(text), partial(_load, cut))
 
 
 def _load(cut: MonoCut) -> Waveform:

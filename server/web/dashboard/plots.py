@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Bar", "Line", "bars", "lines", "standalone", "strips"]
+__all__ = ["Bar", "Line", "bars", "lines", "standalone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +110,6 @@ def bars(groups: Sequence[tuple[str, Sequence[Bar]]], unit: str, *, percent: boo
             parts.append(_text(cursor + 15, HEIGHT - 5, name, "tick"))
             cursor += 32 + 6.6 * len(name)
     return _svg(parts, HEIGHT, width)
-
-
-def strips(groups: Sequence[tuple[str, Sequence[float]]], unit: str, colour: str) -> str:
-    """A strip plot: a column of dots for each group shows how its values are spread. NaN is left out."""
-    known = [value for _, values in groups for value in values if math.isfinite(value)]
-    low, high = min(known, default=0.0), max(known, default=1.0)
-    scale = _Scale(low, high if high > low else low + 1.0)
-    inner = (WIDTH - LEFT - 16) / max(len(groups), 1)
-    parts = _axes(scale, unit, False, right=16)
-    for index, (label, values) in enumerate(groups):
-        middle = LEFT + inner * (index + 0.5)
-        parts.append(_text(middle, HEIGHT - BOTTOM + 18, label, "tick middle"))
-        for place, value in enumerate(value for value in values if math.isfinite(value)):
-            # The golden ratio spreads neighbours apart, the same way in every drawing.
-            x = middle + ((place * 0.618034) % 1.0 - 0.5) * min(inner * 0.6, 120.0)
-            dot = f'<circle class="dot {colour}" cx="{x:.1f}" cy="{scale.y(value):.1f}" r="3" opacity="0.6">'
-            parts.append(f"{dot}<title>{escape(label)}: {_number(value, False)}</title></circle>")
-    return _svg(parts, HEIGHT)
 
 
 def standalone(drawn: str, colours: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ import soundfile
 
 from device_sdk.errors import DataError
 from server.lab.corpora import open_corpus
-from server.lab.corpora.recipes import Kind, as_corpus, items_of, manifest, record_corpus
+from server.lab.corpora.recipes import Kind, as_corpus, items_of, manifest
 
 RATE = 16_000
 
@@ -141,17 +141,6 @@ def test_a_corpus_in_its_publisher_s_layout_is_read(
         assert min(abs(strongest - hertz) for hertz in (200, 300, 400)) < 5, "the utterance's own piece of audio"
 
 
-def test_made_speech_becomes_a_manifest_and_comes_back(tmp_path: Path) -> None:
-    made = open_corpus("made:base").only(lambda utterance: utterance.speaker in ("base-00", "base-01"))
-    made = type(made)(made.name, made.utterances[:3], made.lexicon)
-    again = as_corpus("again", record_corpus(made, tmp_path / "audio"))
-    by_id = {utterance.id: utterance for utterance in again.utterances}
-    for utterance in made.utterances:
-        other = by_id[utterance.id]
-        assert (other.speaker, other.text, other.slots) == (utterance.speaker, utterance.text, utterance.slots)
-        np.testing.assert_allclose(other.load(), utterance.load(), atol=1 / 32_000)
-
-
 @pytest.mark.parametrize(
     ("kind", "write", "part", "language", "message"),
     [
@@ -176,3 +165,14 @@ def test_a_folder_of_another_layout_is_refused(kind: Kind, tmp_path: Path) -> No
     (tmp_path / "train").mkdir()
     with pytest.raises(DataError, match=str(tmp_path)):
         manifest(kind, tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"), [("/nowhere@dev-clean", "no such folder"), ("/nowhere", "PATH@PART"), ("@dev", "PATH@PART")]
+)
+def test_a_public_corpus_opens_like_any_other(tmp_path: Path, path: str, message: str) -> None:
+    librispeech(tmp_path)
+    corpus = open_corpus(f"librispeech:{tmp_path}@train-clean-100")
+    assert corpus.speakers == ("19", "26") and len(corpus) == 3
+    with pytest.raises(DataError, match=message):
+        open_corpus(f"librispeech:{path}")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.web.dashboard.plots import HEIGHT, WIDTH, Bar, Line, bars, lines, strips
+from server.web.dashboard.plots import HEIGHT, WIDTH, Bar, Line, bars, lines
 
 VALUES = st.lists(st.one_of(st.none(), st.floats(0, 1e7)), min_size=1, max_size=6)
 
@@ -48,12 +48,3 @@ def test_legend_entries_never_overlap() -> None:
 @pytest.mark.parametrize("value", [0.0, 3.0, 0.25, 12_345.0, 2_500_000.0])
 def test_numbers_are_shown(value: float) -> None:
     assert "<title>" in bars([("a", [Bar("b", "both", value)])], "unit")
-
-
-@given(st.lists(st.lists(st.floats(-100, 100) | st.just(float("nan")), max_size=8), min_size=1, max_size=4))
-def test_strip_plots_show_every_value_inside(rows: list[list[float]]) -> None:
-    tree = ElementTree.fromstring(strips([(f"<{i}>", row) for i, row in enumerate(rows)], "entropy", "both"))
-    circles = list(tree.iter("circle"))
-    assert len(circles) == sum(value == value for row in rows for value in row)
-    for circle in circles:
-        assert 0 <= float(circle.attrib["cx"]) <= WIDTH and 0 <= float(circle.attrib["cy"]) <= HEIGHT
