@@ -222,11 +222,7 @@ YARDSTICK = "yardstick: best entries are known"
 
 POSTERIOR = "counts by posterior"
 
-_AGAIN: Axes = {
-    "marginal": (0.35, 0.5, 0.75, 1.0, 1.5, 2.0),
-    "smoothing": (5.0, 20.0, 100.0),
-    "beta": (0.1, 0.25, 0.4),
-}
+_AGAIN: Axes = {"marginal": (0.35, 0.5, 0.75, 1.0, 1.5, 2.0), "smoothing": (5.0, 20.0, 100.0), "beta": (0.1, 0.25, 0.4)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,11 +235,7 @@ class Extended:
 
 
 def extend(
-    clients: Sequence[Listener],
-    background: Array,
-    start: CombinationWeights,
-    rounds: int,
-    tell: Tell = lambda *_: None,
+    clients: Sequence[Listener], background: Array, start: CombinationWeights, rounds: int, tell: Tell = lambda *_: None
 ) -> Extended:
     """Choose how much posteriors count, then lambda, the smoothing and beta with them where they have fewer errors, and
     of the yardstick."""

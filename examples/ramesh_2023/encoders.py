@@ -53,12 +53,7 @@ def fresh(sizes: Sizes, clips: Clips, seed: int) -> CPC:
 def centrally(network: CPC, clips: Clips, sizes: Sizes, steps: int, seed: int, folder: Path) -> CPC:
     """Adam over shuffled clips, as often as the steps take; the network has the weights of the last step's average."""
     sampler = ClipSampler(
-        clips,
-        None,
-        subsampling=sizes.shape.stack,
-        seconds=sizes.seconds,
-        most=sizes.central_batch,
-        seed=seed,
+        clips, None, subsampling=sizes.shape.stack, seconds=sizes.seconds, most=sizes.central_batch, seed=seed
     )
     settings = Settings(
         Budget(steps=steps),

@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 
 from server.plans.optimizer import OptimizerSettings
 
-__all__ = [
-    "OptimizerState",
-    "apply",
-    "init",
-    "learning_rate",
-    "state_from_arrays",
-    "state_to_arrays",
-    "update_norm",
-]
+__all__ = ["OptimizerState", "apply", "init", "learning_rate", "state_from_arrays", "state_to_arrays", "update_norm"]
 
 Array = NDArray[np.float32]
 Arrays = dict[str, Array]
@@ -58,10 +50,7 @@ def learning_rate(settings: OptimizerSettings, step: int) -> float:
 
 
 def apply(
-    settings: OptimizerSettings,
-    state: OptimizerState,
-    base: Mapping[str, Array],
-    mean_delta: Mapping[str, Array],
+    settings: OptimizerSettings, state: OptimizerState, base: Mapping[str, Array], mean_delta: Mapping[str, Array]
 ) -> tuple[Arrays, OptimizerState]:
     """One update. base may hold constants that have no delta; they are returned as they are.
 

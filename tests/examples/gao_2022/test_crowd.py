@@ -12,14 +12,7 @@ import pytest
 
 from examples.cohorts import Central
 from examples.gao_2022.experiment import SILOS, Experiment, Row, Scale
-from examples.gao_2022.recipes import (
-    AVERAGE_RATE,
-    LANGUAGES,
-    Recipe,
-    average,
-    by_cohort,
-    federation,
-)
+from examples.gao_2022.recipes import AVERAGE_RATE, LANGUAGES, Recipe, average, by_cohort, federation
 from examples.gao_2022.speech import DIGITS, CrowdScale, gathered
 from examples.gao_2022.tables import charts, summary, table
 from export.networks.ctc_transformer import CTC_TRANSFORMERS

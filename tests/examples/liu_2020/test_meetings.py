@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import DataError
 from examples.liu_2020.making import chosen
-from examples.liu_2020.meetings import (
-    Meeting,
-    Turn,
-    cut,
-    read_meetings,
-    series_of,
-    staged,
-    utterances,
-)
+from examples.liu_2020.meetings import Meeting, Turn, cut, read_meetings, series_of, staged, utterances
 
 NAMES = [f"ES20{number:02d}{letter}" for number in range(27) for letter in "abcd"]
 

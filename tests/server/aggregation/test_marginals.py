@@ -75,11 +75,7 @@ def test_is_equation_6_when_smoothing_vanishes(reports: list[dict[int, int]]) ->
     assert np.allclose(found, expected, atol=1e-6)
 
 
-@given(
-    st.lists(st.integers(-(10**6), 10**6), min_size=WORDS, max_size=WORDS),
-    st.floats(0, 1e6),
-    st.floats(1e-3, 1e6),
-)
+@given(st.lists(st.integers(-(10**6), 10**6), min_size=WORDS, max_size=WORDS), st.floats(0, 1e6), st.floats(1e-3, 1e6))
 def test_is_a_positive_distribution_whatever_the_noise(released: list[int], variance: float, smoothing: float) -> None:
     background = np.arange(1, WORDS + 1) / np.arange(1, WORDS + 1).sum()
     found = global_marginal(np.array(released), variance, background, smoothing, LAPLACE)

@@ -23,8 +23,7 @@ GAUSSIAN_COUNTS = charge_for("marginals", RoundSettings(marginals=MarginalPlan(m
 # A threshold that fails so seldom that it may over thousands of rounds.
 WORDS = charge_for("words", RoundSettings(marginals=None, words=WordPlan(delta=1e-11)))
 DELTAS = charge_for(
-    "deltas",
-    RoundSettings(marginals=None, deltas=DeltaPlan(), noise_multiplier=2.0, weighting="uniform", goal=9),
+    "deltas", RoundSettings(marginals=None, deltas=DeltaPlan(), noise_multiplier=2.0, weighting="uniform", goal=9)
 )
 SAMPLED = Charge("gaussian", "central", 1.0, 1.0, squared_ratio=1.0, sampling=0.01)
 CHARGES = {
