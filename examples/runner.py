@@ -27,33 +27,6 @@ from device_sdk.errors import DataError
 from server.lab.statistics import in_percent, mean_interval, paired_bootstrap
 from server.web.dashboard.plots import Bar, bars, standalone
 
-__all__ = [
-    "AsJson",
-    "Errors",
-    "Full",
-    "Only",
-    "Output",
-    "Plots",
-    "Seeds",
-    "Threads",
-    "Work",
-    "chart",
-    "choose",
-    "difference",
-    "digest",
-    "finding",
-    "interval_in_percent",
-    "joined",
-    "kept",
-    "kept_weights",
-    "percent",
-    "present",
-    "rates",
-    "remark",
-    "seed_difference",
-    "table",
-]
-
 Row = TypeVar("Row")
 Weights = Mapping[str, NDArray[np.float32]]
 COLOURS = ("#2563eb", "#d97706", "#16a34a", "#9333ea", "#6b7280")

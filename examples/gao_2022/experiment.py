@@ -26,8 +26,6 @@ from server.lab.simulation.engine.tasks import SpeechCTC
 from server.lab.simulation.progress import Tell
 from server.lab.training.data import Example
 
-__all__ = ["Experiment", "Row", "Scale"]
-
 SMALL = CTCTransformerShape(mel_bins=16, size=48, feed_forward=128, layers=3, heads=2, dropout=0.0, layer_drop=0.0)
 SILOS = 10
 

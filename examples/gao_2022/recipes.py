@@ -10,8 +10,6 @@ from examples.gao_2022.speech import Language
 from server.lab.simulation.engine.settings import EngineSettings, HeldOutStep, LocalWork
 from server.plans.optimizer import OptimizerSettings, ScheduleSettings
 
-__all__ = ["LANGUAGES", "Recipe", "Weighting", "by_cohort", "table_1"]
-
 Holders = Literal["everything", "warm-up", "rest", "silos", "pairs", "users"]
 """Who holds the speech: a server, the whole, that of the speakers with most of it, or of all others after those; or,
 of those others, ten silos, devices of two speakers, devices of one."""

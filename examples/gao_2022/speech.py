@@ -22,8 +22,6 @@ from server.lab.corpora.partitions import Item
 from server.lab.corpora.voices import VARIANTS, VoiceSet, draw_voice
 from server.lab.training.data import Example, read_shard, write_shard
 
-__all__ = ["DIGITS", "Crowd", "CrowdScale", "Language", "gathered", "items_of"]
-
 Language = Literal["fr", "it"]
 
 DIGITS: Mapping[Language, tuple[str, ...]] = {

@@ -9,15 +9,14 @@ published after round t - 1, so the first group has nothing of others. All clien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.errors import PrivacyError
 from device_sdk.privacy.contributions import bounded_counts
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from examples.liu_2020.lists import Heard, Listener
@@ -25,27 +24,7 @@ from rescoring.combination import CombinationWeights
 from rescoring.marginals import adaptation, interpolated_marginal, nbest_weights, personal_unigram, pseudo_count
 from server.aggregation.marginals import CountSum, add, global_marginal, init, nearest_distribution
 from server.plans.round import RoundSettings
-from server.privacy.charges import charge_for
-from server.privacy.composition import Spent, compose
 from server.privacy.noise import noised, released_variance
-
-__all__ = [
-    "Bounded",
-    "DELTA",
-    "Exact",
-    "Method",
-    "Paper",
-    "Personal",
-    "Server",
-    "adaptation_of",
-    "baseline",
-    "begin",
-    "groups",
-    "learned",
-    "plan_for",
-    "simulate",
-    "user_epsilon",
-]
 
 Array = NDArray[np.float64]
 
@@ -74,11 +53,6 @@ def begin(words: int) -> Personal:
     return Personal(np.zeros(words), np.zeros(words))
 
 
-def reported(known: Personal) -> Personal:
-    """After the pending counts went into a report."""
-    return replace(known, pending=np.zeros_like(known.pending))
-
-
 def adaptation_of(known: Personal, background: Array, global_: Array | None, weights: CombinationWeights) -> Array:
     """Equations 1, 2 and 4 for what a device knows: log of eq. 1's factor of each word [n], nats. global_: what the
     server published last [n], or None."""
@@ -96,8 +70,8 @@ def learned(known: Personal, heard: Heard, scores: Array, how: Method) -> Person
     scores: of the second pass [N].
     """
     shares = counted(scores, how) if how.ranks != "errors" else np.eye(len(scores))[heard.errors.argmin()]
-    found: Array = np.bincount(heard.flat, shares[heard.owner], minlength=len(known.counts)).astype(np.float64)
-    return replace(known, counts=known.counts + found, pending=known.pending + found)
+    found = np.bincount(heard.flat, shares[heard.owner], minlength=len(known.counts))
+    return Personal(known.counts + found, known.pending + found)
 
 
 def counted(scores: Array, how: Method) -> Array:
@@ -109,12 +83,6 @@ def counted(scores: Array, how: Method) -> Array:
     shares = np.empty(len(scores))
     shares[order] = nbest_weights(len(scores), weights.sigma, scores[order], weights.posterior_scale)
     return shares
-
-
-class Server(Protocol):
-    """Publishes after each round. devices: all clients, at the end of the round."""
-
-    def publish(self, devices: Sequence[Personal]) -> Array | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +151,17 @@ class Bounded:
         )
 
 
+Server = Exact | Paper | Bounded
+"""Publishes after each round what all devices are told: the global distribution [n], or None."""
+
 Errors = list[NDArray[np.int64]]
 """Word errors of every client's utterances, [U] each."""
 
 
-def groups(count: int, rounds: int) -> list[range]:
-    """``rounds`` + 1 groups of utterance numbers in order, of nearly the same size."""
+def groups(count: int, rounds: int) -> list[slice]:
+    """``rounds`` + 1 groups of utterances in order, of nearly the same size."""
     bounds = [count * number // (rounds + 1) for number in range(rounds + 2)]
-    return [range(start, end) for start, end in pairwise(bounds)]
+    return [slice(start, end) for start, end in pairwise(bounds)]
 
 
 def baseline(clients: Sequence[Listener], weights: CombinationWeights) -> Errors:
@@ -201,70 +172,32 @@ def baseline(clients: Sequence[Listener], weights: CombinationWeights) -> Errors
     ]
 
 
-def simulate(
-    clients: Sequence[Listener],
-    background: Array,
-    how: Method,
-    rounds: int,
-    server: Server | None,
-    tell: Callable[[int, int], None] = lambda *_: None,
-) -> Errors:
+def simulate(clients: Sequence[Listener], background: Array, how: Method, rounds: int, server: Server | None) -> Errors:
     """T = ``rounds`` rounds. server: None for devices on their own, whose global distribution is the background."""
-    devices = [_Device(client, background, how) for client in clients]
+    devices = [begin(len(background)) for _ in clients]
+    errors = [np.zeros(len(client), np.int64) for client in clients]
     global_: Array | None = None
     for number in range(rounds + 1):
-        for device in devices:
-            device.take(groups(len(device.client), rounds)[number], global_)
+        for place, client in enumerate(clients):
+            numbers = groups(len(client), rounds)[number]
+            errors[place][numbers], known = _take(client.heard[numbers], devices[place], background, global_, how)
+            devices[place] = known
         if server is not None and number < rounds:
-            global_ = server.publish([device.known for device in devices])
-        for device in devices:
-            device.known = reported(device.known)
-        tell(number + 1, rounds + 1)
-    return [device.errors for device in devices]
+            global_ = server.publish(devices)
+        devices = [replace(known, pending=np.zeros_like(known.pending)) for known in devices]  # they have reported
+    return errors
 
 
-class _Device:
-    """One client on its way. known: what it has learned. errors: of what it chose so far, which it never sees."""
-
-    def __init__(self, client: Listener, background: Array, how: Method) -> None:
-        self.client, self.background, self.how = client, background, how
-        self.known: Personal = begin(len(background))
-        self.errors = np.zeros(len(client), np.int64)
-
-    def take(self, numbers: range, global_: Array | None) -> None:
-        """Rescore, then learn, one utterance after the other."""
-        weights = self.how.weights
-        adapted = adaptation_of(self.known, self.background, global_, weights)
-        for number in numbers:
-            heard = self.client.heard[number]
-            if weights.refresh == "utterance":
-                adapted = adaptation_of(self.known, self.background, global_, weights)
-            scores = heard.total(weights, heard.personal(adapted))
-            self.errors[number] = heard.errors[scores.argmax()]
-            self.known = learned(self.known, heard, scores, self.how)
-
-
-DELTA = 1e-6
-"""Of a user, over all rounds together."""
-
-_STEPS = 12
-
-
-def plan_for(epsilon: float, rounds: int) -> MarginalPlan:
-    """The plan with nearly the least noise such that ``rounds`` reports of a user cost at most ``epsilon`` (and DELTA).
-
-    Everything else is a round's default: 20 words of each device, a weight of 1 each, discrete Laplace by the server.
-    """
-    if not epsilon > 0 or rounds < 1:
-        raise PrivacyError(f"epsilon, rounds: found {epsilon!r}, {rounds!r}; expected more than 0, and 1 or more")
-    low, high = epsilon / rounds, epsilon  # pure epsilons add up; a single release may have all of it
-    for _ in range(_STEPS):
-        middle = (low * high) ** 0.5
-        fits = user_epsilon(MarginalPlan(epsilon=middle), rounds) <= epsilon
-        low, high = (middle, high) if fits else (low, middle)
-    return MarginalPlan(epsilon=low)
-
-
-def user_epsilon(plan: MarginalPlan, rounds: int) -> float:
-    """What ``rounds`` reports of a user cost together at DELTA, by privacy loss distributions."""
-    return compose(Spent({charge_for("marginals", RoundSettings(marginals=plan)): rounds}), DELTA)[0]
+def _take(
+    said: Sequence[Heard], known: Personal, background: Array, global_: Array | None, how: Method
+) -> tuple[list[int], Personal]:
+    """Rescore, then learn, one utterance after the other: the errors of what was chosen, which the device never sees,
+    and what it knows then."""
+    adapted, errors = adaptation_of(known, background, global_, how.weights), []
+    for heard in said:
+        if how.weights.refresh == "utterance":
+            adapted = adaptation_of(known, background, global_, how.weights)
+        scores = heard.total(how.weights, heard.personal(adapted))
+        errors.append(int(heard.errors[scores.argmax()]))
+        known = learned(known, heard, scores, how)
+    return errors, known

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from safetensors.numpy import load_file
 
 from device_sdk.errors import DataError
@@ -26,22 +27,8 @@ from rescoring.combination import CombinationWeights, combine
 from rescoring.marginals import unigram
 from rescoring.words import WordList
 
-__all__ = [
-    "Cached",
-    "Client",
-    "Heard",
-    "Listener",
-    "NBest",
-    "listeners",
-    "open_cache",
-    "read_clients",
-    "write_client",
-    "write_whole",
-]
-
 Array = NDArray[np.float64]
 _SUFFIX = ".jsonl.gz"
-_SCORES = ("acoustic", "neural", "ngram")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +48,6 @@ class NBest:
     neural: tuple[float, ...] | None = None
     ngram: tuple[float, ...] | None = None
 
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def scored(self, neural: Sequence[float], ngram: Sequence[float]) -> NBest:
-        return replace(self, neural=_rounded(neural), ngram=_rounded(ngram))
-
 
 @dataclass(frozen=True, slots=True)
 class Client:
@@ -75,36 +56,15 @@ class Client:
     name: str
     utterances: tuple[NBest, ...]
 
-    @property
-    def words(self) -> NDArray[np.int64]:
-        """Words said [U]."""
-        return np.array([nbest.words for nbest in self.utterances], np.int64)
 
-    @property
-    def first_errors(self) -> NDArray[np.int64]:
-        """Word errors of the first pass [U]."""
-        return np.array([nbest.errors[0] for nbest in self.utterances], np.int64)
-
-    @property
-    def least_errors(self) -> NDArray[np.int64]:
-        """Word errors of the best entries [U]: what no rescoring can fall below."""
-        return np.array([min(nbest.errors) for nbest in self.utterances], np.int64)
-
-
-def write_client(folder: Path, client: Client) -> Path:
+def write_client(folder: Path, client: Client) -> None:
     """Write ``NAME.jsonl.gz``, an utterance a line, atomically; the same bytes for the same lists."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(_as_row(nbest), separators=(",", ":")) for nbest in client.utterances]
-    path = folder / f"{client.name}{_SUFFIX}"
-    write_whole(path, gzip.compress("\n".join([*lines, ""]).encode(), mtime=0))
-    return path
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """All of the file or nothing of it."""
-    temporary = path.with_name(f"{path.name}.part")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    rows = ({name: found for name, found in asdict(nbest).items() if found is not None} for nbest in client.utterances)
+    lines = [json.dumps(row, separators=(",", ":")) for row in rows]
+    temporary = folder / f"{client.name}.part"
+    temporary.write_bytes(gzip.compress("\n".join([*lines, ""]).encode(), mtime=0))
+    temporary.replace(folder / f"{client.name}{_SUFFIX}")
 
 
 def read_clients(folder: Path, names: Iterable[str] | None = None) -> list[Client]:
@@ -120,44 +80,18 @@ def _read(path: Path) -> list[NBest]:
         lines = gzip.decompress(path.read_bytes()).decode().splitlines()
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: no readable n-best lists ({error}); delete the file to have it made again") from error
-    found = []
+    found, row = [], TypeAdapter(NBest)
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
-            scores = {name: None if row.get(name) is None else tuple(map(float, row[name])) for name in _SCORES}
-            nbest = NBest(
-                speaker=str(row["speaker"]),
-                texts=tuple(map(str, row["texts"])),
-                errors=tuple(map(int, row["errors"])),
-                words=int(row["words"]),
-                **scores,  # type: ignore[arg-type]
-            )
-            lengths = {len(nbest.texts), len(nbest.errors), *(len(s) for s in scores.values() if s is not None)}
+            nbest = row.validate_json(line)
+            scores = (nbest.acoustic, nbest.neural, nbest.ngram)
+            lengths = {len(nbest.texts), len(nbest.errors), *(len(each) for each in scores if each is not None)}
             if len(lengths) != 1 or not nbest.texts:
                 raise ValueError(f"lengths {sorted(lengths)}, expected one above 0")
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}, line {number}: {error!r}; expected an n-best list") from error
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}; expected an n-best list") from error
         found.append(nbest)
     return found
-
-
-def _as_row(nbest: NBest) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "speaker": nbest.speaker,
-        "words": nbest.words,
-        "texts": nbest.texts,
-        "errors": nbest.errors,
-        "acoustic": _rounded(nbest.acoustic),
-    }
-    for name, values in (("neural", nbest.neural), ("ngram", nbest.ngram)):
-        if values is not None:
-            row[name] = _rounded(values)
-    return row
-
-
-def _rounded(values: Sequence[float]) -> tuple[float, ...]:
-    """A thousandth of a nat is far below what decides between hypotheses, and keeps files small."""
-    return tuple(round(float(value), 3) for value in values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +116,7 @@ class Heard:
     def personal(self, factors: Array) -> Array:
         """What eq. 1 of Liu & Peng 2020 adds to each hypothesis [N]: the sum of its words' factors. factors: [n],
         nats."""
-        found: Array = np.bincount(self.owner, factors[self.flat], minlength=len(self.ids)).astype(np.float64)
-        return found
+        return np.bincount(self.owner, factors[self.flat], minlength=len(self.ids)).astype(np.float64)
 
     def total(self, weights: CombinationWeights, personal: Array | float = 0.0) -> Array:
         """Scores of the second pass [N]. personal: beside the neural score, nats."""
@@ -207,6 +140,16 @@ class Listener:
     heard: tuple[Heard, ...]
     said: NDArray[np.int64]
 
+    @property
+    def first_errors(self) -> NDArray[np.int64]:
+        """Word errors of the first pass [U]."""
+        return np.array([heard.errors[0] for heard in self.heard], np.int64)
+
+    @property
+    def least_errors(self) -> NDArray[np.int64]:
+        """Word errors of the best entries [U]: what no rescoring can fall below."""
+        return np.array([heard.errors.min() for heard in self.heard], np.int64)
+
     def __len__(self) -> int:
         return len(self.heard)
 
@@ -214,7 +157,11 @@ class Listener:
 def listeners(clients: Iterable[Client], words: WordList) -> list[Listener]:
     """Clients over a word list. Raises DataError for lists that no language model has scored."""
     return [
-        Listener(client.name, tuple(_heard(nbest, words, client.name) for nbest in client.utterances), client.words)
+        Listener(
+            client.name,
+            tuple(_heard(nbest, words, client.name) for nbest in client.utterances),
+            np.array([nbest.words for nbest in client.utterances], np.int64),
+        )
         for client in clients
     ]
 
@@ -238,11 +185,9 @@ def _heard(nbest: NBest, words: WordList, name: str) -> Heard:
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """What a cache folder holds. background: u of eq. 1, positive [n]. clients: as they were read; development, test:
-    ready to be rescored."""
+    """What a cache folder holds. background: u of eq. 1, positive [n]."""
 
     background: Array
-    clients: Mapping[str, tuple[Client, ...]]
     development: tuple[Listener, ...]
     test: tuple[Listener, ...]
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -263,9 +208,8 @@ def open_cache(folder: Path) -> Cached:
         about = json.loads(described.read_text("utf-8")) if described.exists() else {}
     except Exception as error:  # safetensors has no common error type
         raise DataError(f"{folder}: not a cache of n-best lists ({error}); delete it to have it made again") from error
-    clients = {stage: tuple(read_clients(folder / stage)) for stage in ("development", "test")}
-    both = {client.name for client in clients["development"]} & {client.name for client in clients["test"]}
+    development, test = (listeners(read_clients(folder / stage), words) for stage in ("development", "test"))
+    both = {client.name for client in development} & {client.name for client in test}
     if both:
         raise DataError(f"{folder}: {sorted(both)} in development and test; expected meetings of one set only")
-    ready = {stage: tuple(listeners(held, words)) for stage, held in clients.items()}
-    return Cached(background, clients, ready["development"], ready["test"], about)
+    return Cached(background, tuple(development), tuple(test), about)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,12 +19,15 @@ from typing import Any
 
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import PRESETS
+from device_sdk.commands.output import write_file
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import DataError
 from device_sdk.features.logmel import logmel
 from device_sdk.personalization.rescorer import Rescorer
-from examples.liu_2020.lists import Client, NBest, read_clients, write_client, write_whole
+from examples.liu_2020.lists import Client, NBest, read_clients, write_client
 from examples.liu_2020.meetings import (
+    LONGEST,
+    SHORTEST,
     Meeting,
     base_mixture,
     cast,
@@ -46,31 +49,7 @@ from server.lab.training.pieces import read_sentences, word_list
 from server.lab.training.rnnt import Recipe, train_rnnt
 from server.lab.training.trainer import Budget
 
-__all__ = [
-    "BaseSettings",
-    "FirstPass",
-    "Lengths",
-    "Scale",
-    "base_sentences",
-    "chosen",
-    "decode",
-    "make_lists",
-    "recognize",
-    "score",
-    "shipped_bundle",
-    "train_language_models",
-    "train_recognizer",
-]
-
 _LICENCE = "CC BY 4.0 (AMI corpus, SLURP)"
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Words of an utterance: longer turns are cut, shorter parts are left out."""
-
-    shortest: int = 3
-    longest: int = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +58,6 @@ class BaseSettings:
     development meeting, whose word error is logged. size, feed_forward, blocks, heads: of the Transformer, as in Liu &
     Peng 2020. order, cutoffs: of the n-gram."""
 
-    lengths: Lengths = field(default_factory=Lengths)
     recognizer_steps: int = 660
     language_model_steps: int = 600
     shard: int = 3000
@@ -93,22 +71,22 @@ class BaseSettings:
     threads: int = 1
 
 
-def base_sentences(data: Path, meetings: Sequence[Meeting], lengths: Lengths) -> list[str]:
+def base_sentences(data: Path, meetings: Sequence[Meeting]) -> list[str]:
     """The distinct sentences that base models may learn from."""
-    said = [u.text for m in staged(meetings)["learn"] for u in utterances(m, lengths.shortest, lengths.longest)]
+    said = [said.text for meeting in staged(meetings)["learn"] for said in utterances(meeting)]
     requests = read_sentences(data / "slurp" / "lm.txt")
-    kept = (text for text in requests if lengths.shortest <= len(text.split()) <= lengths.longest)
+    kept = (text for text in requests if SHORTEST <= len(text.split()) <= LONGEST)
     return list(dict.fromkeys([*said, *kept]))
 
 
-def watched(meetings: Sequence[Meeting], lengths: Lengths, each: int, stage: Stage = "development") -> list[Example]:
-    """``each`` utterances, spread over the meeting, of every meeting of a stage."""
+def watched(meetings: Sequence[Meeting], each: int) -> list[Example]:
+    """``each`` utterances, spread over the meeting, of every development meeting."""
     found = []
-    for meeting in staged(meetings)[stage]:
-        persons, said = cast(meeting, stage), utterances(meeting, lengths.shortest, lengths.longest)
+    for meeting in staged(meetings)["development"]:
+        persons, said = cast(meeting, "development"), utterances(meeting)
         for number in range(0, len(said), max(1, len(said) // each))[:each]:
             features = logmel(waveform(meeting, number, said[number], persons))
-            found.append(Example(features, said[number].text, f"meetings.{stage}"))
+            found.append(Example(features, said[number].text, "meetings.development"))
     return found
 
 
@@ -136,23 +114,18 @@ def train_recognizer(data: Path, meetings: Sequence[Meeting], settings: BaseSett
         threads=settings.threads,
         snapshot_minutes=15.0,
     )
-    mixture = base_mixture(base_sentences(data, meetings, settings.lengths))
-    pieces = start.file("tokenizer.model").read_bytes()
-    train_rnnt(recipe, mixture, pieces, out, watched(meetings, settings.lengths, settings.watched), begin=start.weights)
+    mixture, pieces = base_mixture(base_sentences(data, meetings)), start.file("tokenizer.model").read_bytes()
+    train_rnnt(recipe, mixture, pieces, out, watched(meetings, settings.watched), begin=start.weights)
 
 
 def train_language_models(
-    data: Path,
-    meetings: Sequence[Meeting],
-    settings: BaseSettings,
-    out: Path,
-    tell: Callable[[Progress], None] | None = None,
+    data: Path, meetings: Sequence[Meeting], settings: BaseSettings, out: Path, tell: Callable[[Progress], None]
 ) -> dict[str, dict[str, float]]:
     """Train the Transformer and estimate the n-gram over every word of the text, where the folder has none.
 
     Returns the perplexity of either ("neural", "ngram") on the utterances of development and test meetings.
     """
-    sources = _text(data, meetings, settings.lengths, out)
+    sources = _text(data, meetings, out)
     described = {"neural": out / "language_model.json", "ngram": out / "ngram.json"}
     if not described["neural"].exists():
         sizes: dict[str, Any] = {name: getattr(settings, name) for name in ("size", "feed_forward", "blocks", "heads")}
@@ -171,26 +144,25 @@ def shipped_bundle(recognizer: Path, language_models: Path, out: Path) -> Bundle
     return Bundle.open(out)
 
 
-def _text(data: Path, meetings: Sequence[Meeting], lengths: Lengths, out: Path) -> TextSources:
+def _text(data: Path, meetings: Sequence[Meeting], out: Path) -> TextSources:
     """The text files that the language models learn from and are measured on."""
     out.mkdir(parents=True, exist_ok=True)
     text, words = out / "text.txt", out / "words.txt"
     if not words.exists():
-        sentences = base_sentences(data, meetings, lengths)
+        sentences = base_sentences(data, meetings)
         text.write_text("\n".join([*sentences, ""]), "utf-8")
         words.write_text("\n".join([*word_list((), sentences, 1), ""]), "utf-8")
     held: dict[Stage, Path] = {"development": out / "development.txt", "test": out / "test.txt"}
     for stage, path in held.items():
-        said = (u.text for m in staged(meetings)[stage] for u in utterances(m, lengths.shortest, lengths.longest))
+        said = (said.text for meeting in staged(meetings)[stage] for said in utterances(meeting))
         path.write_text("\n".join([*said, ""]), "utf-8")
     return TextSources(words, (text,), 0, tuple(held.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """lengths: words of an utterance. most: utterances of a meeting, from its beginning. decoding: beam and list."""
+    """most: utterances of a meeting, from its beginning. decoding: beam and list."""
 
-    lengths: Lengths = field(default_factory=Lengths)
     most: int = 200
     decoding: DecodingSettings = field(default_factory=lambda: DecodingSettings(beam=20, nbest=20, threshold=8.0))
 
@@ -208,20 +180,24 @@ def chosen(meetings: Sequence[Meeting], count: int | None) -> list[Meeting]:
 
 def recognize(meeting: Meeting, stage: Stage, recognizer: Recognizer, settings: FirstPass) -> Client:
     """The n-best lists of a meeting's first utterances, said by voices of the stage."""
-    lengths, persons = settings.lengths, cast(meeting, stage)
-    found = []
-    for number, said in enumerate(utterances(meeting, lengths.shortest, lengths.longest)[: settings.most]):
+    found, persons = [], cast(meeting, stage)
+    for number, said in enumerate(utterances(meeting)[: settings.most]):
         nbest = recognizer.recognize(waveform(meeting, number, said, persons), 16_000).nbest
         found.append(
             NBest(
                 speaker=said.speaker,
                 texts=tuple(hypothesis.text for hypothesis in nbest),
-                acoustic=tuple(hypothesis.scores.acoustic for hypothesis in nbest),
+                acoustic=_rounded(hypothesis.scores.acoustic for hypothesis in nbest),
                 errors=tuple(word_errors(said.text, hypothesis.text) for hypothesis in nbest),
                 words=len(said.text.split()),
             )
         )
     return Client(meeting.name, tuple(found))
+
+
+def _rounded(values: Iterable[float]) -> tuple[float, ...]:
+    """A thousandth of a nat is far below what decides between hypotheses, and keeps files small."""
+    return tuple(round(float(value), 3) for value in values)
 
 
 def decode(
@@ -230,8 +206,8 @@ def decode(
     bundle: Path,
     folder: Path,
     settings: FirstPass,
-    processes: int = 1,
-    tell: Callable[[int, int], None] = lambda *_: None,
+    processes: int,
+    tell: Callable[[int, int], None],
 ) -> None:
     """Write the lists of every meeting to ``folder``, but for those that are there."""
     missing = [meeting for meeting in meetings if not (folder / f"{meeting.name}.jsonl.gz").exists()]
@@ -263,15 +239,12 @@ def _write(meeting: Meeting, stage: Stage, folder: Path, settings: FirstPass) ->
     write_client(folder, recognize(meeting, stage, _recognizer, settings))
 
 
-def score(
-    bundle: Bundle, lists: Path, scored: Path, names: list[str], tell: Callable[[int, int], None] = lambda *_: None
-) -> list[Client]:
-    """The clients' lists with the scores of the bundle's language models, kept in ``scored``.
+def score(bundle: Bundle, lists: Path, scored: Path, names: list[str], tell: Callable[[int, int], None]) -> None:
+    """Write the clients' lists with the scores of the bundle's language models to ``scored``, but for those there.
 
     Raises DataError where the bundle lacks a model, or kenlm is not installed.
     """
     rescorer = Rescorer(bundle, CombinationWeights())  # in which both have a share
-    found = []
     for number, name in enumerate(names):
         if not (scored / f"{name}.jsonl.gz").exists():
             neural, ngram = rescorer.neural, rescorer.ngram
@@ -281,24 +254,10 @@ def score(
             utterances = []
             for nbest in client.utterances:
                 ids = [bundle.words.ids(text) for text in nbest.texts]
-                parts = [[float(values.sum()) for values in model(ids)] for model in (neural, ngram)]
-                utterances.append(nbest.scored(*parts))
+                first, second = (_rounded(values.sum() for values in model(ids)) for model in (neural, ngram))
+                utterances.append(replace(nbest, neural=first, ngram=second))
             write_client(scored, replace(client, utterances=tuple(utterances)))
-        found += read_clients(scored, [name])
         tell(number + 1, len(names))
-    return found
-
-
-def ship(bundle: Bundle, folder: Path) -> None:
-    """Put the bundle's word list and background in a cache folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("words.txt", "background.safetensors"):
-        shutil.copyfile(bundle.file(name), folder / name)
-
-
-def describe(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write how the lists came about."""
-    write_whole(folder / "about.json", (json.dumps(about, indent=2) + "\n").encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +283,9 @@ def make_lists(data: Path, work: Path, scale: Scale, tell: Tell, start: Bundle |
         data, meetings, scale.base, models, lambda at: tell("language model", round(100 * at.share), 100)
     )
     bundle = shipped_bundle(recognizer, models, work / "bundle")
-    ship(bundle, cache)
+    cache.mkdir(parents=True, exist_ok=True)
+    for name in ("words.txt", "background.safetensors"):
+        shutil.copyfile(bundle.file(name), cache / name)
     counts: dict[Stage, int | None] = {"development": scale.development, "test": scale.test}
     for stage, count in counts.items():
         said = chosen(staged(meetings)[stage], count)
@@ -332,5 +293,5 @@ def make_lists(data: Path, work: Path, scale: Scale, tell: Tell, start: Bundle |
         decode(said, stage, bundle.path, first, scale.first, scale.processes, partial(tell, f"first pass, {stage}"))
         names = [meeting.name for meeting in said]
         score(bundle, first, cache / stage, names, partial(tell, f"second pass, {stage}"))
-    describe(cache, {"perplexity": perplexity})
+    write_file(cache / "about.json", json.dumps({"perplexity": perplexity}, indent=2) + "\n")
     return cache

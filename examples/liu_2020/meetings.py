@@ -21,23 +21,10 @@ from device_sdk.errors import DataError
 from examples.rao_2023.domains import QUIET, Domain, Stage, people
 from server.lab.corpora.made import Person, say
 from server.lab.corpora.utterance import Waveform, clean
-from server.lab.corpora.voices import Voice
 from server.lab.training.speech import Mixture
 
-__all__ = [
-    "MEETINGS",
-    "Meeting",
-    "Turn",
-    "base_mixture",
-    "cast",
-    "cut",
-    "read_meetings",
-    "series_of",
-    "staged",
-    "utterances",
-    "waveform",
-]
-
+SHORTEST, LONGEST = 3, 12
+"""Words of an utterance: longer turns are cut, shorter parts are left out."""
 _SERIES_OF_27: Mapping[Stage, int] = {"test": 16, "development": 3}  # of the rest is learned
 
 
@@ -95,7 +82,7 @@ def staged(meetings: Iterable[Meeting]) -> dict[Stage, tuple[Meeting, ...]]:
     return {stage: tuple(m for m in held if stages[series_of(m.name)] == stage) for stage in every}
 
 
-def utterances(meeting: Meeting, shortest: int, longest: int) -> list[Turn]:
+def utterances(meeting: Meeting, shortest: int = SHORTEST, longest: int = LONGEST) -> list[Turn]:
     """The meeting's turns cut to utterances (:func:`cut`), in the order of time; those below ``shortest`` words are
     left out."""
     return [
@@ -149,13 +136,6 @@ def waveform(meeting: Meeting, number: int, turn: Turn, persons: dict[str, Perso
 
 def base_mixture(sentences: Sequence[str]) -> Mixture:
     """What a base model for meetings learns from: the sentences, said by 600 voices of the stage ``learn``."""
-    voices: tuple[Voice, ...] = tuple(p.voice for p in people(MEETINGS, "learn", 600, np.random.default_rng(0)))
-    return Mixture(
-        sentences=tuple(sentences),
-        intents={},
-        sentences_share=1.0,
-        recorded=0.0,
-        narrow=0.0,
-        scenes=replace(MEETINGS.scenes, speed=(0.95, 1.05)),
-        voices=voices,
-    )
+    voices = tuple(person.voice for person in people(MEETINGS, "learn", 600, np.random.default_rng(0)))
+    scenes = replace(MEETINGS.scenes, speed=(0.95, 1.05))
+    return Mixture(tuple(sentences), intents={}, sentences_share=1.0, recorded=0.0, narrow=0.0, scenes=scenes, voices=voices)

@@ -17,40 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.liu_2020.adaptation import Bounded, Exact, Method, Paper, Server, baseline, plan_for, simulate
+from device_sdk.wire.messages import MarginalPlan
+from examples.liu_2020.adaptation import Bounded, Exact, Method, Paper, Server, baseline, simulate
 from examples.liu_2020.lists import Listener
 from rescoring.combination import CombinationWeights
 from server.lab.simulation.progress import Tell
 from server.lab.tuning.search import smoothed
-
-__all__ = [
-    "ALL",
-    "BASELINE",
-    "EPSILONS",
-    "EXACT",
-    "Extended",
-    "FOLLOWING",
-    "Grid",
-    "POSTERIOR",
-    "PRIVATE_EPSILONS",
-    "Plan",
-    "ROUNDS",
-    "Row",
-    "Setting",
-    "YARDSTICK",
-    "adaptation_errors",
-    "choose",
-    "extend",
-    "extension_rows",
-    "paper_rows",
-    "private_rows",
-    "run",
-    "tuned_baseline",
-    "tuned_marginals",
-]
+from server.privacy.costs import calibrated
 
 Array = NDArray[np.float64]
 Axes = Mapping[str, Sequence[Any]]
+Step = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +49,7 @@ class Grid:
     )
 
 
-def choose(
-    axes: Axes, errors_of: Callable[[Mapping[str, Any]], int], tell: Callable[[int, int], None] = lambda *_: None
-) -> dict[str, Any]:
+def choose(axes: Axes, errors_of: Callable[[Mapping[str, Any]], int], tell: Step = lambda *_: None) -> dict[str, Any]:
     """The point of the grid whose errors, averaged with its neighbours', are fewest; the first of equals."""
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     errors = np.zeros(len(points))
@@ -85,15 +60,10 @@ def choose(
     return points[int(averaged.argmin())]
 
 
-def tuned_baseline(
-    clients: Sequence[Listener], grid: Grid, tell: Callable[[int, int], None] = lambda *_: None
-) -> CombinationWeights:
+def tuned_baseline(clients: Sequence[Listener], grid: Grid, tell: Step = lambda *_: None) -> CombinationWeights:
     """The second pass without marginals at its best, with neural and n-gram scores interpolated at 0.5."""
-
-    def errors_of(point: Mapping[str, Any]) -> int:
-        return _sum(baseline(clients, CombinationWeights(**point)))
-
-    return CombinationWeights(**choose(grid.scales, errors_of, tell))
+    point = choose(grid.scales, lambda point: _sum(baseline(clients, CombinationWeights(**point))), tell)
+    return CombinationWeights(**point)
 
 
 def tuned_marginals(
@@ -102,7 +72,7 @@ def tuned_marginals(
     start: CombinationWeights,
     grid: Grid,
     rounds: int,
-    tell: Callable[[int, int], None] = lambda *_: None,
+    tell: Step = lambda *_: None,
 ) -> CombinationWeights:
     """Lambda and the smoothing of eq. 4 for the paper's method at T = ``rounds``; the other weights stay."""
 
@@ -114,12 +84,11 @@ def tuned_marginals(
 
 def adaptation_errors(clients: Sequence[Listener], background: Array, how: Method, rounds: int) -> int:
     """Word errors with an exact server (eq. 6)."""
-    server = Exact(background, how.weights.smoothing)
-    return _sum(simulate(clients, background, how, rounds, server))
+    return _sum(simulate(clients, background, how, rounds, Exact(background, how.weights.smoothing)))
 
 
 def _sum(errors: Sequence[Any]) -> int:
-    return int(sum(int(found.sum()) for found in errors))
+    return sum(int(found.sum()) for found in errors)
 
 
 BASELINE = "second pass without marginals"
@@ -150,67 +119,51 @@ class Row:
     errors: tuple[NDArray[np.float64], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the rows are made from. weights: with lambda and smoothing as they were tuned, at alpha 0.5, beta 0.25 and
-    sigma 5. rounds: the T of tables 3 and 4. repeats: runs of each noised row."""
+def every_row(
+    background: Array, weights: CombinationWeights, rounds: int, repeats: int, extensions: Mapping[str, Method]
+) -> Iterator[Setting]:
+    """Tables 2, 3 and 4; the default of rounds (bounded contributions, noise by the server), whose epsilon is a user's,
+    over all rounds; and what goes beyond the paper, each alone and all that earned their place together.
 
-    background: Array
-    weights: CombinationWeights
-    rounds: int = 10
-    repeats: int = 3
-    extensions: Mapping[str, Method] = field(default_factory=dict)
+    weights: with lambda and smoothing as they were tuned, at alpha 0.5, beta 0.25 and sigma 5. rounds: the T of tables
+    3 and 4. repeats: runs of each noised row.
+    """
+    exact = partial(Exact, background, weights.smoothing)
 
-    def setting(self, table: str, name: str, rounds: int | None = None, **changes: Any) -> Setting:
-        how = Method(replace(self.weights, **changes))
-        server = partial(Exact, self.background, self.weights.smoothing)
-        return Setting(table, name, how, self.rounds if rounds is None else rounds, server)
+    def row(table: str, name: str, **changes: Any) -> Setting:
+        return Setting(table, name, Method(replace(weights, **changes)), rounds, exact)
 
-
-def paper_rows(plan: Plan) -> Iterator[Setting]:
-    """Tables 2, 3 and 4."""
-    for rounds in ROUNDS:
-        yield plan.setting("2", f"FMP, T = {rounds}", rounds)
-    yield plan.setting("3", "alpha 0.5, beta 0.25, sigma 5")
+    for several in ROUNDS:
+        yield replace(row("2", f"FMP, T = {several}"), rounds=several)
+    yield row("3", "alpha 0.5, beta 0.25, sigma 5")
     for sigma in (0.1, 1.0, 10.0, 100.0):
-        yield plan.setting("3", f"alpha 0.5, beta 0.25, sigma {sigma:g}", sigma=sigma)
-    yield plan.setting("3", "alpha 0, beta 0.75, sigma 5", alpha=0.0, beta=0.75)
-    yield plan.setting("3", "alpha 0.75, beta 0, sigma 5", alpha=0.75, beta=0.0)
-    yield plan.setting("4", EXACT, sigma=0.1)
+        yield row("3", f"alpha 0.5, beta 0.25, sigma {sigma:g}", sigma=sigma)
+    yield row("3", "alpha 0, beta 0.75, sigma 5", alpha=0.0, beta=0.75)
+    yield row("3", "alpha 0.75, beta 0, sigma 5", alpha=0.75, beta=0.0)
+    yield row("4", EXACT, sigma=0.1)
     for epsilon in EPSILONS:
-        row = plan.setting("4", f"epsilon {epsilon:g} of a count", sigma=0.1)
-        server = partial(Paper, plan.background, plan.weights.smoothing, epsilon)
-        yield replace(row, server=server, repeats=plan.repeats)
-
-
-def private_rows(plan: Plan) -> Iterator[Setting]:
-    """The default of rounds: bounded contributions, noise by the server; epsilon is a user's, over all rounds."""
-    row = plan.setting("4 private", "", sigma=0.1)
+        paper = partial(Paper, background, weights.smoothing, epsilon)
+        name = f"epsilon {epsilon:g} of a count"
+        yield replace(row("4", name, sigma=0.1), server=paper, repeats=repeats)
     for epsilon in PRIVATE_EPSILONS:
-        server = partial(Bounded, plan.background, plan_for(epsilon, plan.rounds))
+        bounded = partial(Bounded, background, calibrated(MarginalPlan(), epsilon, rounds))
         name = f"epsilon {epsilon:g} of a user"
-        yield replace(row, name=name, server=server, repeats=plan.repeats)
+        yield replace(row("4 private", name, sigma=0.1), server=bounded, repeats=repeats)
+    for name, how in extensions.items():
+        yield Setting("5", name, how, rounds, partial(Exact, background, how.weights.smoothing))
 
 
-def extension_rows(plan: Plan) -> Iterator[Setting]:
-    """What goes beyond the paper, each alone and all that earned their place together."""
-    for name, how in plan.extensions.items():
-        smoothing = how.weights.smoothing
-        yield Setting("5", name, how, plan.rounds, partial(Exact, plan.background, smoothing))
-
-
-def run(clients: Sequence[Listener], plan: Plan, settings: Sequence[Setting], tell: Tell) -> list[Row]:
-    """The baseline, then every setting's row."""
-    plain = baseline(clients, plan.weights)
-    found = [Row("2", BASELINE, tuple(errors.astype(np.float64) for errors in plain))]
-    for number, setting in enumerate(settings):
+def run(
+    clients: Sequence[Listener], background: Array, plain: CombinationWeights, settings: Sequence[Setting], tell: Tell
+) -> list[Row]:
+    """The baseline with the weights ``plain``, then every setting's row."""
+    errors = baseline(clients, plain)
+    found = [Row("2", BASELINE, tuple(own.astype(np.float64) for own in errors))]
+    for number, each in enumerate(settings):
         tell("rows", number, len(settings))
-        runs = [
-            simulate(clients, plan.background, setting.how, setting.rounds, setting.server())
-            for _ in range(setting.repeats)
-        ]
+        runs = [simulate(clients, background, each.how, each.rounds, each.server()) for _ in range(each.repeats)]
         mean = tuple(np.mean(np.stack(of_client), axis=0) for of_client in zip(*runs, strict=True))
-        found.append(Row(setting.table, setting.name, mean))
+        found.append(Row(each.table, each.name, mean))
     tell("rows", len(settings), len(settings))
     return found
 
@@ -225,20 +178,15 @@ POSTERIOR = "counts by posterior"
 _AGAIN: Axes = {"marginal": (0.35, 0.5, 0.75, 1.0, 1.5, 2.0), "smoothing": (5.0, 20.0, 100.0), "beta": (0.1, 0.25, 0.4)}
 
 
-@dataclass(frozen=True, slots=True)
-class Extended:
-    """methods: by name, in the order of the table. errors: on development meetings, by name, of the paper's method
-    (:data:`FOLLOWING` is it, too, but for when it follows) and of the others."""
-
-    methods: Mapping[str, Method]
-    errors: Mapping[str, int]
-
-
 def extend(
     clients: Sequence[Listener], background: Array, start: CombinationWeights, rounds: int, tell: Tell = lambda *_: None
-) -> Extended:
+) -> tuple[dict[str, Method], dict[str, int]]:
     """Choose how much posteriors count, then lambda, the smoothing and beta with them where they have fewer errors, and
-    of the yardstick."""
+    of the yardstick.
+
+    Returns the methods by name, in the order of the table, and their errors on development meetings;
+    :data:`FOLLOWING` is the paper's method but for when it follows.
+    """
 
     def errors_of(how: Method) -> int:
         return adaptation_errors(clients, background, how, rounds)
@@ -258,4 +206,4 @@ def extend(
         ALL: best(ALL, _AGAIN, whole),
         YARDSTICK: best(YARDSTICK, _AGAIN, replace(following, ranks="errors")),
     }
-    return Extended(methods, {name: errors_of(how) for name, how in methods.items()})
+    return methods, {name: errors_of(how) for name, how in methods.items()}

@@ -16,23 +16,16 @@ from examples.liu_2020.rows import (
     ALL,
     BASELINE,
     EXACT,
-    Extended,
     Grid,
-    Plan,
     Row,
+    every_row,
     extend,
-    extension_rows,
-    paper_rows,
-    private_rows,
     run,
     tuned_baseline,
     tuned_marginals,
 )
 from examples.runner import Errors
-from rescoring.combination import CombinationWeights
 from server.lab.simulation.progress import Tell
-
-__all__ = ["TITLES", "chart", "judged", "measure", "remarks", "summary", "tables"]
 
 TITLES = {
     "2": "Table 2: rounds",
@@ -50,7 +43,7 @@ def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
 
     rounds: T of all tables but the second.
     """
-    test = cached.test
+    test, stages = cached.test, {"development": cached.development, "test": cached.test}
     held = {(row.table, row.name): row for row in rows}
     document: dict[str, Any] = {
         "rounds": rounds,
@@ -60,15 +53,15 @@ def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
                 "utterances": sum(map(len, clients)),
                 "words": int(sum(client.said.sum() for client in clients)),
             }
-            for stage, clients in (("development", cached.development), ("test", test))
+            for stage, clients in stages.items()
         },
         "about": dict(cached.about),
         "first_pass": {
             stage: {
-                "wer": _rate([client.first_errors for client in cached.clients[stage]], clients),
-                "oracle": _rate([client.least_errors for client in cached.clients[stage]], clients),
+                "wer": _rate([client.first_errors for client in clients], clients),
+                "oracle": _rate([client.least_errors for client in clients], clients),
             }
-            for stage, clients in (("development", cached.development), ("test", test))
+            for stage, clients in stages.items()
         },
         "baseline": {"name": BASELINE, "wer": _rate(held["2", BASELINE].errors, test)},
         "tables": {},
@@ -80,35 +73,26 @@ def summary(cached: Cached, rows: Sequence[Row], rounds: int) -> dict[str, Any]:
             if other is not None and other is not row:
                 entry["against"][name] = runner.difference(_errors(other, test), _errors(row, test))
         document["tables"].setdefault(row.table, []).append(entry)
-    return document
-
-
-def measure(cached: Cached, tell: Tell, rounds: int = 10, repeats: int = 3, grid: Grid | None = None) -> dict[str, Any]:
-    """Tune on development meetings, then every row on test meetings, once. Returns the document with its findings."""
-    grid = grid or Grid()
-    development, background = cached.development, cached.background
-    plain = tuned_baseline(development, grid, partial(tell, "weights of the second pass"))
-    tuned = tuned_marginals(development, background, _paper(plain), grid, rounds, partial(tell, "lambda"))
-    extended = extend(development, background, tuned, rounds, tell)
-    plan = Plan(background, tuned, rounds, repeats, extended.methods)
-    settings = [*paper_rows(plan), *private_rows(plan), *extension_rows(plan)]
-    document = summary(cached, run(cached.test, plan, settings, tell), rounds)
-    document["weights"] = tuned.to_mapping()
-    document["extensions"] = _described(extended)
     document["findings"] = list(judged(document))
     return document
 
 
-def _paper(weights: CombinationWeights) -> CombinationWeights:
-    """The paper's alpha, beta and sigma, and a personal part that is renewed once a round."""
-    return replace(weights, alpha=0.5, beta=0.25, sigma=5.0, refresh="round")
+def measure(cached: Cached, tell: Tell, rounds: int, repeats: int) -> dict[str, Any]:
+    """Tune on development meetings, then every row on test meetings, once. Returns the document with its findings.
 
-
-def _described(extended: Extended) -> dict[str, Any]:
-    return {
-        "development_errors": dict(extended.errors),
-        "weights": {name: how.weights.to_mapping() for name, how in extended.methods.items()},
-    }
+    Beside what is tuned, weights are the paper's alpha, beta and sigma, with a personal part renewed once a round.
+    """
+    development, background, grid = cached.development, cached.background, Grid()
+    plain = tuned_baseline(development, grid, partial(tell, "weights of the second pass"))
+    paper = replace(plain, alpha=0.5, beta=0.25, sigma=5.0, refresh="round")
+    tuned = tuned_marginals(development, background, paper, grid, rounds, partial(tell, "lambda"))
+    methods, errors = extend(development, background, tuned, rounds, tell)
+    settings = list(every_row(background, tuned, rounds, repeats, methods))
+    document = summary(cached, run(cached.test, background, tuned, settings, tell), rounds)
+    document["weights"] = tuned.to_mapping()
+    weights = {name: how.weights.to_mapping() for name, how in methods.items()}
+    document["extensions"] = {"development_errors": errors, "weights": weights}
+    return document
 
 
 def judged(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -34,8 +34,6 @@ from server.lab.simulation.population import Population, Recording, Shape, gathe
 from server.lab.simulation.progress import progress
 from server.lab.statistics import in_percent, paired_bootstrap
 
-__all__ = ["BEST_ENTRY", "FROZEN", "ROWS", "Said", "heard_lists", "yardsticks"]
-
 FROZEN, BEST_ENTRY = "frozen", "best entry of each list"
 STRENGTHS = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5)
 PSEUDO_WORDS = (2.0, 20.0, 100.0)

@@ -28,8 +28,6 @@ from server.lab.simulation.engine.state import State
 from server.lab.simulation.engine.tasks import SpeechCTC
 from server.lab.simulation.progress import Tell
 
-__all__ = ["Experiment", "Row", "Scale"]
-
 # The convolution has a small share of the values, as in the paper's network; over 64 mel bins it would have a third.
 SMALL = CTCTransformerShape(mel_bins=16, size=48, feed_forward=128, layers=4, heads=2, dropout=0.0, layer_drop=0.0)
 DATA = 1

@@ -12,8 +12,6 @@ from device_sdk.errors import ConfigurationError
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
 from server.plans.optimizer import OptimizerSettings, ScheduleSettings
 
-__all__ = ["BASE", "Recipe", "read_recipe", "read_recipes"]
-
 BASE = EngineSettings(
     rounds=60,
     cohort=32,

@@ -22,8 +22,6 @@ from server.lab.corpora.voices import VoiceSet
 from server.lab.simulation.engine.population import reassigned
 from server.lab.training.data import Example, read_shard, write_shard
 
-__all__ = ["Speech", "SpokenScale", "dictated", "shuffled"]
-
 Voices = tuple[tuple[Example, ...], ...]
 _OTHERS = 1 << 20  # added to the seed that decides who the people of a test are
 

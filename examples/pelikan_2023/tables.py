@@ -14,8 +14,6 @@ from examples import runner
 from examples.pelikan_2023.experiment import Row
 from examples.pelikan_2023.recipe import Recipe
 
-__all__ = ["chart", "energy_shares", "findings", "remarks", "summary", "table"]
-
 CLEAN = "no noise, dim"
 RECOVERED = 0.8
 _LEVEL = re.compile(r"(\w+) noise, (global|uniform|dim)")

@@ -28,8 +28,6 @@ from server.lab.training.rnnt.learner import begin_lstm
 from server.lab.training.trainer import Budget, Settings, Trainer
 from server.plans.optimizer import OptimizerSettings
 
-__all__ = ["CpcClients", "centrally", "fresh", "silo_rounds", "some_silos", "together"]
-
 Rounds = Sequence[Sequence[Sequence[int]]]
 """Clips by number, of each client of each round."""
 Watch = Callable[[], None]

@@ -19,8 +19,6 @@ from examples.runner import Errors, digest, kept
 from export.networks.cpc import CPC
 from server.lab.simulation.progress import Tell
 
-__all__ = ["Outcome", "Plan", "run"]
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -11,8 +11,6 @@ from typing import Literal, get_args
 from device_sdk.errors import ConfigurationError
 from export.networks.cpc import CPCS, ContextShape, Contrast
 
-__all__ = ["FULL", "SMALL", "Federation", "Row", "Sizes", "Teaching", "read_row", "read_rows"]
-
 Table = Literal["2", "3"]
 Way = Literal["none", "central", "federated"]
 

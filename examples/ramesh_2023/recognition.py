@@ -23,8 +23,6 @@ from server.lab.training.rnnt.learner import begin_lstm
 from server.lab.training.rnnt.task import RnntTask
 from server.lab.training.trainer import Budget, Settings, Trainer
 
-__all__ = ["taught", "word_errors"]
-
 _AT_ONCE = 32
 
 

@@ -21,8 +21,6 @@ from server.lab.training.clips import Clips, HeldClips, ReadClips
 from server.lab.training.data import Example, read_shard, write_shard
 from server.lab.training.data.spectra import log_spectra
 
-__all__ = ["Language", "Speech", "corpora_speech", "digit_string", "made_speech"]
-
 Language = Literal["en", "fr"]
 _DIGITS: dict[Language, tuple[str, ...]] = {
     "en": DIGITS,

@@ -14,8 +14,6 @@ from examples.ramesh_2023.experiment import Outcome
 from examples.ramesh_2023.recipes import Row, Sizes
 from examples.runner import Errors
 
-__all__ = ["chart", "judged", "remarks", "summary", "tables"]
-
 SCRATCH = "no pre-training"
 TITLES = {"2": "Table 2: pre-training in English", "3": "Table 3: from English to French"}
 _CENTRAL = {

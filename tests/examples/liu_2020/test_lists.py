@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ from safetensors.numpy import save_file
 
 from device_sdk.errors import DataError
 from examples.liu_2020.lists import listeners, open_cache, read_clients, write_client
-from examples.liu_2020.making import describe
 from tests.examples.liu_2020.made import WORDS, background, client
 
 
@@ -22,7 +22,7 @@ def write_cache(folder: Path) -> Path:
             write_client(folder / stage, client(name, number + len(stage)))
     (folder / "words.txt").write_text(WORDS.text())
     save_file({"unigram": background()}, folder / "background.safetensors")
-    describe(folder, {"perplexity": {"neural": {"test.txt": 80.0}}})
+    (folder / "about.json").write_text('{"perplexity": {"neural": {"test.txt": 80.0}}}')
     return folder
 
 
@@ -35,19 +35,15 @@ def test_lists_come_back_as_they_were_written(tmp_path: Path) -> None:
     before = (tmp_path / "A1a.jsonl.gz").read_bytes()
     write_client(tmp_path, clients[0])
     assert (tmp_path / "A1a.jsonl.gz").read_bytes() == before
-
-
-def test_a_file_holds_no_transcript(tmp_path: Path) -> None:
-    write_client(tmp_path, client("A1a", 1))
-    line = gzip.decompress((tmp_path / "A1a.jsonl.gz").read_bytes()).decode().splitlines()[0]
-    assert set(json.loads(line)) == {"speaker", "words", "texts", "errors", "acoustic", "neural", "ngram"}
+    names = {"speaker", "words", "texts", "errors", "acoustic", "neural", "ngram"}
+    assert json.loads(gzip.decompress(before).splitlines()[0]).keys() == names, "no transcript"
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (b"no gzip", "no readable n-best lists"),
-        (gzip.compress(b"{}\n", mtime=0), "line 1: KeyError"),
+        (gzip.compress(b"{}\n", mtime=0), r"line 1: (?s:.)*Field required"),
         (gzip.compress(b'{"speaker":"a","words":1,"texts":["x"],"errors":[0,1],"acoustic":[0]}', mtime=0), "lengths"),
     ],
 )
@@ -60,8 +56,6 @@ def test_damaged_files_are_named(tmp_path: Path, content: bytes, says: str) -> N
 def test_an_empty_folder_and_lists_without_scores_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="run the first pass"):
         read_clients(tmp_path)
-    from dataclasses import replace
-
     bare = client("A1a", 1)
     bare = replace(bare, utterances=tuple(replace(nbest, neural=None) for nbest in bare.utterances))
     with pytest.raises(DataError, match="run the second pass"):

@@ -1,4 +1,4 @@
-"""Which meetings are for what, and how turns become utterances."""
+"""Which meetings are for what, how turns become utterances, and who speaks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import DataError
 from examples.liu_2020.making import chosen
-from examples.liu_2020.meetings import Meeting, Turn, cut, read_meetings, series_of, staged, utterances
+from examples.liu_2020.meetings import (
+    MEETINGS,
+    Meeting,
+    Turn,
+    cast,
+    cut,
+    read_meetings,
+    series_of,
+    staged,
+    utterances,
+    waveform,
+)
+from server.lab.corpora.voices import VARIANTS
 
 NAMES = [f"ES20{number:02d}{letter}" for number in range(27) for letter in "abcd"]
 
@@ -58,11 +70,8 @@ def test_cutting_loses_no_word_and_makes_even_parts(words: list[str], longest: i
 
 def test_utterances_keep_their_order_and_speaker() -> None:
     meeting = Meeting("X1a", (Turn("A", "one two three four five six"), Turn("B", "hm"), Turn("B", "seven eight")))
-    assert utterances(meeting, 2, 3) == [
-        Turn("A", "one two three"),
-        Turn("A", "four five six"),
-        Turn("B", "seven eight"),
-    ]
+    expected = [("A", "one two three"), ("A", "four five six"), ("B", "seven eight")]
+    assert utterances(meeting, 2, 3) == [Turn(*each) for each in expected]
 
 
 def test_a_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
@@ -75,3 +84,29 @@ def test_a_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(row) + '\n{"meeting": "X1b"}\n')
     with pytest.raises(DataError, match="line 2: KeyError"):
         read_meetings(path)
+
+
+TURNS = tuple(Turn(speaker, "good morning") for speaker in ("Marketing", "Project Manager", "User Interface"))
+
+
+def test_no_voice_of_devices_is_heard_in_training() -> None:
+    of_stage = {stage: set(held) for stage, held in MEETINGS.variants.items()}
+    assert not of_stage["learn"] & of_stage["test"] and not of_stage["learn"] & of_stage["development"]
+    assert not of_stage["development"] & of_stage["test"]
+    assert of_stage["learn"] <= set(VARIANTS["base"])
+
+
+def test_people_of_a_series_sound_the_same_at_all_its_meetings() -> None:
+    first, second, other = (cast(Meeting(name, TURNS), "test") for name in ("ES2002a", "ES2002b", "ES2003a"))
+    assert first == second and first != other
+    assert len({person.voice.variant for person in first.values()}) == 3
+    assert {person.voice.variant for person in first.values()} <= set(MEETINGS.variants["test"])
+
+
+def test_an_utterance_sounds_the_same_each_time() -> None:
+    pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
+    meeting = Meeting("ES2002a", TURNS)
+    persons = cast(meeting, "test")
+    once, again, later = (waveform(meeting, number, TURNS[0], persons) for number in (0, 0, 1))
+    assert (once == again).all() and once.size > 8000
+    assert once.shape != later.shape or (once != later).any(), "noise differs from one utterance to the next"

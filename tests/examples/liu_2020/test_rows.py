@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from examples.liu_2020.adaptation import Method, baseline
 from examples.liu_2020.lists import listeners
@@ -32,11 +30,7 @@ SMALL = Grid(
 
 def test_a_lucky_point_does_not_win() -> None:
     errors = {0: 50, 1: 20, 2: 50, 3: 31, 4: 30, 5: 31}
-
-    def errors_of(point: Mapping[str, Any]) -> int:
-        return errors[point["at"]]
-
-    assert choose({"at": tuple(errors)}, errors_of) == {"at": 4}
+    assert choose({"at": tuple(errors)}, lambda point: errors[point["at"]]) == {"at": 4}
 
 
 def test_the_baseline_is_tuned_first_and_marginals_do_not_change_it() -> None:
@@ -49,10 +43,10 @@ def test_the_baseline_is_tuned_first_and_marginals_do_not_change_it() -> None:
 
 def test_what_does_not_earn_its_place_is_left_out() -> None:
     start = CombinationWeights(sigma=5.0, marginal=1.0, smoothing=5.0, refresh="round")
-    found = extend(CLIENTS, BACKGROUND, start, 2)
-    assert list(found.methods) == [FOLLOWING, POSTERIOR, ALL, YARDSTICK]
-    assert [name for name, how in found.methods.items() if how.ranks == "errors"] == [YARDSTICK]
-    assert found.errors[YARDSTICK] <= found.errors[FOLLOWING], "better counts, chosen weights"
-    whole = found.methods[ALL].weights
-    assert bool(whole.posterior_scale) == (found.errors[POSTERIOR] < found.errors[FOLLOWING])
+    methods, errors = extend(CLIENTS, BACKGROUND, start, 2)
+    assert list(methods) == [FOLLOWING, POSTERIOR, ALL, YARDSTICK]
+    assert [name for name, how in methods.items() if how.ranks == "errors"] == [YARDSTICK]
+    assert errors[YARDSTICK] <= errors[FOLLOWING], "better counts, chosen weights"
+    whole = methods[ALL].weights
+    assert bool(whole.posterior_scale) == (errors[POSTERIOR] < errors[FOLLOWING])
     assert whole.language_model == start.language_model and whole.word_bonus == start.word_bonus

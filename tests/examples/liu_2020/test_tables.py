@@ -12,7 +12,7 @@ from rich.console import Console
 
 from examples.liu_2020.lists import Cached, listeners
 from examples.liu_2020.rows import ALL, BASELINE, EXACT, Row
-from examples.liu_2020.tables import chart, judged, remarks, summary, tables
+from examples.liu_2020.tables import chart, remarks, summary, tables
 from tests.examples.liu_2020.made import WORDS, background, client
 
 CLIENTS = tuple(client(name, number) for number, name in enumerate(("A1a", "B1a", "C1a")))
@@ -20,8 +20,7 @@ CLIENTS = tuple(client(name, number) for number, name in enumerate(("A1a", "B1a"
 
 def cached() -> Cached:
     ready = tuple(listeners(CLIENTS, WORDS))
-    about = {"perplexity": {"neural": {"test.txt": 81.0}}}
-    return Cached(background(), {"development": CLIENTS, "test": CLIENTS}, ready, ready, about)
+    return Cached(background(), ready, ready, {"perplexity": {"neural": {"test.txt": 81.0}}})
 
 
 def row(table: str, name: str, of_client: float) -> Row:
@@ -66,27 +65,19 @@ def test_rates_and_differences_by_hand() -> None:
     ],
 )
 def test_findings_hold_or_do_not(changes: dict[str, float], fails: set[str]) -> None:
-    found = list(judged(document(**changes)))
+    found = document(**changes)["findings"]
     assert {each["finding"] for each in found if not each["holds"]} - {"word error of the first pass"} == fails
     assert len(found) == 5
 
 
 def test_tables_remarks_and_chart_show_every_row() -> None:
     found = document()
-    found["findings"] = list(judged(found))
     console = Console(width=160, record=True, file=io.StringIO())
     for table in tables(found):
         console.print(table)
     text = console.export_text() + "\n".join(remarks(found))
-    for each in (
-        BASELINE,
-        "FMP, T = 10",
-        EXACT,
-        "-5.0 %",
-        "neural language model",
-        "Curated Video, is not public",
-        "holds",
-    ):
+    shown = (BASELINE, "FMP, T = 10", EXACT, "-5.0 %", "neural language model", "Curated Video, is not public", "holds")
+    for each in shown:
         assert each in text
     assert chart(found).startswith("<svg") and "epsilon 0.5" in chart(found)
 
