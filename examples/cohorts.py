@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,16 +18,20 @@ from device_sdk.features.logmel import logmel
 from export.networks.alphabet import Alphabet
 from export.networks.ctc_transformer import CTCTransformer, CTCTransformerShape
 from server.lab.corpora.made import Person, say
+from server.lab.corpora.readers import DIGITS as ENGLISH
 from server.lab.simulation.engine.measures import ClientScore, evaluate
 from server.lab.simulation.engine.population import Arrays, Drawing, Task, Tensors, joined
 from server.lab.simulation.engine.rounds import parameters
 from server.lab.simulation.engine.tasks import SpeechCTC
 from server.lab.training.augmentation import Augmentation, mask
-from server.lab.training.data import Example, moments
-
-__all__ = ["MASKS", "Central", "Spoken", "network", "scores", "sentence", "train_centrally"]
+from server.lab.training.data import Example, moments, read_shard, write_shard
 
 MASKS = Augmentation(time_masks=2, time_width=12, bin_masks=1, bin_width=3)
+DIGITS = {
+    "en": ENGLISH,
+    "fr": ("zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf"),
+    "it": ("zero", "uno", "due", "tre", "quattro", "cinque", "sei", "sette", "otto", "nove"),
+}
 _CENTRAL = 0x5E
 
 
@@ -65,6 +70,20 @@ def sentence(text: str, person: Person, seed: tuple[int, ...], bins: int) -> Exa
     """A sentence as its speaker's microphone hears it. bins: M, means of as many of the 64 mel bins each."""
     features: NDArray[np.float32] = logmel(say(text, person, seed))
     return Example(features.reshape(len(features), bins, -1).mean(2).astype(np.float16), text, person.name)
+
+
+def digit_string(generator: np.random.Generator, language: str, longest: int) -> str:
+    """One to ``longest`` digits after one another, each drawn alike."""
+    size = int(generator.integers(1, longest + 1))
+    return " ".join(DIGITS[language][digit] for digit in generator.integers(10, size=size))
+
+
+def keep_speech(path: Path, make: Callable[[], Sequence[Example]]) -> list[Example]:
+    """The examples in a shard, which is written first where there is none."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_shard(path, make())
+    return read_shard(path)
 
 
 def network(shape: CTCTransformerShape, alphabet: Alphabet, seed: int) -> SpeechCTC:

@@ -181,14 +181,14 @@ def table(
     return result
 
 
-def chart(groups: Iterable[tuple[str, Mapping[str, float | None]]], unit: str = "word errors") -> str:
+def chart(groups: Iterable[tuple[str, Mapping[str, float | None]]]) -> str:
     """A group of bars a row, as an SVG file of its own."""
     held = [(label, dict(values)) for label, values in groups]
     names = list(dict.fromkeys(name for _, values in held for name in values))
     classes = {name: f"c{number % len(COLOURS)}" for number, name in enumerate(names)}
     drawn = bars(
         [(label, [Bar(name, classes[name], value) for name, value in values.items()]) for label, values in held],
-        unit,
+        "word errors",
         percent=True,
         width=max(560, 110 * len(held)),
     )

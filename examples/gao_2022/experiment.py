@@ -151,13 +151,9 @@ class Experiment:
         for item in rest:
             silos.setdefault(item.speaker, []).append(item.id)
         train, test = local_tests({name: tuple(own) for name, own in silos.items()}, least=1, seed=seed)
-        of = crowd.learned
-        return Parts(
-            [of[item.id] for item in first],
-            {name: [of[each] for each in own] for name, own in train.items()},
-            {name: [of[each] for each in own] for name, own in test.items()},
-            list(crowd.tested.values()),
-        )
+        learned, said = crowd.learned, list(crowd.tested.values())
+        users, own = ({name: [learned[each] for each in ids] for name, ids in part.items()} for part in (train, test))
+        return Parts([learned[item.id] for item in first], users, own, said)
 
     def crowd(self, language: Language, seed: int) -> Crowd:
         tell = partial(self.tell, f"speech, {language}, seed {seed}")

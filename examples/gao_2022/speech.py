@@ -6,28 +6,23 @@ places with bad microphones; how much each says has a heavy tail. F: feature fra
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from examples.cohorts import sentence
+from examples.cohorts import digit_string, keep_speech, sentence
+from examples.runner import digest
 from server.lab.corpora.acoustics import GENTLE, STRONG, Ranges, draw_scene
 from server.lab.corpora.made import Person
 from server.lab.corpora.partitions import Item
 from server.lab.corpora.voices import VARIANTS, VoiceSet, draw_voice
-from server.lab.training.data import Example, read_shard, write_shard
+from server.lab.training.data import Example
 
 Language = Literal["fr", "it"]
 
-DIGITS: Mapping[Language, tuple[str, ...]] = {
-    "fr": ("zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf"),
-    "it": ("zero", "uno", "due", "tre", "quattro", "cinque", "sei", "sette", "otto", "nove"),
-}
 _ACCENTS: Mapping[Language, tuple[str, ...]] = {"fr": ("fr", "fr-BE", "fr-CH"), "it": ("it",)}
 _LOUD: Ranges = replace(STRONG, noise=1.0, snr_db=(-6.0, 4.0), band=0.8, clip=0.3, gain_db=(-45.0, -25.0))
 _FRAME_SECONDS = 0.01
@@ -53,51 +48,45 @@ class CrowdScale:
 class Crowd:
     """Sentences by id: of those who are learned from, and of those who are only tested."""
 
-    learned: Mapping[str, Example]
-    tested: Mapping[str, Example]
+    learned: dict[str, Example]
+    tested: dict[str, Example]
 
 
 def gathered(
     language: Language, scale: CrowdScale, seed: int, folder: Path, tell: Callable[[int, int], None] = lambda *_: None
 ) -> Crowd:
     """What the crowd of a seed says. Made once and kept in ``folder``; a function of the other arguments."""
-    digest = sha256(json.dumps([language, asdict(scale), seed]).encode()).hexdigest()[:12]
-    path = folder / f"{language}-{digest}.safetensors"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        examples: list[Example] = []
-        total = scale.speakers + scale.tested
+
+    def make() -> list[Example]:
+        examples, total = [], scale.speakers + scale.tested
         for number in range(total):
             examples += _sentences(language, scale, seed, number)
             tell(number + 1, total)
-        write_shard(path, examples)
-    learned: dict[str, Example] = {}
-    tested: dict[str, Example] = {}
-    for place, example in enumerate(read_shard(path)):
-        group = learned if example.source.startswith("learned") else tested
+        return examples
+
+    crowd = Crowd({}, {})
+    path = folder / f"{language}-{seed}-{digest(scale)}.safetensors"
+    for place, example in enumerate(keep_speech(path, make)):
+        group = crowd.learned if example.source.startswith("learned") else crowd.tested
         group[f"{example.source}-{place:06d}"] = example
-    return Crowd(learned, tested)
+    return crowd
 
 
 def items_of(examples: Mapping[str, Example]) -> list[Item]:
     """What a partition is made of."""
-    return [
-        Item(name, example.source, _FRAME_SECONDS * len(example.features), "") for name, example in examples.items()
-    ]
+    return [Item(name, each.source, _FRAME_SECONDS * len(each.features), "") for name, each in examples.items()]
 
 
-def _sentences(language: Language, scale: CrowdScale, seed: int, number: int) -> Sequence[Example]:
+def _sentences(language: Language, scale: CrowdScale, seed: int, number: int) -> list[Example]:
     """Of one speaker. Those who are tested have voices that nobody else has."""
     tested = number >= scale.speakers
     generator = np.random.default_rng([seed, number, *language.encode()])
     person = _person(language, scale, "tested" if tested else "learned", number, generator)
     many = int(min(scale.most, np.ceil(scale.least * (1.0 + generator.pareto(_TAIL)))))
-    said = []
-    for place in range(scale.least * 2 if tested else many):
-        size = int(generator.integers(1, scale.digits + 1))
-        text = " ".join(DIGITS[language][digit] for digit in generator.integers(10, size=size))
-        said.append(sentence(text, person, (seed, number, place), scale.bins))
-    return said
+    return [
+        sentence(digit_string(generator, language, scale.digits), person, (seed, number, place), scale.bins)
+        for place in range(scale.least * 2 if tested else many)
+    ]
 
 
 def _person(language: Language, scale: CrowdScale, group: str, number: int, generator: np.random.Generator) -> Person:

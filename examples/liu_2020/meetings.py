@@ -138,4 +138,6 @@ def base_mixture(sentences: Sequence[str]) -> Mixture:
     """What a base model for meetings learns from: the sentences, said by 600 voices of the stage ``learn``."""
     voices = tuple(person.voice for person in people(MEETINGS, "learn", 600, np.random.default_rng(0)))
     scenes = replace(MEETINGS.scenes, speed=(0.95, 1.05))
-    return Mixture(tuple(sentences), intents={}, sentences_share=1.0, recorded=0.0, narrow=0.0, scenes=scenes, voices=voices)
+    return Mixture(
+        tuple(sentences), intents={}, sentences_share=1.0, recorded=0.0, narrow=0.0, scenes=scenes, voices=voices
+    )

@@ -7,20 +7,20 @@ people in other rooms.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from hashlib import sha256
+from dataclasses import dataclass
+from functools import partial
+from itertools import count as count_from
 from pathlib import Path
 
 import numpy as np
 
-from examples.cohorts import sentence
+from examples.cohorts import digit_string, keep_speech, sentence
+from examples.runner import digest
 from server.lab.corpora.made import draw_people
-from server.lab.corpora.readers import DIGITS
 from server.lab.corpora.voices import VoiceSet
 from server.lab.simulation.engine.population import reassigned
-from server.lab.training.data import Example, read_shard, write_shard
+from server.lab.training.data import Example
 
 Voices = tuple[tuple[Example, ...], ...]
 _OTHERS = 1 << 20  # added to the seed that decides who the people of a test are
@@ -50,40 +50,35 @@ class Speech:
 
 def dictated(scale: SpokenScale, seed: int, folder: Path, tell: Callable[[int, int], None] = lambda *_: None) -> Speech:
     """What everyone says. Made once and kept in ``folder``; a function of scale and seed."""
-    digest = sha256(json.dumps([asdict(scale), seed]).encode()).hexdigest()[:12]
     plan: list[tuple[str, VoiceSet, int, int]] = [
         ("clients", "devices", scale.clients, seed),
         ("server", "base", scale.server, seed),
         ("tested", "devices", scale.tested, seed + _OTHERS),
     ]
-    total, done, speech = sum(count for _, _, count, _ in plan), 0, {}
-    for name, voices, count, cast in plan:
-        path = folder / f"{name}-{digest}.safetensors"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            examples = []
-            for number, person in enumerate(draw_people(voices, count, cast, with_profiles=False)):
-                generator = np.random.default_rng([seed, number, *name.encode()])
-                many = int(generator.integers(max(1, scale.each // 2), scale.each + scale.each // 2 + 1))
-                for place in range(many):
-                    size = int(generator.integers(1, scale.digits + 1))
-                    text = " ".join(DIGITS[digit] for digit in generator.integers(10, size=size))
-                    examples.append(sentence(text, person, (cast, number, place), scale.bins))
-                done += 1
-                tell(done, total)
-            write_shard(path, examples)
-        speech[name] = _by_voice(read_shard(path))
-    return Speech(**speech)
+    total, done = sum(count for _, _, count, _ in plan), count_from(1)
+
+    def make(name: str, voices: VoiceSet, count: int, cast: int) -> list[Example]:
+        examples = []
+        for number, person in enumerate(draw_people(voices, count, cast, with_profiles=False)):
+            generator = np.random.default_rng([seed, number, *name.encode()])
+            many = int(generator.integers(max(1, scale.each // 2), scale.each + scale.each // 2 + 1))
+            for place in range(many):
+                text = digit_string(generator, "en", scale.digits)
+                examples.append(sentence(text, person, (cast, number, place), scale.bins))
+            tell(next(done), total)
+        return examples
+
+    paths = {name: folder / f"{name}-{seed}-{digest(scale)}.safetensors" for name, *_ in plan}
+    return Speech(*(_by_voice(keep_speech(paths[group[0]], partial(make, *group))) for group in plan))
 
 
 def shuffled(voices: Voices, seed: int) -> Voices:
     """The same sentences, each with a client drawn at random: the IID counterpart."""
     every = [example for voice in voices for example in voice]
-    owners = reassigned([0] * len(every), len(voices), seed)
-    return tuple(
-        tuple(example for example, owner in zip(every, owners, strict=True) if owner == client)
-        for client in range(len(voices))
-    )
+    mixed: list[list[Example]] = [[] for _ in voices]
+    for example, owner in zip(every, reassigned([0] * len(every), len(voices), seed), strict=True):
+        mixed[owner].append(example)
+    return tuple(map(tuple, mixed))
 
 
 def _by_voice(examples: Sequence[Example]) -> Voices:

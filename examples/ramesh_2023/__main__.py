@@ -6,13 +6,14 @@ python -m examples.ramesh_2023 --work runs/ramesh_2023
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from examples import runner
-from examples.ramesh_2023.experiment import Plan, run
+from examples.ramesh_2023.experiment import run
 from examples.ramesh_2023.recipes import FULL, SMALL, read_row, read_rows
 from examples.ramesh_2023.speech import corpora_speech, made_speech
 from examples.ramesh_2023.tables import chart, remarks, summary, tables
@@ -38,18 +39,12 @@ def main(
     known = [*read_rows(), *(read_row(path) for path in recipe or ())]
     names = {f"{one.name} ({one.table})": one for one in known if not table or one.table in table}
     chosen = runner.choose(names, rows)
-    corpora = data or Path(os.environ.get("IDIOLECT_DATA", ""))
-    plan = Plan(
-        sizes,
-        range(1, seeds + 1),
-        (lambda language: corpora_speech(corpora, language))
-        if full
-        else (lambda language: made_speech(sizes, language, work / "speech")),
-        work,
-        chosen,
-    )
+    if full:
+        speech = partial(corpora_speech, data or Path(os.environ.get("IDIOLECT_DATA", "")))
+    else:
+        speech = partial(made_speech, sizes, folder=work / "speech")
     with progress() as tell:
-        document = summary(run(plan, tell), chosen, sizes)
+        document = summary(run(sizes, range(1, seeds + 1), speech, work, chosen, tell), chosen, sizes)
     charts = {"rows": chart(document)}
     runner.present(document, tables(document), remarks(document), charts, json_, output, plots)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,7 @@ def fresh(sizes: Sizes, clips: Clips, seed: int) -> CPC:
     torch.manual_seed(seed)
     network = CPC(sizes.shape, sizes.contrast)
     begin_lstm(network.encoder)
-    count = len(clips.frames)
-    chosen = np.random.default_rng(0).permutation(count)[:_NORMALIZED_BY]
+    chosen = np.random.default_rng(0).permutation(len(clips.frames))[:_NORMALIZED_BY]
     mean, scale = moments(clips[int(index)] for index in sorted(chosen))
     network.mean.copy_(torch.from_numpy(mean))
     network.scale.copy_(torch.from_numpy(scale))
@@ -89,7 +89,7 @@ def together(
     cohort: int,
     seed: int,
     share: float = 1.0,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    tell: Callable[[int, int], None] = lambda *_: None,
     device: torch.device | None = None,
 ) -> tuple[CPC, dict[str, Any]]:
     """FedSGD (Ramesh et al. 2023, algorithm 1): each client takes one step of rate 1 on one batch of one speaker, the
@@ -103,7 +103,11 @@ def together(
     rounds = max(1, round(share * federation.rounds))
     plan = silo_rounds(owners, cohort, federation.batch, rounds, federation.passes, seed)
     optimizer = OptimizerSettings(kind="adam", learning_rate=federation.rate, second_momentum=0.98, epsilon=1e-8)
-    watch = _watched(len(plan), tell)
+    done = count(1)
+
+    def watch() -> None:
+        tell(next(done), len(plan))
+
     if device is None or device.type == "cpu":
         weights = _by_clients(network, clips, plan, sizes, seed, optimizer, watch)
     else:
@@ -165,12 +169,6 @@ def _by_gradients(
                 value.copy_(torch.from_numpy(weights[name]))
         watch()
     return weights
-
-
-def _watched(total: int, tell: Callable[[int, int], None]) -> Watch:
-    """What counts rounds."""
-    numbers = iter(range(1, total + 1))
-    return lambda: tell(next(numbers), total)
 
 
 def silo_rounds(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,6 @@ from examples.ramesh_2023.speech import Language, Speech
 from examples.runner import Errors, digest, kept
 from export.networks.cpc import CPC
 from server.lab.simulation.progress import Tell
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to run. languages: how to get the speech of each; rows: those of table 2 are taught in English, of table
-    3 in French."""
-
-    sizes: Sizes
-    seeds: Sequence[int]
-    speech: Callable[[Language], Speech]
-    work: Path
-    rows: Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +37,19 @@ class _Encoder:
     about: Mapping[str, Any]
 
 
-def run(plan: Plan, tell: Tell) -> list[Outcome]:
-    """All rows at all seeds, those that are not in the folder yet; a run that was killed goes on."""
-    folder, sizes, language = plan.work / digest(plan.sizes), plan.sizes, cache(plan.speech)
+def run(
+    sizes: Sizes,
+    seeds: Iterable[int],
+    speech: Callable[[Language], Speech],
+    work: Path,
+    rows: Sequence[Row],
+    tell: Tell,
+) -> list[Outcome]:
+    """All rows at all seeds, those that are not in the folder ``work`` yet; a run that was killed goes on.
+
+    speech: how to get that of each language; rows of table 2 are taught in English, of table 3 in French.
+    """
+    folder, language = work / digest(sizes), cache(speech)
 
     def make(row: Row, seed: int) -> Outcome:
         target: Language = "en" if row.table == "2" else "fr"
@@ -61,7 +60,7 @@ def run(plan: Plan, tell: Tell) -> list[Outcome]:
         return Outcome(row.table, row.name, seed, errors, about)
 
     outcomes: list[Outcome] = []
-    wanted = [(seed, row) for seed in plan.seeds for row in plan.rows]
+    wanted = list(product(seeds, rows))
     for number, (seed, row) in enumerate(wanted):
         tell("rows", number, len(wanted))
         names = row.table, row.name, seed

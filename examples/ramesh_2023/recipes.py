@@ -6,47 +6,41 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Self
+
+from pydantic import model_validator
+from pydantic.dataclasses import dataclass as validated
 
 from device_sdk.errors import ConfigurationError
 from export.networks.cpc import CPCS, ContextShape, Contrast
 
-Table = Literal["2", "3"]
-Way = Literal["none", "central", "federated"]
 
-
-@dataclass(frozen=True, slots=True)
+@validated(frozen=True, slots=True, config={"extra": "forbid"})
 class Row:
-    """One row of a table: how the encoder is made, and the word errors it had there.
+    """One row of a table. way: how the encoder was pre-trained; cohort: clients of a round; whole: on all silos or a
+    part of them. continued: whether pre-training goes on in French before teaching (table 3). published: the paper's
+    word errors by test set, percent; none for a row of one's own."""
 
-    way: how the encoder was pre-trained; cohort: clients of a round; whole: on all silos or a part of them.
-    continued: whether pre-training goes on in French before teaching (table 3). published: the paper's word errors by
-    test set, percent; none for a row of one's own.
-    """
-
-    table: Table
+    table: Literal["2", "3"]
     name: str
-    way: Way
+    way: Literal["none", "central", "federated"]
     cohort: int = 0
     whole: bool = True
     continued: bool = False
     published: Mapping[str, float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for found, known in ((self.table, Table), (self.way, Way)):
-            if found not in get_args(known):
-                raise ConfigurationError(f"row {self.name!r}: found {found!r}, expected one of {get_args(known)}")
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
         if (self.way == "federated") != (self.cohort > 0):
-            raise ConfigurationError(
-                f"row {self.name!r}: found cohort {self.cohort} with way {self.way!r}; only a federation has a cohort"
-            )
+            raise ValueError(f"cohort: found {self.cohort} with way {self.way!r}; only a federation has a cohort")
+        return self
 
 
 def read_row(path: Path) -> Row:
     """A row from its TOML file. Raises ConfigurationError naming the file."""
     try:
         return Row(**tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, ConfigurationError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise ConfigurationError(f"{path}: not a row of this experiment ({error})") from error
 
 

@@ -11,21 +11,17 @@ from typing import Literal
 import numpy as np
 
 from device_sdk.errors import DataError
+from examples.cohorts import digit_string, keep_speech
 from examples.ramesh_2023.recipes import Sizes
 from server.lab.corpora import recipes
 from server.lab.corpora.made import Person, draw_people, say
 from server.lab.corpora.partitions import Item, speaker_silos
-from server.lab.corpora.readers import DIGITS
 from server.lab.corpora.utterance import Utterance
 from server.lab.training.clips import Clips, HeldClips, ReadClips
-from server.lab.training.data import Example, read_shard, write_shard
+from server.lab.training.data import Example
 from server.lab.training.data.spectra import log_spectra
 
 Language = Literal["en", "fr"]
-_DIGITS: dict[Language, tuple[str, ...]] = {
-    "en": DIGITS,
-    "fr": ("zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +45,11 @@ def made_speech(sizes: Sizes, language: Language, folder: Path) -> Speech:
     people = draw_people("base", sizes.speakers + 40, 1, with_profiles=False)
     others = draw_people("heldout", 20, 1, with_profiles=False)
     silos, teachers, tested = people[: sizes.speakers], people[sizes.speakers :][:20], people[sizes.speakers + 20 :]
-    key = hashlib.sha256(f"{language}{sizes.speakers}/{sizes.each}/{sizes.taught}/{sizes.tested}".encode()).hexdigest()
 
     def clips(name: str, whose: Sequence[Person], count: int, seed: int) -> list[Example]:
-        path = folder / f"{name}-{language}-{key[:12]}.safetensors"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            each = -(-count // len(whose))
-            made = [
-                _clip(_speaking(person, language), language, (seed, n, j))
-                for n, person in enumerate(whose)
-                for j in range(each)
-            ]
-            write_shard(path, made)
-        return read_shard(path)
+        path = folder / f"{name}-{language}-{sizes.speakers}-{count}.safetensors"
+        every = [(n, person, j) for n, person in enumerate(whose) for j in range(-(-count // len(whose)))]
+        return keep_speech(path, lambda: [_clip(person, language, (seed, n, j)) for n, person, j in every])
 
     return Speech(
         language,
@@ -96,19 +83,10 @@ def corpora_speech(data: Path, language: Language) -> Speech:
     return Speech("fr", silos, owners, taught, tests)
 
 
-def digit_string(generator: np.random.Generator, language: Language, shortest: int = 1, longest: int = 4) -> str:
-    """Some digits one after the other, each drawn alike."""
-    count = int(generator.integers(shortest, longest + 1))
-    return " ".join(_DIGITS[language][digit] for digit in generator.integers(0, 10, count))
-
-
-def _speaking(person: Person, language: Language) -> Person:
-    return person if language == "en" else replace(person, voice=replace(person.voice, accent=language))
-
-
 def _clip(person: Person, language: Language, seed: tuple[int, ...]) -> Example:
-    text = digit_string(np.random.default_rng(list(seed)), language)
-    return Example(log_spectra(say(text, person, seed)), text, person.name)
+    text = digit_string(np.random.default_rng(list(seed)), language, 4)
+    voice = person.voice if language == "en" else replace(person.voice, accent=language)
+    return Example(log_spectra(say(text, replace(person, voice=voice), seed)), text, person.name)
 
 
 def _taught(speaker: str) -> bool:

@@ -62,19 +62,8 @@ def test_a_round_is_one_adam_step_on_the_mean_gradient_of_its_utterances(
     """FedSGD weighted by utterances, client by client and as it goes on a GPU, against one step by torch."""
     if way == "gradients":
         monkeypatch.setattr(encoders, "_by_clients", encoders._by_gradients)
-    shape, contrast = ContextShape(6, 3, 1, 8, 1, 10), Contrast(1, 2)
     sizes = Sizes(
-        "test",
-        shape,
-        contrast,
-        3,
-        2,
-        0.5,
-        0,
-        0,
-        1,
-        1,
-        1e-3,
+        *("test", ContextShape(6, 3, 1, 8, 1, 10), Contrast(1, 2), 3, 2, 0.5, 0, 0, 1, 1, 1e-3),
         Federation(1, 2, 1e-2, 1),
         Teaching(1, 1e-3, 1, 8, 1, 4, 4, 4),
     )
