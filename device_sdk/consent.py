@@ -23,8 +23,7 @@ class Consent:
     confirms from now on may wait for learning on the disk, encrypted, for a day at most: its text and features, never
     audio; and all that is heard, for an hour, where the app takes feedback in another process (``keep_heard``).
     marginals: bounded counts of words heard from now on are sent. deltas: bounded, noised changes of the weights from
-    now on are sent. words: a few words outside the public list are sent, of those that the user gives from now on.
-    """
+    now on are sent. words: a few words outside the public list are sent, of those that the user gives from now on."""
 
     counting: bool = True
     learning: bool = True

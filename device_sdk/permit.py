@@ -1,8 +1,7 @@
 """Who may work on a device just now: one long work at a time, and one check-in, until it is ended.
 
 The thread that checks in holds a permit. Its requests wait no longer than the permit lasts, and nothing is written once
-it was ended: whoever erases or closes the state ends the permit first, and need not wait for a server.
-"""
+it was ended: whoever erases or closes the state ends the permit first, and need not wait for a server."""
 
 from __future__ import annotations
 

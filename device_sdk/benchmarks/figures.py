@@ -18,8 +18,7 @@ class Figure:
 
     ours, peer_value: in ``unit``; peer: whose value that is, None where there is no peer.
     target: what ``ratio`` (or ``ours`` where there is no peer) must reach; None where nothing is claimed.
-    lower_is_better: then the figure holds when it is at most the target.
-    """
+    lower_is_better: then the figure holds when it is at most the target."""
 
     metric: str
     unit: str

@@ -4,8 +4,7 @@ Every session asks the server what it waits for and answers until there is nothi
 the round is written down before its answer is sent, and the counts leave the device's books with the masked input: they
 come back where the sum is taken without this device, or not at all. Where they may be in a sum they stay off the books:
 once the device has revealed its shares, whatever the server says of the group then, and where the device itself stops,
-because the server showed it something that no honest server would.
-"""
+because the server showed it something that no honest server would."""
 
 from __future__ import annotations
 
@@ -78,8 +77,7 @@ def take_part(
     """Joins the offered round where it takes counts in this way, and goes on with the one joined before.
 
     willing: the user and the app agree to share counts. bounds: what an offer may ask. CheckInError: the server cannot
-    be reached; everything is kept.
-    """
+    be reached; everything is kept."""
     kept = _read(model_state.store, who)
     if kept is None:
         plan = offer.marginals if offer is not None and willing else None

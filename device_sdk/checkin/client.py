@@ -42,8 +42,7 @@ class Client:
 
     Every request may be sent again: what it carries is the same to the last byte, so the server counts it once.
     CheckInError: the server could not be reached within ``attempts`` tries, or its answer is no message of the
-    protocol, longer than one, or too long in coming. Refused: it answered with an error.
-    """
+    protocol, longer than one, or too long in coming. Refused: it answered with an error."""
 
     slowest: int = 16_384
     """Bytes a second that a network brings at least."""
@@ -126,8 +125,7 @@ class Client:
         """A public file whose length is bounded before it comes, as what is not trusted must be.
 
         partial: keeps what has come, so that a later call goes on from there. CheckInError: more than ``limit`` bytes,
-        not all there within ``seconds``, or not reached. Nothing is decoded, so that no answer grows on the device.
-        """
+        not all there within ``seconds``, or not reached. Nothing is decoded, so that no answer grows on the device."""
         return download(self, self._connection, path, limit, seconds, self._attempts, partial)
 
     def wait(self, failures: int, asked: float = 0.0) -> None:

@@ -3,8 +3,7 @@
 A request runs in a thread of its own, which hands on what arrives, piece by piece. Whoever asked waits no longer than
 the exchange may take, or until its permit is ended; what comes later is dropped, and the connection with it. No answer
 is ever decoded: none is asked for in another form than its own, and one in another form is refused, so that a limit
-counts what memory holds.
-"""
+counts what memory holds."""
 
 from __future__ import annotations
 

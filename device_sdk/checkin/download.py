@@ -1,8 +1,7 @@
 """A public file over connections that break: bounded before it comes, and gone on with where it broke off.
 
 What is gone on with is asked for by the file's strong ETag (If-Range), so that a file that was changed meanwhile begins
-anew. Nothing is trusted for it: what is in the file is checked by whoever wants it, when all of it is there.
-"""
+anew. Nothing is trusted for it: what is in the file is checked by whoever wants it, when all of it is there."""
 
 from __future__ import annotations
 

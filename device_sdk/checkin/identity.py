@@ -60,8 +60,7 @@ def correct_clock(store: Store, identity: Identity, server_time: float) -> Ident
     taken for a clock that is off. server_time: seconds since the epoch.
 
     Requests are signed by it, and nothing else: what has expired is told by the device's own clock. Without the bound,
-    whoever answers could have requests signed that are good in a year.
-    """
+    whoever answers could have requests signed that are good in a year."""
     clock = server_time - time.time()
     if abs(clock) > FARTHEST:
         return None

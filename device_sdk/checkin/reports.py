@@ -81,8 +81,7 @@ def flush(client: Client, store: Store, who: Identity, take_back: Callable[[Outg
 
     A receipt takes a report out and counts it as sent, in one transaction. What the server finally refuses goes to
     ``take_back``, which takes it out and puts its content back on the device's books, in one transaction too.
-    CheckInError: the server cannot be reached, or something else answered; what was not acknowledged stays.
-    """
+    CheckInError: the server cannot be reached, or something else answered; what was not acknowledged stays."""
     sent: list[Sent] = []
     for outgoing in one_by_one(store, who.server):
         size = len(outgoing.body)
@@ -136,8 +135,7 @@ def enqueue_marginals(
     was ever due; returns the cache without what is reported, to be stored.
 
     The round is marked as reported even where nothing is left to say. Under ``local`` trust noise is sent all the same,
-    and no number of utterances: whether and how much was said is the user's, too.
-    """
+    and no number of utterances: whether and how much was said is the user's, too."""
     utterances = cache.pending_utterances
     if plan.mode == "paper":
         counts = unbounded_counts(records.add_reported(store, cache.words_digest, cache.pending))
@@ -167,8 +165,7 @@ def enqueue_words(
     """Puts the words given most since the last report into the outbox, and takes all off the books: like an utterance's
     counts, what it gave is reported once. most: the device's own bound on their number, beside the plan's.
 
-    Where there is no word yet the round is not marked as reported: words come seldom.
-    """
+    Where there is no word yet the round is not marked as reported: words come seldom."""
     if words := reported_words(model_state.given, min(plan.max_words, most)):
         report = WordReport(
             report_id=secrets.token_hex(16),

@@ -86,8 +86,7 @@ def run_session(
     whose clock is another than the device's is signed for by its own. Each is done once.
 
     CheckInError: the server cannot be reached or refuses. BundleError: its model is unfit. Either way everything is
-    kept, and the next session goes on where this one ended.
-    """
+    kept, and the next session goes on where this one ended."""
     who = _enrolled(client, token, model_state.store)
     mended: set[str] = set()
     while True:
@@ -251,8 +250,7 @@ def _enqueue_delta(
     is left out though there is enough.
 
     A plan of another kind than the last takes effect with what is recognized from now on: gradients are of the
-    published weights, and are summed up instead of taking steps. Every gradient leaves in one report.
-    """
+    published weights, and are summed up instead of taking steps. Every gradient leaves in one report."""
     limit = plan.batch_size if plan.kind == "gradient" else None
     gradients = model_state.student.gradients
     if limit != (None if gradients is None else gradients.limit):

@@ -69,8 +69,7 @@ def deliver(
 ) -> bool:
     """Write a command's outcome as JSON to ``output``, where given, print it where asked to; whether it was printed.
 
-    Raises DataError where the file cannot be written.
-    """
+    Raises DataError where the file cannot be written."""
     text = json.dumps(document, indent=2, ensure_ascii=ascii_only)
     if output is not None:
         write_file(output, text + "\n", folders=folders)

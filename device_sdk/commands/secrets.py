@@ -21,8 +21,7 @@ def keep_from_process_list(secrets: Mapping[str, tuple[str, str | None]]) -> Non
     """Start this program anew, as the same process, with these options in its environment instead of its command line;
     its own children then inherit neither. Does nothing where none was given as an option.
 
-    secrets: option -> (environment variable that the option is read from too, value; None where there is none).
-    """
+    secrets: option -> (environment variable that the option is read from too, value; None where there is none)."""
     values = {option: value for option, (_, value) in secrets.items() if value}
     kept = without(sys.orig_argv[1:], values)
     if kept == sys.orig_argv[1:] or sys.platform == "win32":  # there a program cannot be replaced

@@ -102,8 +102,7 @@ def _built(hotwords: tuple[Hotword, ...]) -> Hotwords:
 def read_hotwords(path: Path | None) -> tuple[Hotword, ...]:
     """The phrases of a text file, one a line: ``phrase | other spelling :boost`` in nats. # begins a comment.
 
-    Raises :class:`ConfigurationError` that names the line.
-    """
+    Raises :class:`ConfigurationError` that names the line."""
     from device_sdk.decoding.hotwords import DEFAULT_BOOST, Hotword
 
     if path is None:
@@ -137,8 +136,7 @@ def read_and_decode(
 ) -> Heard:
     """What is said in a file, utterance by utterance. Raises :class:`AudioError`.
 
-    chunk: seconds to feed at a time. told: of every partial, and when its utterance began.
-    """
+    chunk: seconds to feed at a time. told: of every partial, and when its utterance began."""
     from device_sdk.audio import SAMPLE_RATE, read_audio
     from device_sdk.hypothesis import Partial
 
@@ -157,8 +155,7 @@ def decode_files(paths: Sequence[Path], options: Options, jobs: int) -> Iterator
     """Every file with its result, or why it has none, in the order given, as they become ready.
 
     A file that makes its process crash is such an error too, and the others go on. Whoever ends this early, as Ctrl-C
-    does, ends the processes.
-    """
+    does, ends the processes."""
     context = multiprocessing.get_context("spawn")  # threads of libraries do not survive a fork
     others = set(multiprocessing.active_children())
     left = list(paths)

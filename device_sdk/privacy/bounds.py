@@ -1,8 +1,7 @@
 """What a server may ask of a device at most, by the device's own settings: an offer beyond it is left out.
 
 The bounds of a round's plan are the server's choice, and its noise is the server's promise. These are the app's: they
-hold whatever is offered, by whichever server.
-"""
+hold whatever is offered, by whichever server."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class OfferBounds:
     marginals_epsilon, deltas_epsilon, words_epsilon: what all reports of a stream together may cost this user, over the
     device's whole life and at every server, at ``delta``; math.inf is no bound. Counts and words cost what their plan
     promises. Changes of the weights cost what the device's own noise leaves, and that of ``cohort - 1`` other devices
-    where the app trusts that a server makes known only the sum of so many: 1 trusts nobody.
-    """
+    where the app trusts that a server makes known only the sum of so many: 1 trusts nobody."""
 
     paper: bool = False
     max_words: int = 20

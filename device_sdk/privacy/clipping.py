@@ -1,8 +1,7 @@
 """Bounding the L2 norm of a delta: as a whole, or every parameter array on its own (Pelikan et al. 2023, definition 3).
 
 K: parameter arrays, the paper's layers. Whichever way, the norm of the whole ends at most C, which is all that privacy
-accounting asks of clipping. Arrays are only ever scaled down.
-"""
+accounting asks of clipping. Arrays are only ever scaled down."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def layer_bounds(shapes: Mapping[str, tuple[int, ...]], clip_norm: float, clippi
 def clip(arrays: Arrays, clip_norm: float, clipping: Clipping) -> tuple[dict[str, NDArray[np.float32]], float]:
     """(arrays within their bounds, L2 norm of the whole before). Norms are summed in float64.
 
-    Raises PrivacyError for a bound that is not positive.
-    """
+    Raises PrivacyError for a bound that is not positive."""
     bounds = layer_bounds({name: array.shape for name, array in arrays.items()}, clip_norm, clipping)
     norms = {name: _norm(array) for name, array in arrays.items()}
     whole = math.sqrt(sum(norm * norm for norm in norms.values()))

@@ -2,8 +2,7 @@
 
 The composition of Gaussian mechanisms with ratios r_i = sensitivity_i / sigma_i is a Gaussian mechanism with ratio
 sqrt(sum r_i^2), whose privacy profile is known in closed form (Balle and Wang, 2018, theorem 8). A numerical PLD
-accountant approximates this number; here it is computed.
-"""
+accountant approximates this number; here it is computed."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
 def gaussian_ratio(epsilon: float, delta: float) -> float:
     """The largest ratio of L2 sensitivity to noise whose Gaussian mechanism is (epsilon, delta), rounded downwards.
 
-    Raises PrivacyError for values outside their domain.
-    """
+    Raises PrivacyError for values outside their domain."""
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise PrivacyError(f"epsilon {epsilon!r}, delta {delta!r}: expected epsilon > 0 and delta inside (0, 1)")
     low, high = 0.0, 1.0

@@ -5,8 +5,7 @@ at once: what is not accepted is drawn again. Arrays are int64 [n]; fractions ar
 would not fit into 63 bits the same algorithms run over Python's.
 
 Every draw takes its bits from ``source``, the system's generator unless another is given: the same bytes make the same
-draws, so a secret key and a stream cipher repeat a release to the last bit.
-"""
+draws, so a secret key and a stream cipher repeat a release to the last bit."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ WIDEST = LARGEST >> 7
 def discrete_laplaces(size: int, scale: int | Fraction, source: RandomBytes = secrets.token_bytes) -> Integers:
     """``size`` independent draws with P(x) proportional to exp(-|x| / scale).
 
-    Raises PrivacyError for a scale of 0 or less, or above 2^55.
-    """
+    Raises PrivacyError for a scale of 0 or less, or above 2^55."""
     scale = _scale(scale)
     _check_fits(scale)
     draws = np.zeros(size, np.int64)
@@ -66,8 +64,7 @@ def discrete_laplaces(size: int, scale: int | Fraction, source: RandomBytes = se
 def discrete_gaussians(size: int, variance: int, source: RandomBytes = secrets.token_bytes) -> Integers:
     """``size`` independent draws with P(x) proportional to exp(-x^2 / (2 variance)) over the integers.
 
-    Raises PrivacyError for a variance below 1, or above 2^110.
-    """
+    Raises PrivacyError for a variance below 1, or above 2^110."""
     _check_variance(variance)
     draws = np.zeros(size, np.int64)
     scale = math.isqrt(variance) + 1
@@ -135,8 +132,7 @@ def _bernoulli_exp(numerator: int, denominator: int, source: RandomBytes) -> boo
 def _bernoulli_exps(numerators: Integers, denominator: int, source: RandomBytes) -> Flags:
     """True with probability exp(-numerator / denominator), each by itself; numerators 0 or more.
 
-    A chance of numerator / (denominator * step) is taken as two: numerator / denominator, and one in ``step``.
-    """
+    A chance of numerator / (denominator * step) is taken as two: numerator / denominator, and one in ``step``."""
     wholes, rests = np.divmod(numerators, denominator)
     alive = np.ones(numerators.size, np.bool_)
     going = np.flatnonzero(wholes > 0)

@@ -5,8 +5,7 @@ reports, chosen one after the other (Mironov, 2017). One report of counts with L
 counts, each by a draw that is private by e = epsilon / max_words, of which R(a) <= min(a e^2 / 2, e) (Bun and Steinke,
 2016); Gaussian noise, discrete too, has R(a) = a r^2 / 2 at a ratio r of sensitivity to noise. The sum at every order
 gives an epsilon (Canonne, Kamath and Steinke, 2020, proposition 12), and the smallest counts. Epsilons that hold by
-themselves are added up beside it, and the smaller of both counts.
-"""
+themselves are added up beside it, and the smaller of both counts."""
 
 from __future__ import annotations
 

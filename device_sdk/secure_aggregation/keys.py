@@ -1,8 +1,7 @@
 """Keys of one device and round: agreement (X25519), derivation (HKDF-SHA256), signatures (Ed25519), sealing (AES-GCM).
 
 Whatever is derived or signed names the protocol, what it is for, the round and who is meant, and derived keys the
-roster too: nothing made for one purpose, round or roster can be used in another.
-"""
+roster too: nothing made for one purpose, round or roster can be used in another."""
 
 from __future__ import annotations
 

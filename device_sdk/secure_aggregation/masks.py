@@ -1,8 +1,7 @@
 """Masks: uniform words modulo 2^k from AES-256 in counter mode, which cancel in the sum over all who added them.
 
 Every pair of devices agrees on a mask that the one with the smaller id adds and the other subtracts; every device adds
-one more of its own. Whoever misses a single one of them sees uniform words.
-"""
+one more of its own. Whoever misses a single one of them sees uniform words."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ def own_mask(seed: bytes, device_id: str, roster: Roster, digest: bytes) -> Word
 def pair_mask(private: X25519PrivateKey, device_id: str, peer_id: str, roster: Roster, digest: bytes) -> Words:
     """What a device adds for one peer, its own sign included: the peer's ``pair_mask`` is minus this.
 
-    private: the device's mask key. ProtocolError: the peer's key is not usable.
-    """
+    private: the device's mask key. ProtocolError: the peer's key is not usable."""
     first, second = sorted((device_id, peer_id))
     peer = roster.member(peer_id).masking_key
     mask = keystream(agreed_key(private, peer, digest, "pair mask", roster.round_id, first, second), roster)

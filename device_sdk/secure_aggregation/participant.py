@@ -8,8 +8,7 @@ one is refused, so a device never masks two vectors with one mask, never signs t
 both secrets of one device, whatever the server asks. Keep the participant before you send its answer.
 
 Refusals are ProtocolError for messages that no honest server would send, and PrivacyError for what would reveal more
-than the sum. After either, the device takes no further part in this round.
-"""
+than the sum. After either, the device takes no further part in this round."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ class Participant(BaseModel):
 
     sharing, masking: private X25519 keys; seed: of the device's own mask. minimum, words: what this device demands of a
     roster. The rest is filled in stage by stage: roster, own_share of the seed and dealt; deliveries and masked;
-    survivors and agreed; revealed.
-    """
+    survivors and agreed; revealed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     sharing: Secret
@@ -126,8 +124,7 @@ def mask(participant: Participant, deliveries: Mapping[str, bytes], vector: NDAr
     """Stage 3: the vector plus a mask for every device that dealt shares, plus the device's own.
 
     deliveries: what the others dealt to this device, by sender; they are opened when they are needed, at the end.
-    vector: int64 [words]. The first call decides: later ones leave the vector unread.
-    """
+    vector: int64 [words]. The first call decides: later ones leave the vector unread."""
     if participant.deliveries is not None:
         return participant if dict(deliveries) == participant.deliveries else _contradiction("deliveries")
     roster, own = _roster(participant), participant.device_id

@@ -2,8 +2,7 @@
 
 A secret of 2 m bytes is m elements of the field, each the constant term of a polynomial of its own, of degree
 threshold - 1 with otherwise uniform coefficients; share i is the polynomials' values at i, for i = 1, 2, ... The field
-is small enough that dot products of its elements fit int64 and large enough for 65,536 shares.
-"""
+is small enough that dot products of its elements fit int64 and large enough for 65,536 shares."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ Elements = NDArray[np.int64]
 def split(secret: bytes, count: int, threshold: int) -> list[bytes]:
     """``count`` shares of ``secret``, which has an even number of bytes; share i of the answer is that of point i + 1.
 
-    ProtocolError: 1 <= threshold <= count < 65537 does not hold, or the number of bytes is odd.
-    """
+    ProtocolError: 1 <= threshold <= count < 65537 does not hold, or the number of bytes is odd."""
     if not 1 <= threshold <= count < PRIME or len(secret) % 2:
         raise ProtocolError(
             f"shares: found {count} of {len(secret)} bytes with threshold {threshold}, expected 1 <= threshold <= "

@@ -11,8 +11,7 @@ beside its tensor's largest value. The choice is drawn from the system's generat
 G: groups of values that share a scale: the tensor, or each of its rows (the first axis of a matrix; a vector is one).
 Noise is added before the values are written, so rounding is post-processing: it costs no privacy, and adds at most
 scale^2 / 4 to the variance of a value. Where noise is all there is, a row of a thousand values reaches some 3.5
-standard deviations, so int8 adds less than 0.03 % to the noise's variance.
-"""
+standard deviations, so int8 adds less than 0.03 % to the noise's variance."""
 
 from __future__ import annotations
 

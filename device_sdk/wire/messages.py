@@ -12,20 +12,13 @@
 Secure aggregation has messages of its own: :mod:`device_sdk.wire.secure_aggregation`.
 
 Errors are answered as Problem with a 4xx or 5xx status. A report id seen before with the same body is answered with
-``duplicate`` true and counted once; with another body it is refused (409).
-"""
+``duplicate`` true and counted once; with another body it is refused (409)."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from device_sdk.wire.words import is_word
 
@@ -99,8 +92,7 @@ class MarginalPlan(Message):
     utterance or a user. mechanism: of the noise; ``discrete_gaussian`` holds for (epsilon, delta), ``discrete_laplace``
     needs no delta. trust: who adds it. ``central``: the server, which sees every count. ``local``: the device, all of
     it. ``distributed``: every device a share, such that ``minimum_survivors`` shares are all of it; only where the
-    counts are summed by secure aggregation, since a share alone hides nothing.
-    """
+    counts are summed by secure aggregation, since a share alone hides nothing."""
 
     max_words: Annotated[int, Field(ge=1, le=1000)] = 20
     max_weight: Annotated[float, Field(gt=0)] = 1.0
@@ -164,8 +156,7 @@ class WordPlan(Message):
 
     max_words: k, distinct words a device names, each of which counts once. epsilon, delta: of one release, for all that
     one device names; the server sees the words, noises how many devices named each, and releases those that pass a
-    threshold.
-    """
+    threshold."""
 
     max_words: Annotated[int, Field(ge=1, le=1000)] = 5
     epsilon: Annotated[float, Field(ge=1e-6)] = 1.0
@@ -186,8 +177,7 @@ class CheckedIn(Message):
 
     teacher_version, teacher_sha256: the model that the current one learned from, an average of it and its predecessors,
     where the server keeps one (Rao et al. 2023, section 2.2); fetched like any model. marginals_sha256: of their
-    probabilities' bytes. A device that has another content of a current version takes the current one.
-    """
+    probabilities' bytes. A device that has another content of a current version takes the current one."""
 
     model_version: str
     model_sha256: str

@@ -3,8 +3,7 @@
 A device's place for a version is u, the first 48 bits of SHA-256("{version} {device_id}") as a fraction: uniform in
 [0, 1), and another one for every version. The rollout is u < share; the control, as many devices that keep what they
 have and are compared with it, is share <= u < 2 share. A share is a whole number of millionths: what is signed has no
-fractions.
-"""
+fractions."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@
     POST /v1/rounds/{round}/aggregation/unmasking     signed  RevealedShares -> StageReceipt
 
 A device polls, does what the task says, and polls again; every message may be sent again and counts once. Bytes travel
-as base64, and bytes of keys, seeds and shares have one length each: nothing longer or shorter is read.
-"""
+as base64, and bytes of keys, seeds and shares have one length each: nothing longer or shorter is read."""
 
 from __future__ import annotations
 
@@ -83,8 +82,7 @@ class KeyAdvertisement(Message):
 
     words_digest: of the word list that its counts are over. identity_key: Ed25519, as the device enrolled with it.
     sharing_key, masking_key: X25519, one to encrypt shares and one to agree on masks. seed_commitment: SHA-256 of the
-    seed of the device's own mask. signature: of all of it.
-    """
+    seed of the device's own mask. signature: of all of it."""
 
     device_id: Identifier
     round_id: Identifier
@@ -100,8 +98,7 @@ class Roster(Message):
     """The devices that add up their counts together, sorted by id, and what they add up.
 
     words: length of every vector. word_bits: k of the modulus 2^k. minimum: the fewest devices whose sum may be
-    revealed, whatever the size of the roster.
-    """
+    revealed, whatever the size of the roster."""
 
     round_id: Identifier
     words: Annotated[int, Field(ge=1, le=MAX_MASKED_BYTES // 4)]
@@ -205,8 +202,7 @@ class AggregationTask(Message):
     stage: the message to send; ``waiting`` for nothing yet, ``done`` when the sum was taken with this device in it,
     ``dropped`` when it was taken without, ``abandoned`` when none will be. Which other field is present depends on it:
     ``shares`` brings the roster, ``masked`` the shares that others dealt to this device, ``consistency`` the survivors,
-    ``unmasking`` their signatures. retry_after_seconds: when to poll next.
-    """
+    ``unmasking`` their signatures. retry_after_seconds: when to poll next."""
 
     stage: Stage | Literal["waiting", "done", "dropped", "abandoned"]
     retry_after_seconds: Seconds

@@ -2,8 +2,7 @@
 
 The signed bytes bind method, path, the round named by the path (or ``-``), body hash, nonce and time, so a captured
 request can be neither altered, moved to another round, nor replayed after its window. The body hash is sent as a header
-too, so that a server can check who sends before it reads what is sent.
-"""
+too, so that a server can check who sends before it reads what is sent."""
 
 from __future__ import annotations
 

@@ -96,13 +96,7 @@ def test_h_is_help_everywhere(words: list[str], capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [
-        ("gr", ["group"]),
-        ("group ", ["hello"]),
-        ("fails --c", ["--count"]),
-        ("absent x", []),
-        ("nonsense x", []),
-    ],
+    [("gr", ["group"]), ("group ", ["hello"]), ("fails --c", ["--count"]), ("absent x", []), ("nonsense x", [])],
 )
 def test_the_shell_completes_commands_and_options(
     typed: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -161,8 +155,7 @@ def test_the_traceback_stays_for_debugging(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "extra"),
-    [(["needs_torch"], "'idiolect-server[train]'"), (["serve"], "pip install idiolect-server")],
+    ("words", "extra"), [(["needs_torch"], "'idiolect-server[train]'"), (["serve"], "pip install idiolect-server")]
 )
 def test_a_missing_extra_is_named(words: list[str], extra: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 1

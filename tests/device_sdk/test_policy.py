@@ -46,14 +46,7 @@ def test_its_choices() -> None:
 
 
 FLAGS = st.sampled_from((None, True, False))
-ANY = st.builds(
-    Conditions,
-    FLAGS,
-    FLAGS,
-    st.none() | st.floats(-40.0, 90.0),
-    FLAGS,
-    st.none() | st.floats(0.0, 1.0),
-)
+ANY = st.builds(Conditions, FLAGS, FLAGS, st.none() | st.floats(-40.0, 90.0), FLAGS, st.none() | st.floats(0.0, 1.0))
 
 
 @given(ANY)

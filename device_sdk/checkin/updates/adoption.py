@@ -69,8 +69,7 @@ def adopt(
     """Fetches and installs what is another than what is here. turn: kept while what the device learned changes.
 
     What cannot be had is an error where the server's word is taken, CheckInError; of a ``signed`` release it is said in
-    the answer, and the device goes on with what it has. BundleError: what was fetched does not fit this device.
-    """
+    the answer, and the device goes on with what it has. BundleError: what was fetched does not fit this device."""
     refused: list[str] = []
 
     def attempt(step: Callable[[], bool], what: str, stays: str) -> bool:

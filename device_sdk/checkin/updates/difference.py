@@ -8,8 +8,7 @@ put together with those of its kind, and zlib finds what is the same:
     order 4 planes of bytes, the lowest first, of zigzag(new - old) modulo 2^32
 
 zigzag(d) = 2d for d >= 0 and -2d - 1 below, so that small steps down have zeros above, too. What comes out is checked
-against the whole file's SHA-256 by whoever asked for it; here only its form is.
-"""
+against the whole file's SHA-256 by whoever asked for it; here only its form is."""
 
 from __future__ import annotations
 

@@ -48,8 +48,7 @@ def fetch(client: Client, store: Store, target: Target, base: Base) -> bytes:
     """The bytes of the safetensors file ``target``; what came of it before is gone on with.
 
     CheckInError: not to be had, or other bytes than these. What came of a line that broke is kept. BundleError: these
-    very bytes were found unfit for this device before; they are not fetched again.
-    """
+    very bytes were found unfit for this device before; they are not fetched again."""
     if records.read_text(store, _UNFIT) == target.sha256:
         raise BundleError(f"model {target.version}: was found unfit for this device before; it is not fetched again")
     path = f"/v1/models/{quote(target.version, safe='')}"

@@ -2,8 +2,7 @@
 
 The library works on a folder of plain files: one of its own is made for the moment, from what the state holds, and
 whatever was verified goes back into the state, also where a later step was refused. What was seen once is thus never
-taken back: older timestamps, snapshots and targets stay refused after a restart.
-"""
+taken back: older timestamps, snapshots and targets stay refused after a restart."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ class Release:
 def check_trusted_root(trusted_root: bytes) -> None:
     """Cheap, so that opening a device stays quick; the signatures are checked with the first check-in.
 
-    MissingExtraError: the library that checks them is not installed. ConfigurationError: no metadata of a root.
-    """
+    MissingExtraError: the library that checks them is not installed. ConfigurationError: no metadata of a root."""
     if find_spec("tuf") is None:
         raise MissingExtraError(
             "trusted_root: signed updates need tuf; install it with: pip install 'idiolect[secure-updates]'"
@@ -80,8 +78,7 @@ def refresh(client: Client, store: Store, trusted_root: bytes, device_id: str) -
     """What this device is to have by metadata that ``trusted_root``, and every root that it hands over to, vouches for.
 
     CheckInError: what the server says is older than what was seen, expired, inconsistent, signed by other keys or by
-    too few, or not to be had. ConfigurationError: ``trusted_root`` is no root that signs itself.
-    """
+    too few, or not to be had. ConfigurationError: ``trusted_root`` is no root that signs itself."""
     from tuf.api.exceptions import DownloadError, RepositoryError
     from tuf.api.metadata import Metadata, Targets
     from tuf.ngclient import Updater

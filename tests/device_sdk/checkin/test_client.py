@@ -194,11 +194,7 @@ def test_enrolment_sends_the_public_key(store: Store) -> None:
     who = identity.create(store, URL)
     server = Answers(httpx.Response(200, json={"version": 1, "device_id": "device-9"}))
     assert server.client().enrol("secret", who) == "device-9"
-    assert json.loads(server.requests[0].content) == {
-        "version": 1,
-        "token": "secret",
-        "public_key": who.public_key,
-    }
+    assert json.loads(server.requests[0].content) == {"version": 1, "token": "secret", "public_key": who.public_key}
     assert signing.SIGNATURE not in server.requests[0].headers
 
 

@@ -2,8 +2,7 @@
 
 A canary is what an utterance was: its samples, its features, its text in the order spoken, words outside the public
 list, its pieces, the scores of its hypotheses. Not a canary: a single word of the public list, whose counts a device
-keeps and reports by design; weights and their changes, which gradients made.
-"""
+keeps and reports by design; weights and their changes, which gradients made."""
 
 from __future__ import annotations
 
@@ -120,8 +119,7 @@ class Needles:
 def layers(content: bytes, depth: int = 0) -> Iterator[tuple[str, bytes]]:
     """The bytes themselves, and whatever is unpacked from them: gzip, zlib, base64, hexadecimal, JSON and URL escapes.
 
-    Packed things within packed things too, ``DEEPEST`` deep. (layer, content), the layer of the bytes themselves "".
-    """
+    Packed things within packed things too, ``DEEPEST`` deep. (layer, content), the layer of the bytes themselves ""."""
     yield "", content
     if depth == DEEPEST:
         return

@@ -4,8 +4,7 @@ learning, check-ins, errors provoked with canaries in hand, and an end without g
     python -m tests.device_sdk.privacy.life BUNDLE STATE TAPPED_URL URL NOTES [--leak]
 
 NOTES is where the canaries are written for whoever searches; it is no part of what is searched. With ``--leak`` the
-device is made to leak in every way that the search is meant to notice.
-"""
+device is made to leak in every way that the search is meant to notice."""
 
 from __future__ import annotations
 

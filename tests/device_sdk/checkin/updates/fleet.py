@@ -117,11 +117,7 @@ class Fleet:
         number = json.loads(timestamp[1])["signed"]["meta"]["snapshot.json"]["version"]
         snapshot = get(f"/v1/updates/{number}.snapshot.json")
         number = json.loads(snapshot[1])["signed"]["meta"]["targets.json"]["version"]
-        return {
-            "timestamp": timestamp,
-            "snapshot": snapshot,
-            "targets": get(f"/v1/updates/{number}.targets.json"),
-        }
+        return {"timestamp": timestamp, "snapshot": snapshot, "targets": get(f"/v1/updates/{number}.targets.json")}
 
 
 def weights(bundle: Bundle, seed: int, scale: float = 0.01) -> bytes:

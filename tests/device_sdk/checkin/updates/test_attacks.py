@@ -15,14 +15,7 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.device import Device
-from tests.device_sdk.checkin.updates.fleet import (
-    KEY,
-    Answer,
-    Fleet,
-    changed_root,
-    running,
-    signed_timestamp,
-)
+from tests.device_sdk.checkin.updates.fleet import KEY, Answer, Fleet, changed_root, running, signed_timestamp
 from tests.device_sdk.state.audit import findings
 from tests.signals import hiss
 
