@@ -277,7 +277,7 @@ class Device:
             with self._visits.begin(settings.check_in_seconds) as permit:
                 try:
                     report = run_session(
-                        client, token, self._model_state, self._recent, settings, self._trusted_root, turn=self._working
+                        client, token, self._model_state, self._recent, settings, self._trusted_root, self._working
                     )
                     permit.check()
                     retry_window.note_answer(self._store, client.url, report.due_in_seconds, time.time())

@@ -13,21 +13,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from device_sdk.checkin import budget, reports
 from device_sdk.checkin.connection import Refused
 from device_sdk.checkin.identity import server_name
 from device_sdk.checkin.reports import Sent, take_back, taken_counts
-from device_sdk.errors import PrivacyError, ProtocolError, StateError
+from device_sdk.checks import reading
+from device_sdk.errors import PrivacyError, ProtocolError
 from device_sdk.personalization.cache import reported
 from device_sdk.privacy.contributions import bounded_counts, locally_noised
 from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
-from device_sdk.state import records
 from device_sdk.state.outbox import Outgoing
 from device_sdk.wire.messages import MarginalPlan, Message
-from device_sdk.wire.secure_aggregation import AggregationTask, Stage
+from device_sdk.wire.secure_aggregation import AggregationTask
 
 if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from device_sdk.learning.memory import Recent
     from device_sdk.model_state import ModelState
     from device_sdk.privacy.bounds import OfferBounds
+    from device_sdk.settings import DeviceSettings
     from device_sdk.state import Store
     from device_sdk.wire.messages import RoundOffer
 
@@ -42,6 +42,12 @@ __all__ = ["Progress", "take_part"]
 
 _STEPS = 12
 """Requests of one session: twice the stages, and a few where a group moved on meanwhile."""
+_ENDS = {
+    "done": None,
+    "dropped": "this device came too late for a stage; its counts are in no sum",
+    "abandoned": "too few devices were left; their counts are in no sum",
+}
+_LATE = "the group was ended without its sum, after this device's part"
 
 
 class Participation(BaseModel):
@@ -70,16 +76,13 @@ def take_part(
     model_state: ModelState,
     recent: Recent,
     offer: RoundOffer | None,
-    *,
-    willing: bool,
-    bounds: OfferBounds,
+    settings: DeviceSettings,
 ) -> Progress:
-    """Joins the offered round where it takes counts in this way, and goes on with the one joined before.
-
-    willing: the user and the app agree to share counts. bounds: what an offer may ask. CheckInError: the server cannot
-    be reached; everything is kept."""
-    kept = _read(model_state.store, who)
+    """Joins the offered round where it takes counts in this way, and goes on with the one joined before. CheckInError:
+    the server cannot be reached; everything is kept."""
+    kept, bounds = _read(model_state.store, who), settings.bounds
     if kept is None:
+        willing = settings.share_marginals and model_state.consent.marginals
         plan = offer.marginals if offer is not None and willing else None
         if offer is None or plan is None or plan.trust != "distributed":
             return Progress()
@@ -104,26 +107,19 @@ def _go_on(client: Client, who: Identity, model_state: ModelState, recent: Recen
         except Refused as error:
             if error.code != "not_joined":
                 raise
-            _send(client, who, kept, "keys", kept.participant.advertised)
+            client.send_stage(who, kept.participant.round_id, "keys", kept.participant.advertised)
             continue
         due = task.retry_after_seconds
         if task.stage == "waiting":
             break
-        if task.stage == "done":
-            return _leave(who, model_state, kept, None)
-        if task.stage == "dropped":
-            return _leave(who, model_state, kept, "this device came too late for a stage; its counts are in no sum")
-        if task.stage == "abandoned":
-            why = "too few devices were left; their counts are in no sum"
-            if kept.participant.revealed is not None:
-                why = "the group was ended without its sum, after this device's part"
-            return _leave(who, model_state, kept, why)
+        if task.stage == "done" or task.stage == "dropped" or task.stage == "abandoned":
+            late = task.stage == "abandoned" and kept.participant.revealed is not None
+            return _leave(who, model_state, kept, _LATE if late else _ENDS[task.stage])
         try:
             kept, message = _answer(who, model_state, recent, kept, task)
+            client.send_stage(who, kept.participant.round_id, task.stage, message)
         except (PrivacyError, ProtocolError) as error:
             return _leave(who, model_state, kept, str(error), restore=False)
-        try:
-            _send(client, who, kept, task.stage, message)
         except Refused as error:
             if error.code != "other_stage":  # else the group has moved on: the next task says where to
                 raise
@@ -135,7 +131,7 @@ def _join(
 ) -> Participation:
     cache = model_state.cache
     participant = advertise(
-        _signing_key(who),
+        who.signing_key(),
         who.device_id or "",
         round_id,
         words_digest=cache.words_digest,
@@ -167,7 +163,7 @@ def _answer(
                 participant = mask(participant, task.deliveries, np.zeros(participant.words, np.int64))
             message = participant.masked
         elif task.survivors is not None:
-            participant = agree(participant, _signing_key(who), task.survivors)
+            participant = agree(participant, who.signing_key(), task.survivors)
             message = participant.agreed
         elif task.signatures is not None:
             participant = reveal(participant, task.signatures)
@@ -195,10 +191,6 @@ def _masked(
     return participant, base64.b64encode(taken_counts(cache, plan)).decode()
 
 
-def _send(client: Client, who: Identity, kept: Participation, stage: Stage, message: Message) -> None:
-    client.send_stage(who, kept.participant.round_id, stage, message.model_dump_json().encode())
-
-
 def _leave(
     who: Identity, model_state: ModelState, kept: Participation, refused: str | None, *, restore: bool = True
 ) -> Progress:
@@ -212,7 +204,7 @@ def _leave(
         if participant.masked is None:  # nothing of the user was sent
             budget.refund(store, kept.plan)
         if refused is None:
-            records.write_number(store, "marginals_sent", records.read_number(store, "marginals_sent") + 1)
+            reports.count_sent(store, "marginals")
         elif kept.restore and restore:
             taken = base64.b64decode(kept.restore)
             take_back(model_state, Outgoing(report_id, who.server, "marginals", participant.round_id, b"", taken))
@@ -220,21 +212,11 @@ def _leave(
     return Progress((Sent(report_id, participant.round_id, "marginals", size, refused=refused),))
 
 
-def _signing_key(who: Identity) -> Ed25519PrivateKey:
-    return Ed25519PrivateKey.from_private_bytes(who.private_key)
-
-
 def _read(store: Store, who: Identity) -> Participation | None:
     name = server_name(who.server)
     content = store.get("aggregation", name)
-    if content is None:
-        return None
-    try:
-        return Participation.model_validate_json(content)
-    except ValidationError as error:
-        raise StateError(
-            f"aggregation/{name}: {error.error_count()} fields cannot be read; delete the state folder to start afresh"
-        ) from None
+    with reading(f"aggregation/{name}"):
+        return None if content is None else Participation.model_validate_json(content)
 
 
 def _write(store: Store, who: Identity, kept: Participation) -> None:

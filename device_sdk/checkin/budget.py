@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from device_sdk.checks import reading
 from device_sdk.errors import StateError
 from device_sdk.privacy.spending import Plan, Spent, cost_of, stream_of
 
@@ -52,13 +53,9 @@ def read(store: Store) -> dict[str, Spent]:
     spent = dict.fromkeys(("marginals", "deltas", "words"), Spent())
     if content is None:
         return spent
-    try:
+    with reading(f"{TABLE}/{NAME}"):
         held = json.loads(content)
         return spent | {stream: Spent.read(held[stream]) for stream in spent}
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(
-            f"{TABLE}/{NAME}: cannot be read ({type(error).__name__}); delete the state folder to start afresh"
-        ) from None
 
 
 def _write(store: Store, spent: dict[str, Spent]) -> None:

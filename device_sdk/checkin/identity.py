@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from device_sdk.errors import StateError
+from device_sdk.checks import reading
 from device_sdk.state import Store
 from device_sdk.wire import signing
 
@@ -37,22 +36,20 @@ class Identity:
     @property
     def public_key(self) -> str:
         """Raw Ed25519 public key, base64."""
-        public = Ed25519PrivateKey.from_private_bytes(self.private_key).public_key()
-        return base64.b64encode(public.public_bytes(Encoding.Raw, PublicFormat.Raw)).decode()
+        return base64.b64encode(self.signing_key().public_key().public_bytes_raw()).decode()
+
+    def signing_key(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.private_key)
 
 
 def create(store: Store, server: str) -> Identity:
     """A fresh key for ``server``, kept in the state before it is used, so that a retried enrolment is the same one."""
-    identity = Identity(secrets.token_bytes(32), server)
-    _keep(store, identity)
-    return identity
+    return _keep(store, Identity(secrets.token_bytes(32), server))
 
 
 def keep_id(store: Store, identity: Identity, device_id: str, token: str | None = None) -> Identity:
     """The identity with the id the server gave for ``token``, kept in the state."""
-    identity = replace(identity, device_id=device_id, token=token)
-    _keep(store, identity)
-    return identity
+    return _keep(store, replace(identity, device_id=device_id, token=token))
 
 
 def correct_clock(store: Store, identity: Identity, server_time: float) -> Identity | None:
@@ -62,11 +59,7 @@ def correct_clock(store: Store, identity: Identity, server_time: float) -> Ident
     Requests are signed by it, and nothing else: what has expired is told by the device's own clock. Without the bound,
     whoever answers could have requests signed that are good in a year."""
     clock = server_time - time.time()
-    if abs(clock) > FARTHEST:
-        return None
-    identity = replace(identity, clock=clock)
-    _keep(store, identity)
-    return identity
+    return None if abs(clock) > FARTHEST else _keep(store, replace(identity, clock=clock))
 
 
 def load(store: Store, server: str) -> Identity | None:
@@ -74,28 +67,22 @@ def load(store: Store, server: str) -> Identity | None:
     content = store.get("identity", server_name(server))
     if content is None:
         return None
-    try:
+    with reading(f"identity/{server_name(server)}"):
         fields = json.loads(content)
-        clock = float(fields.get("clock", 0.0))
+        key, clock = base64.b64decode(fields["private_key"]), float(fields.get("clock", 0.0))
         if not abs(clock) <= FARTHEST:
             raise ValueError(f"clock: found {clock}, expected {FARTHEST:.0f} s at most")
-        return Identity(
-            base64.b64decode(fields["private_key"]), server, fields["device_id"], fields.get("token"), clock
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"identity/{server_name(server)}: found an unreadable value ({error})") from error
+        return Identity(key, server, fields["device_id"], fields.get("token"), clock)
 
 
-def signed_headers(
-    identity: Identity, method: str, path: str, round_id: str | None, body: bytes, now: float | None = None
-) -> dict[str, str]:
+def signed_headers(identity: Identity, method: str, path: str, round_id: str | None, body: bytes) -> dict[str, str]:
     """Headers that sign one request: a fresh nonce and time (seconds since the epoch, by the server's clock as far as
     that is known) every time it is sent."""
     nonce = secrets.token_urlsafe(18)
-    timestamp = max(0, int(time.time() + identity.clock if now is None else now))
+    timestamp = max(0, int(time.time() + identity.clock))
     digest = sha256(body).hexdigest()
     message = signing.signed_digest(method, path, round_id, digest, nonce, timestamp)
-    signature = Ed25519PrivateKey.from_private_bytes(identity.private_key).sign(message)
+    signature = identity.signing_key().sign(message)
     return {
         signing.DEVICE: identity.device_id or "",
         signing.BODY_DIGEST: digest,
@@ -105,14 +92,11 @@ def signed_headers(
     }
 
 
-def _keep(store: Store, identity: Identity) -> None:
-    fields = {
-        "private_key": base64.b64encode(identity.private_key).decode(),
-        "device_id": identity.device_id,
-        "token": identity.token,
-        "clock": identity.clock,
-    }
+def _keep(store: Store, identity: Identity) -> Identity:
+    key, token = base64.b64encode(identity.private_key).decode(), identity.token
+    fields = {"private_key": key, "device_id": identity.device_id, "token": token, "clock": identity.clock}
     store.put("identity", server_name(identity.server), json.dumps(fields).encode())
+    return identity
 
 
 def server_name(server: str) -> str:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from device_sdk.checkin import budget
 from device_sdk.checkin.connection import UNKNOWN, Refused
-from device_sdk.errors import StateError
+from device_sdk.checks import reading
 from device_sdk.learning.delta import Measures, bound
 from device_sdk.personalization.cache import MarginalCache, reported
 from device_sdk.personalization.given import commonest, to_bytes
 from device_sdk.privacy.contributions import bounded_counts, locally_noised, reported_words, unbounded_counts
+from device_sdk.privacy.spending import Plan, stream_of
 from device_sdk.state import records
 from device_sdk.state.outbox import Kind, Outgoing, keep, one_by_one, release
 from device_sdk.wire.delta_codec import encode
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
     from device_sdk.learning.step import Arrays
     from device_sdk.model_state import ModelState
     from device_sdk.privacy.bounds import OfferBounds
-    from device_sdk.privacy.spending import Plan
     from device_sdk.state import Store
     from device_sdk.wire.messages import RoundOffer
     from rescoring.words import WordList
 
 __all__ = [
     "Sent",
+    "count_sent",
     "delta_report",
     "enqueue_delta",
     "enqueue_marginals",
@@ -84,21 +85,25 @@ def flush(client: Client, store: Store, who: Identity, take_back: Callable[[Outg
     CheckInError: the server cannot be reached, or something else answered; what was not acknowledged stays."""
     sent: list[Sent] = []
     for outgoing in one_by_one(store, who.server):
-        size = len(outgoing.body)
+        done = Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, len(outgoing.body))
         try:
-            receipt = client.report(who, outgoing)
+            done = replace(done, duplicate=client.report(who, outgoing).duplicate)
         except Refused as error:
             if not is_final(error):
                 raise
             take_back(outgoing)
-            sent.append(Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, size, refused=str(error)))
-            continue
-        with store.transaction():
-            release(store, outgoing.report_id)
-            counter = f"{outgoing.kind}_sent"
-            records.write_number(store, counter, records.read_number(store, counter) + 1)
-        sent.append(Sent(outgoing.report_id, outgoing.round_id, outgoing.kind, size, receipt.duplicate))
+            done = replace(done, refused=str(error))
+        else:
+            with store.transaction():
+                release(store, outgoing.report_id)
+                count_sent(store, outgoing.kind)
+        sent.append(done)
     return tuple(sent)
+
+
+def count_sent(store: Store, kind: Kind) -> None:
+    """One more report of a stream has been taken."""
+    records.write_number(store, f"{kind}_sent", records.read_number(store, f"{kind}_sent") + 1)
 
 
 def is_final(error: Refused) -> bool:
@@ -119,10 +124,8 @@ def remember(store: Store, who: Identity, round_id: str, kind: Kind) -> None:
 
 def _read_rounds(store: Store) -> list[list[str]]:
     content = store.get("settings", "reported")
-    try:
+    with reading("settings/reported"):
         return [] if content is None else [list(entry) for entry in json.loads(content)]
-    except (ValueError, TypeError) as error:
-        raise StateError(f"settings/reported: found an unreadable list ({error})") from error
 
 
 # Each of these is called inside a transaction, which also takes what the report holds off the books.
@@ -146,16 +149,9 @@ def enqueue_marginals(
     elif not counts:
         remember(store, who, offer.round_id, "marginals")
         return cache
-    report = MarginalReport(
-        report_id=secrets.token_hex(16),
-        device_id=who.device_id or "",
-        round_id=offer.round_id,
-        words_digest=cache.words_digest,
-        utterances=utterances,
-        counts=counts,
-    )
-    body = report.model_dump_json().encode()
-    _enqueue(store, who, "marginals", plan, bounds, report, body, taken_counts(cache, plan))
+    named = _named(who, offer)
+    report = MarginalReport(**named, words_digest=cache.words_digest, utterances=utterances, counts=counts)
+    _enqueue(store, who, plan, bounds, report, taken_counts(cache, plan))
     return reported(cache)
 
 
@@ -167,15 +163,9 @@ def enqueue_words(
 
     Where there is no word yet the round is not marked as reported: words come seldom."""
     if words := reported_words(model_state.given, min(plan.max_words, most)):
-        report = WordReport(
-            report_id=secrets.token_hex(16),
-            device_id=who.device_id or "",
-            round_id=offer.round_id,
-            words_digest=model_state.base.words.digest,
-            words=tuple(sorted(words)),
-        )
-        body = report.model_dump_json().encode()
-        _enqueue(model_state.store, who, "words", plan, bounds, report, body, to_bytes(model_state.given))
+        digest = model_state.base.words.digest
+        report = WordReport(**_named(who, offer), words_digest=digest, words=tuple(sorted(words)))
+        _enqueue(model_state.store, who, plan, bounds, report, to_bytes(model_state.given))
     model_state.keep_given({})
 
 
@@ -192,9 +182,7 @@ def enqueue_delta(
     """Puts a delta of the plan's kind, clipped, noised and encoded as the plan says, into the outbox, with what the
     plan asks of ``measures``. What is random in it is drawn once: a repeat sends the same bytes."""
     header = DeltaHeader(
-        report_id=secrets.token_hex(16),
-        device_id=who.device_id or "",
-        round_id=offer.round_id,
+        **_named(who, offer),
         model_version=offer.model_version,
         utterances=utterances,
         kind=plan.kind,
@@ -203,7 +191,7 @@ def enqueue_delta(
         loss=measures.mean_loss if plan.measure == "loss" else None,
         word_error=measures.word_error if plan.measure == "word_error" else None,
     )
-    _enqueue(store, who, "deltas", plan, bounds, header, delta_report(header, plan, delta))
+    _enqueue(store, who, plan, bounds, header, body=delta_report(header, plan, delta))
 
 
 def delta_report(header: DeltaHeader, plan: DeltaPlan, delta: Arrays) -> bytes:
@@ -215,19 +203,25 @@ def delta_report(header: DeltaHeader, plan: DeltaPlan, delta: Arrays) -> bytes:
     return save({name: tensors[name] for name in sorted(tensors)}, metadata={"header": header.model_dump_json()})
 
 
+def _named(who: Identity, offer: RoundOffer) -> dict[str, Any]:
+    return {"report_id": secrets.token_hex(16), "device_id": who.device_id or "", "round_id": offer.round_id}
+
+
 def _enqueue(
     store: Store,
     who: Identity,
-    kind: Kind,
     plan: Plan,
     bounds: OfferBounds,
     report: MarginalReport | WordReport | DeltaHeader,
-    body: bytes,
     restore: bytes = b"",
+    body: bytes | None = None,
 ) -> None:
-    remember(store, who, report.round_id, kind)
+    """body: what is sent, the report's own JSON if None."""
+    stream = stream_of(plan)
+    remember(store, who, report.round_id, stream)
     budget.charge(store, bounds, plan)
-    keep(store, Outgoing(report.report_id, who.server, kind, report.round_id, body, restore))
+    body = body or report.model_dump_json().encode()
+    keep(store, Outgoing(report.report_id, who.server, stream, report.round_id, body, restore))
 
 
 def taken_counts(cache: MarginalCache, plan: MarginalPlan) -> bytes:
@@ -263,11 +257,8 @@ def restored_counts(store: Store, cache: MarginalCache, outgoing: Outgoing) -> M
         pending[int(word)] = weight
     if taken["mode"] == "paper":
         records.add_reported(store, cache.words_digest, -pending)
-    return replace(
-        cache,
-        pending=np.minimum(cache.pending + pending, cache.counts),
-        pending_utterances=cache.pending_utterances + int(taken["utterances"]),
-    )
+    utterances = cache.pending_utterances + int(taken["utterances"])
+    return replace(cache, pending=np.minimum(cache.pending + pending, cache.counts), pending_utterances=utterances)
 
 
 def restored_words(given: Mapping[str, int], outgoing: Outgoing, words: WordList) -> dict[str, int]:

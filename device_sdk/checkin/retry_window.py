@@ -8,7 +8,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from device_sdk.checkin.identity import server_name
-from device_sdk.errors import StateError
+from device_sdk.checks import reading
 
 if TYPE_CHECKING:
     from device_sdk.state import Store
@@ -53,16 +53,9 @@ def _write(store: Store, url: str, entry: dict[str, float]) -> None:
 
 def _read(store: Store) -> dict[str, Any]:
     content = store.get(_TABLE, _NAME)
-    try:
+    with reading(f"{_TABLE}/{_NAME}"):
         held: dict[str, Any] = {} if content is None else json.loads(content)
-        known = all(
-            math.isfinite(entry["at"]) and math.isfinite(entry["seconds"]) and entry["failures"] >= 0
-            for entry in held.values()
-        )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StateError(
-            f"{_TABLE}/{_NAME}: cannot be read ({type(error).__name__}); delete the state folder"
-        ) from None
-    if not known:
-        raise StateError(f"{_TABLE}/{_NAME}: found a time that is not finite; delete the state folder to start afresh")
-    return held
+        for entry in held.values():
+            if not (math.isfinite(entry["at"]) and math.isfinite(entry["seconds"]) and entry["failures"] >= 0):
+                raise ValueError("found a time that is not finite")
+        return held

@@ -12,7 +12,8 @@ from device_sdk.checkin.connection import Refused
 from device_sdk.checkin.updates import adoption
 from device_sdk.errors import CheckInError
 from device_sdk.learning.delta import difference, mean
-from device_sdk.wire.messages import CheckedIn, CheckIn, DeltaPlan, MarginalPlan, WordPlan
+from device_sdk.privacy.spending import stream_of
+from device_sdk.wire.messages import CheckedIn, CheckIn, DeltaPlan, MarginalPlan
 
 if TYPE_CHECKING:
     from device_sdk.checkin.client import Client
@@ -20,11 +21,8 @@ if TYPE_CHECKING:
     from device_sdk.checkin.reports import Sent
     from device_sdk.learning.memory import Recent
     from device_sdk.model_state import ModelState
-    from device_sdk.privacy.bounds import OfferBounds
-    from device_sdk.privacy.spending import Plan
     from device_sdk.settings import DeviceSettings
     from device_sdk.state import Store
-    from device_sdk.state.outbox import Kind
     from device_sdk.wire.messages import RoundOffer
 
 __all__ = ["CheckInReport", "run_session"]
@@ -68,14 +66,25 @@ class CheckInReport:
     updates_refused: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """What every step of a check-in has at hand, as :func:`run_session` was given it."""
+
+    client: Client
+    model_state: ModelState
+    recent: Recent
+    settings: DeviceSettings
+    trusted_root: bytes | None
+    turn: AbstractContextManager[object]
+
+
 def run_session(
     client: Client,
     token: str | None,
     model_state: ModelState,
     recent: Recent,
     settings: DeviceSettings,
-    trusted_root: bytes | None = None,
-    *,
+    trusted_root: bytes | None,
     turn: AbstractContextManager[object],
 ) -> CheckInReport:
     """Sends what waits and what is due, and fetches what is newer. token: to enrol with, where this is the first time.
@@ -87,11 +96,12 @@ def run_session(
 
     CheckInError: the server cannot be reached or refuses. BundleError: its model is unfit. Either way everything is
     kept, and the next session goes on where this one ended."""
+    session = _Session(client, model_state, recent, settings, trusted_root, turn)
     who = _enrolled(client, token, model_state.store)
     mended: set[str] = set()
     while True:
         try:
-            return _exchange(client, who, model_state, recent, settings, trusted_root, turn)
+            return _exchange(session, who)
         except Refused as error:
             if error.code in mended:
                 raise
@@ -114,9 +124,7 @@ def _mended(client: Client, who: Identity, token: str | None, store: Store, erro
     """Who the device is to a server that refused it, after what that takes. Raises the error where nothing helps."""
     if error.code == "unknown_device" and error.status == 401:
         if token is None:
-            raise Refused(
-                f"{error}; check in with an enrolment token", error.status, error.code, error.server_time
-            ) from error
+            raise Refused(f"{error}; check in with an enrolment token", error.status, error.code) from error
         return identity.keep_id(store, who, client.enrol(token, who), token)
     if error.code == "stale_time" and error.status == 401 and error.server_time is not None:
         corrected = identity.correct_clock(store, who, error.server_time)
@@ -130,17 +138,10 @@ def _mended(client: Client, who: Identity, token: str | None, store: Store, erro
     raise error
 
 
-def _exchange(
-    client: Client,
-    who: Identity,
-    model_state: ModelState,
-    recent: Recent,
-    settings: DeviceSettings,
-    trusted_root: bytes | None,
-    turn: AbstractContextManager[object],
-) -> CheckInReport:
-    store, take_back = model_state.store, partial(reports.take_back, model_state)
-    sent = reports.flush(client, store, who, take_back)
+def _exchange(session: _Session, who: Identity) -> CheckInReport:
+    client, model_state, recent, settings = session.client, session.model_state, session.recent, session.settings
+    take_back = partial(reports.take_back, model_state)
+    sent = reports.flush(client, model_state.store, who, take_back)
     answer = client.check_in(
         who,
         CheckIn(
@@ -151,15 +152,10 @@ def _exchange(
             words_digest=model_state.base.words.digest,
         ),
     )
-    same_model = not model_state.differs_in_model(answer.model_version, answer.model_sha256)
-    with turn:
-        left_out = _enqueue(who, answer, model_state, recent, settings, same_model=same_model)
-    sent += reports.flush(client, store, who, take_back)
-    willing = settings.share_marginals and model_state.consent.marginals
-    aggregated = aggregation.take_part(
-        client, who, model_state, recent, answer.round, willing=willing, bounds=settings.bounds
-    )
-    adopted = _update(client, who, answer, model_state, settings, trusted_root, turn)
+    left_out = _enqueue(session, who, answer)
+    sent += reports.flush(client, model_state.store, who, take_back)
+    aggregated = aggregation.take_part(client, who, model_state, recent, answer.round, settings)
+    adopted = _update(session, who, answer)
     return CheckInReport(
         round_id=answer.round.round_id if answer.round else None,
         model_version=model_state.base.version,
@@ -176,81 +172,70 @@ def _exchange(
     )
 
 
-def _update(
-    client: Client,
-    who: Identity,
-    answer: CheckedIn,
-    model_state: ModelState,
-    settings: DeviceSettings,
-    trusted_root: bytes | None,
-    turn: AbstractContextManager[object],
-) -> adoption.Adopted:
+def _update(session: _Session, who: Identity, answer: CheckedIn) -> adoption.Adopted:
     """With a root to trust, the signed metadata decides what is current, whatever the server's answer says."""
-    if trusted_root is None:
+    client, model_state, root = session.client, session.model_state, session.trusted_root
+    if root is None:
         release = adoption.announced(answer, model_state)
-        return adoption.adopt(client, model_state, settings, release, signed=False, turn=turn)
-    from device_sdk.checkin.updates.metadata import refresh
+    else:
+        from device_sdk.checkin.updates.metadata import refresh
 
-    try:
-        release = refresh(client, model_state.store, trusted_root, who.device_id or "")
-    except CheckInError as error:
-        stays = f"model {model_state.base.version} and marginals {model_state.marginals_version} stay"
-        return adoption.Adopted(refused=(f"updates: {error}; {stays}",))
-    return adoption.adopt(client, model_state, settings, release, signed=True, turn=turn)
+        try:
+            release = refresh(client, model_state.store, root, who.device_id or "")
+        except CheckInError as error:
+            stays = f"model {model_state.base.version} and marginals {model_state.marginals_version} stay"
+            return adoption.Adopted(refused=(f"updates: {error}; {stays}",))
+    return adoption.adopt(client, model_state, session.settings, release, signed=root is not None, turn=session.turn)
 
 
-def _enqueue(
-    who: Identity,
-    answer: CheckedIn,
-    model_state: ModelState,
-    recent: Recent,
-    settings: DeviceSettings,
-    *,
-    same_model: bool,
-) -> tuple[str, ...]:
+def _enqueue(session: _Session, who: Identity, answer: CheckedIn) -> tuple[str, ...]:
     """Puts this round's reports into the outbox, each stream once a round, where the user has agreed to it. Returns why
-    a stream that could be sent is left out. same_model: whether what is current is here, not only of its name."""
-    offer, store, bounds, consent = answer.round, model_state.store, settings.bounds, model_state.consent
+    a stream that could be sent is left out."""
+    offer, model_state, settings = answer.round, session.model_state, session.settings
     if offer is None:
         return ()
-    plans: dict[Kind, Plan | None] = {
-        "marginals": offer.marginals if settings.share_marginals and consent.marginals else None,
-        "words": offer.words if settings.share_words and consent.words else None,
-        "deltas": offer.deltas if settings.share_deltas and consent.deltas else None,
-    }
-    if offer.marginals is not None and offer.marginals.trust == "distributed":
-        plans["marginals"] = None  # a share of the noise hides nothing in the clear: secure aggregation answers it
-    if offer.model_version == answer.model_version and not same_model:
-        plans["deltas"] = None
+    # What is current may be another model than the device's, of the same name.
+    stale = model_state.differs_in_model(answer.model_version, answer.model_sha256)
+    stale = stale and offer.model_version == answer.model_version
     left_out: list[str] = []
-    with model_state.together():
-        for kind, plan in plans.items():
-            if plan is None or reports.has_reported(store, who, offer.round_id, kind):
+    with session.turn, model_state.together():
+        for plan in (offer.marginals, offer.words, offer.deltas):
+            if plan is None:
                 continue
-            if isinstance(plan, DeltaPlan) and plan.kind == "gradient" and settings.learning.subset == "adapters":
-                left_out.append(_NO_GRADIENTS)
-            elif (why := budget.refusal(store, bounds, plan)) is not None:
-                left_out.append(why)
+            stream = stream_of(plan)
+            shared = getattr(settings, f"share_{stream}") and getattr(model_state.consent, stream)
+            if not shared or reports.has_reported(model_state.store, who, offer.round_id, stream):
+                continue
+            if isinstance(plan, DeltaPlan):
+                why = None if stale else _enqueue_delta(session, who, offer, plan)
+            elif isinstance(plan, MarginalPlan) and plan.trust == "distributed":
+                continue  # a share of the noise hides nothing in the clear: secure aggregation answers it
+            elif (why := budget.refusal(model_state.store, settings.bounds, plan)) is not None:
+                pass
             elif isinstance(plan, MarginalPlan):
-                cache = reports.enqueue_marginals(store, who, offer, plan, bounds, model_state.cache)
+                cache = reports.enqueue_marginals(
+                    model_state.store, who, offer, plan, settings.bounds, model_state.cache
+                )
                 model_state.keep_cache(cache)
-                recent.reported()
-            elif isinstance(plan, WordPlan):
-                reports.enqueue_words(who, offer, plan, bounds, model_state, settings.max_new_words)
-                recent.words_reported()
-            elif (why := _enqueue_delta(who, offer, plan, bounds, model_state)) is not None:
-                left_out.append(why)
+                session.recent.reported()
+            else:
+                reports.enqueue_words(who, offer, plan, settings.bounds, model_state, settings.max_new_words)
+                session.recent.words_reported()
+            left_out += [] if why is None else [why]
     return tuple(left_out)
 
 
-def _enqueue_delta(
-    who: Identity, offer: RoundOffer, plan: DeltaPlan, bounds: OfferBounds, model_state: ModelState
-) -> str | None:
+def _enqueue_delta(session: _Session, who: Identity, offer: RoundOffer, plan: DeltaPlan) -> str | None:
     """Puts what was learned into the outbox, where there is enough of the kind that the plan asks for. Returns why it
-    is left out though there is enough.
+    is left out though the plan, or what was learned, would do otherwise.
 
     A plan of another kind than the last takes effect with what is recognized from now on: gradients are of the
     published weights, and are summed up instead of taking steps. Every gradient leaves in one report."""
+    model_state, bounds = session.model_state, session.settings.bounds
+    if plan.kind == "gradient" and session.settings.learning.subset == "adapters":
+        return _NO_GRADIENTS
+    if (why := budget.refusal(model_state.store, bounds, plan)) is not None:
+        return why
     limit = plan.batch_size if plan.kind == "gradient" else None
     gradients = model_state.student.gradients
     if limit != (None if gradients is None else gradients.limit):

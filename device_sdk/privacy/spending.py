@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from device_sdk.privacy.gaussian import gaussian_ratio
 from device_sdk.wire.messages import DeltaPlan, MarginalPlan, WordPlan
@@ -62,7 +62,7 @@ class Spent:
         return found
 
 
-def stream_of(plan: Plan) -> str:
+def stream_of(plan: Plan) -> Literal["marginals", "deltas", "words"]:
     if isinstance(plan, MarginalPlan):
         return "marginals"
     return "deltas" if isinstance(plan, DeltaPlan) else "words"

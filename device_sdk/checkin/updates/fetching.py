@@ -11,8 +11,8 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from device_sdk.checkin.client import Partial
 from device_sdk.checkin.connection import Refused
-from device_sdk.checkin.download import Partial
 from device_sdk.checkin.updates import difference
 from device_sdk.errors import BundleError, CheckInError, ProtocolError
 from device_sdk.state import records

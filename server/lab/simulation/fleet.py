@@ -255,13 +255,16 @@ def _published(
     from device_sdk.bundle import weights as weight_files
     from device_sdk.checkin.client import Client
     from device_sdk.checkin.updates.adoption import decode_marginals
+    from device_sdk.checkin.updates.metadata import Target
 
     status = operator.status()
     version = str(status["model_version"])
     marginal = None
     with Client(server.url) as client:
         if version != bundle.version:
-            content = client.model(version, operator.models()[version])
+            model = Target(f"model {version}", version, 1 << 30, operator.models()[version])
+            content = client.download(f"/v1/models/{version}", model.length, 600.0)
+            model.check(content)
             bundle = bundle.with_weights(weight_files.read(content, f"model {version}"), version)
         rescorer = Rescorer(bundle)
         if condition.marginals:

@@ -231,7 +231,7 @@ def test_an_unreadable_part_is_named(three: list[Device], server: Running) -> No
     three[0].check_in(server.url, TOKEN)
     (name,) = three[0]._model_state.store.names("aggregation")
     three[0]._model_state.store.put("aggregation", name, b"{}")
-    with pytest.raises(StateError, match=f"aggregation/{name}: 2 fields cannot be read"):
+    with pytest.raises(StateError, match=f"aggregation/{name}: the value cannot be read"):
         three[0].check_in(server.url)
 
 

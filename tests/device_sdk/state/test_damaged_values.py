@@ -39,8 +39,8 @@ def marginals(values: object) -> Callable[[Store], None]:
         (lambda store: store.put("settings", "x", b"one"), lambda store: records.read_number(store, "x"), "settings/x"),
         (lambda store: store.put("settings", "x", b"nan"), lambda store: records.read_number(store, "x"), "found nan"),
         (lambda store: store.put("settings", "x", b"-1"), lambda store: records.read_number(store, "x"), "found -1"),
-        (lambda store: store.put("settings", "reported", b"{"), reports._read_rounds, "unreadable list"),
-        (lambda store: store.put("settings", "reported", b"[1]"), reports._read_rounds, "unreadable list"),
+        (lambda store: store.put("settings", "reported", b"{"), reports._read_rounds, "settings/reported"),
+        (lambda store: store.put("settings", "reported", b"[1]"), reports._read_rounds, "settings/reported"),
     ],
 )  # fmt: skip
 def test_values(tmp_path: Path, damage: Callable[[Store], None], read: Callable[[Store], object], message: str) -> None:

@@ -16,8 +16,7 @@ import httpx
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.checkin.client import Client
-from device_sdk.checkin.download import PART, Partial
+from device_sdk.checkin.client import PART, Client, Partial
 from device_sdk.checkin.session import CheckInReport
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError
@@ -39,7 +38,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Iter
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny model is no larger than one part would be."""
-    monkeypatch.setattr("device_sdk.checkin.download.PART", 4096)
+    monkeypatch.setattr("device_sdk.checkin.client.PART", 4096)
 
 
 @pytest.fixture(params=["signed", "plain"])
@@ -243,7 +242,6 @@ CHILD = """
 import sys
 from pathlib import Path
 from device_sdk.bundle import Bundle
-from device_sdk.checkin.client import Client
 from device_sdk.device import Device
 from tests.device_sdk.checkin.updates.fleet import KEY, TOKEN
 with Device.open(Path(sys.argv[1]), KEY, Bundle.open(None)) as device:
