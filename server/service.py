@@ -436,10 +436,4 @@ def _workers(settings: ServerSettings, blobs: BlobStore) -> Workers:
     return LocalWorkers(blobs)
 
 
-_UNDERWAY = (
-    RoundState.PLANNED,
-    RoundState.OPEN,
-    RoundState.CLOSING,
-    RoundState.AGGREGATED,
-    RoundState.EVALUATED,
-)
+_UNDERWAY = (RoundState.PLANNED, RoundState.OPEN, RoundState.CLOSING, RoundState.AGGREGATED, RoundState.EVALUATED)

@@ -48,13 +48,7 @@ def test_whoever_is_named_without_a_year_has_a_row_too() -> None:
 
 @pytest.mark.skipif(not TRACKED, reason="needs a checkout")
 def test_no_paper_is_cited_by_a_number() -> None:
-    found = subprocess.run(
-        ["git", "grep", "-InE", NUMBERED],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    found = subprocess.run(["git", "grep", "-InE", NUMBERED], cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode == 1 and not found.stdout, found.stdout
 
 

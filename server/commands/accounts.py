@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
 
-from server.commands.operators import Answer, command, moment, show
+from server.commands.operators import Answer, command, line, moment, table
 from server.operators.accounts import Role
 from server.operators.client import OperatorClient
 
@@ -31,36 +32,32 @@ def add_operator(
 ) -> Answer:
     """Add an operator and print the token, which is shown this once."""
     found = client.add_operator(name, role)
-    return _plain(found), lambda: _told(found.token, f"{found.role} {found.name}: IDIOLECT_OPERATOR_TOKEN")
+    return found, lambda: _tell(found.token, f"{found.role} {found.name}: IDIOLECT_OPERATOR_TOKEN")
 
 
 @command(operators, "list")
 def list_operators(client: OperatorClient) -> Answer:
     """List operators, those who were revoked too."""
     found = client.operators()
-
-    def present() -> None:
-        rows = [
-            (entry.name, entry.role, moment(entry.created_at), entry.created_by, moment(entry.revoked_at))
-            for entry in found
-        ]
-        show("Operators", ("name", "role", "added", "by", "revoked"), rows)
-
-    return {"operators": [_plain(entry) for entry in found]}, present
+    rows = [
+        (entry.name, entry.role, moment(entry.created_at), entry.created_by, moment(entry.revoked_at))
+        for entry in found
+    ]
+    return {"operators": _plain(found)}, table("Operators", ("name", "role", "added", "by", "revoked"), rows)
 
 
 @command(operators, "revoke")
 def revoke_operator(client: OperatorClient, name: Name) -> Answer:
     """Refuse an operator's token, and the web pages opened with it, from now on."""
     found = client.revoke_operator(name)
-    return _plain(found), lambda: typer.echo(f"operator {found.name} is revoked")
+    return found, line(f"operator {found.name} is revoked")
 
 
 @command(operators, "me")
 def show_me(client: OperatorClient) -> Answer:
     """Show whose token is used, and its role."""
     found = client.me()
-    return _plain(found), lambda: typer.echo(f"{found.name}, {found.role}")
+    return found, line(f"{found.name}, {found.role}")
 
 
 @command(operators, "audit")
@@ -70,12 +67,8 @@ def audit(
 ) -> Answer:
     """Show what operators did, the newest first."""
     found = client.actions(limit)
-
-    def present() -> None:
-        rows = [(moment(entry.at), entry.operator, entry.action, entry.subject, entry.note) for entry in found]
-        show("Actions", ("when", "operator", "action", "of", "note"), rows)
-
-    return {"actions": [_plain(entry) for entry in found]}, present
+    rows = [(moment(entry.at), entry.operator, entry.action, entry.subject, entry.note) for entry in found]
+    return {"actions": _plain(found)}, table("Actions", ("when", "operator", "action", "of", "note"), rows)
 
 
 @command(enrolment, "add")
@@ -87,35 +80,32 @@ def add_token(
 ) -> Answer:
     """Make a token that lets devices enrol and print it, this once."""
     found = client.add_enrolment_token(name, uses=uses or None, seconds=None if hours is None else hours * 3600)
-    return _plain(found), lambda: _told(found.token, f"enrolment token {found.name}")
+    return found, lambda: _tell(found.token, f"enrolment token {found.name}")
 
 
 @command(enrolment, "list")
 def list_tokens(client: OperatorClient) -> Answer:
     """List tokens and how many devices each let in, the newest first."""
     found = client.enrolment_tokens()
-
-    def present() -> None:
-        rows = [
-            (
-                entry.name,
-                f"{entry.used} of {'any number' if entry.uses is None else entry.uses}",
-                "never" if entry.expires_at is None else moment(entry.expires_at),
-                entry.created_by,
-                moment(entry.revoked_at),
-            )
-            for entry in found
-        ]
-        show("Enrolment tokens", ("name", "used", "ends", "by", "revoked"), rows)
-
-    return {"enrolment_tokens": [_plain(entry) for entry in found]}, present
+    rows = [
+        (
+            entry.name,
+            f"{entry.used} of {'any number' if entry.uses is None else entry.uses}",
+            moment(entry.expires_at) or "never",
+            entry.created_by,
+            moment(entry.revoked_at),
+        )
+        for entry in found
+    ]
+    shown = table("Enrolment tokens", ("name", "used", "ends", "by", "revoked"), rows)
+    return {"enrolment_tokens": _plain(found)}, shown
 
 
 @command(enrolment, "revoke")
 def revoke_token(client: OperatorClient, name: Name) -> Answer:
     """Let nobody in with a token any more. Devices that it let in stay."""
     found = client.revoke_enrolment_token(name)
-    return _plain(found), lambda: typer.echo(f"enrolment token {found.name} is revoked; it let in {found.used} devices")
+    return found, line(f"enrolment token {found.name} is revoked; it let in {found.used} devices")
 
 
 @command(devices, "list")
@@ -125,15 +115,11 @@ def list_devices(
 ) -> Answer:
     """List every device with when and how it enrolled."""
     found = [entry for entry in client.devices() if let_in_by is None or entry.enrolment_token == let_in_by]
-
-    def present() -> None:
-        rows = [
-            (entry.device_id, moment(entry.enrolled_at), entry.enrolment_token, moment(entry.revoked_at))
-            for entry in found
-        ]
-        show(f"{len(found)} devices", ("device", "enrolled", "with", "revoked"), rows)
-
-    return {"devices": [_plain(entry) for entry in found]}, present
+    rows = [
+        (entry.device_id, moment(entry.enrolled_at), entry.enrolment_token, moment(entry.revoked_at)) for entry in found
+    ]
+    shown = table(f"{len(found)} devices", ("device", "enrolled", "with", "revoked"), rows)
+    return {"devices": _plain(found)}, shown
 
 
 @command(devices, "revoke")
@@ -154,14 +140,14 @@ def revoke_devices(
         raise typer.BadParameter("name devices, or the token that let them in", param_hint="DEVICE_IDS")
     for device_id in chosen:
         client.revoke_device(device_id)
-    return {"revoked": chosen}, lambda: typer.echo(f"{len(chosen)} devices are revoked")
+    return {"revoked": chosen}, line(f"{len(chosen)} devices are revoked")
 
 
-def _told(token: str, what: str) -> None:
+def _tell(token: str, what: str) -> None:
     """The secret alone on standard output, so that it can be piped; what it is beside."""
     typer.echo(f"{what}, shown this once:", err=True)
     typer.echo(token)
 
 
-def _plain(entry: BaseModel) -> dict[str, Any]:
-    return entry.model_dump(mode="json")
+def _plain(entries: Sequence[BaseModel]) -> list[dict[str, Any]]:
+    return [entry.model_dump(mode="json") for entry in entries]

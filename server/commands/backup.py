@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.commands.output import AsJson
 from device_sdk.commands.secrets import holds_password, keep_from_process_list
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ Blobs = Annotated[
         help="Folder of weights and raw deltas, or s3://bucket/prefix.  [default: the database's name + .blobs]",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
 def backup(
@@ -39,8 +39,7 @@ def backup(
     database: Place = "idiolect-server.db",
     blobs: Blobs = None,
     verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Write nothing: bring it back into a scratch place, and look at that."),
+        bool, typer.Option("--verify", help="Write nothing: bring it back into a scratch place, and look at that.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

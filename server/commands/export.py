@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from device_sdk.commands.output import deliver
+from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import BundleError
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def bundle(
     version: Annotated[str, typer.Option(help="Version of the weights.")] = "1",
     card: Annotated[Path | None, typer.Option(help="JSON for the model card; made from training.json if none.")] = None,
     licence: Annotated[Path | None, typer.Option(help="Text of the licence; the run's LICENSE if none.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Write the bundle of RUN to OUT; it is opened as a device would before it takes its place. Needs no torch.
 
@@ -65,8 +65,8 @@ def refresh(
     bundle: Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")],
     out: Annotated[Path, typer.Argument(help="Folder to write, or a file ending in .zip; may be BUNDLE itself.")],
     version: Annotated[str | None, typer.Option(help="Version of the weights; the bundle's own if none.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Write BUNDLE to OUT with the graphs of this version of idiolect; weights, words, models and card stay.
 
@@ -83,8 +83,8 @@ def refresh(
 def sherpa(
     bundle: Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")],
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Write BUNDLE for sherpa-onnx, streaming and offline; the README.md in OUT says how to load it. Needs no torch."""
     from device_sdk.bundle import Bundle
@@ -101,8 +101,8 @@ def executorch(
     training: Annotated[
         bool, typer.Option("--training", help="Also write training programs, for utterances up to three sizes.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Write BUNDLE as ExecuTorch programs on XNNPACK: encoder.pte, predictor.pte, joiner.pte and executorch.json.
 

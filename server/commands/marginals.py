@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.commands.output import write_file
 from device_sdk.errors import DataError
-from server.commands.operators import Answer, command, moment, show
+from server.commands.operators import Answer, command, line, moment, show, table
 from server.operators.client import OperatorClient
+from server.operators.messages import MarginalsWords
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,10 +58,8 @@ def push(
         probabilities = _fitting(client, counts, source)
     else:
         probabilities = counts_to_probabilities(counts, bundle, smoothing)
-    content = {"probabilities": b64encode(probabilities.astype("<f8").tobytes()).decode(), "note": note}
-    found = client.post("marginals", json=content | {"publish": publish})
-    text = f"marginals {found['version']} registered" + (" and published" if publish else "")
-    return found, lambda: typer.echo(text)
+    found = client.push_marginals(probabilities, note=note, published=publish)
+    return found, line(f"marginals {found.version} registered" + (" and published" if publish else ""))
 
 
 @command(app, "show")
@@ -70,23 +69,16 @@ def show_marginals(
     top: Annotated[int, typer.Option(help="How many words.", min=0, max=10000)] = 20,
 ) -> Answer:
     """Show the words a version lifts most over the background."""
-    number = client.get("status")["marginals_version"] if version is None else version
-    found = client.get(f"marginals/{number}", top=top)
-
-    def present() -> None:
-        rows = [
-            (
-                entry["word"] if entry["word"] is not None else entry["word_id"],
-                f"{entry['probability']:.3g}",
-                f"{entry['probability'] / entry['background']:.2f}",
-                f"{entry['released_count']:.1f}",
-            )
-            for entry in found["top"]
-        ]
-        title = f"Marginals {found['version']} (noise of a count: {found['noise_deviation']:.2f})"
-        show(title, ("word", "probability", "times background", "released count"), rows)
-
-    return found, present
+    found = _words(client, version, top)
+    rows = [
+        (
+            entry.word_id if entry.word is None else entry.word,
+            *(f"{entry.probability:.3g}", f"{entry.probability / entry.background:.2f}", f"{entry.released_count:.1f}"),
+        )
+        for entry in found.top
+    ]
+    title = f"Marginals {found.version} (noise of a count: {found.noise_deviation:.2f})"
+    return found, table(title, ("word", "probability", "times background", "released count"), rows)
 
 
 @command(app, "pull")
@@ -96,23 +88,20 @@ def pull(
     version: Annotated[int | None, typer.Argument(help="[default: the current version]")] = None,
 ) -> Answer:
     """Write a version to a file."""
-    number = client.get("status")["marginals_version"] if version is None else version
-    found = client.get(f"marginals/{number}", top=_ALL)
-    told = ("version", "parent", "round_id", "created_at", "noise_deviation", "note", "words_digest")
-    entries = sorted(found["top"], key=lambda entry: entry["word_id"])
+    found = _words(client, version, _ALL)
+    names = ("version", "parent", "round_id", "created_at", "noise_deviation", "note", "words_digest")
+    told = {name: getattr(found, name) for name in names}
+    entries = sorted(found.top, key=lambda entry: entry.word_id)
     content = {
         "format": FORMAT,
-        **{name: found[name] for name in told},
-        "words": [entry["word"] for entry in entries],
-        "probabilities": [entry["probability"] for entry in entries],
-        "released_counts": [entry["released_count"] for entry in entries],
+        **told,
+        "words": [entry.word for entry in entries],
+        "probabilities": [entry.probability for entry in entries],
+        "released_counts": [entry.released_count for entry in entries],
     }
-    try:
-        file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{file}: cannot be written ({error.strerror})") from error
-    summary = {name: found[name] for name in told} | {"words": len(entries), "file": str(file)}
-    return summary, lambda: typer.echo(f"marginals {number}: {len(entries)} words written to {file}")
+    write_file(file, json.dumps(content, indent=1) + "\n")
+    summary = told | {"words": len(entries), "file": str(file)}
+    return summary, line(f"marginals {found.version}: {len(entries)} words written to {file}")
 
 
 @command(app, "diff")
@@ -123,10 +112,9 @@ def diff(
     top: Annotated[int, typer.Option(help="How many words each way.", min=1, max=10000)] = 20,
 ) -> Answer:
     """Show which words one version makes likelier than another, and which less likely."""
-    versions = [client.get(f"marginals/{number}", top=_ALL)["top"] for number in (before, after)]
-    first, second = ({entry["word_id"]: entry for entry in entries} for entries in versions)
-    names = {word: entry["word"] if entry["word"] is not None else str(word) for word, entry in first.items()}
-    chances = {word: (first[word]["probability"], second[word]["probability"]) for word in first.keys() & second.keys()}
+    first, second = ({each.word_id: each for each in client.words(number, _ALL).top} for number in (before, after))
+    names = {word: str(word) if entry.word is None else entry.word for word, entry in first.items()}
+    chances = {word: (first[word].probability, second[word].probability) for word in first.keys() & second.keys()}
     found = {"before": before, "after": after, **moved(names, chances, top)}
 
     def present() -> None:
@@ -144,25 +132,17 @@ def diff(
 @command(app, "list")
 def list_marginals(client: OperatorClient) -> Answer:
     """List versions, the newest first."""
-    found = client.get("marginals")
-
-    def present() -> None:
-        rows = [
-            (
-                "*" if entry["version"] == found["current"] else "",
-                entry["version"],
-                entry["parent"],
-                f"{entry['figures'].get('surviving_words', 0):.0f}",
-                f"{entry['noise_deviation']:.2f}",
-                moment(entry["created_at"]),
-                entry["note"],
-            )
-            for entry in found["marginals"]
-        ]
-        columns = ("", "version", "parent", "words above noise", "noise", "created", "note")
-        show("Marginals (* is current)", columns, rows)
-
-    return found, present
+    found = client.marginals()
+    rows = [
+        (
+            *("*" if entry.version == found.current else "", entry.version, entry.parent),
+            *(f"{entry.figures.get('surviving_words', 0):.0f}", f"{entry.noise_deviation:.2f}"),
+            *(moment(entry.created_at), entry.note),
+        )
+        for entry in found.marginals
+    ]
+    columns = ("", "version", "parent", "words above noise", "noise", "created", "note")
+    return found, table("Marginals (* is current)", columns, rows)
 
 
 @command(app, "rollback")
@@ -172,8 +152,12 @@ def rollback(
     note: Annotated[str, typer.Option(help="Why.")] = "rolled back",
 ) -> Answer:
     """Publish an older version again."""
-    found = client.post(f"marginals/{version}/publish", params={"note": note})
-    return found, lambda: typer.echo(f"marginals {found['version']} are current")
+    found = client.publish_marginals(version, note=note)
+    return found, line(f"marginals {found.version} are current")
+
+
+def _words(client: OperatorClient, version: int | None, top: int) -> MarginalsWords:
+    return client.words(client.status().marginals_version if version is None else version, top)
 
 
 def moved(names: Mapping[int, str], chances: Mapping[int, tuple[float, float]], top: int) -> dict[str, Any]:
@@ -187,23 +171,14 @@ def moved(names: Mapping[int, str], chances: Mapping[int, tuple[float, float]], 
 
     def told(words: Iterable[int]) -> list[dict[str, Any]]:
         return [
-            {
-                "word": names[word],
-                "word_id": word,
-                "before": chances[word][0],
-                "after": chances[word][1],
-                "log_ratio": ratios[word],
-            }
-            for word in words
+            {"word": names[word], "word_id": word, "before": before, "after": after, "log_ratio": ratios[word]}
+            for word, (before, after) in ((word, chances[word]) for word in words)
         ]
 
     up, down = [word for word in order if ratios[word] > _STILL], [word for word in order if ratios[word] < -_STILL]
-    return {
-        "changed": len(up) + len(down),
-        "divergence": sum(after * ratios[word] for word, (_, after) in chances.items()),
-        "up": told(up[:top]),
-        "down": told(down[::-1][:top]),
-    }
+    divergence = sum(after * ratios[word] for word, (_, after) in chances.items())
+    found = {"changed": len(up) + len(down), "divergence": divergence}
+    return found | {"up": told(up[:top]), "down": told(down[::-1][:top])}
 
 
 def counts_to_probabilities(counts: dict[str, float], bundle: Path | None, smoothing: float) -> NDArray[np.float64]:
@@ -253,7 +228,7 @@ def _pulled(source: Path, found: dict[str, Any]) -> Pulled:
 
 def _fitting(client: OperatorClient, pulled: Pulled, source: Path) -> NDArray[np.float64]:
     """The probabilities, if they are over the server's word list."""
-    expected = client.get("marginals/0", top=0)["words_digest"]
+    expected = client.words(0, top=0).words_digest
     if pulled.words_digest != expected:
         raise DataError(
             f"{source}: words_digest: found {pulled.words_digest[:12]}, expected {expected[:12]} as the server's word "

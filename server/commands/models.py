@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from device_sdk.errors import ConfigurationError
-from server.commands.operators import Answer, command, moment, show
+from server.commands.operators import Answer, command, line, moment, table
 from server.operators.client import OperatorClient
+from server.operators.messages import Model
 
 __all__ = ["app"]
 
@@ -28,34 +29,24 @@ def push(
 ) -> Answer:
     """Register weights made elsewhere and publish them."""
     content, name = _read_weights(source, version)
-    parameters = {"note": note, "published": publish}
-    found = client.post(f"models/{name}", content=content, params=parameters)
-    text = f"model {found['version']} registered" + (" and published" if publish else "")
-    return found, lambda: typer.echo(text)
+    found = client.push_model(name, content, note=note, published=publish)
+    return found, line(f"model {found.version} registered" + (" and published" if publish else ""))
 
 
 @command(app, "list")
 def list_models(client: OperatorClient) -> Answer:
     """List versions with their lineage, the newest first."""
-    found = client.get("models")
-
-    def present() -> None:
-        rows = [
-            (
-                "*" if entry["version"] == found["current"] else "",
-                entry["version"],
-                entry["parent"],
-                entry["teacher"],
-                entry["sha256"][:12],
-                f"{entry['size'] / 1e6:.2f}",
-                moment(entry["created_at"]),
-                entry["note"],
-            )
-            for entry in found["models"]
-        ]
-        show("Models (* is current)", ("", "version", "parent", "teacher", "sha256", "MB", "created", "note"), rows)
-
-    return found, present
+    found = client.models()
+    rows = [
+        (
+            "*" if entry.version == found.current else "",
+            *(entry.version, entry.parent, entry.teacher, entry.sha256[:12], f"{entry.size / 1e6:.2f}"),
+            *(moment(entry.created_at), entry.note),
+        )
+        for entry in found.models
+    ]
+    columns = ("", "version", "parent", "teacher", "sha256", "MB", "created", "note")
+    return found, table("Models (* is current)", columns, rows)
 
 
 @command(app, "rollback")
@@ -67,17 +58,17 @@ def rollback(
     note: Annotated[str, typer.Option(help="Why.")] = "rolled back",
 ) -> Answer:
     """Take back the model that some devices try; without one, publish an older version again."""
-    if version is None and client.get("rollout")["running"] is not None:
-        found = client.post("rollout/roll-back", params={"note": note})
-        return found, lambda: typer.echo(f"model {found['version']} is taken back; model {found['base']} stays")
+    if version is None and client.rollouts().running is not None:
+        ended = client.roll_back_rollout(note=note)
+        return ended, line(f"model {ended.version} is taken back; model {ended.base} stays")
     if version is None:
-        state = client.get("models")
-        earlier = [entry["version"] for entry in state["history"] if entry["version"] != state["current"]]
+        state = client.models()
+        earlier = [entry.version for entry in state.history if entry.version != state.current]
         if not earlier:
             raise ConfigurationError("models: no other version was ever published; nothing to go back to")
         version = earlier[0]
-    found = client.post(f"models/{version}/publish", params={"note": note})
-    return found, lambda: typer.echo(f"model {found['version']} is current")
+    found = client.publish_model(version, note=note)
+    return found, line(f"model {found.version} is current")
 
 
 @command(app, "rollout")
@@ -100,28 +91,19 @@ def rollout(
         settings = {name: value for name, value in given.items() if value is not None}
         if settings or not automatic:
             settings["automatic"] = automatic
-        found = client.post("rollout", json={"version": version, "note": note, "settings": settings or None})
-        text = f"model {version} goes to {100 * found['settings']['share']:g} % of the devices"
-        return found, lambda: typer.echo(text)
-    found = client.get("rollout")
-
-    def present() -> None:
-        rows = [
-            (
-                entry["version"],
-                entry["base"],
-                entry["state"].replace("_", " "),
-                f"{100 * entry['settings']['share']:g}",
-                *("{failed}/{watched} of {seen}".format(**entry["arms"][arm]) for arm in ("rollout", "control")),
-                moment(entry["started_at"]),
-                entry["note"],
-            )
-            for entry in found["rollouts"]
-        ]
-        columns = ("version", "instead of", "state", "%", "failed", "failed without", "started", "note")
-        show("Rollouts (failed/watched of seen)", columns, rows)
-
-    return found, present
+        begun = client.post("rollout", json={"version": version, "note": note, "settings": settings or None})
+        return begun, line(f"model {version} goes to {100 * begun['settings']['share']:g} % of the devices")
+    found = client.rollouts()
+    rows = [
+        (
+            *(entry.version, entry.base, entry.state.replace("_", " "), f"{100 * entry.settings['share']:g}"),
+            *("{0.failed}/{0.watched} of {0.seen}".format(entry.arms[arm]) for arm in ("rollout", "control")),
+            *(moment(entry.started_at), entry.note),
+        )
+        for entry in found.rollouts
+    ]
+    columns = ("version", "instead of", "state", "%", "failed", "failed without", "started", "note")
+    return found, table("Rollouts (failed/watched of seen)", columns, rows)
 
 
 @command(app, "promote")
@@ -131,8 +113,8 @@ def promote(
     note: Annotated[str, typer.Option(help="Why.")] = "",
 ) -> Answer:
     """Publish the model that some devices try to all of them."""
-    found = client.post("rollout/promote", params={"note": note, "force": force})
-    return found, lambda: typer.echo(f"model {found['version']} is current")
+    found = client.promote_rollout(note=note, force=force)
+    return found, line(f"model {found.version} is current")
 
 
 @command(app, "lineage")
@@ -141,35 +123,28 @@ def lineage(
     version: Annotated[str | None, typer.Argument(help="Whose.  [default: the current model's]")] = None,
 ) -> Answer:
     """Show what a model grew out of, the newest first, with the figures of each."""
-    state = client.get("models")
-    known = {entry["version"]: entry for entry in state["models"]}
-    name = version or state["current"]
-    if name not in known:
-        raise ConfigurationError(f"model {name!r} is not in the registry; see: idiolect models list")
-    line = []
+    state = client.models()
+    known = {entry.version: entry for entry in state.models}
+    first = version or state.current
+    if first not in known:
+        raise ConfigurationError(f"model {first!r} is not in the registry; see: idiolect models list")
+    ancestors: list[Model] = []
+    name: str | None = first
     while name is not None:
-        line.append(known[name])
-        name = known[name]["parent"]
-    published = [entry["version"] for entry in state["history"]]
-    found = {"version": line[0]["version"], "lineage": line}
-
-    def present() -> None:
-        rows = [
-            (
-                entry["version"],
-                entry["round_id"],
-                "yes" if entry["version"] in published else "",
-                ", ".join(f"{key} {value:.4g}" for key, value in sorted(entry["figures"].items())),
-                entry["sha256"][:12],
-                moment(entry["created_at"]),
-                entry["note"],
-            )
-            for entry in line
-        ]
-        columns = ("version", "round", "published", "figures", "sha256", "created", "note")
-        show(f"Lineage of model {line[0]['version']}", columns, rows)
-
-    return found, present
+        ancestors.append(known[name])
+        name = known[name].parent
+    published = [entry.version for entry in state.history]
+    rows = [
+        (
+            *(entry.version, entry.round_id, "yes" if entry.version in published else ""),
+            ", ".join(f"{key} {value:.4g}" for key, value in sorted(entry.figures.items())),
+            *(entry.sha256[:12], moment(entry.created_at), entry.note),
+        )
+        for entry in ancestors
+    ]
+    columns = ("version", "round", "published", "figures", "sha256", "created", "note")
+    found = {"version": first, "lineage": [entry.model_dump(mode="json") for entry in ancestors]}
+    return found, table(f"Lineage of model {first}", columns, rows)
 
 
 def _read_weights(source: Path, version: str | None) -> tuple[bytes, str]:

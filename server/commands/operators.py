@@ -6,18 +6,19 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 import typer
+from pydantic import BaseModel
 
-from device_sdk.commands.output import deliver, print_table
+from device_sdk.commands.output import AsJson, Output, deliver, print_table
 from device_sdk.commands.secrets import keep_from_process_list
 from server.operators.client import OperatorClient
 
-__all__ = ["Answer", "command", "finite", "moment", "show"]
+__all__ = ["Answer", "command", "finite", "line", "moment", "show", "table"]
 
-Answer: TypeAlias = tuple[dict[str, Any], Callable[[], None]]
+Answer: TypeAlias = tuple[dict[str, Any] | BaseModel, Callable[[], None]]
 """What the server said, for --json and --output, and a function that prints it for people."""
 
 _SHARED: dict[str, tuple[Any, Any]] = {
@@ -29,8 +30,8 @@ _SHARED: dict[str, tuple[Any, Any]] = {
         Annotated[str, typer.Option(envvar="IDIOLECT_OPERATOR_TOKEN", help="The operator token.", show_default=False)],
         "",
     ),
-    "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")], False),
-    "output": (Annotated[Path | None, typer.Option(help="Write the JSON to a file.")], None),
+    "as_json": (AsJson, False),
+    "output": (Output, None),
 }
 """Options that every operators' command has: name -> (annotation, default)."""
 
@@ -46,7 +47,8 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Answer]], Ca
             keep_from_process_list({"--token": ("IDIOLECT_OPERATOR_TOKEN", token)})
             with OperatorClient(server, token) as client:
                 found, present = function(client, **options)
-            if not deliver(found, as_json, output):
+            document = found.model_dump(mode="json") if isinstance(found, BaseModel) else found
+            if not deliver(document, as_json, output):
                 present()
 
         kind = inspect.Parameter.KEYWORD_ONLY
@@ -62,6 +64,16 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Answer]], Ca
         return function
 
     return add
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Callable[[], None]:
+    """Prints it when it is called: the second half of an answer."""
+    return partial(show, title, columns, rows)
+
+
+def line(text: str) -> Callable[[], None]:
+    """As :func:`table`, of a line of text."""
+    return partial(typer.echo, text)
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

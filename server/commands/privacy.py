@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from device_sdk.commands.output import deliver
+from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import ConfigurationError, DataError
 from server.commands.operators import Answer, command, finite, show
-from server.commands.privacy_samplers import JsonFlag, OutputFile, audit, words
+from server.commands.privacy_samplers import audit, words
 from server.operators.client import OperatorClient
 
 __all__ = ["app"]
@@ -30,8 +30,7 @@ TERMS = {
 
 @command(app, "ledger")
 def ledger(
-    client: OperatorClient,
-    devices: Annotated[bool, typer.Option("--devices", help="One line per device too.")] = False,
+    client: OperatorClient, devices: Annotated[bool, typer.Option("--devices", help="One line per device too.")] = False
 ) -> Answer:
     """Epsilon per stream, of a user and of an utterance, with what it means. No number stands for all streams."""
     books = client.get("privacy")
@@ -82,8 +81,8 @@ def plan(
     populations: Annotated[str, typer.Option(help="Then populations still larger, with the largest cohort.")] = "10",
     target: Annotated[float, typer.Option(help="How much larger must everything be for this epsilon?")] = 10.0,
     pld: Annotated[bool, typer.Option(help="Also by privacy loss distributions (up to a minute a row).")] = True,
-    as_json: JsonFlag = False,
-    output: OutputFile = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Epsilon of a user whose deltas are summed with Gaussian noise over sampled rounds, by RDP and PLD, and of larger
     federations at the same noise of the mean update (Pelikan et al. 2023, tables 2, 16 and 17)."""
@@ -131,8 +130,8 @@ def plan(
 def table(
     number: Annotated[list[int] | None, typer.Option("--table", help="Of these tables only: 2, 16 or 17.")] = None,
     pld: Annotated[bool, typer.Option(help="Also by privacy loss distributions (a minute or two).")] = True,
-    as_json: JsonFlag = False,
-    output: OutputFile = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Recompute tables 2, 16 and 17 of Pelikan et al. 2023: epsilon by RDP at each row's order, misprints named, PLD
     beside."""

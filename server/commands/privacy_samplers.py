@@ -11,23 +11,20 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from device_sdk.commands.output import deliver
+from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import DataError, PrivacyError
 from device_sdk.wire.messages import WordPlan
 from server.commands.operators import show
 
-__all__ = ["JsonFlag", "OutputFile", "audit", "words"]
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
-OutputFile = Annotated[Path | None, typer.Option(help="Write the JSON to a file.")]
+__all__ = ["audit", "words"]
 
 
 def audit(
     runs: Annotated[int, typer.Option(help="Releases of each sampler, half with the canary.", min=2)] = 1_000_000,
     epsilon: Annotated[float, typer.Option(help="What the samplers claim.", min=0.01)] = 1.0,
     confidence: Annotated[float, typer.Option(help="Of each lower bound.", min=0.5, max=0.999999)] = 0.95,
-    as_json: JsonFlag = False,
-    output: OutputFile = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Attack the samplers with a canary: a lower bound on epsilon for each, beside three that are known to be broken.
 
@@ -76,8 +73,8 @@ def words(
     epsilon: Annotated[float, typer.Option(help="Of the release, for one device.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Of the release, for one device.")] = 1e-7,
     bundle: Annotated[Path | None, typer.Option(help="Bundle that holds the public list.  [default: packaged]")] = None,
-    as_json: JsonFlag = False,
-    output: OutputFile = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Release new words that enough devices named, with (epsilon, delta) for each device; the rest is never shown.
 

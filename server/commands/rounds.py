@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from device_sdk.commands.output import deliver
+from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import ConfigurationError
-from server.commands.operators import Answer, command, finite, moment, show
+from server.commands.operators import Answer, command, finite, moment, show, table
 from server.operators.client import OperatorClient
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def plan_round(
     user_epsilon: Annotated[
         float | None, typer.Option(help="Of a user over all rounds: finds the epsilon of one marginals release.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the JSON to a file.")] = None,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """What rounds with these settings cost a user who is in all of them, and how much noise their releases get."""
     from server.privacy.costs import calibrated, round_costs
@@ -135,26 +135,15 @@ def list_rounds(
 ) -> Answer:
     """List rounds, the newest first."""
     found = client.get("rounds", limit=limit)
-
-    def present() -> None:
-        rows = [
-            (
-                entry["id"],
-                entry["state"],
-                entry["reports"]["marginals"],
-                entry["reports"]["deltas"],
-                entry["reports"]["words"],
-                moment(entry["deadline"]),
-                entry["model_version"],
-                entry["marginals_version"],
-            )
-            for entry in found["rounds"]
-        ]
-        show(
-            "Rounds", ("round", "state", "marginals", "deltas", "words", "deadline", "model", "marginals version"), rows
+    rows = [
+        (
+            *(entry["id"], entry["state"], *(entry["reports"][stream] for stream in ("marginals", "deltas", "words"))),
+            *(moment(entry["deadline"]), entry["model_version"], entry["marginals_version"]),
         )
-
-    return found, present
+        for entry in found["rounds"]
+    ]
+    columns = ("round", "state", "marginals", "deltas", "words", "deadline", "model", "marginals version")
+    return found, table("Rounds", columns, rows)
 
 
 @command(app, "show")
@@ -172,10 +161,6 @@ def _open(client: OperatorClient) -> str:
 
 
 def _answer(found: dict[str, Any]) -> Answer:
-    return found, lambda: _show(found)
-
-
-def _show(found: dict[str, Any]) -> None:
     facts = [
         ("state", found["state"]),
         ("base", f"model {found['base_model']}, marginals {found['base_marginals']}"),
@@ -196,19 +181,15 @@ def _show(found: dict[str, Any]) -> None:
         (f"release of {stream}", f"{release['reports']} reports, {_mechanism(release['mechanism'])}")
         for stream, release in found["releases"].items()
     ]
-    facts += [
-        (
-            "new words",
-            ", ".join(f"{word} (about {count} devices)" for word, count in release["words"].items()) or "none",
-        )
-        for release in found["releases"].values()
-        if release["words"] is not None
-    ]
+    for release in found["releases"].values():
+        if (words := release["words"]) is not None:
+            told = ", ".join(f"{word} (about {count} devices)" for word, count in words.items())
+            facts.append(("new words", told or "none"))
     facts += [
         (moment(move["at"]), f"{move['source']} to {move['target']}" + (f": {move['note']}" if move["note"] else ""))
         for move in found["transitions"]
     ]
-    show(f"Round {found['id']}", ("", ""), [(name, value) for name, value in facts if value])
+    return found, table(f"Round {found['id']}", ("", ""), [(name, value) for name, value in facts if value])
 
 
 _NOISED_BY = {"central": "the server", "local": "every device", "distributed": "every device, a share of it"}

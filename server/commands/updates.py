@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from device_sdk.commands.output import AsJson
+
 __all__ = ["app"]
 
 app = typer.Typer(help="Make, sign and rotate the keys of signed updates.", no_args_is_help=True)
@@ -15,14 +17,12 @@ app = typer.Typer(help="Make, sign and rotate the keys of signed updates.", no_a
 Folder = Annotated[Path, typer.Argument(help="Folder of the root keys; keep it off the server.")]
 Days = Annotated[float, typer.Option(help="Days until the root expires.")]
 RootPassphrase = Annotated[
-    str | None,
-    typer.Option(envvar="IDIOLECT_ROOT_PASSPHRASE", help="Encrypts root keys.", show_default=False),
+    str | None, typer.Option(envvar="IDIOLECT_ROOT_PASSPHRASE", help="Encrypts root keys.", show_default=False)
 ]
 Passphrase = Annotated[
     str | None,
     typer.Option(envvar="IDIOLECT_UPDATES_PASSPHRASE", help="Encrypts the server's keys.", show_default=False),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
 @app.command("init")
@@ -38,12 +38,7 @@ def init(
     from server.signing.roots import create
 
     path = create(
-        folder,
-        keys=keys,
-        threshold=threshold,
-        days=days,
-        root_passphrase=root_passphrase,
-        passphrase=passphrase,
+        folder, keys=keys, threshold=threshold, days=days, root_passphrase=root_passphrase, passphrase=passphrase
     )
     typer.echo(f"root for apps: {path}")
     typer.echo(f"for the server: idiolect serve --updates {folder / 'server'}")

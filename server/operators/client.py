@@ -1,14 +1,11 @@
-"""The operator's side of a server's HTTP interface, typed: for commands, simulations and an operator's own programs.
-
-What the server answers comes back as the messages of :mod:`server.operators.messages`; what it serves to devices can
-be read here too.
+"""The operator's side of a server's HTTP interface: for commands, simulations and an operator's own programs. What the
+server answers comes back as the messages of :mod:`server.operators.messages`.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator
-from hashlib import sha256
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
@@ -19,7 +16,6 @@ from pydantic import BaseModel, ValidationError
 
 from device_sdk.checkin.connection import Refused, refusal
 from device_sdk.errors import CheckInError
-from device_sdk.wire.messages import Marginals
 from server.operators import messages
 from server.operators.accounts import Role
 from server.plans.rollout import RolloutSettings
@@ -47,7 +43,7 @@ class OperatorClient:
         """timeout: seconds; closing a round answers when its result is published, which may take minutes."""
         import httpx
 
-        self.server = server.rstrip("/")
+        self._url = f"{server.rstrip('/')}/v1/operator/"
         self._token = token
         self._http = httpx.Client(timeout=timeout, transport=transport)
 
@@ -72,10 +68,8 @@ class OperatorClient:
 
     def create_round(self, settings: RoundSettings | None = None, *, opened: bool = True) -> messages.Round:
         """opened: whether it takes reports at once; only one round can."""
-        content: dict[str, Any] = {"open": opened}
-        if settings is not None:
-            content["settings"] = settings.model_dump(mode="json")
-        return self._do(messages.Round, "rounds", json=content)
+        wanted = (settings or RoundSettings()).model_dump(mode="json")
+        return self._do(messages.Round, "rounds", json={"settings": wanted, "open": opened})
 
     def open_round(self, round_id: str) -> messages.Round:
         return self._do(messages.Round, f"rounds/{_part(round_id)}/open")
@@ -94,8 +88,8 @@ class OperatorClient:
 
     def push_model(self, version: str, weights: bytes, *, note: str = "", published: bool = True) -> messages.Model:
         """weights: safetensors bytes, of the current model's names and shapes."""
-        parameters = {"note": note, "published": published}
-        return self._do(messages.Model, f"models/{_part(version)}", content=weights, params=parameters)
+        asked = {"note": note, "published": published}
+        return self._do(messages.Model, f"models/{_part(version)}", content=weights, params=asked)
 
     def publish_model(self, version: str, *, note: str = "") -> messages.Model:
         return self._do(messages.Model, f"models/{_part(version)}/publish", params={"note": note})
@@ -107,8 +101,8 @@ class OperatorClient:
         self, version: str, settings: RolloutSettings | None = None, *, note: str = ""
     ) -> messages.Rollout:
         """Have some of the devices get a registered model first. settings: None for the server's own."""
-        wanted = messages.RolloutRequest(version=version, settings=settings, note=note)
-        return self._do(messages.Rollout, "rollout", json=wanted.model_dump(mode="json"))
+        wanted = None if settings is None else settings.model_dump(mode="json")
+        return self._do(messages.Rollout, "rollout", json={"version": version, "settings": wanted, "note": note})
 
     def promote_rollout(self, *, note: str = "", force: bool = False) -> messages.Rollout:
         return self._do(messages.Rollout, "rollout/promote", params={"note": note, "force": force})
@@ -128,8 +122,8 @@ class OperatorClient:
     ) -> messages.MarginalsVersion:
         """probabilities: over the public word list, float64 [words]."""
         values = b64encode(np.ascontiguousarray(probabilities, "<f8").tobytes()).decode()
-        wanted = messages.MarginalPush(probabilities=values, note=note, publish=published)
-        return self._do(messages.MarginalsVersion, "marginals", json=wanted.model_dump())
+        wanted = {"probabilities": values, "note": note, "publish": published}
+        return self._do(messages.MarginalsVersion, "marginals", json=wanted)
 
     def publish_marginals(self, version: int, *, note: str = "") -> messages.MarginalsVersion:
         return self._do(messages.MarginalsVersion, f"marginals/{version}/publish", params={"note": note})
@@ -151,8 +145,7 @@ class OperatorClient:
 
     def add_operator(self, name: str, role: Role) -> messages.OperatorMade:
         """Its token is told this once."""
-        wanted = _asked(messages.OperatorRequest, name=name, role=role)
-        return self._do(messages.OperatorMade, "operators", json=wanted)
+        return self._do(messages.OperatorMade, "operators", json={"name": name, "role": role})
 
     def revoke_operator(self, name: str) -> messages.OperatorEntry:
         return self._do(messages.OperatorEntry, f"operators/{_part(name)}/revoke")
@@ -164,7 +157,7 @@ class OperatorClient:
         self, name: str, *, uses: int | None = 1000, seconds: float | None = None
     ) -> messages.EnrolmentTokenMade:
         """The token is told this once. uses: how many devices it lets in, None for any number; seconds: how long."""
-        wanted = _asked(messages.EnrolmentTokenRequest, name=name, uses=uses, seconds=seconds)
+        wanted = {"name": name, "uses": uses, "seconds": seconds}
         return self._do(messages.EnrolmentTokenMade, "enrolment-tokens", json=wanted)
 
     def revoke_enrolment_token(self, name: str) -> messages.EnrolmentTokenEntry:
@@ -174,50 +167,15 @@ class OperatorClient:
         """What operators did, the newest first."""
         return self._read(messages.Actions, "actions", limit=limit).actions
 
-    # What the server serves to everybody
-
-    def is_alive(self) -> bool:
-        return self._parse(messages.Health, "/healthz", self._answer("GET", "/healthz")).status == "ok"
-
-    def readiness(self) -> messages.Readiness:
-        """Of a server that answers, whether it is ready or not."""
-        return self._parse(messages.Readiness, "/readyz", self._answer("GET", "/readyz", accepted=(503,)))
-
-    def metrics(self) -> str:
-        """In Prometheus' text format."""
-        return self._answer("GET", "/metrics", signed=True).text
-
-    def openapi(self) -> dict[str, Any]:
-        return self._object("/openapi.json", self._answer("GET", "/openapi.json"))
-
-    def weights(self, version: str) -> bytes:
-        """A model as devices get it: safetensors bytes. CheckInError where they are not what their digest says."""
-        path = f"/v1/models/{_part(version)}"
-        answer = self._answer("GET", path)
-        if (found := sha256(answer.content).hexdigest()) != (told := answer.headers.get("etag", "").strip('"')):
-            raise CheckInError(f"{self.server}{path}: sha256: found {found}, expected {told}; ask again")
-        return answer.content
-
-    def published_marginals(self, version: int) -> Marginals:
-        """Marginals as devices get them."""
-        path = f"/v1/marginals/{version}"
-        return self._parse(Marginals, path, self._answer("GET", path))
-
-    def update_metadata(self, name: str = "timestamp.json") -> bytes:
-        """Signed metadata of updates, exact bytes."""
-        return self._answer("GET", f"/v1/updates/{_part(name)}").content
-
     # Anything else
 
     def get(self, path: str, **parameters: Any) -> dict[str, Any]:
         """An operators' route by its path, as JSON."""
-        full = f"/v1/operator/{path}"
-        return self._object(full, self._answer("GET", full, signed=True, params=parameters))
+        return self._request("GET", path, params=parameters)
 
     def post(self, path: str, **content: Any) -> dict[str, Any]:
         """content: httpx's json, content or params."""
-        full = f"/v1/operator/{path}"
-        return self._object(full, self._answer("POST", full, signed=True, **content))
+        return self._request("POST", path, **content)
 
     def close(self) -> None:
         self._http.close()
@@ -231,54 +189,44 @@ class OperatorClient:
         self.close()
 
     def _read(self, message: type[_Answer], path: str, **parameters: Any) -> _Answer:
-        full = f"/v1/operator/{path}"
-        return self._parse(message, full, self._answer("GET", full, signed=True, params=parameters))
+        return self._told(message, path, self.get(path, **parameters))
 
     def _do(self, message: type[_Answer], path: str, **content: Any) -> _Answer:
-        full = f"/v1/operator/{path}"
-        return self._parse(message, full, self._answer("POST", full, signed=True, **content))
+        return self._told(message, path, self.post(path, **content))
 
-    def _answer(
-        self, method: str, path: str, *, signed: bool = False, accepted: tuple[int, ...] = (), **content: Any
-    ) -> httpx.Response:
-        """signed: show the token. accepted: statuses of errors that are an answer."""
+    def _told(self, message: type[_Answer], path: str, answer: dict[str, Any]) -> _Answer:
+        try:
+            return message.model_validate(answer)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in (message.__name__, *first["loc"]))
+            raise CheckInError(
+                f"{self._url}{path}: {where}: {first['msg']}; is the server of another version?"
+            ) from error
+
+    def _request(self, method: str, path: str, **content: Any) -> dict[str, Any]:
         import httpx
 
-        url = f"{self.server}{path}"
-        if signed and not self._token:
+        url = f"{self._url}{path}"
+        if not self._token:
             raise CheckInError(f"no operator token; set IDIOLECT_OPERATOR_TOKEN or give --token; {_KEPT}")
-        headers = {"Authorization": f"Bearer {self._token}"} if signed else {}
         try:
-            answer = self._http.request(method, url, headers=headers, **content)
+            answer = self._http.request(method, url, headers={"Authorization": f"Bearer {self._token}"}, **content)
         except httpx.UnsupportedProtocol as error:
-            raise CheckInError(f"{self.server}: cannot be reached; {_ADDRESS}") from error
+            raise CheckInError(f"{url}: cannot be reached; {_ADDRESS}") from error
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise CheckInError(f"{url}: cannot be reached ({error}); is the server running?") from error
-        if answer.is_error and answer.status_code not in accepted:
+        if answer.is_error:
             refused = refusal(url, answer.status_code, answer.content)
             if (hint := {"bad_token": _KEPT, "no_such_route": _ADDRESS}.get(refused.code)) is not None:
                 raise Refused(f"{refused}; {hint}", refused.status, refused.code)
             raise refused
-        return answer
-
-    def _parse(self, message: type[_Answer], path: str, answer: httpx.Response) -> _Answer:
-        self._object(path, answer)
-        try:
-            return message.model_validate_json(answer.content)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(str(part) for part in first["loc"]) or "(message)"
-            raise CheckInError(
-                f"{self.server}{path}: {message.__name__}.{field}: {first['msg']}; is the server of another version?"
-            ) from error
-
-    def _object(self, path: str, answer: httpx.Response) -> dict[str, Any]:
         try:
             found = answer.json()
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            where = f"{self.server}{path}: found status {answer.status_code} without a JSON object"
+            where = f"{url}: found status {answer.status_code} without a JSON object"
             raise CheckInError(f"{where}; is this the server?")
         return found
 
@@ -286,13 +234,3 @@ class OperatorClient:
 def _part(name: str) -> str:
     """A name as one part of a path."""
     return quote(name, safe="")
-
-
-def _asked(message: type[BaseModel], **values: Any) -> dict[str, Any]:
-    """A request as JSON. Raises CheckInError naming the field that is wrong."""
-    try:
-        return message.model_validate(values).model_dump(mode="json")
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise CheckInError(f"{field}: found {first['input']!r}: {first['msg']}") from error

@@ -188,11 +188,7 @@ BAD_COUNTS: list[tuple[dict[int, int], dict[str, Any], tuple[int, str]]] = [
 
 @pytest.mark.parametrize(("counts", "changes", "expected"), BAD_COUNTS)
 def test_bad_marginals(
-    operator: Operator,
-    device: Party,
-    counts: dict[int, int],
-    changes: dict[str, Any],
-    expected: tuple[int, str],
+    operator: Operator, device: Party, counts: dict[int, int], changes: dict[str, Any], expected: tuple[int, str]
 ) -> None:
     round_id = operator.open()
     assert refusal(device.send_counts(round_id, counts, **changes)) == expected
@@ -271,10 +267,7 @@ def test_rounds_that_take_no_report(operator: Operator, device: Party) -> None:
     headers = device.headers("POST", path, round_id, body)
     assert refusal(
         device.http.request("POST", f"/v1/rounds/{only_deltas}/marginals", content=body, headers=headers)
-    ) == (
-        401,
-        "bad_signature",
-    )
+    ) == (401, "bad_signature")
 
 
 HEADER_CHANGES: list[tuple[dict[str, str], tuple[int, str]]] = [

@@ -162,12 +162,7 @@ def test_a_device_is_counted_wherever_it_asks_from_and_by_nobody_else(open_clien
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"address": Rate(0.0, 5.0)},
-        {"device": Rate(1.0, 0.5)},
-        {"address": Rate(float("nan"), 5.0)},
-        {"remembered": 0},
-    ],
+    [{"address": Rate(0.0, 5.0)}, {"device": Rate(1.0, 0.5)}, {"address": Rate(float("nan"), 5.0)}, {"remembered": 0}],
 )
 def test_bad_rates(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"rates.{next(iter(changes))}"):

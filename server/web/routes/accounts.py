@@ -45,8 +45,7 @@ def get_operators(request: Request) -> Response:
 
 
 @router.post(
-    "/operators",
-    **for_operators(messages.OperatorMade, "409 name_taken", takes=messages.OperatorRequest, status=201),
+    "/operators", **for_operators(messages.OperatorMade, "409 name_taken", takes=messages.OperatorRequest, status=201)
 )
 def post_operator(request: Request, body: Small) -> Response:
     """Add an operator. The token is in the answer and nowhere else."""
@@ -96,8 +95,7 @@ def post_enrolment_token(request: Request, body: Small) -> Response:
 
 
 @router.post(
-    "/enrolment-tokens/{name}/revoke",
-    **for_operators(messages.EnrolmentTokenEntry, "404 unknown_enrolment_token"),
+    "/enrolment-tokens/{name}/revoke", **for_operators(messages.EnrolmentTokenEntry, "404 unknown_enrolment_token")
 )
 def post_revoke_enrolment_token(request: Request, name: str) -> Response:
     """Let nobody in with a token any more. Devices that it let in stay."""

@@ -209,8 +209,7 @@ def get_difference(request: Request, version: str, base: str) -> Response:
 
 
 @router.get(
-    "/marginals/{version}",
-    **operation(Marginals, "404 unknown_marginals", "410 marginals_removed", also={304: None}),
+    "/marginals/{version}", **operation(Marginals, "404 unknown_marginals", "410 marginals_removed", also={304: None})
 )
 def get_marginals(request: Request, version: int) -> Response:
     """Marginals; the ETag is the sha256 of the probabilities' bytes."""

@@ -18,14 +18,7 @@ import pytest
 
 from tests.architecture.sources import ROOT
 from tests.server.hostile.attack import BOMB, head
-from tests.server.hostile.process import (
-    BODY_SECONDS,
-    CONNECTIONS,
-    HEAD_SECONDS,
-    HostileServer,
-    exchange,
-    status_of,
-)
+from tests.server.hostile.process import BODY_SECONDS, CONNECTIONS, HEAD_SECONDS, HostileServer, exchange, status_of
 from tests.server.parties import DIGEST, Operator, Party
 
 GRACE = 20.0

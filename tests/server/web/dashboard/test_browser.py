@@ -30,10 +30,7 @@ def server(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """The address of a server that has had rounds and has one open."""
     import httpx
 
-    with (
-        LiveServer(tmp_path_factory.mktemp("server"), tiny_bundle.path) as live,
-        httpx.Client(timeout=60) as http,
-    ):
+    with LiveServer(tmp_path_factory.mktemp("server"), tiny_bundle.path) as live, httpx.Client(timeout=60) as http:
         operator = OperatorParty(http, live.url)
         parties = [Party(http, live.url).enrol() for _ in range(3)]
         digest = tiny_bundle.words.digest
