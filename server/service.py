@@ -7,11 +7,11 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from server.aggregation.processes import Processes
 from server.aggregation.tree_reduction import LocalWorkers, Workers
@@ -72,40 +72,33 @@ class Service:
         rehearse: Rehearse | None = None,
     ) -> None:
         self.settings = settings
-        # Two servers would each take the other's uploads in progress for leftovers of a crash.
-        self._lock = None if settings.member else FolderLock(settings.lock_folder)
-        try:
+        with ExitStack() as opened:
+            if not settings.member:
+                # Two servers would each take the other's uploads in progress for leftovers of a crash.
+                opened.callback(FolderLock(settings.lock_folder).release)
             self.database = Database(settings.database_url, settings.connections)
+            opened.callback(self.database.close)
             self.database.claim(processes=settings.processes, member=settings.member)
-        except BaseException:
-            self._unlock()
-            raise
-        self.blobs = open_blobs(settings.blobs, tidy=not settings.member)
-        self.metrics = Metrics()
-        rates = settings.rates
-        self.address_rates = Buckets(rates.address, rates.remembered, time.monotonic)
-        self.device_rates = Buckets(rates.device, rates.remembered, time.monotonic)
-        self.enrolment_rates = Buckets(rates.enrolment, rates.remembered, time.monotonic)
-        self.ticket_key = shared_key()
-        self.readiness = Readiness()
-        self.ticks = Ticks()
-        self._setbacks = Setbacks(time.monotonic)
-        self._leading, self._began = not settings.member, time.time()
-        self.fleet = Fleet()
-        self.words: tuple[str, ...] = initial.words if initial is not None else ()
-        self.listed = frozenset(self.words)
-        self._evaluate = evaluate
-        self._rehearse = rehearse
-        self._workers = _workers(settings, self.blobs)
-        self.differences = Differences(self.blobs)
-        self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
-        self._advancing = Lock(self.database)
-        self._lead = Lead(self.database)
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._ticker: threading.Thread | None = None
-        self._teller: threading.Thread | None = None
-        try:
+            self.blobs = open_blobs(settings.blobs, tidy=not settings.member)
+            self.metrics, self.readiness, self.ticks, self.fleet = Metrics(), Readiness(), Ticks(), Fleet()
+            rates = settings.rates
+            self.address_rates, self.device_rates, self.enrolment_rates = (
+                Buckets(rate, rates.remembered, time.monotonic)
+                for rate in (rates.address, rates.device, rates.enrolment)
+            )
+            self.ticket_key = shared_key()
+            self._setbacks = Setbacks(time.monotonic)
+            self._leading, self._began = not settings.member, time.time()
+            self.words: tuple[str, ...] = initial.words if initial is not None else ()
+            self.listed = frozenset(self.words)
+            self._evaluate, self._rehearse = evaluate, rehearse
+            self._workers = _workers(settings, self.blobs)
+            self.differences = Differences(self.blobs)
+            self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+            self._advancing, self._lead = Lock(self.database), Lead(self.database)
+            self._wake, self._stopping = threading.Event(), threading.Event()
+            self._ticker: threading.Thread | None = None
+            self._teller: threading.Thread | None = None
             if initial is not None:
                 register_initial(self.database, self.blobs, initial, settings.clock())
             with self.database.read() as connection:
@@ -113,16 +106,12 @@ class Service:
             # A delta holds no constants, so the model's own size bounds it.
             self.delta_bytes = model.size + settings.limits.delta_overhead
             self.bodies = BodyMemory(max(settings.limits.held_bytes, 4 * self.delta_bytes))
-            self.updates: Repository | None = None
-            if settings.updates is not None:
-                self.updates = Repository(settings.updates, self.database, settings.clock)
+            updates = settings.updates
+            self.updates = None if updates is None else Repository(updates, self.database, settings.clock)
             if not settings.member:
                 remove_orphans(self.database, self.blobs)
             self.database.remember_nothing()
-        except BaseException:
-            self.database.close()
-            self._unlock()
-            raise
+            self._opened = opened.pop_all()
 
     def start(self) -> None:
         """Start moving rounds on: first those that a stopped or killed server left half-way."""
@@ -140,29 +129,21 @@ class Service:
                 thread.join()
         self._workers.close()
         self._lead.close()
-        self.database.close()
-        self._unlock()
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
+        self._opened.close()
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def shapes(self, digest: str) -> dict[str, tuple[int, ...]]:
         """Names and shapes that a delta of a stored model must have."""
-        found = self._shapes.get(digest)
-        if found is None:
-            found = trainable(load(self.blobs, digest))
-            self._shapes = {digest: found}  # rounds follow each other: only the newest base is asked for
-        return found
+        shapes = self._shapes
+        if digest not in shapes:  # rounds follow each other: only the newest base is asked for
+            self._shapes = shapes = {digest: trainable(load(self.blobs, digest))}
+        return shapes[digest]
 
     @property
     def _caps(self) -> Caps:
@@ -196,20 +177,22 @@ class Service:
         with self.database.read() as connection:
             rows = unfinished(connection)
             groups = {row.id: open_groups(connection, row.id) for row in rows}
-        self.ticks.watch(row.id for row in rows)
-        names = {row.id: [row.id, *(f"group {group_id}" for group_id in groups[row.id])] for row in rows}
+        self.ticks.watch(groups)
+        names = {round_id: [round_id, *(f"group {each}" for each in found)] for round_id, found in groups.items()}
         self._setbacks.keep([ROLLOUT, RETENTION, UPDATES, *(name for own in names.values() for name in own)])
         for row in rows:
             now = self.settings.clock()
             if row.state == RoundState.OPEN and row.deadline <= now:
-                closed = partial(close_overdue, self.database, row.id, now)
-                self._attempt(row.id, closed, failures, partial(self._give_up, row.id))
+                close = partial(close_overdue, self.database, row.id, now)
+                self._attempt(row.id, close, failures, partial(self._give_up, row.id))
             elif row.state == RoundState.OPEN:
                 self._setbacks.passed(row.id)  # a clock that was set back
             for group_id, name in zip(groups[row.id], names[row.id][1:], strict=True):
-                abandoned = partial(abandon_group, self.database, row.id, group_id)
-                self._attempt(name, partial(advance_group, self.database, group_id, now), failures, abandoned)
-        for round_id in self._ready():
+                drop = partial(abandon_group, self.database, row.id, group_id)
+                self._attempt(name, partial(advance_group, self.database, group_id, now), failures, drop)
+        with self.database.read() as connection:
+            ready = [row.id for row in unfinished(connection) if row.state != RoundState.OPEN]
+        for round_id in ready:
             with self.ticks.working():
                 self._attempt(round_id, partial(self.advance, round_id), failures, partial(self._give_up, round_id))
         for round_id, own in names.items():
@@ -225,10 +208,6 @@ class Service:
         self.ticks.good(LOOP)
         if failures:
             raise ExceptionGroup("what could not be moved on", failures)
-
-    def _ready(self) -> list[str]:
-        with self.database.read() as connection:
-            return [row.id for row in unfinished(connection) if row.state != RoundState.OPEN]
 
     def _attempt(
         self,
@@ -262,27 +241,15 @@ class Service:
 
     def advance(self, round_id: str) -> None:
         with self._advancing:
-            unhurried(
-                advance,
-                self.database,
-                self.blobs,
-                round_id,
-                self.settings.clock,
-                self._evaluate,
-                self._rehearse,
-                self._workers,
-                self._caps,
-                self.settings.rollout,
-            )
-            if self.settings.keep_models is not None:
-                self._remove_old(self.settings.keep_models)
-
-    def _remove_old(self, keep: int) -> None:
-        with self.database.read() as connection:
-            due = is_due(connection, self.blobs, keep)
-        if due:
-            with self.database.write() as connection:
-                remove_old(connection, self.blobs, keep, self.settings.clock())
+            how = (self._evaluate, self._rehearse, self._workers, self._caps, self.settings.rollout)
+            unhurried(advance, self.database, self.blobs, round_id, self.settings.clock, *how)
+            if (keep := self.settings.keep_models) is None:
+                return
+            with self.database.read() as connection:
+                due = is_due(connection, self.blobs, keep)
+            if due:
+                with self.database.write() as connection:
+                    remove_old(connection, self.blobs, keep, self.settings.clock())
 
     def create_round(self, settings: RoundSettings, *, opened: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``round_open``, 422 ``no_rehearsal`` for a rehearsal without speech to rehearse,
@@ -298,28 +265,24 @@ class Service:
                 detail = f"{stream}: one report costs more than this server's cap {cap:g}; ask for more noise"
                 raise Refusal(422, "privacy_cap", detail, stream)
 
-        def work() -> dict[str, Any]:
-            with self.database.write() as connection:
-                now = self.settings.clock()
-                round_id = create_round(connection, settings, now)
-                record(connection, by, "round.create", round_id, now)
-                if opened:
-                    self._open(connection, round_id, by, now)
-                return view(connection, find_round(connection, round_id))
-
-        return unhurried(work)
+        return unhurried(self._begin, settings, opened, by)
 
     def open_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
-        def work() -> dict[str, Any]:
-            with self.database.write() as connection:
-                self._open(connection, round_id, by, self.settings.clock())
-                return view(connection, find_round(connection, round_id))
+        return unhurried(self._begin, round_id, True, by)
 
-        return unhurried(work)
-
-    def _open(self, connection: Connection, round_id: str, by: str, now: float) -> None:
-        open_round(connection, round_id, now, self._caps)
-        record(connection, by, "round.open", round_id, now)
+    def _begin(self, wanted: RoundSettings | str, opened: bool, by: str) -> dict[str, Any]:
+        """In one transaction. wanted: settings of a round to create, or the id of one that is planned."""
+        with self.database.write() as connection:
+            now = self.settings.clock()
+            if isinstance(wanted, str):
+                round_id = wanted
+            else:
+                round_id = create_round(connection, wanted, now)
+                record(connection, by, "round.create", round_id, now)
+            if opened:
+                open_round(connection, round_id, now, self._caps)
+                record(connection, by, "round.open", round_id, now)
+            return view(connection, find_round(connection, round_id))
 
     def close_round(self, round_id: str, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Close an open round and wait until it is published or abandoned; one whose devices are adding up their counts
@@ -339,10 +302,7 @@ class Service:
         """End a round without a release. What its reports were charged stays charged."""
         with self._advancing:
             now = self.settings.clock()
-
-            def also(connection: Connection) -> None:
-                record(connection, by, "round.abandon", round_id, now)
-
+            also = partial(record, operator=by, action="round.abandon", subject=round_id, now=now)
             abandon(self.database, self.blobs, round_id, now, f"abandoned by {by}", also)
         return self.view_round(round_id)
 
@@ -360,10 +320,8 @@ class Service:
     def promote_rollout(self, note: str, *, force: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``no_rollout``, ``worse``; 410 ``model_removed``."""
         with self._advancing:
-            now = self.settings.clock()
-            return unhurried(
-                conduct.promote, self.database, self.blobs, self._evaluate, now, by, note, caps=self._caps, force=force
-            )
+            given = (self.database, self.blobs, self._evaluate, self.settings.clock(), by, note)
+            return unhurried(conduct.promote, *given, caps=self._caps, force=force)
 
     def privacy(self) -> dict[str, dict[str, Any]]:
         """Per stream: epsilon, delta, adjacency, sampling, trust model, rounds."""
@@ -388,7 +346,7 @@ class Service:
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._wake.clear()
-            pause = self.settings.tick_seconds
+            failed = False
             try:
                 leads = self._lead.mine()
                 if leads and not self._leading:
@@ -396,16 +354,18 @@ class Service:
                 self._leading = leads
                 if leads:
                     self.tick()
-                pause = min(pause, max(SHORTEST_PAUSE, self._setbacks.seconds_left))
             except ExceptionGroup:  # all others went on; what failed has pauses of its own
                 log.exception("moving rounds on failed in part; trying that again")
-                pause = min(pause, max(SHORTEST_PAUSE, self._setbacks.seconds_left))
             except Exception:
                 # The round stays where it is, its reports are safe; the next look tries again.
                 log.exception("moving rounds on failed; trying again in %.0f s", PAUSE_AFTER_FAILURE)
-                pause = PAUSE_AFTER_FAILURE
-            self._clean()
-            self._wake.wait(pause)
+                failed = True
+            try:
+                self.database.clean()  # every process cleans up after itself, whoever has the lead
+            except Exception:
+                log.exception("what was forgotten could not be taken out of the database's files; it is tried again")
+            usual = min(self.settings.tick_seconds, max(SHORTEST_PAUSE, self._setbacks.seconds_left))
+            self._wake.wait(PAUSE_AFTER_FAILURE if failed else usual)
 
     def _tell(self) -> None:
         """Of several processes, the one that leads writes down for the others how rounds go."""
@@ -417,13 +377,6 @@ class Service:
                     tell(connection, self.ticks.seen, time.time())
             except Exception:
                 log.exception("writing down how rounds go failed; trying again in %.0f s", TOLD_SECONDS)
-
-    def _clean(self) -> None:
-        """Every process cleans up after itself, whoever has the lead."""
-        try:
-            self.database.clean()
-        except Exception:
-            log.exception("what was forgotten could not be taken out of the database's files; it is tried again")
 
 
 def _workers(settings: ServerSettings, blobs: BlobStore) -> Workers:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
@@ -183,9 +182,7 @@ class OperatorClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self, message: type[_Answer], path: str, **parameters: Any) -> _Answer:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from sqlalchemy import Connection, Row
+from sqlalchemy import Row
 
 from server.devices.enrolment import (
     add_enrolment_token,
@@ -17,10 +17,10 @@ from server.devices.enrolment import (
     revoke_enrolment_token,
 )
 from server.operators import accounts, messages
-from server.operators.accounts import list_actions, record
+from server.operators.accounts import list_actions
 from server.web.bodies import parse, plain, service
 from server.web.operations import for_operators
-from server.web.routes.authorization import operator_of
+from server.web.routes.authorization import acting, operator_of
 from server.web.routes.operators import Small
 
 __all__ = ["router"]
@@ -49,27 +49,18 @@ def get_operators(request: Request) -> Response:
 )
 def post_operator(request: Request, body: Small) -> Response:
     """Add an operator. The token is in the answer and nowhere else."""
-    server, wanted = service(request), parse(messages.OperatorRequest, body)
-    now, by = server.settings.clock(), operator_of(request).name
-    with server.database.write() as connection:
+    wanted = parse(messages.OperatorRequest, body)
+    with acting(request, "operator.add", wanted.name, wanted.role) as (connection, by, now):
         token = accounts.add_operator(connection, wanted.name, wanted.role, by, now)
-        record(connection, by, "operator.add", wanted.name, now, wanted.role)
-        row = accounts.find_operator(connection, wanted.name)
-        assert row is not None
-        return plain(_without(row, "token_sha256") | {"token": token}, 201)
+        return plain(_named(accounts.list_operators(connection), wanted.name) | {"token": token}, 201)
 
 
 @router.post("/operators/{name}/revoke", **for_operators(messages.OperatorEntry, "404 unknown_operator"))
 def post_revoke_operator(request: Request, name: str) -> Response:
     """Refuse an operator's token, and the web pages opened with it, from now on."""
-    server = service(request)
-    now, by = server.settings.clock(), operator_of(request).name
-    with server.database.write() as connection:
+    with acting(request, "operator.revoke", name) as (connection, _, now):
         accounts.revoke_operator(connection, name, now)
-        record(connection, by, "operator.revoke", name, now)
-        row = accounts.find_operator(connection, name)
-        assert row is not None
-        return plain(_without(row, "token_sha256"))
+        return plain(_named(accounts.list_operators(connection), name))
 
 
 @router.get("/enrolment-tokens", **for_operators(messages.EnrolmentTokens))
@@ -85,13 +76,11 @@ def get_enrolment_tokens(request: Request) -> Response:
 )
 def post_enrolment_token(request: Request, body: Small) -> Response:
     """Make a token that lets devices enrol. It is in the answer and nowhere else."""
-    server, wanted = service(request), parse(messages.EnrolmentTokenRequest, body)
-    now, by = server.settings.clock(), operator_of(request).name
-    expires_at = None if wanted.seconds is None else now + wanted.seconds
-    with server.database.write() as connection:
+    wanted = parse(messages.EnrolmentTokenRequest, body)
+    with acting(request, "enrolment.add", wanted.name) as (connection, by, now):
+        expires_at = None if wanted.seconds is None else now + wanted.seconds
         token = add_enrolment_token(connection, wanted.name, by, now, uses=wanted.uses, expires_at=expires_at)
-        record(connection, by, "enrolment.add", wanted.name, now)
-        return plain(_named(connection, wanted.name) | {"token": token}, 201)
+        return plain(_named(list_enrolment_tokens(connection), wanted.name) | {"token": token}, 201)
 
 
 @router.post(
@@ -99,30 +88,25 @@ def post_enrolment_token(request: Request, body: Small) -> Response:
 )
 def post_revoke_enrolment_token(request: Request, name: str) -> Response:
     """Let nobody in with a token any more. Devices that it let in stay."""
-    server = service(request)
-    now, by = server.settings.clock(), operator_of(request).name
-    with server.database.write() as connection:
+    with acting(request, "enrolment.revoke", name) as (connection, _, now):
         revoke_enrolment_token(connection, name, now)
-        record(connection, by, "enrolment.revoke", name, now)
-        return plain(_named(connection, name))
+        return plain(_named(list_enrolment_tokens(connection), name))
 
 
 @router.get("/devices", **for_operators(messages.Devices))
 def get_devices(request: Request, after: Annotated[str, Query(max_length=64)] = "", limit: Limit = 100) -> Response:
     """Enrolled devices by id, a page at a time."""
     with service(request).database.read() as connection:
-        found = [_device(row) for row in list_devices(connection, after, limit)]
-        return plain({"count": count_devices(connection), "devices": found})
+        found = [_without(row, "public_key") for row in list_devices(connection, after, limit)]
+        listed = [{"device_id": entry.pop("id"), **entry} for entry in found]
+        return plain({"count": count_devices(connection), "devices": listed})
 
 
 @router.post("/devices/{device_id}/revoke", **for_operators(messages.DeviceRevoked, "404 unknown_device"))
 def post_revoke_device(request: Request, device_id: str) -> Response:
     """Refuse everything that a device sends from now on. What it was counted for stays counted."""
-    server = service(request)
-    now, by = server.settings.clock(), operator_of(request).name
-    with server.database.write() as connection:
+    with acting(request, "device.revoke", device_id) as (connection, _, now):
         revoke(connection, device_id, now)
-        record(connection, by, "device.revoke", device_id, now)
     return plain({"device_id": device_id, "revoked": True})
 
 
@@ -133,15 +117,9 @@ def get_actions(request: Request, limit: Limit = 100) -> Response:
         return plain({"actions": [_without(row, "id") for row in list_actions(connection, limit)]})
 
 
-def _named(connection: Connection, name: str) -> dict[str, Any]:
-    row = next(row for row in list_enrolment_tokens(connection) if row.name == name)
-    return _without(row, "token_sha256")
+def _named(rows: list[Row[Any]], name: str) -> dict[str, Any]:
+    return next(_without(row, "token_sha256") for row in rows if row.name == name)
 
 
-def _device(row: Row[Any]) -> dict[str, Any]:
-    found = _without(row, "public_key")
-    return {"device_id": found.pop("id"), **found}
-
-
-def _without(row: Row[Any], *hidden: str) -> dict[str, Any]:
-    return {name: value for name, value in row._asdict().items() if name not in hidden}
+def _without(row: Row[Any], hidden: str) -> dict[str, Any]:
+    return {name: value for name, value in row._asdict().items() if name != hidden}

@@ -6,20 +6,22 @@ their routes check them first thing (:mod:`server.web.routes.senders`, :mod:`ser
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
+from sqlalchemy import Connection
 
 from server.devices.enrolment import same_secret
-from server.operators.accounts import BOOTSTRAP, Operator, Role, who_shows
+from server.operators.accounts import BOOTSTRAP, Action, Operator, Role, record, who_shows
 from server.problems import Refusal
 from server.web.bodies import service
 
-__all__ = ["TABLE", "Caller", "Rule", "authorize", "identify", "operator_of"]
+__all__ = ["TABLE", "Caller", "Rule", "acting", "authorize", "identify", "operator_of"]
 
 
 class Caller(StrEnum):
@@ -158,3 +160,13 @@ def operator_of(request: Request) -> Operator:
     """Whom :func:`authorize` let through."""
     found: Operator = request.state.operator
     return found
+
+
+@contextmanager
+def acting(request: Request, action: Action, subject: str, note: str = "") -> Iterator[tuple[Connection, str, float]]:
+    """A transaction in which the operator does something, written down at its end: (connection, operator, now)."""
+    server, by = service(request), operator_of(request).name
+    with server.database.write() as connection:
+        now = server.settings.clock()
+        yield connection, by, now
+        record(connection, by, action, subject, now, note)

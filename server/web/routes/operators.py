@@ -28,7 +28,7 @@ from server.rounds.rollout import store as rollouts
 from server.rounds.store import list_rounds, view
 from server.web.bodies import body_reader, parse, plain, refused, service
 from server.web.operations import WEIGHTS, for_operators
-from server.web.routes.authorization import operator_of
+from server.web.routes.authorization import acting, operator_of
 
 __all__ = ["Small", "router"]
 
@@ -41,6 +41,7 @@ Weights = Annotated[bytes, Depends(body_reader(lambda its: its.settings.limits.m
 OPENING = ("409 round_open no_devices privacy_cap",)
 MOVING = ("404 unknown_round", "409 wrong_state")
 MARGINALS = ("404 unknown_marginals", "410 marginals_removed")
+ROLLOUT = ("404 unknown_model", "409 rollout_running is_current", "410 model_removed")
 
 
 @router.get("/status", **for_operators(messages.Status))
@@ -97,13 +98,9 @@ def post_abandon(request: Request, round_id: str) -> Response:
 @router.get("/models", **for_operators(messages.Models))
 def get_models(request: Request) -> Response:
     with service(request).database.read() as connection:
-        return plain(
-            {
-                "current": current_version(connection, "model"),
-                "models": [model_registry.view(row) for row in model_registry.list_models(connection)],
-                "history": history(connection, "model"),
-            }
-        )
+        models = [model_registry.view(row) for row in model_registry.list_models(connection)]
+        past = history(connection, "model")
+        return plain({"current": current_version(connection, "model"), "models": models, "history": past})
 
 
 @router.post(
@@ -124,11 +121,9 @@ def post_model(
     except ProtocolError as error:
         raise refused(error, "bad_weights") from error
     stored = model_registry.store(server.blobs, weights, {"version": version})
-    now, by = server.settings.clock(), operator_of(request).name
-    said = _said(note, "pushed", by)
-    with server.database.write() as connection:
+    with acting(request, "model.push", version, note) as (connection, by, now):
+        said = _said(note, "pushed", by)
         model_registry.add_model(connection, version, stored, now=now, parent=parent.version, note=said)
-        record(connection, by, "model.push", version, now, note)
         if published:
             publish(connection, "model", version, now, said)
         return plain(model_registry.view(model_registry.find_model(connection, version)), 201)
@@ -136,26 +131,19 @@ def post_model(
 
 @router.post("/models/{version}/publish", **for_operators(messages.Model, "404 unknown_model", "410 model_removed"))
 def publish_model(request: Request, version: str, note: str = "") -> Response:
-    server = service(request)
-    with server.database.write() as connection:
+    with acting(request, "model.publish", version, note) as (connection, by, now):
         row = model_registry.find_model(connection, version)
-        check_present(server.blobs, row)
-        now, by = server.settings.clock(), operator_of(request).name
+        check_present(service(request).blobs, row)
         publish(connection, "model", version, now, _said(note, "published", by))
-        record(connection, by, "model.publish", version, now, note)
         return plain(model_registry.view(row))
 
 
 @router.get("/marginals", **for_operators(messages.MarginalsList))
 def get_all_marginals(request: Request) -> Response:
     with service(request).database.read() as connection:
-        return plain(
-            {
-                "current": int(current_version(connection, "marginals")),
-                "marginals": [marginal_registry.view(row) for row in marginal_registry.list_marginals(connection)],
-                "history": history(connection, "marginals"),
-            }
-        )
+        current, past = int(current_version(connection, "marginals")), history(connection, "marginals")
+        found = [marginal_registry.view(row) for row in marginal_registry.list_marginals(connection)]
+        return plain({"current": current, "marginals": found, "history": past})
 
 
 @router.get("/marginals/{version}", **for_operators(messages.MarginalsWords, *MARGINALS))
@@ -163,10 +151,9 @@ def get_marginal(request: Request, version: int, top: Annotated[int, Query(ge=0,
     """One version and the words it lifts most over the background; every word where ``top`` is that many."""
     server = service(request)
     with server.database.read() as connection:
-        row = marginal_registry.find_marginals(connection, version)
-        check_marginals_present(row)
-        background = marginal_registry.read_probabilities(marginal_registry.find_marginals(connection, 0))
-    probabilities = marginal_registry.read_probabilities(row)
+        row, first = (marginal_registry.find_marginals(connection, number) for number in (version, 0))
+    check_marginals_present(row)
+    probabilities, background = (marginal_registry.read_probabilities(each) for each in (row, first))
     counts = marginal_registry.read_counts(row)
     # By weight moved, not by ratio: a rare word's ratio is mostly noise.
     order = np.argsort(background - probabilities, kind="stable")[:top]
@@ -201,8 +188,7 @@ def post_marginals(request: Request, body: Weights) -> Response:
         except (ProtocolError, ValueError) as error:
             raise refused(ProtocolError(str(error)), "bad_marginals", "probabilities") from error
         entry = marginal_registry.MarginalEntry(parent.words_digest, probabilities, np.zeros(words, np.int64), 0.0)
-        version = marginal_registry.next_version(connection)
-        note = _said(wanted.note, "pushed", by)
+        version, note = marginal_registry.next_version(connection), _said(wanted.note, "pushed", by)
         marginal_registry.add_marginals(connection, version, entry, now=now, parent=parent.version, note=note)
         record(connection, by, "marginals.push", str(version), now, wanted.note)
         if wanted.publish:
@@ -212,13 +198,10 @@ def post_marginals(request: Request, body: Weights) -> Response:
 
 @router.post("/marginals/{version}/publish", **for_operators(messages.MarginalsVersion, *MARGINALS))
 def publish_marginals(request: Request, version: int, note: str = "") -> Response:
-    server = service(request)
-    with server.database.write() as connection:
+    with acting(request, "marginals.publish", str(version), note) as (connection, by, now):
         row = marginal_registry.find_marginals(connection, version)
         check_marginals_present(row)
-        now, by = server.settings.clock(), operator_of(request).name
         publish(connection, "marginals", version, now, _said(note, "published", by))
-        record(connection, by, "marginals.publish", str(version), now, note)
         return plain(marginal_registry.view(row))
 
 
@@ -232,26 +215,14 @@ def get_rollout(request: Request) -> Response:
     return plain({"running": None if running is None else running.version, "rollouts": found})
 
 
-@router.post(
-    "/rollout",
-    **for_operators(
-        messages.Rollout,
-        "404 unknown_model",
-        "409 rollout_running is_current",
-        "410 model_removed",
-        takes=messages.RolloutRequest,
-        status=201,
-    ),
-)
+@router.post("/rollout", **for_operators(messages.Rollout, *ROLLOUT, takes=messages.RolloutRequest, status=201))
 def post_rollout(request: Request, body: Small) -> Response:
     """Answers with the rollout. Its devices get the model with their next check-in."""
     server, wanted = service(request), parse(messages.RolloutRequest, body)
-    now, by = server.settings.clock(), operator_of(request).name
-    with server.database.write() as connection:
+    with acting(request, "rollout.begin", wanted.version, wanted.note) as (connection, by, now):
         check_present(server.blobs, model_registry.find_model(connection, wanted.version))
         settings = wanted.settings or server.settings.rollout or RolloutSettings()
         rollouts.begin(connection, wanted.version, settings, now, wanted.note[:500] or f"begun by {by}")
-        record(connection, by, "rollout.begin", wanted.version, now, wanted.note)
         return plain(rollouts.view(connection, rollouts.require_running(connection), now), 201)
 
 
