@@ -101,16 +101,7 @@ class Block:
     them, the last ones, that were set aside, and ``heard`` the blocks that their blanks are still to be taken from.
     """
 
-    __slots__ = (
-        "_known",
-        "alignments",
-        "aside",
-        "encoded",
-        "frame",
-        "heard",
-        "prefixes",
-        "tree",
-    )
+    __slots__ = ("_known", "alignments", "aside", "encoded", "frame", "heard", "prefixes", "tree")
 
     def __init__(
         self,
@@ -171,13 +162,7 @@ class Block:
         return [known[prefix] for prefix in prefixes]
 
     def _blanks(
-        self,
-        prefixes: list[Prefix],
-        rows: list[Row],
-        scores: list[float],
-        here: int,
-        width: int,
-        threshold: float,
+        self, prefixes: list[Prefix], rows: list[Row], scores: list[float], here: int, width: int, threshold: float
     ) -> tuple[int, list[float], list[Extension]]:
         """Blanks, up to the next frame that extends a hypothesis, or to the block's end.
 

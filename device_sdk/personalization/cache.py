@@ -203,11 +203,7 @@ class UtteranceCounts:
 
 
 def count(
-    texts: Sequence[str],
-    words: WordList,
-    sigma: float,
-    *,
-    weights: Sequence[float] | None = None,
+    texts: Sequence[str], words: WordList, sigma: float, *, weights: Sequence[float] | None = None
 ) -> UtteranceCounts:
     """Weighted counts of one utterance (Liu & Peng 2020, eq. 3 and the sum of eq. 4).
 
@@ -228,10 +224,7 @@ def count(
 
 
 def heard(
-    texts: Sequence[str],
-    words: WordList,
-    weights: CombinationWeights,
-    scores: Sequence[float] | None = None,
+    texts: Sequence[str], words: WordList, weights: CombinationWeights, scores: Sequence[float] | None = None
 ) -> UtteranceCounts:
     """``count`` as the combination says: by rank, or by posterior where the texts have scores (nats)."""
     shares = marginals.nbest_weights(len(texts), weights.sigma, scores, weights.posterior_scale).tolist()

@@ -218,13 +218,7 @@ class GraphBuilder:
             if results:
                 directions["scan_output_directions"] = [1] * len(results)
         return self.ops(
-            "Scan",
-            len(produced),
-            *states,
-            *sequences,
-            body=graph,
-            num_scan_inputs=len(sequences),
-            **directions,
+            "Scan", len(produced), *states, *sequences, body=graph, num_scan_inputs=len(sequences), **directions
         )
 
     def finish(self, name: str) -> bytes:

@@ -11,13 +11,7 @@ __all__ = ["matrix_gradients", "no_gradients"]
 
 
 def matrix_gradients(
-    g: GraphBuilder,
-    name: str,
-    dy: Value,
-    x: Value,
-    *,
-    factors: bool = False,
-    before: Mapping[str, Value] | None = None,
+    g: GraphBuilder, name: str, dy: Value, x: Value, *, factors: bool = False, before: Mapping[str, Value] | None = None
 ) -> dict[str, Value]:
     """d(loss) by the matrix ``name`` [out, in] of y = x name^T, under its name. R: rows; r: rank.
 

@@ -15,11 +15,4 @@ from device_sdk.runtimes.executorch.manifest import MANIFEST, PROGRAMS, Bucket, 
 from device_sdk.runtimes.executorch.training import ExecutorchTrainingSession
 from device_sdk.runtimes.executorch.transducer import ExecutorchTransducer
 
-__all__ = [
-    "MANIFEST",
-    "PROGRAMS",
-    "Bucket",
-    "ExecutorchManifest",
-    "ExecutorchTrainingSession",
-    "ExecutorchTransducer",
-]
+__all__ = ["MANIFEST", "PROGRAMS", "Bucket", "ExecutorchManifest", "ExecutorchTrainingSession", "ExecutorchTransducer"]
