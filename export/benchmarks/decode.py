@@ -1,18 +1,15 @@
 """Decoding end to end, samples to n-best list, beside sherpa-onnx on the same exported weights and audio, one thread.
 
 Audio: recordings of ``barista`` where ``IDIOLECT_DATA`` holds them, else the made speech next to this file (held-out
-voices of espeak-ng). Weights: the packaged bundle, else the ``bench`` preset with random ones. sherpa-onnx runs its
-streaming recognizer; like ours it gets 300 ms at a time. Figures of *files* decode in longer blocks, as ``idiolect
-transcribe`` does with a folder, where nobody waits for partials; the encoder alone has 300 ms at a time there. Time
-is the processor's, which other work on the machine changes less than the clock's. Precision is float32, the default and
-the peer's, where a figure does not say int8.
-Profiles and bounds, see :mod:`export.benchmarks.stages`, say where the rest of the time goes.
+voices of espeak-ng). sherpa-onnx runs its streaming recognizer; like ours it gets 300 ms at a time. Figures of *files*
+decode in longer blocks, as ``idiolect transcribe`` does with a folder; the encoder alone has 300 ms at a time there.
+Time is the processor's. Precision is float32, the peer's, where a figure does not say int8. Profiles and bounds, see
+:mod:`export.benchmarks.stages`, say where the rest of the time goes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +17,7 @@ from random import Random
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +28,9 @@ from device_sdk.bundle import Bundle
 from device_sdk.commands.workers import FILE_BLOCK
 from device_sdk.decoding import DecodingSettings, Hotwords, Recognizer
 from device_sdk.decoding.block import Block
-from device_sdk.errors import BundleError
 from device_sdk.features import logmel
 from device_sdk.runtimes.onnxruntime import PRECISIONS
-from export.benchmarks.stages import CHUNK, UNIT, bounds, decoded, profile, profiled, streamed
+from export.benchmarks.stages import CHUNK, UNIT, bounds, decoded, encode, over, profile, profiled, speeds, streamed
 from export.sherpa import CHUNK_FRAMES, export_sherpa
 
 if TYPE_CHECKING:
@@ -52,52 +48,35 @@ SHERPA_SYMBOLS = 10  # tokens that sherpa-onnx's greedy search may emit on one f
 Waveform = NDArray[np.float32]
 
 
-class Clip(NamedTuple):
-    """samples: [S] at 16 kHz; features: [F, M], its log-mel frames."""
-
-    samples: Waveform
-    features: Waveform
-
-
 def benchmark() -> list[Figure]:
     """Beam 8 with 8-best and greedy, ours beside sherpa-onnx and beside our encoder alone; int8 beside float32; what
     hotwords cost; the latency of a chunk; the ``paper`` preset; how far the tokens agree."""
     import sherpa_onnx  # noqa: F401  (so that a missing install is named before anything runs)
 
-    clips = speech()
+    bundle, clips = Bundle.open(), speech()
+    features = [logmel(clip) for clip in clips]
     with TemporaryDirectory(prefix="idiolect-decode-") as folder:
-        bundle = _bundle(Path(folder))
-        exported = export_sherpa(bundle, Path(folder) / "sherpa")
-        beams = {precision: Recognizer(bundle, _BEAM, precision=precision) for precision in PRECISIONS}
-        greedies = {precision: Recognizer(bundle, _GREEDY, precision=precision) for precision in PRECISIONS}
+        exported = export_sherpa(bundle, Path(folder))
         peers = {name: sherpa_recognizer(exported, bundle, name) for name in ("modified_beam_search", "greedy_search")}
-        heard = [Clip(clip, logmel(clip)) for clip in clips]
-        ways: dict[str, Callable[[Clip], Any]] = {
-            "sherpa beam": partial(_sherpa, peers["modified_beam_search"]),
-            "sherpa greedy": partial(_sherpa, peers["greedy_search"]),
-        }
-        for precision, beam in beams.items():  # beside what they are compared with: a shared machine's pace changes
-            ways[f"greedy, {precision}"] = partial(_ours, greedies[precision])
-            ways[f"encoder, {precision}"] = partial(_encode, beam, ready=True)
-            ways[f"beam, {precision}"] = partial(_ours, beam)
-            if precision == "float32":
-                ways["hotwords"] = partial(_ours, beam, hotwords=_phrases(HOTWORDS))
-            for name, settings in (("beam", _BEAM), ("greedy", _GREEDY)):
-                files = replace(settings, block_seconds=FILE_BLOCK)
-                ways[f"{name}, files, {precision}"] = partial(
-                    _ours, Recognizer(bundle, files, transducer=beam.transducer)
-                )
-            ways[f"features and encoder, {precision}"] = partial(_encode, beam)
-            ways[f"encoder, 3 s, {precision}"] = partial(_encode, beam, ready=True, block=10 * CHUNK_FRAMES)
-        speed = _alternate(ways, heard)
-        agreement = greedy_agreement(bundle, peers["greedy_search"], clips)
-        latencies = {precision: _latencies(beam, clips) for precision, beam in beams.items()}
-        profiles: dict[str, dict[str, float]] = {}
-        for precision, beam in beams.items():
-            for kind, settings in (("beam 8", _BEAM), ("greedy", _GREEDY)):
-                for blocks, seconds in (("", settings.block_seconds), ("files, ", FILE_BLOCK)):
-                    watched = Recognizer(bundle, replace(settings, block_seconds=seconds), transducer=beam.transducer)
-                    profiles[f"{kind}, {blocks}{precision}"] = profile(watched, clips, RUNS)
+    beams = {precision: Recognizer(bundle, _BEAM, precision=precision) for precision in PRECISIONS}
+    ways = {
+        "sherpa beam": over(clips, partial(sherpa_tokens, peers["modified_beam_search"])),
+        "sherpa greedy": over(clips, partial(sherpa_tokens, peers["greedy_search"])),
+    }
+    watched: dict[str, Recognizer] = {}
+    for precision, beam in beams.items():  # beside what they are compared with: a shared machine's pace changes
+        for blocks, seconds in (("", _BEAM.block_seconds), ("files, ", FILE_BLOCK)):
+            for kind, settings in (("beam", _BEAM), ("greedy", _GREEDY)):
+                held = Recognizer(bundle, replace(settings, block_seconds=seconds), transducer=beam.transducer)
+                watched[f"{'beam 8' if kind == 'beam' else kind}, {blocks}{precision}"] = held
+                ways[f"{kind}, {blocks}{precision}"] = over(clips, partial(decoded, held))
+        if precision == "float32":
+            ways["hotwords"] = over(clips, partial(decoded, beam, hotwords=_phrases(HOTWORDS)))
+        ways[f"encoder, {precision}"] = over(features, partial(encode, beam.transducer))
+        ways[f"encoder, 3 s, {precision}"] = over(features, partial(encode, beam.transducer, block=10 * CHUNK_FRAMES))
+        ways[f"features and encoder, {precision}"] = over(clips, partial(_hear, beam))
+    speed = speeds(ways, clips, RUNS)
+    profiles = {name: profile(recognizer, clips, RUNS) for name, recognizer in watched.items()}
     what = f"{bundle.manifest.name} weights"
     figures = []
     for precision in PRECISIONS:
@@ -113,40 +92,49 @@ def benchmark() -> list[Figure]:
                 Figure(f"greedy by the encoder, {how}", UNIT, greedy_speed, "it alone", alone, 0.85),
                 Figure(f"greedy by features and encoder, {how}", UNIT, greedy_speed, "those alone", both),
             ]
-            block = "3 s, " if blocks else ""
-            quickest = speed[f"encoder, {block}{precision}"]
+            quickest = speed[f"encoder, {'3 s, ' if blocks else ''}{precision}"]
             figures += bounds(how, profiles, quickest, alone, speed["sherpa beam"])
-        for clock, values in latencies[precision].items():
-            metric = f"300 ms chunk at beam 8, 95th percentile, {precision}"
+        metric = f"300 ms chunk at beam 8, 95th percentile, {precision}"
+        for clock, values in _latencies(beams[precision], clips).items():
             figures.append(Figure(metric, clock, values, target=LATENCY, lower_is_better=True))
     for block in ("", "3 s, "):
         exact, quick = speed[f"encoder, {block}float32"], speed[f"encoder, {block}int8"]
         metric = f"int8 encoder, chunks of {block.strip(', ') or '300 ms'}"
         figures.append(Figure(metric, UNIT, quick, "float32", exact, None if block else 2.5))
     cost, metric = speed["beam, float32"] / speed["hotwords"] - 1.0, f"time that {HOTWORDS:,} hotwords add at beam 8"
-    figures.append(Figure(metric, "share", cost, target=HOTWORD_COST, lower_is_better=True))
-    figures.append(Figure("clips whose greedy tokens and times are sherpa-onnx's", "share", agreement, target=1.0))
+    agreement = greedy_agreement(bundle, peers["greedy_search"], clips)
     native = float(not hasattr(Block.search, "__code__"))  # else they are Python, see CONTRIBUTING.md
-    figures.append(Figure("loops of the search that run as native modules", "share", native))
-    return [*figures, *_large(heard[:LARGE_CLIPS]), *profiled(profiles)]
+    return [
+        *figures,
+        Figure(metric, "share", cost, target=HOTWORD_COST, lower_is_better=True),
+        Figure("clips whose greedy tokens and times are sherpa-onnx's", "share", agreement, target=1.0),
+        Figure("loops of the search that run as native modules", "share", native),
+        *_large(clips[:LARGE_CLIPS]),
+        *profiled(profiles),
+    ]
 
 
 _BEAM = DecodingSettings(beam=BEAM, nbest=BEAM)
 _GREEDY = DecodingSettings(beam=1, nbest=1)
 
 
-def _large(clips: Sequence[Clip]) -> list[Figure]:
+def _large(clips: list[Waveform]) -> list[Figure]:
     """The largest preset, random weights: how much faster than speech it is."""
     with TemporaryDirectory(prefix="idiolect-large-") as folder:
         bundle = Bundle.open(_random_bundle(Path(folder) / "bundle", LARGE))
         recognizer = Recognizer(bundle, _BEAM, precision="int8")
-        ways = {"beam": partial(_ours, recognizer), "encoder": partial(_encode, recognizer)}
-        speed = _alternate(ways, clips)
+        ways = {"beam": over(clips, partial(decoded, recognizer)), "encoder": over(clips, partial(_hear, recognizer))}
+        speed = speeds(ways, clips, RUNS)
     what = f"{LARGE} preset, random weights, int8"
     return [
         Figure(f"beam 8, 8-best, {what}", UNIT, speed["beam"], target=10.0),
         Figure(f"features and encoder, {what}", UNIT, speed["encoder"]),
     ]
+
+
+def _hear(recognizer: Recognizer, clip: Waveform) -> None:
+    """Features and encoder, 300 ms at a time."""
+    encode(recognizer.transducer, streamed(clip))
 
 
 def _latencies(recognizer: Recognizer, clips: list[Waveform]) -> dict[str, float]:
@@ -210,13 +198,6 @@ def sherpa_tokens(recognizer: OnlineRecognizer, clip: Waveform) -> tuple[list[st
     return list(recognizer.tokens(stream)), list(recognizer.timestamps(stream))
 
 
-def _bundle(folder: Path) -> Bundle:
-    try:
-        return Bundle.open()
-    except BundleError:
-        return Bundle.open(_random_bundle(folder / "bundle", "bench"))
-
-
 def _random_bundle(folder: Path, preset: str) -> Path:
     """A preset with seeded random weights, scaled so that tokens come about as often as in speech."""
     import io
@@ -268,25 +249,6 @@ def _random_bundle(folder: Path, preset: str) -> Path:
     )
 
 
-def _alternate(ways: Mapping[str, Callable[[Clip], Any]], clips: Sequence[Clip]) -> dict[str, float]:
-    """Seconds of audio in a second of CPU, each way over the clips; medians of runs.
-
-    The ways take turns pass by pass, so that a busy machine slows all of them. Lock of a clip would measure whose
-    weights the way before has left in the cache: the encoder alone would follow itself, and a search another's network.
-    """
-    seconds = sum(len(clip.samples) for clip in clips) / SAMPLE_RATE
-    runs = []
-    for _ in range(RUNS + 1):
-        took = {}
-        for name, way in ways.items():
-            begin = process_time()
-            for clip in clips:
-                way(clip)
-            took[name] = process_time() - begin
-        runs.append(took)
-    return {name: seconds / median(took[name] for took in runs[1:]) for name in ways}  # the first one warms up
-
-
 def _phrases(count: int) -> Hotwords:
     """Made names, of one word or two, such as an address book holds."""
     draw = Random(0)
@@ -296,23 +258,6 @@ def _phrases(count: int) -> Hotwords:
         words = ["".join(draw.choices(syllables, k=draw.randint(2, 4))) for _ in range(draw.randint(1, 2))]
         names[" ".join(words)] = None
     return Hotwords.build(names)
-
-
-def _ours(recognizer: Recognizer, clip: Clip, hotwords: Hotwords | None = None) -> None:
-    decoded(recognizer, clip.samples, hotwords)
-
-
-def _encode(recognizer: Recognizer, clip: Clip, ready: bool = False, block: int = CHUNK_FRAMES) -> None:
-    """The encoder in chunks of ``block`` frames, as the recognizer uses it. ready: on features, else on samples."""
-    factor, state = recognizer.bundle.architecture.subsampling_factor, None
-    found = clip.features if ready else streamed(clip.samples)
-    for at in range(0, len(found) - len(found) % factor, block):
-        chunk = found[at : at + block]
-        _, state = recognizer.transducer.encode(chunk[: len(chunk) - len(chunk) % factor], state)
-
-
-def _sherpa(recognizer: OnlineRecognizer, clip: Clip) -> None:
-    sherpa_tokens(recognizer, clip.samples)
 
 
 def greedy_agreement(bundle: Bundle, peer: OnlineRecognizer, clips: list[Waveform]) -> float:

@@ -1,11 +1,8 @@
 """A local gradient step on plain onnxruntime against the same step in torch eager, one thread each.
 
-Shapes: ``bench`` with T = 200 stacked frames and U = 20 tokens, and with T = 600 and U = 60, one hypothesis; four
-hypotheses that share nothing against one; the ``paper`` preset, all of it, and its ``top`` subset over int8 layers.
 Both sides do the same step (forward, backward, SGD) on the same numbers, each in a process of its own, in turns, so
-that peak memory is a side's own; time is that of the processor, which other programs on the machine take no part of.
-torch uses the project's RNN-T loss: its gradient is analytic, it never holds a tensor of T x U x V, and so it is faster
-and leaner than autograd through one.
+that peak memory is a side's own; time is the processor's. torch uses the project's RNN-T loss, which is faster and
+leaner than autograd through a tensor of T x U x V. Several hypotheses share nothing; ``top`` is over int8 layers.
 """
 
 from __future__ import annotations
@@ -14,9 +11,8 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,12 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.benchmarks.figures import Figure
+from device_sdk.benchmarks import Figure, alternate
 from device_sdk.benchmarks.memory import peak_megabytes
 from device_sdk.bundle.architecture import PRESETS
 from device_sdk.bundle.subsets import Subset, frozen, frozen_file, training_file
 
-__all__ = ["Case", "Measurement", "benchmark"]
+__all__ = ["SHORT", "SIDES", "Case", "Measurement", "benchmark", "in_turns", "problem"]
 
 RATE = np.float32(1e-3)
 
@@ -53,15 +49,17 @@ class Case:
 
 SHORT, LONG, SEVERAL = Case("bench", 200, 20), Case("bench", 600, 60, steps=5), Case("bench", 200, 20, 4)
 PAPER, TOP = Case("paper", 200, 20, steps=2), Case("paper", 200, 20, subset="top", steps=2)
-TURNS, WARM_UP = 3, 1
+TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One side's step. milliseconds: of the processor, median; megabytes: peak resident memory of its process."""
+    """One side's step. milliseconds: of the processor, median; megabytes: peak resident memory of its process; added:
+    what of it loading and stepping took."""
 
     milliseconds: float
     megabytes: float
+    added: float
 
 
 def benchmark() -> list[Figure]:
@@ -70,47 +68,36 @@ def benchmark() -> list[Figure]:
         folder = Path(name)
         ours, peer = {}, {}
         for case in (SHORT, LONG):
-            ours[case], peer[case] = _in_turns([("onnxruntime", case), ("torch", case)], folder)
-        ours[SEVERAL], peer[SEVERAL], one = _in_turns(
-            [("onnxruntime", SEVERAL), ("torch", SEVERAL), ("onnxruntime", SHORT)], folder
-        )
-        ours[PAPER], peer[PAPER], ours[TOP] = _in_turns(
-            [("onnxruntime", PAPER), ("torch", PAPER), ("onnxruntime", TOP)], folder
-        )
+            ours[case], peer[case] = in_turns([("onnxruntime", case), ("torch", case)], folder)
+        several = [("onnxruntime", SEVERAL), ("torch", SEVERAL), ("onnxruntime", SHORT)]
+        ours[SEVERAL], peer[SEVERAL], one = in_turns(several, folder)
+        paper = [("onnxruntime", PAPER), ("torch", PAPER), ("onnxruntime", TOP)]
+        ours[PAPER], peer[PAPER], ours[TOP] = in_turns(paper, folder)
     figures = []
-    targets = {SHORT: (0.85, 0.45), LONG: (0.85, 0.45), SEVERAL: (None, None), PAPER: (0.85, None)}
-    for case, (fast, lean) in targets.items():
-        sides = ours[case], peer[case]
-        figures += [
-            Figure(f"local step ({case})", "ms of CPU", *_against(*(each.milliseconds for each in sides)), fast, True),
-            Figure(f"peak memory ({case})", "MB", *_against(*(each.megabytes for each in sides)), lean, True),
-        ]
-    for case, name, other, target in (
-        (SEVERAL, "one hypothesis", one, 2.2),
-        (TOP, "the whole model's step", ours[PAPER], 0.55),
-    ):
+    compared = [
+        (SHORT, "torch eager", peer[SHORT], 0.85, 0.45),
+        (LONG, "torch eager", peer[LONG], 0.85, 0.45),
+        (SEVERAL, "torch eager", peer[SEVERAL], None, None),
+        (PAPER, "torch eager", peer[PAPER], 0.85, None),
+        (SEVERAL, "one hypothesis", one, 2.2, None),
+        (TOP, "the whole model's step", ours[PAPER], 0.55, None),
+    ]
+    for case, name, other, fast, lean in compared:
         found = ours[case]
         figures += [
-            Figure(f"local step ({case})", "ms of CPU", found.milliseconds, name, other.milliseconds, target, True),
-            Figure(f"peak memory ({case})", "MB", found.megabytes, name, other.megabytes, None, True),
+            Figure(f"local step ({case})", "ms of CPU", found.milliseconds, name, other.milliseconds, fast, True),
+            Figure(f"peak memory ({case})", "MB", found.megabytes, name, other.megabytes, lean, True),
         ]
     return figures
 
 
-def _against(ours: float, peer: float) -> tuple[float, str, float]:
-    return ours, "torch eager", peer
-
-
-def _in_turns(sides: list[tuple[str, Case]], folder: Path) -> list[Measurement]:
+def in_turns(sides: list[tuple[str, Case]], folder: Path) -> list[Measurement]:
     """The median of each side over turns in which every side comes once."""
     for _, case in sides:
         _write_graphs(case, folder)
     turns = [[_measure(side, case, folder) for side, case in sides] for _ in range(TURNS)]
     return [
-        Measurement(
-            statistics.median(each.milliseconds for each in side), statistics.median(each.megabytes for each in side)
-        )
-        for side in zip(*turns, strict=True)
+        Measurement(*map(statistics.median, zip(*map(astuple, runs), strict=True))) for runs in zip(*turns, strict=True)
     ]
 
 
@@ -151,8 +138,8 @@ def problem(case: Case) -> Problem:
     return Problem(weights, features, rng.integers(1, architecture.pieces, (case.hypotheses, case.tokens)))
 
 
-def onnxruntime_step(problem: Problem, case: Case, folder: Path) -> Callable[[], dict[str, Float]]:
-    """Ours: a function that takes one step and returns the weights."""
+def onnxruntime_step(problem: Problem, case: Case, folder: Path) -> Callable[[], Mapping[str, Float]]:
+    """Ours: a function that takes one step, in place, and returns the gradients."""
     from device_sdk.runtimes.training import FrozenLayers, TrainingSession
 
     architecture, layers = PRESETS[case.preset], frozen(PRESETS[case.preset], case.subset)
@@ -162,15 +149,40 @@ def onnxruntime_step(problem: Problem, case: Case, folder: Path) -> Callable[[],
         path = folder / f"{case.preset}.{frozen_file(case.subset)}"
         beneath = FrozenLayers(path.read_bytes(), str(path), architecture, layers)
     session = TrainingSession(graph=graph, architecture=architecture, beneath=beneath)
-    weights = dict(problem.weights)
     hypotheses, share = problem.tokens.tolist(), np.full(case.hypotheses, 1.0 / case.hypotheses)
 
-    def step() -> dict[str, Float]:
-        for name, gradient in session.run(weights, problem.features, hypotheses, share).gradients.items():
-            weights[name] -= RATE * gradient
-        return weights
+    def step() -> Mapping[str, Float]:
+        return _descended(problem, session.run(problem.weights, problem.features, hypotheses, share).gradients)
 
     return step
+
+
+def executorch_step(problem: Problem, case: Case, folder: Path) -> Callable[[], Mapping[str, Float]]:
+    """The same by the ExecuTorch program of a bucket of the case's size."""
+    from device_sdk.runtimes.executorch.bindings import Runtime
+    from device_sdk.runtimes.executorch.manifest import Bucket, training_shapes
+    from device_sdk.runtimes.executorch.training import padded
+    from device_sdk.runtimes.feeds import utterance_feeds
+
+    sizes, bucket = PRESETS[case.preset], Bucket(frames=case.frames, tokens=case.tokens, hypotheses=case.hypotheses)
+    source = folder / bucket.file
+    method = Runtime(1).load(source.read_bytes(), str(source), training_shapes(sizes, bucket))
+    names, weights = sizes.constant_shapes() | sizes.parameter_shapes(), np.ones(case.hypotheses, np.float32)
+
+    def step() -> Mapping[str, Float]:
+        feeds = utterance_feeds(sizes, problem.features, problem.tokens.tolist(), weights, None, 0.0)
+        inputs = [*padded(feeds, sizes.subsampling_factor, bucket).values(), *(problem.weights[name] for name in names)]
+        given = method(*(method.tensor(each) for each in inputs))[2:]
+        found = (each.numpy() for each in given)
+        return _descended(problem, dict(zip(sizes.parameter_shapes(), found, strict=True)))
+
+    return step
+
+
+def _descended(problem: Problem, gradients: Mapping[str, Float]) -> Mapping[str, Float]:
+    for name, gradient in gradients.items():
+        np.subtract(problem.weights[name], RATE * gradient, out=problem.weights[name])
+    return gradients
 
 
 def torch_step(problem: Problem, case: Case, _: Path) -> Callable[[], Any]:
@@ -201,16 +213,18 @@ def torch_step(problem: Problem, case: Case, _: Path) -> Callable[[], Any]:
     return step
 
 
+SIDES: Mapping[str, Callable[[Problem, Case, Path], Callable[[], Any]]]
+SIDES = {"onnxruntime": onnxruntime_step, "torch": torch_step, "executorch": executorch_step}
+
+
 def measure_here(side: str, case: Case, folder: Path) -> dict[str, float]:
     """Take steps in this process; the fields of a :class:`Measurement`."""
-    make = {"onnxruntime": onnxruntime_step, "torch": torch_step}[side]
-    step = make(problem(case), case, folder)
-    times = []
-    for _ in range(WARM_UP + case.steps):
-        start = time.process_time()
-        step()
-        times.append(time.process_time() - start)
-    return {"milliseconds": 1e3 * statistics.median(times[WARM_UP:]), "megabytes": peak_megabytes()}
+    given = problem(case)
+    if side == "executorch":
+        import torch  # noqa: F401  (its bindings' alone: loaded before the memory is looked at)
+    before = peak_megabytes()
+    spent = alternate({side: SIDES[side](given, case, folder)}, case.steps)[side]
+    return {"milliseconds": 1e3 * spent, "megabytes": peak_megabytes(), "added": peak_megabytes() - before}
 
 
 if __name__ == "__main__":

@@ -16,15 +16,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.audio import SAMPLE_RATE
-from device_sdk.benchmarks import Figure
+from device_sdk.benchmarks import Figure, alternate
 from device_sdk.decoding import Hotwords, Recognizer
 from device_sdk.decoding import stream as streams
 from device_sdk.decoding.beam import paths
 from device_sdk.decoding.nbest import distinct, with_confidence
 from device_sdk.features import frames
 from device_sdk.runtimes.protocol import Transducer
+from export.sherpa import CHUNK_FRAMES
 
-__all__ = ["CHUNK", "NEEDED", "UNIT", "bounds", "decoded", "profile", "profiled", "streamed"]
+__all__ = [
+    "CHUNK",
+    "NEEDED",
+    "UNIT",
+    "bounds",
+    "decoded",
+    "encode",
+    "over",
+    "profile",
+    "profiled",
+    "speeds",
+    "streamed",
+]
 
 CHUNK = SAMPLE_RATE * 3 // 10
 UNIT, PART = "s of audio/s of CPU", "ms of CPU/s of audio"
@@ -32,6 +45,32 @@ NEEDED = ("features", "encoder", "predictor", "joiner")
 _NEEDED = "networks and features"
 
 Waveform = NDArray[np.float32]
+
+
+def speeds(ways: Mapping[str, Callable[[], object]], clips: Sequence[Waveform], runs: int) -> dict[str, float]:
+    """Seconds of audio in a second of CPU, of ways that each go :func:`over` all clips; medians of runs.
+
+    Turns of a clip would measure whose weights the way before has left in the cache: the encoder alone would follow
+    itself, and a search another's network.
+    """
+    seconds = sum(map(len, clips)) / SAMPLE_RATE
+    return {name: seconds / spent for name, spent in alternate(ways, runs).items()}
+
+
+def over(items: Sequence[Waveform], way: Callable[[Waveform], object]) -> Callable[[], None]:
+    def run() -> None:
+        for item in items:
+            way(item)
+
+    return run
+
+
+def encode(transducer: Transducer, features: Waveform, block: int = CHUNK_FRAMES) -> None:
+    """The encoder over features [F, M] in chunks of ``block`` frames, as the recognizer uses it."""
+    factor, state = transducer.architecture.subsampling_factor, None
+    for at in range(0, len(features) - len(features) % factor, block):
+        chunk = features[at : at + block]
+        _, state = transducer.encode(chunk[: len(chunk) - len(chunk) % factor], state)
 
 
 def profile(recognizer: Recognizer, clips: Sequence[Waveform], runs: int) -> dict[str, float]:
@@ -78,7 +117,7 @@ def _once(recognizer: Recognizer, clips: Sequence[Waveform]) -> dict[str, float]
 
 def decoded(recognizer: Recognizer, clip: Waveform, hotwords: Hotwords | None = None) -> None:
     """A session from its first chunk to its result."""
-    session = recognizer.session(16_000, hotwords=hotwords)
+    session = recognizer.session(SAMPLE_RATE, hotwords=hotwords)
     for at in range(0, len(clip), CHUNK):
         session.feed(clip[at : at + CHUNK])
     session.finish()

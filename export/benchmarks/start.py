@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -17,17 +18,15 @@ from device_sdk.audio import SAMPLE_RATE
 from device_sdk.benchmarks import Figure
 from export.benchmarks.decode import shipped_speech
 
-__all__ = ["benchmark"]
+__all__ = ["OURS", "benchmark", "starts"]
 
 RUNS = 7
 SECONDS, MEGABYTES = 0.6, 120.0
 
+OURS = "from device_sdk import Bundle, Recognizer; session = Recognizer(Bundle.open()).session(16_000)"
 _WAYS = {
-    "Recognizer": "from device_sdk import Bundle, Recognizer; session = Recognizer(Bundle.open()).session(16_000)",
-    "Recognizer, int8": (
-        "from device_sdk import Bundle, Recognizer; "
-        "session = Recognizer(Bundle.open(), precision='int8').session(16_000)"
-    ),
+    "Recognizer": OURS,
+    "Recognizer, int8": OURS.replace("open()", "open(), precision='int8'"),
     "Device": "from device_sdk import Device; session = Device.open(sys.argv[2], key=bytes(32)).session(16_000)",
 }
 _CHILD = """
@@ -46,18 +45,8 @@ print(json.dumps([clock, processor, peak_megabytes()]))
 
 def benchmark() -> list[Figure]:
     """Seconds and peak resident memory of each way to start; medians."""
-    found: dict[str, list[list[float]]] = {way: [] for way in _WAYS}
-    with TemporaryDirectory(prefix="idiolect-start-") as folder:
-        clip = Path(folder) / "clip"
-        shipped_speech()[-1][:SAMPLE_RATE].tofile(clip)
-        for run in range(RUNS + 1):
-            for way, code in _WAYS.items():
-                measured = _start(_CHILD.format(way=code), clip, Path(folder) / f"state-{way}-{run}")
-                if run:  # the first one warms the file cache up
-                    found[way].append(measured)
     figures = []
-    for way, runs in found.items():
-        clock, processor, peak = (median(values) for values in zip(*runs, strict=True))
+    for way, (clock, processor, peak) in starts(_WAYS).items():
         figures += [
             Figure(f"import to first partial, {way}", "s", clock, target=SECONDS, lower_is_better=True),
             Figure(f"import to first partial, {way}", "s of CPU", processor, target=SECONDS, lower_is_better=True),
@@ -66,8 +55,17 @@ def benchmark() -> list[Figure]:
     return figures
 
 
-def _start(code: str, *arguments: Path) -> list[float]:
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    measured: list[float] = json.loads(done.stdout.splitlines()[-1])
-    return measured
+def starts(ways: Mapping[str, str]) -> dict[str, list[float]]:
+    """Seconds by the clock and by the processor, and peak MB of each way, code that makes ``session``; medians. It may
+    use a folder of its own, ``sys.argv[2]``."""
+    found: dict[str, list[list[float]]] = {way: [] for way in ways}
+    with TemporaryDirectory(prefix="idiolect-start-") as folder:
+        clip = Path(folder) / "clip"
+        shipped_speech()[-1][:SAMPLE_RATE].tofile(clip)
+        for run in range(RUNS + 1):
+            for way, code in ways.items():
+                command = [sys.executable, "-c", _CHILD.format(way=code), str(clip), f"{folder}/state-{way}-{run}"]
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                if run:  # the first one warms the file cache up
+                    found[way].append(json.loads(done.stdout.splitlines()[-1]))
+    return {way: [median(values) for values in zip(*runs, strict=True)] for way, runs in found.items()}

@@ -27,7 +27,7 @@ from device_sdk.runtimes.executorch.constants import program_constants
 from device_sdk.runtimes.executorch.manifest import read_manifest
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.protocol import RecurrentState
-from export.benchmarks import runtimes
+from export.benchmarks import runtimes, start
 from export.benchmarks.decode import shipped_speech
 from export.executorch import BATCH, EncoderStep, JoinerStep, PredictorStep, export_executorch
 from export.networks.rnnt import RNNT
@@ -150,8 +150,8 @@ def test_the_best_hypotheses_are_onnxruntimes(bundle, transducer, speech):
 @installed
 @pytest.mark.slow
 def test_the_benchmark_gives_figures(bundle, folder, monkeypatch):
-    monkeypatch.setattr(runtimes, "RUNS", 1)
-    monkeypatch.setattr(runtimes, "_bundle", lambda: bundle)
+    for module in (runtimes, start):
+        monkeypatch.setattr(module, "RUNS", 1)
     monkeypatch.setattr(runtimes, "speech", lambda: shipped_speech()[:2])
     monkeypatch.setattr(runtimes, "export_executorch", lambda bundle, out: folder)  # it takes long, and is done
     monkeypatch.setattr(runtimes, "training_figures", list)  # tested by itself

@@ -23,7 +23,7 @@ from device_sdk.runtimes.executorch.training import distinct_prefixes, padded
 from device_sdk.runtimes.feeds import utterance_feeds
 from device_sdk.runtimes.protocol import Gradients
 from device_sdk.runtimes.training import TrainingSession
-from export.benchmarks import executorch_training
+from export.benchmarks import learn, runtimes
 from export.executorch import TRAINING_BUCKETS, TrainingStep, export_executorch
 from export.graphs import training
 from tests.signals import noise
@@ -199,8 +199,8 @@ def test_devices_of_the_packaged_bundle_learn_the_same_from_speech(tmp_path):
 @installed
 @pytest.mark.slow
 def test_the_benchmark_says_how_far_gradients_are_apart(monkeypatch):
-    monkeypatch.setattr(executorch_training, "TURNS", 1)
-    *costs, apart = executorch_training.training_figures()
+    monkeypatch.setattr(learn, "TURNS", 1)
+    *costs, apart = runtimes.training_figures()
     assert apart.holds and 0.0 < apart.ours < 1e-5
     assert len(costs) == 3 and all(figure.ours > 0.0 for figure in costs)
 
