@@ -8,21 +8,21 @@ the bundle's: log-mel is a smooth function of frequency, hence each bin is inter
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.manifest import MANIFEST
 from device_sdk.errors import BundleError
 from device_sdk.features import FeatureSettings
 from device_sdk.features.logmel import mel_filters
+from export.graphs.builder import INT32, INT64, GraphBuilder, Shape, Value
+from export.graphs.lstm import stack
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -77,9 +77,8 @@ sherpa-onnx's offline features differ a little from those the model was trained 
 """
 
 OPSET, IR_VERSION = 17, 8
-FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+CACHES = ("cache_last_channel", "cache_last_time")
 Float = NDArray[np.float32]
-Edge = tuple[str, int, Sequence[Any]]
 
 
 def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
@@ -98,10 +97,16 @@ def export_sherpa(bundle: Bundle, folder: str | Path) -> Path:
         raise BundleError(f"{folder}: this is a bundle, whose graphs have the same names; give another folder")
     folder.mkdir(parents=True, exist_ok=True)
     pieces = architecture.pieces
-    onnx.save(_encoder(architecture, weights), str(folder / "encoder.onnx"))
-    onnx.save(_offline_encoder(architecture, weights, bundle.features), str(folder / "encoder-offline.onnx"))
-    onnx.save(_decoder(architecture, weights), str(folder / "decoder.onnx"))
-    onnx.save(_joiner(architecture, weights), str(folder / "joiner.onnx"))
+    blank_last = ("predictor.embedding", "joiner.output.weight", "joiner.output.bias")
+    given = {**weights, **{name: np.roll(weights[name], -1, axis=0) for name in blank_last}}
+    graphs = {
+        "encoder": _encoder(architecture, given),
+        "encoder-offline": _offline_encoder(architecture, given, bundle.features),
+        "decoder": _decoder(architecture, given),
+        "joiner": _joiner(architecture, given),
+    }
+    for name, content in graphs.items():
+        (folder / f"{name}.onnx").write_bytes(content)
     lines = [f"{bundle.tokenizer.piece(token)} {token - 1}" for token in range(1, pieces)]
     (folder / "tokens.txt").write_text("\n".join([*lines, f"<blk> {pieces - 1}"]) + "\n", encoding="utf-8")
     readme = README.format(name=bundle.manifest.name, version=bundle.version, bins=architecture.mel_bins)
@@ -129,149 +134,48 @@ def offline_mapping(settings: FeatureSettings) -> tuple[Float, float]:
     return matrix, float(np.log((hann**2).sum() / (povey**2).sum()))
 
 
-def _blank_last(rows: Float) -> Float:
-    return np.roll(rows, -1, axis=0)
-
-
-class _Graph:
-    """Collects nodes and initializers."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.initializers: dict[str, onnx.TensorProto] = {}
-
-    def op(self, kind: str, *inputs: str, out: str = "", count: int = 1, **attributes: Any) -> list[str]:
-        outputs = [
-            out or f"{kind.lower()}_{len(self.nodes)}",
-            *(f"{kind}_{len(self.nodes)}_{i}" for i in range(1, count)),
-        ]
-        self.nodes.append(helper.make_node(kind, list(inputs), outputs, **attributes))
-        return outputs
-
-    def array(self, name: str, value: NDArray[np.generic]) -> str:
-        self.initializers.setdefault(name, numpy_helper.from_array(np.ascontiguousarray(value), name))
-        return name
-
-    def integers(self, *values: int) -> str:
-        return self.array("i" + "_".join(map(str, values)), np.array(values, np.int64))
-
-    def lstm(
-        self, weights: Mapping[str, Float], name: str, layers: int, x: str, h: str, c: str
-    ) -> tuple[str, str, str]:
-        """x [T, B, D], h and c [layers, B, H] to y [T, B, H] and the next h and c."""
-        states_h: list[str] = []
-        states_c: list[str] = []
-        for layer in range(layers):
-            w, r, b = (weights[f"{name}.{layer}.{part}"] for part in "WRB")
-            one = (self.integers(layer), self.integers(layer + 1), self.integers(0))
-            y, h_next, c_next = self.op(
-                "LSTM",
-                x,
-                self.array(f"{name}.{layer}.W", w[None]),
-                self.array(f"{name}.{layer}.R", r[None]),
-                self.array(f"{name}.{layer}.B", np.concatenate([b, np.zeros_like(b)])[None]),
-                "",
-                *self.op("Slice", h, *one),
-                *self.op("Slice", c, *one),
-                count=3,
-                hidden_size=r.shape[1],
-            )
-            (x,) = self.op("Squeeze", y, self.integers(1))
-            states_h.append(h_next)
-            states_c.append(c_next)
-        (h,), (c,) = self.op("Concat", *states_h, axis=0), self.op("Concat", *states_c, axis=0)
-        return x, h, c
-
-    def model(
-        self, name: str, inputs: Sequence[Edge], outputs: Sequence[Edge], metadata: Mapping[str, object] | None = None
-    ) -> onnx.ModelProto:
-        graph = helper.make_graph(
-            self.nodes,
-            name,
-            [helper.make_tensor_value_info(*edge) for edge in inputs],
-            [helper.make_tensor_value_info(*edge) for edge in outputs],
-            list(self.initializers.values()),
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-        helper.set_model_props(model, {key: str(value) for key, value in (metadata or {}).items()})
-        onnx.checker.check_model(model)
-        return model
-
-
-def _encoder(sizes: Architecture, weights: Mapping[str, Float]) -> onnx.ModelProto:
+def _encoder(sizes: Architecture, weights: Mapping[str, Float]) -> bytes:
     """Features [B, M, F] to encoder outputs with the joiner's projection, [B, J, T]."""
-    g = _Graph()
-    layers, width, factor, bins = sizes.encoder_layers, sizes.encoder_size, sizes.subsampling_factor, sizes.mel_bins
-    (x,) = g.op("Transpose", "processed_signal", perm=[0, 2, 1])
-    states = []
-    for cache in ("cache_last_channel", "cache_last_time"):
-        (flat,) = g.op("Squeeze", cache, g.integers(2))
-        states += g.op("Transpose", flat, perm=[1, 0, 2])
-    h, c = _encoded(g, sizes, weights, x, *states)
-    g.op("Div", "processed_signal_length", g.integers(factor), out="encoded_lengths")
-    for state, cache in ((h, "cache_last_channel"), (c, "cache_last_time")):
-        (flat,) = g.op("Transpose", state, perm=[1, 0, 2])
-        g.op("Unsqueeze", flat, g.integers(2), out=f"{cache}_next")
-    g.op("Add", "cache_last_channel_len", g.integers(1), out="cache_last_channel_next_len")
-    cache_shape = ["B", layers, 1, width]
+    g = GraphBuilder(sizes, weights=weights)
+    layers, width = sizes.encoder_layers, sizes.encoder_size
+    features = g.input("processed_signal", ["B", sizes.mel_bins, "F"])
+    length = g.input("processed_signal_length", ["B"], INT64)
+    shape: Shape = ["B", layers, 1, width]
+    h, c = (g.transpose(g.squeeze(g.input(cache, shape), 2), 1, 0, 2) for cache in CACHES)
+    counted = g.input("cache_last_channel_len", ["B"], INT64)
+    states = _encode(g, g.transpose(features, 0, 2, 1), length, h, c)
     metadata = _metadata(sizes) | {"window_size": CHUNK_FRAMES, "chunk_shift": CHUNK_FRAMES}
-    for cache in ("cache_last_channel", "cache_last_time"):
+    for state, cache in zip(states, CACHES, strict=True):
+        g.output(f"{cache}_next", g.unsqueeze(g.transpose(state, 1, 0, 2), 2), shape)
         metadata |= {f"{cache}_dim1": layers, f"{cache}_dim2": 1, f"{cache}_dim3": width}
-    return g.model(
-        "encoder",
-        [
-            ("processed_signal", FLOAT, ["B", bins, "F"]),
-            ("processed_signal_length", INT64, ["B"]),
-            ("cache_last_channel", FLOAT, cache_shape),
-            ("cache_last_time", FLOAT, cache_shape),
-            ("cache_last_channel_len", INT64, ["B"]),
-        ],
-        [
-            ("outputs", FLOAT, ["B", sizes.joiner_size, "T"]),
-            ("encoded_lengths", INT64, ["B"]),
-            ("cache_last_channel_next", FLOAT, cache_shape),
-            ("cache_last_time_next", FLOAT, cache_shape),
-            ("cache_last_channel_next_len", INT64, ["B"]),
-        ],
-        metadata,
-    )
+    g.output("cache_last_channel_next_len", g.add(counted, g.integers(1)), ["B"], INT64)
+    return g.finish("encoder", metadata, OPSET, IR_VERSION)
 
 
-def _offline_encoder(sizes: Architecture, weights: Mapping[str, Float], settings: FeatureSettings) -> onnx.ModelProto:
+def _offline_encoder(sizes: Architecture, weights: Mapping[str, Float], settings: FeatureSettings) -> bytes:
     """sherpa-onnx's offline features of whole utterances, [B, M, F], to the same outputs; left-over frames go."""
-    g = _Graph()
-    layers, width, factor = sizes.encoder_layers, sizes.encoder_size, sizes.subsampling_factor
+    g = GraphBuilder(sizes, weights=weights)
     matrix, constant = offline_mapping(settings)
-    (batch,) = g.op("Shape", "audio_signal", start=0, end=1)
-    (frames,) = g.op("Shape", "audio_signal", start=2, end=3)
-    (left_over,) = g.op("Mod", frames, g.integers(factor))
-    (whole,) = g.op("Sub", frames, left_over)
-    (x,) = g.op("Slice", "audio_signal", g.integers(0), whole, g.integers(2))
-    (x,) = g.op("Transpose", x, perm=[0, 2, 1])
-    (x,) = g.op("MatMul", x, g.array("to_own_filters", matrix))
-    (x,) = g.op("Add", x, g.array("to_own_window", np.array(constant, np.float32)))
-    (shape,) = g.op("Concat", g.integers(layers), batch, g.integers(width), axis=0)
-    (zeros,) = g.op("Expand", g.array("zero", np.zeros((1, 1, 1), np.float32)), shape)
-    _encoded(g, sizes, weights, x, zeros, zeros)
-    g.op("Div", "length", g.array("factor", np.array(factor, np.int64)), out="encoded_lengths")
-    return g.model(
-        "encoder",
-        [("audio_signal", FLOAT, ["B", sizes.mel_bins, "F"]), ("length", INT64, ["B"])],
-        [("outputs", FLOAT, ["B", sizes.joiner_size, "T"]), ("encoded_lengths", INT64, ["B"])],
-        _metadata(sizes),
-    )
+    signal = g.input("audio_signal", ["B", sizes.mel_bins, "F"])
+    length = g.input("length", ["B"], INT64)
+    frames = g.size(signal, 2)
+    whole = g.subtract(frames, g.op("Mod", frames, g.integers(sizes.subsampling_factor)))
+    x = g.transpose(g.slice(signal, 0, whole, 2), 0, 2, 1)
+    x = g.add(g.matmul(x, g.constant(matrix, np.float32)), g.single(constant))
+    zeros = g.expand(g.single(0.0), sizes.encoder_layers, g.size(signal, 0), sizes.encoder_size)
+    _encode(g, x, length, zeros, zeros)
+    return g.finish("encoder", _metadata(sizes), OPSET, IR_VERSION)
 
 
-def _encoded(g: _Graph, sizes: Architecture, weights: Mapping[str, Float], x: str, h: str, c: str) -> tuple[str, str]:
-    """Frames [B, F, M] to ``outputs`` [B, J, T], the encoder's with the joiner's projection; the next h and c."""
-    (x,) = g.op("Sub", x, g.array("mean", weights["features.mean"]))
-    (x,) = g.op("Mul", x, g.array("scale", weights["features.scale"]))
-    (x,) = g.op("Reshape", x, g.integers(0, -1, sizes.subsampling_factor * sizes.mel_bins))
-    (x,) = g.op("Transpose", x, perm=[1, 0, 2])
-    x, h, c = g.lstm(weights, "encoder", sizes.encoder_layers, x, h, c)
-    (x,) = g.op("MatMul", x, g.array("projection", weights["joiner.encoder.weight"].T))
-    (x,) = g.op("Add", x, g.array("bias", weights["joiner.encoder.bias"]))
-    g.op("Transpose", x, perm=[1, 2, 0], out="outputs")
+def _encode(g: GraphBuilder, x: Value, length: Value, h: Value, c: Value) -> tuple[Value, Value]:
+    """Frames [B, F, M] to the outputs: the encoder's with the joiner's projection, and how many; the next h and c."""
+    sizes = g.architecture
+    x = g.multiply(g.subtract(x, g.weight("features.mean")), g.weight("features.scale"))
+    x = g.op("Reshape", x, g.integers(0, -1, sizes.subsampling_factor * sizes.mel_bins))
+    x, h, c = stack(g, g.transpose(x, 1, 0, 2), "encoder", sizes.encoder_layers, sizes.encoder_size, h, c)
+    x = g.add(g.matmul(x, g.transpose(g.weight("joiner.encoder.weight"))), g.weight("joiner.encoder.bias"))
+    g.output("outputs", g.transpose(x, 1, 2, 0), ["B", sizes.joiner_size, "T"])
+    g.output("encoded_lengths", g.op("Div", length, g.integers(sizes.subsampling_factor)), ["B"], INT64)
     return h, c
 
 
@@ -291,46 +195,27 @@ def _metadata(sizes: Architecture) -> dict[str, object]:
     }
 
 
-def _decoder(sizes: Architecture, weights: Mapping[str, Float]) -> onnx.ModelProto:
+def _decoder(sizes: Architecture, weights: Mapping[str, Float]) -> bytes:
     """Tokens [B, U] to prediction outputs with the joiner's projection, [B, J, U]."""
-    g = _Graph()
-    (x,) = g.op("Gather", g.array("embedding", _blank_last(weights["predictor.embedding"])), "targets", axis=0)
-    (x,) = g.op("Transpose", x, perm=[1, 0, 2])
-    x, h, c = g.lstm(weights, "predictor", sizes.predictor_layers, x, "states.1", "states.2")
-    (x,) = g.op("MatMul", x, g.array("projection", weights["joiner.predictor.weight"].T))
-    g.op("Transpose", x, perm=[1, 2, 0], out="outputs")
-    g.op("Identity", "target_length", out="prednet_lengths")
-    g.op("Identity", h, out="states")
-    g.op("Identity", c, out="states_c_next")
-    state = [sizes.predictor_layers, "B", sizes.predictor_size]
-    return g.model(
-        "decoder",
-        [
-            ("targets", INT32, ["B", "U"]),
-            ("target_length", INT32, ["B"]),
-            ("states.1", FLOAT, state),
-            ("states.2", FLOAT, state),
-        ],
-        [
-            ("outputs", FLOAT, ["B", sizes.joiner_size, "U"]),
-            ("prednet_lengths", INT32, ["B"]),
-            ("states", FLOAT, state),
-            ("states_c_next", FLOAT, state),
-        ],
-    )
+    g = GraphBuilder(sizes, weights=weights)
+    state: Shape = [sizes.predictor_layers, "B", sizes.predictor_size]
+    tokens, length = g.input("targets", ["B", "U"], INT32), g.input("target_length", ["B"], INT32)
+    h, c = g.input("states.1", state), g.input("states.2", state)
+    x = g.transpose(g.op("Gather", g.weight("predictor.embedding"), tokens, axis=0), 1, 0, 2)
+    x, h, c = stack(g, x, "predictor", sizes.predictor_layers, sizes.predictor_size, h, c)
+    x = g.matmul(x, g.transpose(g.weight("joiner.predictor.weight")))
+    g.output("outputs", g.transpose(x, 1, 2, 0), ["B", sizes.joiner_size, "U"])
+    g.output("prednet_lengths", length, ["B"], INT32)
+    g.output("states", h, state)
+    g.output("states_c_next", c, state)
+    return g.finish("decoder", {}, OPSET, IR_VERSION)
 
 
-def _joiner(sizes: Architecture, weights: Mapping[str, Float]) -> onnx.ModelProto:
+def _joiner(sizes: Architecture, weights: Mapping[str, Float]) -> bytes:
     """Outputs of encoder and decoder [B, J, 1] to logits [B, 1, 1, V]."""
-    g = _Graph()
-    (x,) = g.op("Tanh", *g.op("Add", "encoder_outputs", "decoder_outputs"))
-    (x,) = g.op("Transpose", x, perm=[0, 2, 1])
-    (x,) = g.op("MatMul", x, g.array("weight", _blank_last(weights["joiner.output.weight"]).T))
-    (x,) = g.op("Add", x, g.array("bias", _blank_last(weights["joiner.output.bias"])))
-    g.op("Unsqueeze", x, g.integers(1), out="outputs")
-    side = ["B", sizes.joiner_size, 1]
-    return g.model(
-        "joiner",
-        [("encoder_outputs", FLOAT, side), ("decoder_outputs", FLOAT, side)],
-        [("outputs", FLOAT, ["B", 1, 1, sizes.pieces])],
-    )
+    g = GraphBuilder(sizes, weights=weights)
+    encoded, predicted = (g.input(f"{side}_outputs", ["B", sizes.joiner_size, 1]) for side in ("encoder", "decoder"))
+    x = g.transpose(g.op("Tanh", g.add(encoded, predicted)), 0, 2, 1)
+    x = g.add(g.matmul(x, g.transpose(g.weight("joiner.output.weight"))), g.weight("joiner.output.bias"))
+    g.output("outputs", g.unsqueeze(x, 1), ["B", 1, 1, sizes.pieces])
+    return g.finish("joiner", {}, OPSET, IR_VERSION)

@@ -93,7 +93,7 @@ def tiny_language_model(words: WordList, seed: int = 0) -> bytes:
     shape = LanguageModelShape(len(words), size=8, feed_forward=16, blocks=2, heads=2, positions=8)
     rng = np.random.default_rng(seed)
     parameters = {name: rng.normal(0.0, 0.3, size) for name, size in shape.parameter_shapes().items()}
-    return bytes(language_model_graph(parameters, shape, words.digest).SerializeToString())
+    return language_model_graph(parameters, shape, words.digest)
 
 
 def tiny_ngram(words: WordList) -> bytes:

@@ -47,8 +47,9 @@ def benchmark() -> list[Figure]:
         ours, peer = ExecutorchTransducer(programs, bundle), OnnxTransducer(bundle)
         figures = _speeds(bundle, ours, peer, clips)
         loaded = "from device_sdk.runtimes.executorch import ExecutorchTransducer; bundle = Bundle.open(); "
-        given = f"bundle, transducer=ExecutorchTransducer({str(programs)!r}, bundle)"
-        begun = starts({PEER: OURS, "executorch": OURS.replace("; ", f"; {loaded}").replace("Bundle.open()", given)})
+        session = f"session = Recognizer(bundle, transducer=ExecutorchTransducer({str(programs)!r}, bundle))"
+        way = f"from device_sdk import Bundle, Recognizer; {loaded}{session}.session(16_000)"
+        begun = starts({PEER: OURS, "executorch": way})
     named = (("import to first partial", "s"), ("import to first partial", "s of CPU"), ("peak memory then", "MB"))
     for (what, unit), own, other in zip(named, begun["executorch"], begun[PEER], strict=True):
         figures.append(Figure(f"{what}, ExecuTorch", unit, own, PEER, other))

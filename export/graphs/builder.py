@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from device_sdk.bundle import quantized
@@ -18,9 +18,9 @@ from device_sdk.bundle.quantized import QUANTIZED_FILE
 from device_sdk.bundle.weights import PACKED_FILE, architecture_digest, layout
 from device_sdk.runtimes.onnxruntime import ARCHITECTURE_KEY
 
-__all__ = ["DOUBLE", "FLOAT", "INT64", "MICROSOFT", "GraphBuilder", "Shape", "Value"]
+__all__ = ["DOUBLE", "FLOAT", "INT32", "INT64", "MICROSOFT", "GraphBuilder", "Shape", "Value"]
 
-FLOAT, DOUBLE, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
+FLOAT, DOUBLE, INT32, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64
 OPSET, IR_VERSION = 18, 10
 MICROSOFT = "com.microsoft"
 """Domain of onnxruntime's own operators."""
@@ -49,15 +49,24 @@ class GraphBuilder:
     """Collects nodes. Operators are called by their ONNX name: ``g.op("Add", a, b)``."""
 
     def __init__(
-        self, architecture: Architecture, matrices: Collection[str] | None = None, _names: _Names | None = None
+        self,
+        architecture: Architecture | None,
+        matrices: Collection[str] | None = None,
+        weights: Mapping[str, NDArray[np.floating]] | None = None,
+        _names: _Names | None = None,
     ) -> None:
-        """matrices: names of the parameters that the graph's int8 buffer holds; None is all."""
-        self.architecture = architecture
-        self._matrices = matrices
+        """architecture: of a bundle's RNN-T; None for other networks. matrices: names of the parameters that the
+        graph's int8 buffer holds; None is all. weights: to put into the graph, in place of slots of the buffer."""
+        self._architecture, self._matrices, self._weights = architecture, matrices, weights
         self._names = _names or _Names()
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
+
+    @property
+    def architecture(self) -> Architecture:
+        assert self._architecture is not None
+        return self._architecture
 
     # Edges of the graph.
 
@@ -70,11 +79,16 @@ class GraphBuilder:
         self._outputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
 
     def weight(self, name: str) -> Value:
-        """A parameter or constant as an initializer in the packed buffer: constant to the runtime."""
-        if name not in self._names.packed:
-            self._names.packed.add(name)
+        """A parameter or constant as an initializer, by default in the packed buffer: constant to the runtime."""
+        if name in self._names.packed:
+            return name
+        self._names.packed.add(name)
+        if self._weights is None:
             offset, shape = layout(self.architecture)[name]
             self._external(name, PACKED_FILE, FLOAT, shape, offset, 4 * prod(shape))
+        else:
+            value = np.ascontiguousarray(self._weights[name], np.float32)
+            self._names.initializers.append(numpy_helper.from_array(value, name))
         return name
 
     def quantized(self, name: str, lead: int = 0) -> tuple[Value, Value]:
@@ -196,7 +210,7 @@ class GraphBuilder:
         reverse: from the last element to the first; outputs stand at the element they were made from.
         Returns final states, then stacked outputs.
         """
-        inner = GraphBuilder(self.architecture, self._matrices, self._names)
+        inner = GraphBuilder(self._architecture, self._matrices, self._weights, self._names)
         state_names = [self._names.fresh("state") for _ in states]
         element_names = [self._names.fresh("element") for _ in sequences]
         following, results = body(inner, state_names, element_names)
@@ -221,17 +235,25 @@ class GraphBuilder:
             "Scan", len(produced), *states, *sequences, body=graph, num_scan_inputs=len(sequences), **directions
         )
 
-    def finish(self, name: str) -> bytes:
-        """The model's bytes, without nodes and inputs that no output needs; the same calls give the same bytes."""
+    def finish(
+        self, name: str, metadata: Mapping[str, object] | None = None, opset: int = OPSET, ir_version: int = IR_VERSION
+    ) -> bytes:
+        """The model's bytes, without nodes and inputs that no output needs; the same calls give the same bytes.
+
+        metadata: by default the architecture's digest. A model with its weights inside is checked.
+        """
         nodes = self._live_nodes()
         read = set().union(*map(_names_read, nodes))
         inputs = [each for each in self._inputs if each.name in read]
         constants = [each for each in self._names.initializers if each.name in read]
         graph = helper.make_graph(nodes, name, inputs, self._outputs, constants)
         domains = sorted({node.domain for node in graph.node if node.domain})
-        imports = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)]
-        model = helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION, producer_name="idiolect")
-        helper.set_model_props(model, {ARCHITECTURE_KEY: architecture_digest(self.architecture)})
+        imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+        model = helper.make_model(graph, opset_imports=imports, ir_version=ir_version, producer_name="idiolect")
+        said = {ARCHITECTURE_KEY: architecture_digest(self.architecture)} if metadata is None else metadata
+        helper.set_model_props(model, {key: str(value) for key, value in said.items()})
+        if self._weights is not None:
+            onnx.checker.check_model(model, full_check=True)
         return model.SerializeToString(deterministic=True)
 
     def _live_nodes(self) -> list[onnx.NodeProto]:

@@ -67,7 +67,7 @@ def run_language_model(
     model = train_language_model(_training_ids(sources, words), shape, settings, report, unfinished)
     figures = {name: perplexity(model, ids) for name, ids in _held_out_ids(sources, words).items()}
     parameters = {name: value.numpy() for name, value in model.state_dict().items()}
-    graph = language_model_graph(parameters, shape, words.digest).SerializeToString()
+    graph = language_model_graph(parameters, shape, words.digest)
     out.mkdir(parents=True, exist_ok=True)
     (out / "language_model.onnx").write_bytes(graph)
     summary = {

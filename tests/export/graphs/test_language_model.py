@@ -26,7 +26,7 @@ def model() -> LanguageModel:
 @pytest.fixture(scope="module")
 def session(model: LanguageModel) -> onnxruntime.InferenceSession:
     parameters = {name: value.numpy() for name, value in model.state_dict().items()}
-    graph = language_model_graph(parameters, SHAPE, "digest").SerializeToString()
+    graph = language_model_graph(parameters, SHAPE, "digest")
     return onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
 
 
