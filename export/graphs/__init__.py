@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.subsets import SUBSETS, frozen, frozen_file, training_file
-from export.graphs import quantized
 from export.graphs.frozen_layers import frozen_layers
 from export.graphs.streaming import encoder, joiner, predictor
 from export.graphs.training import subset_training, training
@@ -19,9 +18,9 @@ def build_graphs(architecture: Architecture) -> dict[str, bytes]:
         "encoder.onnx": encoder(architecture),
         "predictor.onnx": predictor(architecture),
         "joiner.onnx": joiner(architecture),
-        "encoder.int8.onnx": quantized.encoder(architecture),
-        "predictor.int8.onnx": quantized.predictor(architecture),
-        "joiner.int8.onnx": quantized.joiner(architecture),
+        "encoder.int8.onnx": encoder(architecture, int8=True),
+        "predictor.int8.onnx": predictor(architecture, int8=True),
+        "joiner.int8.onnx": joiner(architecture, int8=True),
         **{training_file(subset): subset_training(architecture, subset) for subset in SUBSETS},
         **{frozen_file(subset): frozen_layers(architecture, layers) for subset, layers in beneath.items() if layers},
     }

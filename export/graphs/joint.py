@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from device_sdk.bundle.subsets import factor_names
 from export.graphs.builder import FLOAT, INT64, GraphBuilder, Value
-from export.graphs.products import matrix_gradients, no_gradients
 
-__all__ = ["Joint"]
+__all__ = ["Joint", "distinct_prefixes", "matrix_gradients"]
 
 CELLS_AT_ONCE = 512
 """Cells (pairs of a frame and a prefix) whose logits exist at a time: enough that products run at full speed, so few
@@ -69,7 +69,7 @@ class Joint:
         if "prefixes" in wanted:
             sums["prefixes"] = g.expand(g.single(0.0), count, sizes.joiner_size)
         if self.weight in wanted:
-            sums |= no_gradients(g, self.weight, factors=factors)
+            sums |= _no_gradients(g, self.weight, factors=factors)
         if self.bias in wanted:
             sums[self.bias] = g.expand(g.single(0.0), sizes.pieces)
 
@@ -164,3 +164,60 @@ def _gathered(g: GraphBuilder, rows: Value, place: Value, count: Value) -> Value
     """[count, J]: the sums of the ``rows`` [S, J] of each place. place: [S]."""
     here = g.op("Equal", g.unsqueeze(_range(g, count), 1), g.unsqueeze(place, 0))
     return g.matmul(g.cast(here, FLOAT), rows)
+
+
+def matrix_gradients(
+    g: GraphBuilder, name: str, dy: Value, x: Value, *, factors: bool = False, before: Mapping[str, Value] | None = None
+) -> dict[str, Value]:
+    """d(loss) by the matrix ``name`` [out, in] of y = x name^T, under its name. R: rows; r: rank.
+
+    dy: [R, out]; x: [R, in]. before: gradients so far, to add to.
+    factors: by its factors, up [out, r] and down [r, in], under their names (Hu et al. 2021, LoRA): with up down added
+    to the matrix, d(up) = dy^T (x down^T) and d(down) = (dy up)^T x.
+    """
+    if not factors:
+        return {name: _product(g, name, dy, x, before)}
+    up, down = factor_names(name)
+    return {
+        up: _product(g, up, dy, g.op("Gemm", x, down, transB=1), before),
+        down: _product(g, down, g.matmul(dy, up), x, before),
+    }
+
+
+def _no_gradients(g: GraphBuilder, name: str, *, factors: bool = False) -> dict[str, Value]:
+    """Zeros to begin the sums of :func:`matrix_gradients` with."""
+    names = factor_names(name) if factors else (name,)
+    return {each: g.op("Expand", g.single(0.0), g.op("Shape", each)) for each in names}
+
+
+def _product(g: GraphBuilder, name: str, dy: Value, x: Value, before: Mapping[str, Value] | None) -> Value:
+    return g.op("Gemm", dy, x, *(() if before is None else (before[name],)), transA=1)
+
+
+def distinct_prefixes(g: GraphBuilder, tokens: Value, lengths: Value) -> tuple[Value, Value]:
+    """Which rows of N padded hypotheses are the same prefix: n-best lists share most of them, and each is joined once.
+
+    N: hypotheses; U: tokens of the longest; P: distinct prefixes, the empty one among them.
+
+    tokens: [N, U] int64, padded with 0; lengths: [N] int64. A row is a pair (u, i), the first u tokens of hypothesis i,
+    numbered u * N + i. Returns the number of the first row of each distinct prefix [P] and the prefix of each row
+    [(U + 1) * N] (that of a row past its hypothesis' end means nothing).
+    """
+    count = g.size(tokens, 0)
+    equal = g.op("Equal", g.unsqueeze(tokens, 1), g.unsqueeze(tokens, 0))
+    differs = g.cast(g.op("Not", equal), INT64)
+    differs = g.concat(g.expand(g.integer(0), count, count, 1), differs, axis=2)
+    mismatches = g.op("CumSum", differs, g.integer(2))
+    same = g.cast(g.op("Equal", mismatches, g.integer(0)), INT64)
+    # [U + 1, N]: the first hypothesis that begins with the same u tokens.
+    first = g.transpose(g.op("ArgMax", same, axis=1, keepdims=0))
+
+    hypothesis = g.op("Range", g.integer(0), g.squeeze(count, 0), g.integer(1))
+    length = g.unsqueeze(g.op("Range", g.integer(0), g.squeeze(g.size(first, 0), 0), g.integer(1)), 1)
+    real = g.op("LessOrEqual", length, g.unsqueeze(lengths, 0))
+    chosen = g.op("And", g.op("Equal", first, g.unsqueeze(hypothesis, 0)), real)
+    representatives = g.reshape(g.op("NonZero", g.reshape(chosen, -1)), -1)
+
+    counted = g.op("CumSum", g.cast(g.reshape(chosen, -1), INT64), g.integer(0))
+    number = g.reshape(g.subtract(counted, g.integer(1)), -1, count)
+    return representatives, g.reshape(g.op("GatherElements", number, first, axis=1), -1)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from export.graphs.builder import GraphBuilder, Value
-from export.graphs.recurrence import recurrent_product
+from export.graphs.quantized import quantized_lstm
 
-__all__ = ["LayerGradient", "Trace", "lstm", "lstm_cell", "lstm_gradients", "lstm_step", "stack", "traced_lstm"]
+__all__ = ["LayerGradient", "Trace", "lstm", "lstm_cell", "lstm_gradients", "recurrent_product", "stack", "traced_lstm"]
+
+BLOCK = 32
+"""Columns that lie together: runs of whole cache lines, and as many sums as vector registers hold."""
+LARGE = 1 << 20
+"""Entries from which a matrix is laid out in blocks. Smaller ones stay in a core's own cache whatever their layout."""
 
 
 def lstm(
@@ -27,16 +32,9 @@ def lstm(
     return g.squeeze(y, 1), h, c
 
 
-def lstm_step(g: GraphBuilder, inputs: Value, r: Value, size: int, h: Value, c: Value) -> tuple[Value, Value]:
-    """One step of one layer, of plain operators: for a single step they take two thirds of the fused operator's time.
-
-    inputs: [B, 4H], W x + b in gate order i, o, f, c; r: [4H, H]; h, c: [B, H]. Returns the next h and c.
-    """
-    return lstm_cell(g, g.op("Gemm", h, r, inputs, transB=1), size, c)
-
-
 def lstm_cell(g: GraphBuilder, gates: Value, size: int, c: Value) -> tuple[Value, Value]:
-    """What is left of a step once its gates are known. gates: [B, 4H], c: [B, H]. Returns the next h and c."""
+    """What is left of a step once its gates are known, of plain operators: for a single step they take two thirds of
+    the fused operator's time. gates: [B, 4H], in order i, o, f, c; c: [B, H]. Returns the next h and c."""
     opening, candidate = g.ops("Split", 2, gates, g.integers(3 * size, size), axis=1)
     i, o, f = g.ops("Split", 3, g.op("Sigmoid", opening), axis=1, num_outputs=3)
     cell = g.add(g.multiply(f, c), g.multiply(i, g.op("Tanh", candidate)))
@@ -44,14 +42,17 @@ def lstm_cell(g: GraphBuilder, gates: Value, size: int, c: Value) -> tuple[Value
 
 
 def stack(
-    g: GraphBuilder, x: Value, name: str, layers: int, size: int, h: Value, c: Value
+    g: GraphBuilder, x: Value, name: str, layers: int, size: int, h: Value, c: Value, *, int8: bool = False
 ) -> tuple[Value, Value, Value]:
     """Layers ``name.0`` .. with streaming states h, c: [layers, B, H]. Returns outputs, next h, next c."""
     hidden, cells = [], []
-    for layer in range(layers):
-        weights = [g.weight(f"{name}.{layer}.{part}") for part in "WRB"]
-        state = g.slice(h, layer, layer + 1, 0), g.slice(c, layer, layer + 1, 0)
-        x, h_next, c_next = lstm(g, x, weights, size, state)
+    for number in range(layers):
+        layer = f"{name}.{number}"
+        state = g.slice(h, number, number + 1, 0), g.slice(c, number, number + 1, 0)
+        if int8:
+            x, h_next, c_next = quantized_lstm(g, x, layer, g.weight(f"{layer}.B"), size, *state)
+        else:
+            x, h_next, c_next = lstm(g, x, [g.weight(f"{layer}.{part}") for part in "WRB"], size, state)
         hidden.append(h_next)
         cells.append(c_next)
     return x, g.concat(*hidden, axis=0), g.concat(*cells, axis=0)
@@ -158,3 +159,27 @@ def _sigmoid_slope(g: GraphBuilder, y: Value) -> Value:
 
 def _tanh_slope(g: GraphBuilder, y: Value) -> Value:
     return g.subtract(g.single(1.0), g.multiply(y, y))
+
+
+def recurrent_product(
+    g: GraphBuilder, matrix: Value, shape: tuple[int, int], *, transposed: bool
+) -> Callable[[GraphBuilder, Value, Value], Value]:
+    """x -> x M + y for bodies of scans, with M = ``matrix`` [K, N], or its transpose where it is [N, K].
+
+    shape: K, N. The product of one row walks down M a few columns at a time. In a large matrix every row of those is a
+    page of its own; blocks [N / 32, K, 32], each walked through from end to end, are read up to twice as fast.
+    """
+    inner, outer = shape
+    if inner * outer < LARGE or outer % BLOCK:
+        plain = g.transpose(matrix) if transposed else matrix
+        return lambda q, rows, add: q.op("Gemm", rows, plain, add)
+    if transposed:
+        blocks = g.transpose(g.reshape(matrix, -1, BLOCK, inner), 0, 2, 1)
+    else:
+        blocks = g.transpose(g.reshape(matrix, inner, -1, BLOCK), 1, 0, 2)
+
+    def product(q: GraphBuilder, rows: Value, add: Value) -> Value:
+        columns = q.transpose(q.matmul(rows, blocks), 1, 0, 2)
+        return q.add(q.reshape(columns, -1, outer), add)
+
+    return product

@@ -16,11 +16,9 @@ from device_sdk.bundle.subsets import Frozen, Subset, factor_names, frozen, trai
 from device_sdk.errors import ConfigurationError
 from export.graphs.builder import DOUBLE, FLOAT, INT64, GraphBuilder, Shape, Value
 from export.graphs.frozen_layers import started
-from export.graphs.joint import Joint
+from export.graphs.joint import Joint, distinct_prefixes, matrix_gradients
 from export.graphs.lattice import lattice
 from export.graphs.lstm import Trace, lstm, lstm_gradients, traced_lstm
-from export.graphs.prefixes import distinct_prefixes
-from export.graphs.products import matrix_gradients
 from export.graphs.streaming import stacked_frames
 
 __all__ = ["subset_training", "training"]

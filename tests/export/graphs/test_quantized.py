@@ -12,7 +12,7 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.quantized import quantize
 from device_sdk.bundle.weights import pack
 from device_sdk.runtimes.onnxruntime import open_session
-from export.graphs import quantized, streaming
+from export.graphs import streaming
 from tests.device_sdk.bundle.test_quantized import dequantized
 from tests.export.graphs.test_streaming import JOINED, SHAPES
 from tests.tiny import tiny_weights
@@ -29,8 +29,9 @@ class Case:
         self.sizes, self.weights = sizes, tiny_weights(sizes)
         self.packed, self.content = pack(sizes, self.weights), quantize(sizes, self.weights)
 
-    def session(self, build: Any) -> Any:
-        return open_session(build(self.sizes), build.__name__, self.packed, self.sizes, quantized=self.content)
+    def session(self, build: Any, int8: bool = True) -> Any:
+        graph = build(self.sizes, int8=int8)
+        return open_session(graph, build.__name__, self.packed, self.sizes, quantized=self.content)
 
     def matrix(self, name: str) -> Float:
         return dequantized(self.sizes, self.content, name)
@@ -61,8 +62,8 @@ def test_the_encoder_is_within_its_rounding_of_the_float_one(case: Case) -> None
     features = np.random.default_rng(0).normal(-6.0, 3.0, (1, 30, sizes.mel_bins)).astype(np.float32)
     zeros = np.zeros((sizes.encoder_layers, 1, sizes.encoder_size), np.float32)
     inputs = {"features": features, "h": zeros, "c": zeros}
-    found, h, c = case.session(quantized.encoder).run(None, inputs)
-    expected = case.session(streaming.encoder).run(None, inputs)
+    found, h, c = case.session(streaming.encoder).run(None, inputs)
+    expected = case.session(streaming.encoder, int8=False).run(None, inputs)
     assert found.shape == (1, 10, sizes.joiner_size) and h.shape == c.shape == zeros.shape
     for mine, exact in zip((found, h, c), expected, strict=True):
         assert np.abs(mine - exact).max() < 0.05 * np.abs(exact).max()
@@ -71,7 +72,7 @@ def test_the_encoder_is_within_its_rounding_of_the_float_one(case: Case) -> None
 
 def test_prediction_is_numpys_whatever_else_is_in_the_batch(case: Case) -> None:
     sizes, weights = case.sizes, case.weights
-    session = case.session(quantized.predictor)
+    session = case.session(streaming.predictor)
     rng = np.random.default_rng(1)
     layers, size = sizes.predictor_layers, sizes.predictor_size
     tokens = rng.integers(1, sizes.pieces, 5)
@@ -102,7 +103,7 @@ def test_the_joiner_is_numpys(case: Case, shapes: tuple[tuple[int, int], tuple[i
     rng = np.random.default_rng(2)
     encoded, predicted = (rng.normal(size=(*shape, case.sizes.joiner_size)) for shape in shapes)
     inputs = {"encoded": encoded.astype(np.float32), "predicted": predicted.astype(np.float32)}
-    (found,) = case.session(quantized.joiner).run(None, inputs)
+    (found,) = case.session(streaming.joiner).run(None, inputs)
     logits = unit(np.tanh(encoded + predicted)).reshape(len(found), -1) @ case.matrix("joiner.output.weight").T
     logits += case.weights["joiner.output.bias"]
     expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))

@@ -9,7 +9,7 @@ import pytest
 from device_sdk.bundle.architecture import PRESETS
 from device_sdk.runtimes.onnxruntime import open_session
 from export.graphs.builder import GraphBuilder, Value
-from export.graphs.recurrence import BLOCK, LARGE, recurrent_product
+from export.graphs.lstm import BLOCK, LARGE, recurrent_product
 
 pytest.importorskip("torch")
 
