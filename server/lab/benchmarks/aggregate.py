@@ -6,7 +6,6 @@ The peers run in an environment of their own (``make peers``), whose interpreter
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from statistics import median
 from time import process_time
 
@@ -33,19 +32,19 @@ def benchmark() -> list[Figure]:
     """Figures of 100 updates of 10 million values."""
     found = run_child(__name__, "measure")
     size = 4 * VALUES / 1e9
-    ours = size / found["add"]
-    copy = Figure("weighted sum of 100 updates of 10 M values", SPEED, ours, "memory copy", size / found["copy"], COPY)
-    figures = [copy]
-    peers = run_peer("aggregation_peers.py", (VALUES, LAYERS, UPDATES, DISTINCT)) or {}
+    ours, what = size / found["add"], "weighted sum of 100 updates of 10 M values"
+    figures = [Figure(what, SPEED, ours, "memory copy", size / found["copy"], COPY)]
+    peers = run_peer("aggregation", (VALUES, LAYERS, UPDATES, DISTINCT)) or {}
     for name, target in {"flwr": FLWR, "pfl": None}.items():
         if name in peers:
             figures.append(Figure("the same", SPEED, ours, f"{name}'s own", size / peers[name], target))
     models = (found["peak"] - found["before"]) / (4 * VALUES / (1 << 20))
-    figures.append(
-        Figure(f"memory at most, {deltas.UPDATES} updates in it", "models", models, target=MODELS, lower_is_better=True)
-    )
-    figures.append(Figure("error against float64", "relative", found["error"], target=ERROR, lower_is_better=True))
-    return figures
+    memory = f"memory at most, {deltas.UPDATES} updates in it"
+    return [
+        *figures,
+        Figure(memory, "models", models, target=MODELS, lower_is_better=True),
+        Figure("error against float64", "relative", found["error"], target=ERROR, lower_is_better=True),
+    ]
 
 
 def measure() -> dict[str, float]:
@@ -54,15 +53,11 @@ def measure() -> dict[str, float]:
     names = [f"layer.{number}" for number in range(LAYERS)]
     shapes = dict.fromkeys(names, (VALUES // LAYERS,))
     weights = [1.0 + number % 7 for number in range(UPDATES)]
-
-    def updates() -> Iterator[Arrays]:
-        for number in range(UPDATES):
-            yield _update(number % DISTINCT, names)
-
     target, copies = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}, []
     before = peak_megabytes()
     spent, state = 0.0, deltas.init(shapes)
-    for update, weight in zip(updates(), weights, strict=True):
+    for number, weight in enumerate(weights):
+        update = _update(number % DISTINCT, names)
         begin = process_time()
         state = deltas.add(state, update, weight)
         spent += process_time() - begin
@@ -74,14 +69,8 @@ def measure() -> dict[str, float]:
     begin = process_time()
     mean = deltas.finish(state)
     spent += process_time() - begin
-    peak = peak_megabytes()
-    return {
-        "add": spent / UPDATES,
-        "copy": median(copies),
-        "before": before,
-        "peak": peak,
-        "error": _error(mean, names, weights),
-    }
+    found = {"add": spent / UPDATES, "copy": median(copies), "before": before, "peak": peak_megabytes()}
+    return found | {"error": _error(mean, names, weights)}
 
 
 def _update(seed: int, names: list[str]) -> Arrays:

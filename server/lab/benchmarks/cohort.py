@@ -31,7 +31,7 @@ def benchmark() -> list[Figure]:
     theirs: dict[str, float] = {}
     for _ in range(TURNS):
         ours = _better(ours, run_child(__name__, "measure", KEEPING))
-        theirs = _better(theirs, run_peer("cohort_peers.py", (COHORT, EXAMPLES, SECONDS), KEEPING) or {})
+        theirs = _better(theirs, run_peer("cohort", (COHORT, EXAMPLES, SECONDS), KEEPING) or {})
     figures = []
     for name, title in NETWORKS.items():
         for steps, target in TARGETS.items():

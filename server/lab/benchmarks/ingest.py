@@ -13,30 +13,29 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from base64 import b64encode
-from collections import deque
+from base64 import b64decode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from hashlib import sha256
 from http.client import HTTPConnection
 from pathlib import Path
-from secrets import token_hex
+from secrets import token_bytes, token_hex
 from statistics import median
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from safetensors.numpy import save
 from sqlalchemy import insert
 
 from device_sdk.benchmarks import Figure
+from device_sdk.checkin.identity import Identity, signed_headers
 from device_sdk.errors import IdiolectError
 from device_sdk.wire.messages import FIXED_POINT
-from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_digest
+from server.operators.client import OperatorClient
+from server.plans.round import RoundSettings
 from server.rate_limit import Rate
 from server.registry.initial import InitialModel
 from server.settings import Rates, ServerSettings
@@ -51,40 +50,31 @@ DISK_SECONDS = 1.0
 TOKEN = "ingest-benchmark"
 DIGEST = "d" * 64
 
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """One signed request."""
-
-    path: str
-    body: bytes
-    headers: dict[str, str]
+Upload = tuple[str, bytes, dict[str, str]]
+"""Path, body and headers of one signed request."""
 
 
 class Device:
     """A device's key and id."""
 
     def __init__(self) -> None:
-        self.key = Ed25519PrivateKey.generate()
-        self.public = self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        self.identity = Identity(token_bytes(32), "")
+        self.public = b64decode(self.identity.public_key)
         self.id = sha256(self.public).hexdigest()[:32]
-
-    def signed(self, path: str, round_id: str, body: bytes) -> Upload:
-        nonce, stamp = token_hex(12), int(time.time())
-        digest = sha256(body).hexdigest()
-        signature = b64encode(self.key.sign(signed_digest("POST", path, round_id, digest, nonce, stamp))).decode()
-        headers = {DEVICE: self.id, BODY_DIGEST: digest, NONCE: nonce, TIMESTAMP: str(stamp), SIGNATURE: signature}
-        return Upload(path, body, headers)
+        self.identity = replace(self.identity, device_id=self.id)
 
     def delta(self, round_id: str, tensors: dict[str, np.ndarray]) -> Upload:
         header = {"model_version": "base", **self._named(round_id)}
-        body = save(tensors, metadata={"header": json.dumps(header)})
-        return self.signed(f"/v1/rounds/{round_id}/deltas", round_id, body)
+        return self._signed("deltas", round_id, save(tensors, metadata={"header": json.dumps(header)}))
 
     def counts(self, round_id: str) -> Upload:
         counts = {str(word): FIXED_POINT for word in range(COUNTED)}
         body = json.dumps({"words_digest": DIGEST, "counts": counts, **self._named(round_id)}).encode()
-        return self.signed(f"/v1/rounds/{round_id}/marginals", round_id, body)
+        return self._signed("marginals", round_id, body)
+
+    def _signed(self, stream: str, round_id: str, body: bytes) -> Upload:
+        path = f"/v1/rounds/{round_id}/{stream}"
+        return path, body, signed_headers(self.identity, "POST", path, round_id, body)
 
     def _named(self, round_id: str) -> dict[str, str | int]:
         return {"report_id": token_hex(8), "device_id": self.id, "round_id": round_id, "utterances": 1}
@@ -95,7 +85,7 @@ def benchmark() -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="ingest-", dir=Path.cwd()) as name:
         folder = Path(name)
         durable, fast = measure(folder / "durable", durable=True), measure(folder / "fast", durable=False)
-        files, appends = _files(folder), _appends(folder)
+        files, appends = _synced(folder, 4 * VALUES, appended=False), _synced(folder, 4096, appended=True)
     unit, off = "uploads/s", "durability off"
     size = f"deltas of {4 * VALUES / (1 << 20):.0f} MB"
     return [
@@ -118,12 +108,13 @@ def measure(folder: Path, *, durable: bool) -> dict[str, float]:
     rng = np.random.default_rng(0)
     tensors = {"w": rng.normal(scale=1e-4, size=VALUES).astype(np.float32)}
     found: dict[str, list[float]] = {"deltas": [], "marginals": []}
-    with _served(folder, durable) as address:
+    plan = RoundSettings.model_validate({"deltas": {}, "weighting": "uniform"})
+    with _served(folder, durable) as address, OperatorClient(f"http://{address}", TOKEN) as operator:
         for _ in range(REPEATS):
-            round_id = _operate(address, "", {"settings": {"deltas": {}, "weighting": "uniform"}})["id"]
+            round_id = operator.create_round(plan).id
             found["marginals"].append(_rate(address, [device.counts(round_id) for device in fleet[:COUNTS]]))
             found["deltas"].append(_rate(address, [device.delta(round_id, tensors) for device in fleet[:DELTAS]]))
-            _operate(address, f"/{round_id}/abandon", {})
+            operator.abandon_round(round_id)
     return {stream: median(rates) for stream, rates in found.items()}
 
 
@@ -178,65 +169,30 @@ def _served(folder: Path, durable: bool) -> Iterator[str]:
         process.wait()
 
 
-def _operate(address: str, path: str, content: dict[str, object]) -> dict[str, str]:
-    connection = HTTPConnection(address, timeout=60)
-    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-    connection.request("POST", f"/v1/operator/rounds{path}", json.dumps(content), headers)
-    answer = connection.getresponse()
-    body = answer.read()
-    connection.close()
-    if answer.status >= 300:
-        raise IdiolectError(f"rounds{path}: {answer.status} {body[:500]!r}")
-    return dict(json.loads(body))
-
-
 def _rate(address: str, uploads: list[Upload]) -> float:
     """Uploads a second, over a few connections that stay open."""
-    work, failures = deque(uploads), list[str]()
 
-    def send() -> None:
+    def send(own: list[Upload]) -> None:
         connection = HTTPConnection(address, timeout=60)
-        while not failures:
-            try:
-                upload = work.popleft()
-            except IndexError:
-                break
-            connection.request("POST", upload.path, upload.body, upload.headers)
+        for path, body, headers in own:
+            connection.request("POST", path, body, headers)
             answer = connection.getresponse()
-            body = answer.read()
+            said = answer.read()
             if answer.status != 200:
-                failures.append(f"{upload.path}: {answer.status} {body[:500]!r}")
+                raise IdiolectError(f"{path}: {answer.status} {said[:500]!r}")
         connection.close()
 
-    senders = [threading.Thread(target=send) for _ in range(SENDERS)]
     began = time.perf_counter()
-    for sender in senders:
-        sender.start()
-    for sender in senders:
-        sender.join()
-    spent = time.perf_counter() - began
-    if failures or work:
-        raise IdiolectError(failures[0] if failures else "a sender stopped; is the server gone?")
-    return len(uploads) / spent
+    with ThreadPoolExecutor(SENDERS) as pool:
+        list(pool.map(send, (uploads[first::SENDERS] for first in range(SENDERS))))
+    return len(uploads) / (time.perf_counter() - began)
 
 
-def _appends(folder: Path) -> float:
-    """Appends of 4 kB a second, each synced."""
-    with (folder / "appended").open("wb", buffering=0) as file:
-        began, done = time.perf_counter(), 0
-        while time.perf_counter() - began < DISK_SECONDS:
-            file.write(bytes(4096))
-            os.fsync(file.fileno())
-            done += 1
-        return done / (time.perf_counter() - began)
-
-
-def _files(folder: Path) -> float:
-    """Files of a delta's size a second, each synced, without their folder."""
-    content = bytes(4 * VALUES)
-    began, done = time.perf_counter(), 0
+def _synced(folder: Path, size: int, *, appended: bool) -> float:
+    """Writes of ``size`` bytes a second, each synced: appended to one file, or files, without their folder."""
+    content, began, done = bytes(size), time.perf_counter(), 0
     while time.perf_counter() - began < DISK_SECONDS:
-        with (folder / f"file-{done}").open("wb", buffering=0) as file:
+        with (folder / ("appended" if appended else f"file-{done}")).open("ab", buffering=0) as file:
             file.write(content)
             os.fsync(file.fileno())
         done += 1

@@ -32,7 +32,7 @@ def test_peers_are_named_by_the_environment(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("IDIOLECT_PEERS", raising=False)
-    assert run_peer("cohort_peers.py", ()) is None and "make peers" in capsys.readouterr().err
+    assert run_peer("cohort", ()) is None and "make peers" in capsys.readouterr().err
     python = tmp_path / "python"
     python.touch()
     monkeypatch.setenv("IDIOLECT_PEERS", str(python))
@@ -41,7 +41,7 @@ def test_peers_are_named_by_the_environment(
 
 def test_networks_are_the_peers() -> None:
     """As many parameters as its file says of its own."""
-    text = Path(cohort.__file__).with_name("cohort_peers.py").read_text("utf-8")
+    text = Path(cohort.__file__).with_name("bench_peers.py").read_text("utf-8")
     for name in cohort.NETWORKS:
         network = cohort._engine(name, 1, 2, 2).task.network
         assert f"{sum(p.numel() for p in network.parameters()):,} parameters" in text
@@ -49,14 +49,14 @@ def test_networks_are_the_peers() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "arguments", "names"),
+    ("call", "arguments", "names"),
     [
-        ("aggregation_peers.py", (10_000, 4, 5, 2), {"flwr", "pfl"}),
-        ("cohort_peers.py", (2, 3, 0), {"mlp-1", "mlp-5", "lstm-1", "lstm-5"}),
+        ("aggregation", (10_000, 4, 5, 2), {"flwr", "pfl"}),
+        ("cohort", (2, 3, 0), {"mlp-1", "mlp-5", "lstm-1", "lstm-5"}),
     ],
 )
-def test_the_peers_run_where_they_are_installed(script: str, arguments: tuple[int, ...], names: set[str]) -> None:
+def test_the_peers_run_where_they_are_installed(call: str, arguments: tuple[int, ...], names: set[str]) -> None:
     if peer_interpreter() is None:
         pytest.skip("no peers here; run: make peers")
-    answer = run_peer(script, arguments)
+    answer = run_peer(call, arguments)
     assert answer is not None and answer.keys() == names
