@@ -65,9 +65,8 @@ def benchmark() -> list[Figure]:
         model, texts = ngram, [hypothesis.text for hypothesis in hypotheses]
         ways["n-gram"] = lambda: model(sentences)
         ways["kenlm"] = lambda: [model._model.score(text) for text in texts]
-    torch_model = _in_torch(bundle)
-    if torch_model is not None:
-        ways["torch"] = torch_model(sentences)
+    if (in_torch := _in_torch(bundle, sentences)) is not None:
+        ways["torch"] = in_torch
     ms = {name: 1e3 * seconds for name, seconds in alternate(ways, RUNS).items()}
     clock = 1e3 * alternate({"adapted": adapt}, RUNS, 0, perf_counter)["adapted"]
     added = 1e5 * _added(rescorer, hypotheses, cache) / ms["neural"]
@@ -145,7 +144,7 @@ def _added(rescorer: Rescorer, hypotheses: Sequence[Hypothesis], cache: Marginal
     return median(taken)
 
 
-def _in_torch(bundle: Bundle) -> Callable[[list[list[int]]], Callable[[], Any]] | None:
+def _in_torch(bundle: Bundle, sentences: list[list[int]]) -> Callable[[], Any] | None:
     """The bundle's language model in torch eager, one thread; None where torch is not installed."""
     try:
         import torch
@@ -153,18 +152,14 @@ def _in_torch(bundle: Bundle) -> Callable[[list[list[int]]], Callable[[], Any]] 
         return None
     torch.set_num_threads(1)
     model, boundary = _loaded(bundle), bundle.words.boundary
+    words = torch.tensor([[boundary, *sentence] for sentence in sentences])
+    targets = torch.tensor([[*sentence, boundary] for sentence in sentences])
 
-    def of(sentences: list[list[int]]) -> Callable[[], Any]:
-        words = torch.tensor([[boundary, *sentence] for sentence in sentences])
-        targets = torch.tensor([[*sentence, boundary] for sentence in sentences])
+    def score() -> Any:
+        with torch.inference_mode():
+            return model(words, targets).numpy()
 
-        def score() -> Any:
-            with torch.inference_mode():
-                return model(words, targets).numpy()
-
-        return score
-
-    return of
+    return score
 
 
 def _loaded(bundle: Bundle) -> LanguageModel:

@@ -8,7 +8,8 @@ GPU, or without torchaudio's CUDA build, those figures are left out, which is sa
 from __future__ import annotations
 
 import sys
-from statistics import median
+from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from device_sdk.benchmarks import Figure, alternate
@@ -105,17 +106,13 @@ def measure_gpu() -> dict[str, Any]:
         return loss
 
     found: dict[str, Any] = {}
-    for name, side in (("ours", ours), ("peer", peer)):
-        taken = []
-        torch.cuda.reset_peak_memory_stats()
-        for turn in range(WARM_UP + GPU_TURNS):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            begin.record()
+    for name, side, memory in (("ours", ours, "megabytes"), ("peer", peer, "peer_megabytes")):
+
+        def step(side: Callable[[], Tensor] = side) -> None:
             torch.autograd.grad(side(), inputs)
-            end.record()
             torch.cuda.synchronize()
-            if turn >= WARM_UP:
-                taken.append(begin.elapsed_time(end))
-        found[name] = median(taken)
-        found["megabytes" if name == "ours" else "peer_megabytes"] = torch.cuda.max_memory_allocated() / (1 << 20)
+
+        torch.cuda.reset_peak_memory_stats()
+        found[name] = 1e3 * alternate({name: step}, GPU_TURNS, WARM_UP, perf_counter)[name]
+        found[memory] = torch.cuda.max_memory_allocated() / (1 << 20)
     return found

@@ -23,6 +23,6 @@ def test_the_peer_in_torch_is_the_same_model() -> None:
     pytest.importorskip("torch")
     bundle = Bundle.open()
     sentences = [bundle.words.ids(hypothesis.text) for hypothesis in rescore.nbest(bundle.words)]
-    of = rescore._in_torch(bundle)
-    assert of is not None
-    np.testing.assert_allclose(of(sentences)(), np.array(NeuralLanguageModel(bundle)(sentences)), atol=1e-4)
+    score = rescore._in_torch(bundle, sentences)
+    assert score is not None
+    np.testing.assert_allclose(score(), np.array(NeuralLanguageModel(bundle)(sentences)), atol=1e-4)
