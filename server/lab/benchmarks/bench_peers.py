@@ -143,5 +143,4 @@ def federated(name: str, steps: int, clients: int, examples: int, seconds: float
 
 
 if __name__ == "__main__":
-    measure = {"aggregation": aggregation, "cohort": cohort}[sys.argv[1]]
-    print(json.dumps(measure(*map(json.loads, sys.argv[2:]))))
+    print(json.dumps(globals()[sys.argv[1]](*map(json.loads, sys.argv[2:]))))

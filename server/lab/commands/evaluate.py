@@ -134,7 +134,6 @@ def command(
 def _selected(
     corpus: Corpus, source: str, only: list[str] | None, voices: list[str] | None, limit: int | None
 ) -> Corpus:
-    from server.lab.corpora import Corpus
     from server.lab.corpora.roles import role_of
 
     if only:
@@ -146,7 +145,7 @@ def _selected(
                 f"--voices: --data {source} names its part of the voices itself; leave --voices out"
             )
         corpus = corpus.only(lambda utterance: role_of(kind, utterance.speaker) in voices)
-    return corpus if limit is None else Corpus(corpus.name, corpus.utterances[:limit], corpus.lexicon)
+    return corpus.first(limit)
 
 
 def _measure(bundle: Bundle, system: System, corpus: Corpus, precision: str) -> Evaluation:

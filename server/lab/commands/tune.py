@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from device_sdk.commands.output import AsJson, Output, deliver
-from device_sdk.errors import ConfigurationError, MissingExtraError
-from server.lab.commands.shared import command_line, progress_bar
+from device_sdk.errors import ConfigurationError
+from server.lab.commands.shared import command_line, needing_extra, progress_bar
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
-    from device_sdk.bundle.second_moments import SecondMoments
     from device_sdk.hypothesis import Hypothesis
-    from rescoring.combination import CombinationWeights
     from server.lab.corpora import Corpus, Waveform
     from server.lab.tuning.confidence import Heard
     from server.lab.tuning.lists import DevelopmentLists
@@ -31,6 +28,7 @@ app = typer.Typer(help="Choose a bundle's settings on development data.", no_arg
 
 ROLES = ("base", "development")
 
+InBundle = Annotated[Path, typer.Argument(help="Folder or zip of a bundle; what is chosen is written into it.")]
 Data = Annotated[
     list[str] | None, typer.Option(help="KIND:PATH; only voices meant for base training are used. Default: made:base.")
 ]
@@ -38,6 +36,7 @@ Out = Annotated[Path | None, typer.Option(help="Write the tuned bundle here and 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be chosen.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most this many utterances of each source.")]
 Speeds = Annotated[str, typer.Option(help="Play voices at these speeds; training hears them at 0.86 to 1.17.")]
+Seed = Annotated[int, typer.Option(help="Decides made speech, fsdd's strings and masks.")]
 Beam = Annotated[int, typer.Option(min=1, help="Width of the beam and length of the n-best lists.")]
 
 
@@ -48,14 +47,14 @@ def _group() -> None:
 
 @app.command()
 def rescoring(
-    bundle: Annotated[Path, typer.Argument(help="Folder or zip of a bundle; its rescoring.json is replaced.")],
+    bundle: InBundle,
     data: Data = None,
     out: Out = None,
     dry_run: DryRun = False,
     limit: Limit = None,
     speeds: Speeds = "0.75,0.8,1.25,1.35",
     beam: Beam = 8,
-    seed: Annotated[int, typer.Option(help="Decides made speech and fsdd's strings.")] = 0,
+    seed: Seed = 0,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
@@ -67,44 +66,31 @@ def rescoring(
     from server.lab.tuning.search import tune
 
     opened, corpora, report = _begin(bundle, data, speeds, seed, limit)
-    lists = _lists(opened, corpora, beam)
+    lists, previous = _lists(opened, corpora, beam), opened.combination
     with progress_bar() as bar:
         task = bar.add_task("searching", total=1.0)
-        tuned = tune(
-            lists,
-            opened.combination,
-            opened.words,
-            opened.background,
-            progress=lambda share: bar.update(task, completed=share),
-        )
-    errors = {**tuned.errors, "previous": lists.word_errors(opened.combination)}
-    report |= {
-        "utterances": len(lists),
-        "weights": tuned.weights.to_mapping(),
-        "previous": opened.combination.to_mapping(),
-        "wer": {name: lists.wer(count) for name, count in errors.items()},
-    }
-    if not dry_run:
-        report["bundle"] = _written(opened, out or bundle, tuned.weights)
-    if deliver(report, as_json, output):
-        return
-    for name in ("first_pass", "previous", "rescored", "marginals", "oracle"):
-        typer.echo(f"{name.replace('_', ' '):>12}  {100 * report['wer'][name]:5.1f} % word errors")
-    numbers = {name: value for name, value in report["weights"].items() if isinstance(value, int | float)}
-    typer.echo("     weights  " + ", ".join(f"{name} {value:g}" for name, value in numbers.items()))
-    typer.echo(_written_line(report))
+        start = (lists, previous, opened.words, opened.background)
+        tuned = tune(*start, progress=lambda share: bar.update(task, completed=share))
+    errors = {**tuned.errors, "previous": lists.word_errors(previous)}
+    weights, rates = tuned.weights.to_mapping(), {name: lists.wer(count) for name, count in errors.items()}
+    report |= {"utterances": len(lists), "weights": weights, "previous": previous.to_mapping(), "wer": rates}
+    stages = ("first_pass", "previous", "rescored", "marginals", "oracle")
+    numbers = (f"{name} {value:g}" for name, value in weights.items() if isinstance(value, int | float))
+    lines = [f"{name.replace('_', ' '):>12}  {100 * rates[name]:5.1f} % word errors" for name in stages]
+    lines.append("     weights  " + ", ".join(numbers))
+    _finish(opened, None if dry_run else out or bundle, report, lines, as_json, output, combination=tuned.weights)
 
 
 @app.command()
 def confidence(
-    bundle: Annotated[Path, typer.Argument(help="Folder or zip of a bundle; its rescoring.json is replaced.")],
+    bundle: InBundle,
     data: Data = None,
     out: Out = None,
     dry_run: DryRun = False,
     limit: Limit = None,
     speeds: Speeds = "0.7,0.75,0.8,1.25,1.35,1.45",
     beam: Beam = 8,
-    seed: Annotated[int, typer.Option(help="Decides made speech and fsdd's strings.")] = 0,
+    seed: Seed = 0,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
@@ -123,31 +109,26 @@ def confidence(
         "previous": opened.combination.confidence.to_mapping(),
         **{stage: {kind: each.as_json() for kind, each in figures.items()} for stage, figures in stages.items()},
     }
-    if not dry_run:
-        report["bundle"] = _written(opened, out or bundle, replace(opened.combination, confidence=fitted.calibration))
-    if deliver(report, as_json, output):
-        return
-    for stage, figures in stages.items():
-        for kind, each in figures.items():
-            nce = "-" if each.nce is None else f"{each.nce:.3f}"
-            typer.echo(
-                f"{stage.replace('_', ' '):>12}  {kind}: calibration error {100 * each.ece:4.1f} %, "
-                f"{100 * each.ece_equal_mass:4.1f} % in equal bins, normalized cross entropy {nce}"
-            )
-    typer.echo(_written_line(report))
+    lines = [
+        f"{stage.replace('_', ' '):>12}  {kind}: calibration error {100 * each.ece:4.1f} %, "
+        f"{100 * each.ece_equal_mass:4.1f} % in equal bins, normalized cross entropy "
+        + ("-" if each.nce is None else f"{each.nce:.3f}")
+        for stage, figures in stages.items()
+        for kind, each in figures.items()
+    ]
+    chosen = replace(opened.combination, confidence=fitted.calibration)
+    _finish(opened, None if dry_run else out or bundle, report, lines, as_json, output, combination=chosen)
 
 
 @app.command()
 def second_moments(
-    bundle: Annotated[
-        Path, typer.Argument(help="Folder or zip of a bundle; its second moments are written or replaced.")
-    ],
+    bundle: InBundle,
     data: Data = None,
-    out: Annotated[Path | None, typer.Option(help="Write the bundle here and leave BUNDLE as it is.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what was measured.")] = False,
+    out: Out = None,
+    dry_run: DryRun = False,
     limit: Limit = None,
-    speeds: Annotated[str, typer.Option(help="Play voices at these speeds.")] = "0.9,1.12",
-    seed: Annotated[int, typer.Option(help="Decides made speech, fsdd's strings and masks.")] = 0,
+    speeds: Speeds = "0.9,1.12",
+    seed: Seed = 0,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
@@ -155,21 +136,15 @@ def second_moments(
     from server.lab.tuning.second_moments import measure
 
     opened, corpora, report = _begin(bundle, data, speeds, seed, limit)
+    utterances = [utterance for corpus in corpora for utterance in corpus.utterances]
     with progress_bar() as bar:
-        task = bar.add_task("gradients", total=sum(map(len, corpora)))
-        utterances = (utterance for corpus in corpora for utterance in corpus.utterances)
-        moments, used = measure(opened, utterances, seed, lambda: bar.advance(task))
+        moments, used = measure(opened, bar.track(utterances, description="gradients"), seed)
     sizes = opened.architecture.parameter_shapes()
     shares = {name: float(vectors[0].sum(dtype="f8")) * math.prod(sizes[name][1:]) for name, vectors in moments.items()}
     report |= {"utterances": used, "share_of_squared_gradient": shares}
-    if not dry_run:
-        report["bundle"] = _written(opened, out or bundle, second_moments=moments)
-    if deliver(report, as_json, output):
-        return
-    for name, share in shares.items():
-        typer.echo(f"{share:12.4f}  {name}")
-    typer.echo(f"{used} utterances; shares of the squared gradient, which sum to 1")
-    typer.echo(_written_line(report))
+    lines = [f"{share:12.4f}  {name}" for name, share in shares.items()]
+    lines.append(f"{used} utterances; shares of the squared gradient, which sum to 1")
+    _finish(opened, None if dry_run else out or bundle, report, lines, as_json, output, second_moments=moments)
 
 
 def _begin(
@@ -188,25 +163,28 @@ def _begin(
     return opened, corpora, report
 
 
-def _written(
-    bundle: Bundle,
-    out: Path,
-    combination: CombinationWeights | None = None,
-    second_moments: SecondMoments | None = None,
-) -> str:
-    """Write the bundle with what was chosen; where it went."""
-    try:
-        from export.bundles import rewrite
-    except ModuleNotFoundError as error:
-        if error.name != "onnx":
-            raise
-        raise MissingExtraError("writing bundles needs onnx; run: pip install 'idiolect-server[train]'") from error
-    return str(rewrite(bundle, out, combination=combination, second_moments=second_moments))
+def _finish(
+    opened: Bundle,
+    to: Path | None,
+    report: dict[str, Any],
+    lines: Iterable[str],
+    as_json: bool,
+    output: Path | None,
+    **chosen: Any,
+) -> None:
+    """Write the bundle with what was chosen, then the report, as JSON or as lines. to: None for a dry run."""
+    if to is not None:
+        with needing_extra():
+            from export.bundles import rewrite
+        report["bundle"] = str(rewrite(opened, to, **chosen))
+    if not deliver(report, as_json, output):
+        last = "      (dry run: no bundle was changed)" if to is None else f"      bundle  {report['bundle']}"
+        typer.echo("\n".join([*lines, last]))
 
 
 def _development(source: str, factors: list[float], seed: int, limit: int | None) -> Corpus:
     """Up to ``limit`` utterances by voices that base training may use, in order, at each speed."""
-    from server.lab.corpora import Corpus, open_corpus
+    from server.lab.corpora import open_corpus
     from server.lab.corpora.roles import role_of
     from server.lab.tuning.lists import at_speeds
 
@@ -215,9 +193,7 @@ def _development(source: str, factors: list[float], seed: int, limit: int | None
         corpus = corpus.only(lambda utterance: role_of(kind, utterance.speaker) in ROLES)
     elif source != "made:base":
         raise ConfigurationError(f"--data {source}: these voices are kept from tuning; use made:base")
-    if limit is not None:
-        corpus = Corpus(corpus.name, corpus.utterances[:limit], corpus.lexicon)
-    return at_speeds(corpus, factors)
+    return at_speeds(corpus.first(limit), factors)
 
 
 def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists:
@@ -227,18 +203,12 @@ def _lists(bundle: Bundle, corpora: list[Corpus], beam: int) -> DevelopmentLists
     from device_sdk.runtimes.ngram import load_ngram
     from server.lab.tuning.lists import gather, stack
 
-    recognizer = Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam))
+    recognize = partial(Recognizer(bundle, DecodingSettings(beam=beam, nbest=beam)).recognize, sample_rate=16_000)
     entries = []
     with progress_bar() as bar:
         for corpus in corpora:
-            advance = partial(bar.advance, bar.add_task(corpus.name, total=len(corpus)))
-            entries += gather(
-                corpus.utterances,
-                partial(recognizer.recognize, sample_rate=16_000),
-                corpus.lexicon,
-                advance,
-                corpus.name,
-            )
+            heard = bar.track(corpus.utterances, description=corpus.name)
+            entries += gather(heard, recognize, corpus.lexicon, corpus.name)
     return stack(entries, bundle.words, Rescorer(bundle).neural, load_ngram(bundle))
 
 
@@ -263,22 +233,11 @@ def _heard(bundle: Bundle, corpora: list[Corpus], beam: int) -> list[Heard]:
         recognizer.recognize(waveform, 16_000)
         return last[0]  # all that the confidences of a result rest on, also what was cut off its list
 
-    found = []
+    ways = [recognize, lambda waveform: greedy.recognize(waveform, 16_000).nbest][: 1 + (beam > 1)]
     with progress_bar() as bar:
-        for corpus in corpora:
-            advance = partial(bar.advance, bar.add_task(corpus.name, total=2 * len(corpus)))
-            found += hear(corpus.name, corpus.utterances, recognize, _voice, advance)
-            if beam > 1:
-                found += hear(
-                    corpus.name, corpus.utterances, lambda wave: greedy.recognize(wave, 16_000).nbest, _voice, advance
-                )
-    return found
-
-
-def _voice(speaker: str) -> str:
-    """Whose voice it is, at whatever speed it was played."""
-    return re.sub(r"-x[\d.]+$", "", speaker)
-
-
-def _written_line(report: dict[str, Any]) -> str:
-    return f"      bundle  {report['bundle']}" if "bundle" in report else "      (dry run: no bundle was changed)"
+        return [
+            each
+            for corpus in corpora
+            for way in ways
+            for each in hear(corpus.name, bar.track(corpus.utterances, description=corpus.name), way)
+        ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,11 @@ class Utterance:
     score_words: bool
     audio: Callable[[], Waveform] = field(repr=False, compare=False)
 
+    @property
+    def sure_text(self) -> str | None:
+        """``text`` where it is sure."""
+        return self.text if self.score_words else None
+
     def load(self) -> Waveform:
         """The waveform, float32 [S] at 16 kHz. Read or made anew at every call, the same each time."""
         return self.audio()
@@ -71,7 +76,11 @@ class Corpus:
 
     def only(self, keep: Callable[[Utterance], bool]) -> Corpus:
         """The same corpus with the utterances that ``keep`` accepts; the lexicon stays whole."""
-        return Corpus(self.name, tuple(filter(keep, self.utterances)), self.lexicon)
+        return replace(self, utterances=tuple(filter(keep, self.utterances)))
+
+    def first(self, count: int | None) -> Corpus:
+        """At most ``count`` of its utterances; all where that is None."""
+        return replace(self, utterances=self.utterances[:count])
 
     def of_speakers(self, *speakers: str) -> Corpus:
         """The utterances of the named speakers."""

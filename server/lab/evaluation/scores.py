@@ -167,11 +167,11 @@ def score(
     words: int | None = None
     errors: list[int] | None = None
     sure: tuple[tuple[float, bool], ...] | None = None
-    if utterance.score_words and utterance.text is not None:
-        words = len(utterance.text.split())
-        errors = [word_errors(utterance.text, text) for text in texts]
+    if utterance.sure_text is not None:
+        words = len(utterance.sure_text.split())
+        errors = [word_errors(utterance.sure_text, text) for text in texts]
         if best is not None:
-            right = right_words(utterance.text, " ".join(word.text for word in best.words))
+            right = right_words(utterance.sure_text, " ".join(word.text for word in best.words))
             sure = tuple((word.confidence, hit) for word, hit in zip(best.words, right, strict=True))
     slots: int | None = None
     slot_errors: int | None = None

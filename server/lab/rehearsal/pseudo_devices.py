@@ -126,7 +126,7 @@ def pseudo_devices(bundle: Path | None, sources: Sequence[str]) -> PseudoDevices
 
 def _writable(utterance: Utterance, bundle: Bundle) -> bool:
     try:
-        text = transcript(utterance.text if utterance.score_words else None, "text", DataError)
+        text = transcript(utterance.sure_text, "text", DataError)
         check_letters(text, bundle.tokenizer.letters, "text", DataError)
     except DataError:
         return False

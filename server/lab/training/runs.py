@@ -203,7 +203,7 @@ def digits(path: Path) -> list[Recording]:
 
 def sure(utterances: Iterable[Utterance], kind: str, role: Role) -> list[Utterance]:
     """Utterances of one role whose words can be scored."""
-    return [u for u in utterances if u.text and u.score_words and role_of(kind, u.speaker) == role]
+    return [u for u in utterances if u.sure_text and role_of(kind, u.speaker) == role]
 
 
 def portable(text: str) -> str:

@@ -95,9 +95,9 @@ class Mixture:
 def record(utterances: Iterable[Utterance], source: str) -> list[Recording]:
     """Load the utterances whose words are sure. Raises DataError when none is left."""
     recordings = [
-        Recording(utterance.load(), utterance.text, utterance.speaker, source)
+        Recording(utterance.load(), utterance.sure_text, utterance.speaker, source)
         for utterance in utterances
-        if utterance.text and utterance.score_words
+        if utterance.sure_text
     ]
     if not recordings:
         raise DataError(f"{source}: found no utterance with a sure text; choose other speakers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -55,26 +56,20 @@ class Fitted:
 
 
 def hear(
-    source: str,
-    utterances: Iterable[Utterance],
-    recognize: Callable[[Waveform], Sequence[Hypothesis]],
-    voice: Callable[[str], str] = str,
-    progress: Callable[[], None] | None = None,
+    source: str, utterances: Iterable[Utterance], recognize: Callable[[Waveform], Sequence[Hypothesis]]
 ) -> list[Heard]:
     """Recognize utterances; those without sure words are left out.
 
-    recognize: waveform -> all hypotheses with final scores. voice: from a speaker's name to whose voice it is.
+    recognize: waveform -> all hypotheses with final scores.
     """
     found = []
     for utterance in utterances:
-        if utterance.text is not None and utterance.score_words:
+        if utterance.sure_text is not None:
             hypotheses = tuple(recognize(utterance.load()))
             best = " ".join(word.text for word in hypotheses[0].words)
-            right = right_words(utterance.text, best)
-            sure = word_errors(utterance.text, best) == 0
-            found.append(Heard(source, voice(utterance.speaker), hypotheses, tuple(right), sure))
-        if progress is not None:
-            progress()
+            right = tuple(right_words(utterance.sure_text, best))
+            voice = re.sub(r"-x[\d.]+$", "", utterance.speaker)  # whatever the speed it was played at
+            found.append(Heard(source, voice, hypotheses, right, word_errors(utterance.sure_text, best) == 0))
     return found
 
 

@@ -23,7 +23,7 @@ from server.lab.corpora.acoustics import change_speed
 from server.lab.corpora.utterance import Corpus, Utterance, Waveform
 from server.lab.evaluation import word_errors
 
-__all__ = ["DevelopmentLists", "ListEntry", "at_speeds", "entry", "gather", "stack"]
+__all__ = ["DevelopmentLists", "ListEntry", "at_speeds", "gather", "stack"]
 
 Array = NDArray[np.float64]
 
@@ -120,47 +120,30 @@ def at_speeds(corpus: Corpus, factors: Sequence[float]) -> Corpus:
         if factor == 1.0:
             return utterance
         name = f"x{factor:g}"
-        return replace(
-            utterance,
-            id=f"{utterance.id}-{name}",
-            speaker=f"{utterance.speaker}-{name}",
-            audio=lambda: change_speed(utterance.load(), factor),
-        )
+        new = {"id": f"{utterance.id}-{name}", "speaker": f"{utterance.speaker}-{name}"}
+        return replace(utterance, **new, audio=lambda: change_speed(utterance.load(), factor))  # type: ignore[arg-type]
 
     utterances = tuple(changed(utterance, factor) for factor in factors for utterance in corpus.utterances)
-    return Corpus(corpus.name, utterances, corpus.lexicon)
-
-
-def entry(
-    utterance: Utterance, recognize: Callable[[Waveform], Result], lexicon: SlotLexicon | None = None, source: str = ""
-) -> ListEntry | None:
-    """The n-best list of one utterance, or None where the corpus does not know its words for sure."""
-    if utterance.text is None or not utterance.score_words:
-        return None
-    nbest = recognize(utterance.load()).nbest
-    texts = tuple(hypothesis.text for hypothesis in nbest)
-    confirmed = None
-    if utterance.slots is not None and lexicon is not None:
-        confirmed = confirmed_texts(texts, Semantics(utterance.slots, lexicon))
-    acoustic = tuple(hypothesis.scores.acoustic for hypothesis in nbest)
-    return ListEntry(utterance.speaker, texts, acoustic, utterance.text, confirmed, source)
+    return replace(corpus, utterances=utterances)
 
 
 def gather(
     utterances: Iterable[Utterance],
     recognize: Callable[[Waveform], Result],
     lexicon: SlotLexicon | None = None,
-    progress: Callable[[], None] | None = None,
     source: str = "",
 ) -> list[ListEntry]:
-    """Recognize utterances in their order; those without sure words are left out. lexicon: to read slots with."""
+    """The n-best lists of utterances, in order; those without sure words are left out. lexicon: to read slots with."""
     found = []
     for utterance in utterances:
-        made = entry(utterance, recognize, lexicon, source)
-        if made is not None:
-            found.append(made)
-        if progress is not None:
-            progress()
+        if utterance.sure_text is not None:
+            nbest = recognize(utterance.load()).nbest
+            texts = tuple(hypothesis.text for hypothesis in nbest)
+            confirmed = None
+            if utterance.slots is not None and lexicon is not None:
+                confirmed = confirmed_texts(texts, Semantics(utterance.slots, lexicon))
+            acoustic = tuple(hypothesis.scores.acoustic for hypothesis in nbest)
+            found.append(ListEntry(utterance.speaker, texts, acoustic, utterance.sure_text, confirmed, source))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,11 @@ __all__ = ["measure"]
 _BLANK = 0
 
 
-def measure(
-    bundle: Bundle, utterances: Iterable[Utterance], seed: int = 0, progress: Callable[[], None] | None = None
-) -> tuple[SecondMoments, int]:
+def measure(bundle: Bundle, utterances: Iterable[Utterance], seed: int = 0) -> tuple[SecondMoments, int]:
     """(second moments of the gradient of each utterance's transcript, utterances that were used).
 
     Gradients are scaled to a length of 1 first, as clipping on the device does: every utterance counts the same.
-    Utterances without a transcript in the bundle's pieces are left out. progress: called after each utterance.
+    Utterances without a transcript in the bundle's pieces are left out.
     Raises :class:`DataError` where none is left.
     """
     session, generator = TrainingSession(bundle), np.random.default_rng(seed)
@@ -36,7 +34,7 @@ def measure(
     }
     used = 0
     for utterance in utterances:
-        tokens = tuple(bundle.tokenizer.encode(utterance.text)) if utterance.text and utterance.score_words else ()
+        tokens = tuple(bundle.tokenizer.encode(utterance.sure_text or ""))
         features = logmel(np.asarray(utterance.load(), np.float32), bundle.features)
         if tokens and _BLANK not in tokens and len(features) >= bundle.architecture.subsampling_factor:
             heard = mask(features, bundle.weights["features.mean"], MaskSettings(), generator)
@@ -46,8 +44,6 @@ def measure(
                 used += 1
                 for name, gradient in gradients.items():
                     squares[name] += np.square(gradient.astype(np.float64) / norm)
-        if progress is not None:
-            progress()
     if not used:
         raise DataError("second moments: no utterance with a transcript to take gradients of; give other --data")
     return moments({name: total / used for name, total in squares.items()}), used

@@ -9,12 +9,11 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from server.lab.benchmarks import decode
-from server.lab.corpora import Corpus, open_corpus
+from server.lab.corpora import open_corpus
 
 
 def test_word_errors_are_compared(tiny_bundle: Bundle) -> None:
-    made = open_corpus("made:heldout")
-    figures = decode.word_errors(tiny_bundle, Corpus(made.name, made.utterances[:2], made.lexicon))
+    figures = decode.word_errors(tiny_bundle, open_corpus("made:heldout").first(2))
     beam, pruned, *others, files, quick_files = figures
     assert (files.peer_value, quick_files.peer_value) == (beam.ours, others[0].ours)
     assert beam.peer == "unpruned" and beam.peer_value is not None

@@ -11,7 +11,7 @@ from device_sdk.bundle import Bundle
 from device_sdk.decoding.recognizer import Recognizer
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.personalization.rescorer import Rescorer
-from server.lab.corpora import Corpus, open_corpus
+from server.lab.corpora import open_corpus
 from server.lab.evaluation import Evaluation, evaluate
 
 UNTRAINED = {"barista": ("v02", "v03", "v05", "v08", "v24", "v35", "v46"), "fsdd": ("lucas",)}
@@ -33,8 +33,7 @@ def test_the_rescored_beam_beats_greedy_and_its_confidences_can_be_trusted(
 ) -> None:
     if "IDIOLECT_DATA" not in os.environ:
         pytest.skip("set IDIOLECT_DATA to the folder of recordings")
-    corpus = open_corpus(f"{kind}:{os.environ['IDIOLECT_DATA']}/{kind}").of_speakers(*UNTRAINED[kind])
-    corpus = Corpus(corpus.name, corpus.utterances[:80], corpus.lexicon)
+    corpus = open_corpus(f"{kind}:{os.environ['IDIOLECT_DATA']}/{kind}").of_speakers(*UNTRAINED[kind]).first(80)
     found: dict[str, Evaluation] = {
         name: evaluate(partial(each.recognize, sample_rate=16_000), corpus) for name, each in systems.items()
     }
