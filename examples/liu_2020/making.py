@@ -44,7 +44,7 @@ from server.lab.evaluation import word_errors
 from server.lab.simulation.progress import Tell
 from server.lab.training.background import TextSources, run_language_model, run_ngram
 from server.lab.training.data import Example
-from server.lab.training.language_model import LanguageModelSettings, Progress
+from server.lab.training.language_model import LanguageModelSettings
 from server.lab.training.pieces import read_sentences, word_list
 from server.lab.training.rnnt import Recipe, train_rnnt
 from server.lab.training.trainer import Budget
@@ -119,7 +119,7 @@ def train_recognizer(data: Path, meetings: Sequence[Meeting], settings: BaseSett
 
 
 def train_language_models(
-    data: Path, meetings: Sequence[Meeting], settings: BaseSettings, out: Path, tell: Callable[[Progress], None]
+    data: Path, meetings: Sequence[Meeting], settings: BaseSettings, out: Path, tell: Callable[[float, float], None]
 ) -> dict[str, dict[str, float]]:
     """Train the Transformer and estimate the n-gram over every word of the text, where the folder has none.
 
@@ -280,7 +280,7 @@ def make_lists(data: Path, work: Path, scale: Scale, tell: Tell, start: Bundle |
     recognizer, models, cache = work / "recognizer", work / "language_models", work / "lists"
     train_recognizer(data, meetings, scale.base, start or Bundle.open(), recognizer)
     perplexity = train_language_models(
-        data, meetings, scale.base, models, lambda at: tell("language model", round(100 * at.share), 100)
+        data, meetings, scale.base, models, lambda share, _: tell("language model", round(100 * share), 100)
     )
     bundle = shipped_bundle(recognizer, models, work / "bundle")
     cache.mkdir(parents=True, exist_ok=True)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from device_sdk.errors import MissingExtraError
+from device_sdk.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["command_line", "needing_extra", "progress_bar"]
+__all__ = ["command_line", "needing_extra", "progress_bar", "read_numbers"]
+
+Number = TypeVar("Number", int, float)
 
 
 def command_line() -> str:
@@ -21,13 +23,21 @@ def command_line() -> str:
     return shlex.join(["idiolect", *sys.argv[1:]])
 
 
+def read_numbers(option: str, given: str, kind: Callable[[str], Number], expected: str) -> list[Number]:
+    """Numbers with commas between them. ConfigurationError: others were given."""
+    try:
+        return [kind(value) for value in given.split(",")]
+    except ValueError as error:
+        raise ConfigurationError(f"{option}: found {given!r}, expected {expected}") from error
+
+
 @contextmanager
-def needing_extra(name: str = "train") -> Iterator[None]:
-    """Around imports: MissingExtraError, which names the extra, where one fails."""
+def needing_extra() -> Iterator[None]:
+    """Around imports: MissingExtraError, which names the extra ``train``, where one fails."""
     try:
         yield
     except ImportError as error:
-        raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[{name}]'") from error
+        raise MissingExtraError(f"{error}; run: pip install 'idiolect-server[train]'") from error
 
 
 def progress_bar() -> Progress:

@@ -1,26 +1,33 @@
-"""``idiolect train``: base models from made and real speech. Torch is loaded only when a command runs."""
+"""``idiolect train``: base models from speech, and the models of the second pass from text.
+
+Torch is loaded only when a command runs.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import ConfigurationError
-from server.lab.commands import train_language
-from server.lab.commands.shared import command_line, needing_extra
+from server.lab.commands.shared import command_line, needing_extra, progress_bar, read_numbers
+
+if TYPE_CHECKING:
+    from server.lab.training.trainer import Budget
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Train base models (needs the extra idiolect-server[train]).", no_args_is_help=True)
-train_language.register(app)
 
-
-@app.callback()
-def _group() -> None:
-    """Train base models (needs the extra idiolect-server[train])."""
+Out = Annotated[Path, typer.Option(help="Folder to write to.")]
+Words = Annotated[Path, typer.Option(help="The public word list, words.txt: one word a line, <unk> first.")]
+Text = Annotated[list[Path] | None, typer.Option(help="Sentences besides the grammar's, one a line.")]
+Sentences = Annotated[int, typer.Option(min=0, help="Sentences drawn from the command grammar's base split.")]
+HeldOut = Annotated[list[Path] | None, typer.Option(help="Sentences to report perplexity on; never trained on.")]
+Seed = Annotated[int, typer.Option(help="Decides sentences, order and first weights.")]
 
 
 @app.command()
@@ -56,20 +63,9 @@ def rnnt(
 
         from server.lab.training.rnnt import Recipe
         from server.lab.training.runs import run_rnnt
-        from server.lab.training.trainer import Budget
-    if minutes is not None and steps is not None:
-        raise ConfigurationError("--minutes and --steps exclude each other; give one")
-    budget = Budget(steps=steps) if steps is not None else Budget(minutes=60.0 if minutes is None else minutes)
+    budget = _budget(steps, minutes, (None, 60.0))
     recipe = Recipe(
-        preset=preset,
-        pieces=pieces,
-        seed=seed,
-        budget=budget,
-        shard=shard,
-        peak=peak,
-        seconds=seconds,
-        accumulate=accumulate,
-        threads=threads,
+        preset, pieces, seed, budget, shard=shard, peak=peak, seconds=seconds, accumulate=accumulate, threads=threads
     )
     result = run_rnnt(
         recipe,
@@ -87,3 +83,77 @@ def rnnt(
         show=not json_output,
     )
     typer.echo(json.dumps(result) if json_output else f"weights: {out / 'weights.safetensors'}")
+
+
+@app.command()
+def lm(
+    out: Out,
+    words: Words,
+    text: Text = None,
+    sentences: Sentences = 20_000,
+    held_out: HeldOut = None,
+    minutes: Annotated[float | None, typer.Option(help="Budget of training time.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget in steps instead (default: 2000).")] = None,
+    size: Annotated[int, typer.Option(min=1, help="Width of embeddings; feed-forward is four times as wide.")] = 128,
+    blocks: Annotated[int, typer.Option(min=1, help="Transformer blocks.")] = 2,
+    heads: Annotated[int, typer.Option(min=1, help="Attention heads.")] = 4,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Train the word-level Transformer language model; writes OUT/language_model.onnx and its figures."""
+    with needing_extra():
+        import torch
+
+        from server.lab.training.background import TextSources, run_language_model
+        from server.lab.training.language_model import LanguageModelSettings
+    torch.set_num_threads(threads)
+    sizes = {"size": size, "feed_forward": 4 * size, "blocks": blocks, "heads": heads}
+    settings = LanguageModelSettings(_budget(steps, minutes, (2000, None)), seed=seed)
+    sources = TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
+    with progress_bar() as bar:
+        task = bar.add_task("language model", total=1.0)
+
+        def show(share: float, loss: float) -> None:
+            bar.update(task, completed=share, description=f"{loss:.3f} nats a word")
+
+        summary = run_language_model(sources, out, sizes, settings, command_line(), show)
+    _show(summary, out / "language_model.onnx", as_json, output)
+
+
+@app.command()
+def ngram(
+    out: Out,
+    words: Words,
+    text: Text = None,
+    sentences: Sentences = 50_000,
+    held_out: HeldOut = None,
+    order: Annotated[int, typer.Option(min=2, help="Longest n-gram.")] = 5,
+    cutoffs: Annotated[str, typer.Option(help="Least count to keep an n-gram of order 1, 2, ...; last for all.")] = "1",
+    gzip: Annotated[bool, typer.Option(help="Write ngram.arpa.gz instead of ngram.arpa.")] = True,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Estimate the Kneser-Ney n-gram and the background unigram; writes OUT/ngram.arpa.gz, background.safetensors."""
+    with needing_extra():
+        from server.lab.training.background import TextSources, run_ngram
+    least = read_numbers("--cutoffs", cutoffs, int, "whole numbers like 1,1,2")
+    sources = TextSources(words, tuple(text or ()), sentences, tuple(held_out or ()), seed)
+    summary = run_ngram(sources, out, order, least, gzip, command_line())
+    _show(summary, out / ("ngram.arpa.gz" if gzip else "ngram.arpa"), as_json, output)
+
+
+def _budget(steps: int | None, minutes: float | None, default: tuple[int | None, float | None]) -> Budget:
+    from server.lab.training.trainer import Budget
+
+    if minutes is not None and steps is not None:
+        raise ConfigurationError("--minutes and --steps exclude each other; give one")
+    return Budget(*(default if minutes is None and steps is None else (steps, minutes)))
+
+
+def _show(summary: dict[str, Any], path: Path, as_json: bool, output: Path | None) -> None:
+    figures = ", ".join(f"{name} {value:.1f}" for name, value in summary["perplexity"].items())
+    if not deliver(summary, as_json, output):
+        typer.echo(f"{path}: {summary['bytes'] / 1e6:.2f} MB; perplexity a word: {figures or 'not measured'}")

@@ -13,7 +13,7 @@ import typer
 
 from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import ConfigurationError
-from server.lab.commands.shared import command_line, needing_extra, progress_bar
+from server.lab.commands.shared import command_line, needing_extra, progress_bar, read_numbers
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
@@ -38,11 +38,6 @@ Limit = Annotated[int | None, typer.Option(min=1, help="At most this many uttera
 Speeds = Annotated[str, typer.Option(help="Play voices at these speeds; training hears them at 0.86 to 1.17.")]
 Seed = Annotated[int, typer.Option(help="Decides made speech, fsdd's strings and masks.")]
 Beam = Annotated[int, typer.Option(min=1, help="Width of the beam and length of the n-best lists.")]
-
-
-@app.callback()
-def _group() -> None:
-    """Choose a bundle's settings on development data."""
 
 
 @app.command()
@@ -154,10 +149,7 @@ def _begin(
     from device_sdk.bundle import Bundle
 
     opened = Bundle.open(bundle)
-    try:
-        factors = [float(value) for value in speeds.split(",")]
-    except ValueError as error:
-        raise ConfigurationError(f"--speeds: found {speeds!r}, expected numbers like 0.8,1.25") from error
+    factors = read_numbers("--speeds", speeds, float, "numbers like 0.8,1.25")
     corpora = [_development(source, factors, seed, limit) for source in data or ["made:base"]]
     report = {"command": command_line(), "data": [corpus.summary() for corpus in corpora], "speeds": factors}
     return opened, corpora, report

@@ -23,7 +23,7 @@ from export.networks.language_model_shape import LanguageModelShape
 from rescoring.words import WordList
 from server.lab.corpora import grammar
 from server.lab.training import ngram
-from server.lab.training.language_model import LanguageModelSettings, Progress, perplexity, train_language_model
+from server.lab.training.language_model import LanguageModelSettings, perplexity, train_language_model
 from server.lab.training.pieces import read_sentences
 
 __all__ = [
@@ -58,7 +58,7 @@ def run_language_model(
     sizes: dict[str, Any],
     settings: LanguageModelSettings,
     command: str,
-    report: Callable[[Progress], None] | None = None,
+    report: Callable[[float, float], None] | None = None,
 ) -> dict[str, Any]:
     """Train, write OUT/language_model.onnx and language_model.json, and return what the latter holds."""
     words = read_word_list(sources.words)

@@ -20,7 +20,7 @@ from export.networks.language_model import LanguageModel
 from export.networks.language_model_shape import LanguageModelShape
 from server.lab.training.trainer import Budget, Loss, Sampler, Settings, Task, Trainer
 
-__all__ = ["LanguageModelSettings", "Progress", "perplexity", "train_language_model"]
+__all__ = ["LanguageModelSettings", "perplexity", "train_language_model"]
 
 DEFAULT_BUDGET = Budget(steps=2000)
 
@@ -65,27 +65,19 @@ class LanguageModelSettings:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """share: of the budget, 0 to 1; loss: mean negative log-likelihood a word over recent steps, nats."""
-
-    step: int
-    share: float
-    loss: float
-
-
 def train_language_model(
     sentences: Sequence[Sequence[int]],
     shape: LanguageModelShape,
     settings: LanguageModelSettings,
-    report: Callable[[Progress], None] | None = None,
+    report: Callable[[float, float], None] | None = None,
     out: Path | None = None,
 ) -> LanguageModel:
     """Train from scratch with AdamW; returns the averaged weights, in evaluation mode, on the CPU.
 
     sentences: word ids, 0 for unlisted words, without boundary ids. Sentences longer than ``shape.positions`` are cut
-    into windows that overlap by half. out: keeps the checkpoint, from which an interrupted run goes on; without one a
-    run begins anew. Raises DataError where there is no sentence.
+    into windows that overlap by half. report: is told the share of the budget used, and the mean negative
+    log-likelihood a word over recent steps, nats. out: keeps the checkpoint, from which an interrupted run goes on;
+    without one a run begins anew. Raises DataError where there is no sentence.
     """
     if not sentences:
         raise DataError("language model: the text holds no sentence, expected at least one")
@@ -101,7 +93,7 @@ def train_language_model(
         loss = figures["loss/word"]
         smoothed = loss if math.isnan(smoothed) else 0.98 * smoothed + 0.02 * loss
         if report is not None:
-            report(Progress(step, progress, smoothed))
+            report(progress, smoothed)
 
     sampler = WindowSampler(_windows(sentences, shape), shape.words, settings)
     Trainer(task, sampler, settings.trainer, out, observers=[observe]).run()

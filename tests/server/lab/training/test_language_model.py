@@ -12,7 +12,7 @@ from device_sdk.errors import ConfigurationError, DataError
 from export.networks.language_model import LanguageModel
 from export.networks.language_model_shape import LanguageModelShape
 from server.lab.training import ngram
-from server.lab.training.language_model import LanguageModelSettings, Progress, perplexity, train_language_model
+from server.lab.training.language_model import LanguageModelSettings, perplexity, train_language_model
 from server.lab.training.trainer import Budget
 from tests.server.lab.training.test_ngram import WORDS, markov_text
 
@@ -20,14 +20,13 @@ SHAPE = LanguageModelShape(len(WORDS), size=16, feed_forward=32, blocks=1, heads
 
 
 def test_it_learns_what_follows_what_and_says_how_far_it_is() -> None:
-    text, seen = markov_text(400, 0), list[Progress]()
+    text, seen = markov_text(400, 0), list[tuple[float, float]]()
     settings = LanguageModelSettings(budget=Budget(steps=150), batch_words=256, warmup=10, average=0.9)
-    model = train_language_model(text, SHAPE, settings, seen.append)
+    model = train_language_model(text, SHAPE, settings, lambda *told: seen.append(told))
     unigrams = ngram.estimate(text, WORDS, 2, (1, 10_000))
     assert perplexity(model, text[:100]) < 0.8 * ngram.perplexity(unigrams, text[:100])
-    assert [progress.step for progress in seen] == list(range(1, 151))
-    assert seen[-1].share == 1.0
-    assert seen[-1].loss < seen[0].loss
+    assert [share for share, _ in seen] == [step / 150 for step in range(1, 151)]
+    assert seen[-1][1] < seen[0][1]
     again = train_language_model(text, SHAPE, settings)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
@@ -54,15 +53,15 @@ def test_an_interrupted_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     text = markov_text(200, 0)
     settings = LanguageModelSettings(budget=Budget(steps=30), batch_words=256, warmup=10)
 
-    def stop(progress: Progress) -> None:
-        if progress.step == 20:
+    def stop(share: float, loss: float) -> None:
+        if share == 20 / 30:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train_language_model(text, SHAPE, settings, stop, tmp_path)
-    steps: list[int] = []
-    model = train_language_model(text, SHAPE, settings, lambda progress: steps.append(progress.step), tmp_path)
-    assert 1 < steps[0] < 20 and steps[-1] == 30
+    shares: list[float] = []
+    model = train_language_model(text, SHAPE, settings, lambda share, _: shares.append(share), tmp_path)
+    assert 1 / 30 < shares[0] < 20 / 30 and shares[-1] == 1.0
     straight = train_language_model(text, SHAPE, settings)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), straight.parameters(), strict=True))
 
