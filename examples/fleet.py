@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from server.lab.simulation import FleetSettings, Shape, SimulationSettings, render, simulate
+from server.lab.simulation import Shape, SimulationSettings, render, simulate
 
 
 def main(seed: int) -> None:
@@ -19,7 +19,6 @@ def main(seed: int) -> None:
         source="made",  # or "barista:PATH", "fsdd:PATH": real recordings
         seeds=(seed,),
         shape=Shape(rounds=3, devices=4, each=8, heldout=2, heldout_each=8),
-        fleet=FleetSettings(),
     )
 
     def watch(what: str, done: int, total: int) -> None:

@@ -2,7 +2,7 @@
 
     python -m examples.attackers [--source barista:PATH] [--seeds 3] [--output figures.json]
 
-Some three minutes a seed on one core; every other average takes one more.
+Some three minutes a seed on one core.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Annotated
 import typer
 
 from examples import runner
-from examples.attackers.experiment import AVERAGES, Scale, run_cells
+from examples.attackers.experiment import ATTACKS, Scale, run_cells
 from examples.attackers.tables import charts, summary, table
-from server.lab.simulation.attackers import ATTACKS
 from server.lab.simulation.progress import progress
 
 USUAL = Scale()
@@ -30,10 +29,7 @@ def main(
     devices: Annotated[int | None, typer.Option(help="How many.")] = USUAL.shape.devices,
     heldout: Annotated[int | None, typer.Option(help="Made voices that no device has.")] = USUAL.shape.heldout,
     kinds: Annotated[list[str] | None, typer.Option("--kind", help=f"Attacks: {', '.join(ATTACKS)}.")] = None,
-    averages: Annotated[
-        list[str] | None, typer.Option("--average", help=f"Beside the mean: {', '.join(AVERAGES[1:])}.")
-    ] = None,
-    attackers: Annotated[float, typer.Option(help="Share of the devices.")] = USUAL.attackers,
+    attackers: Annotated[float, typer.Option(min=0, max=1, help="Share of the devices.")] = USUAL.attackers,
     rounds: Annotated[int, typer.Option(min=1, help="How many.")] = USUAL.rounds,
     batch: Annotated[int, typer.Option(min=1, help="Utterances of a device in each round.")] = USUAL.batch,
     server_rate: Annotated[float, typer.Option(help="Learning rate of the server.")] = USUAL.server_rate,
@@ -46,15 +42,9 @@ def main(
     shape = replace(USUAL.shape, devices=devices, each=rounds * batch, heldout=heldout)
     if source != "made":
         shape = replace(shape, each=None, heldout=None, heldout_each=None)
+    chosen = tuple(runner.choose({kind: kind for kind in ATTACKS}, kinds or USUAL.kinds))
     scale = Scale(
-        source,
-        shape,
-        rounds=rounds,
-        batch=batch,
-        server_rate=server_rate,
-        attackers=attackers,
-        kinds=tuple(runner.choose({kind: kind for kind in ATTACKS}, kinds or USUAL.kinds)),
-        bundle=bundle,
+        source, shape, rounds, batch, server_rate=server_rate, attackers=attackers, kinds=chosen, bundle=bundle
     )
     with progress() as tell:
         document = summary(scale, run_cells(scale, range(FIRST_SEED, FIRST_SEED + seeds), work, tell))

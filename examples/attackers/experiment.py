@@ -3,7 +3,10 @@
 Each voice is a device: the bundle's own training graph takes the local steps, from transcripts, and the SDK bounds and
 writes the report. Some reports are poisoned on their way; then they go through the server's checks, its averages and
 its optimizer, round after round, and voices that no device has are recognized with the model that comes out. There is
-no HTTP here: :class:`server.lab.simulation.settings.FleetSettings` has the same attacks for a fleet with a server.
+no HTTP here.
+
+An attacker knows the round's plan and the server's checks, and keeps to both: a delta beyond the norm bound would be
+refused and do nothing. So whatever it sends is as large as the bound lets, and looks like an honest report.
 """
 
 from __future__ import annotations
@@ -17,19 +20,22 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.reports import delta_report
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.personalization.rescorer import Rescorer
+from device_sdk.privacy.clipping import clip
+from device_sdk.wire.delta_codec import decode, encode
 from device_sdk.wire.messages import DeltaHeader, DeltaPlan
 from examples.runner import Errors, kept
 from server.aggregation import deltas, optimizers, robust
 from server.aggregation.validation import read_delta
+from server.aggregation.weights_file import parse_tensors, read_metadata
 from server.lab.corpora import Utterance
 from server.lab.corpora.acoustics import GENTLE
 from server.lab.rehearsal import PseudoDevices
-from server.lab.simulation.attackers import Attack, AttackKind, attackers, poisoned
 from server.lab.simulation.fleet import listen
 from server.lab.simulation.population import Participant, Population, Shape, gather
 from server.lab.simulation.progress import Tell
@@ -37,8 +43,13 @@ from server.plans.optimizer import OptimizerSettings
 from server.plans.round import RehearsalPlan, RoundSettings
 from server.registry.models import trainable
 
-__all__ = ["AVERAGES", "MICROPHONES", "Averaging", "Cell", "Devices", "Scale", "aggregated", "run_cells", "train"]
+__all__ = ["ATTACKS", "AVERAGES", "Attack", "Averaging", "Cell", "Scale", "aggregated", "poison", "run_cells"]
 
+Attack = Literal["sign-flip", "scaling", "wrong transcripts"]
+"""``sign-flip`` sends minus what was learned, ``scaling`` what was learned, ``wrong transcripts`` what was learned from
+transcripts of other utterances; each ``FACTOR`` times as large, then clipped as the round's plan says."""
+ATTACKS: tuple[Attack, ...] = get_args(Attack)
+FACTOR = np.float32(10.0)
 Averaging = Literal["mean", "cosine"]
 AVERAGES: tuple[Averaging, ...] = get_args(Averaging)
 Weights = Mapping[str, NDArray[np.float32]]
@@ -64,8 +75,7 @@ class Scale:
     from the first round on; made people speak into ``MICROPHONES``. rounds: how many; batch: utterances of a device in
     each, one local step of ``learning_rate`` an utterance. server_rate: of the server's SGD, which falls linearly to
     ``floor`` of it, so that what the last round happens to say does not decide. clip_norm: L2 bound of a delta.
-    attackers: share of the devices; kinds: of their attacks; averages: that are tried, the mean among them. bundle:
-    path, None for the packaged one."""
+    attackers: share of the devices; kinds: of their attacks. bundle: path, None for the packaged one."""
 
     source: str = "made"
     shape: Shape = field(default_factory=lambda: Shape(rounds=1, devices=20, each=18, heldout=12, heldout_each=12))
@@ -76,18 +86,26 @@ class Scale:
     floor: float = 0.1
     clip_norm: float = 1.0
     attackers: float = 0.2
-    kinds: tuple[AttackKind, ...] = ("sign-flip", "scaling")
-    averages: tuple[Averaging, ...] = AVERAGES
+    kinds: tuple[Attack, ...] = ("sign-flip", "scaling")
     bundle: str | None = None
+
+    @property
+    def plan(self) -> DeltaPlan:
+        return DeltaPlan(clip_norm=self.clip_norm)
 
     def rate(self, number: int) -> float:
         """Of the server in round ``number``, counted from 1."""
         return self.server_rate * (1.0 - (1.0 - self.floor) * (number - 1) / max(1, self.rounds - 1))
 
+    def attacking(self, devices: int, seed: int) -> frozenset[int]:
+        """Which of the devices, numbered from 0, attack, whatever they do."""
+        chosen = np.random.default_rng([seed, 0xA7]).permutation(devices)[: round(self.attackers * devices)]
+        return frozenset(chosen.tolist())
+
     @property
-    def rows(self) -> list[tuple[AttackKind | None, Averaging | None]]:
+    def rows(self) -> list[tuple[Attack | None, Averaging | None]]:
         """(attack, average) of every cell: the model before, nobody attacks, then every attack, under every average."""
-        return [(None, None), *((attack, averaging) for attack in (None, *self.kinds) for averaging in self.averages)]
+        return [(None, None), *((attack, averaging) for attack in (None, *self.kinds) for averaging in AVERAGES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +113,22 @@ class Cell:
     """One attack under one way of averaging and one seed. attack: None where all devices are honest; averaging: None
     for the model before the first round. errors: of voices that no device has."""
 
-    attack: AttackKind | None
+    attack: Attack | None
     averaging: Averaging | None
     seed: int
     errors: Errors
+
+
+def poison(body: bytes, plan: DeltaPlan, attack: Attack) -> bytes:
+    """The report that an attacker sends in place of an honest one: the same header, other values within the bounds.
+
+    Raises ProtocolError where ``body`` is not a report of such a plan.
+    """
+    delta = decode(parse_tensors(body), plan.encoding, plan.scale_per)
+    factor = -FACTOR if attack == "sign-flip" else FACTOR
+    bounded, _ = clip({name: values * factor for name, values in delta.items()}, plan.clip_norm, plan.clipping)
+    tensors = encode(bounded, plan.encoding, plan.scale_per)
+    return bytes(save({name: tensors[name] for name in sorted(tensors)}, metadata=read_metadata(body)))
 
 
 class Devices:
@@ -106,41 +136,33 @@ class Devices:
     they learned from the bundle's own weights, where the rounds of every cell begin."""
 
     def __init__(self, scale: Scale, bundle: Bundle, population: Population, seed: int) -> None:
-        self.count = len(population.devices)
         self._scale, self._seed, self._first = scale, seed, bundle.weights
         self._learned: dict[PseudoDevices, Weights] = {}
-        self._plan = DeltaPlan(clip_norm=scale.clip_norm)
         self._honest = [PseudoDevices(bundle, _said(voice)) for voice in population.devices]
-        chosen = attackers(Attack("wrong transcripts", scale.attackers), self.count, seed)
-        wanted = chosen if "wrong transcripts" in scale.kinds else ()
-        self._lying = {each: PseudoDevices(bundle, _misheard(population.devices[each])) for each in wanted}
+        self._attacking = scale.attacking(len(self._honest), seed)
+        wanted = self._attacking if "wrong transcripts" in scale.kinds else ()
+        self._lying = {each: PseudoDevices(bundle, _mishear(population.devices[each])) for each in wanted}
 
     def reports(self, weights: Weights, number: int, attack: Attack | None) -> Iterator[bytes]:
         """What the server receives from each device in a round. weights: published before it. number: from 1."""
-        chosen = attackers(attack, self.count, self._seed)
         scale = self._scale
-        for device in range(self.count):
-            lies = attack is not None and attack.kind == "wrong transcripts" and device in chosen
-            learner = self._lying[device] if lies else self._honest[device]
-            delta = self._delta(learner, weights, number)
+        for device, honest in enumerate(self._honest):
+            kind = attack if device in self._attacking else None
+            delta = self._delta(self._lying[device] if kind == "wrong transcripts" else honest, weights, number)
             header = DeltaHeader(
                 report_id=f"report-{device}", device_id=f"device-{device}", round_id=f"round-{number}",
                 model_version="local", utterances=scale.batch,
             )  # fmt: skip
-            body = delta_report(header, self._plan, delta)
-            yield poisoned(body, self._plan, attack) if attack is not None and device in chosen else body
+            body = delta_report(header, scale.plan, delta)
+            yield body if kind is None else poison(body, scale.plan, kind)
 
     def _delta(self, learner: PseudoDevices, weights: Weights, number: int) -> Weights:
-        begins = number == 1 and weights is self._first
+        begins, scale = number == 1 and weights is self._first, self._scale
         if begins and learner in self._learned:
             return self._learned[learner]
-        rehearsal = RehearsalPlan(
-            pseudo_devices=1,
-            batch_size=self._scale.batch,
-            learning_rate=self._scale.learning_rate,
-            seed=self._seed,
-        )
-        (delta,) = learner(weights, RoundSettings(deltas=self._plan, rehearsal=rehearsal), number)
+        rate, seed = scale.learning_rate, self._seed
+        rehearsal = RehearsalPlan(pseudo_devices=1, batch_size=scale.batch, learning_rate=rate, seed=seed)
+        (delta,) = learner(weights, RoundSettings(deltas=scale.plan, rehearsal=rehearsal), number)
         if begins:
             self._learned[learner] = delta
         return delta
@@ -162,29 +184,20 @@ def run_cells(scale: Scale, seeds: Sequence[int], work: Path, tell: Tell = lambd
                 population = gather(scale.source, seed, scale.shape, voices, Path(folder), ranges=MICROPHONES)
                 return population, Devices(scale, bundle, population, seed)
 
-            def run(kind: AttackKind | None, averaging: Averaging | None, seed: int = seed) -> Cell:
-                population, devices = gathered()
-                attack = Attack(kind, scale.attackers) if kind is not None else None
-                weights = bundle.weights
+            def run(attack: Attack | None, averaging: Averaging | None, seed: int = seed) -> Cell:
+                (population, devices), weights = gathered(), bundle.weights
                 if averaging is not None:
-                    weights = train(scale, weights, devices, attack, averaging)
-                return Cell(kind, averaging, seed, _recognized(bundle, weights, population))
+                    for number in range(1, scale.rounds + 1):
+                        bodies = devices.reports(weights, number, attack)
+                        weights = aggregated(weights, bodies, scale.plan, averaging, scale.rate(number))
+                return Cell(attack, averaging, seed, _errors(bundle, weights, population))
 
-            for number, (kind, averaging) in enumerate(scale.rows):
-                settings = replace(scale, kinds=(), averages=())  # which others run decides nothing
-                names = kind or "honest", averaging or "before", seed
-                cells.append(kept(work / "cells", names, settings, Cell, partial(run, kind, averaging)))
+            for number, (attack, averaging) in enumerate(scale.rows):
+                settings = replace(scale, kinds=())  # which others run decides nothing
+                names = attack or "honest", averaging or "before", seed
+                cells.append(kept(work / "cells", names, settings, Cell, partial(run, attack, averaging)))
                 tell(f"seed {seed}", number + 1, len(scale.rows))
     return cells
-
-
-def train(scale: Scale, base: Weights, devices: Devices, attack: Attack | None, averaging: Averaging) -> Weights:
-    """The weights after all rounds."""
-    plan, weights = DeltaPlan(clip_norm=scale.clip_norm), base
-    for number in range(1, scale.rounds + 1):
-        bodies = devices.reports(weights, number, attack)
-        weights = aggregated(weights, bodies, plan, averaging, scale.rate(number))
-    return weights
 
 
 def aggregated(
@@ -205,19 +218,15 @@ def aggregated(
         with robust.spooled(read, shapes) as spool:
             mean = robust.cosine_mean(spool)
     settings = OptimizerSettings(kind="sgd", learning_rate=rate)
-    moved, _ = optimizers.apply(settings, optimizers.init(settings, shapes), base, mean)
-    return moved
+    return optimizers.apply(settings, optimizers.init(settings, shapes), base, mean)[0]
 
 
 def _said(voice: Participant) -> list[Utterance]:
-    return [
-        Utterance(each.id, voice.name, each.text, each.slots, each.score_words, each.load)
-        for round_ in voice.rounds
-        for each in round_
-    ]
+    said = [each for round_ in voice.rounds for each in round_]
+    return [Utterance(each.id, voice.name, each.text, each.slots, each.score_words, each.load) for each in said]
 
 
-def _misheard(voice: Participant) -> list[Utterance]:
+def _mishear(voice: Participant) -> list[Utterance]:
     """Every utterance with the transcript of the next one that says something else."""
     said = _said(voice)
     lies = []
@@ -227,10 +236,9 @@ def _misheard(voice: Participant) -> list[Utterance]:
     return lies
 
 
-def _recognized(bundle: Bundle, weights: Weights, population: Population) -> Errors:
+def _errors(bundle: Bundle, weights: Weights, population: Population) -> Errors:
     after = bundle.with_weights(weights, f"{bundle.version}+rounds") if weights is not bundle.weights else bundle
     recognizer = Recognizer(after, DecodingSettings(), Rescorer(after).rescore)
     outcomes = [each for voice in population.heldout for each in listen(recognizer, voice, population.lexicon)]
-    return Errors(
-        [each.word_errors for each in outcomes], [each.words for each in outcomes], [each.voice for each in outcomes]
-    )
+    columns = zip(*((each.word_errors, each.words, each.voice) for each in outcomes), strict=True)
+    return Errors(*map(list, columns))

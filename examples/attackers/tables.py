@@ -8,9 +8,8 @@ from typing import Any
 from rich.table import Table
 
 from examples import runner
-from examples.attackers.experiment import Averaging, Cell, Scale
+from examples.attackers.experiment import Attack, Averaging, Cell, Scale
 from examples.runner import Errors
-from server.lab.simulation.attackers import AttackKind
 from server.lab.simulation.progress import Shown
 from server.lab.statistics import in_percent
 
@@ -101,6 +100,6 @@ def charts(document: Mapping[str, Any]) -> dict[str, str]:
     return {"attacks": runner.chart(groups.items())}
 
 
-def _errors(cells: Sequence[Cell], attack: AttackKind | None, averaging: Averaging | None) -> Errors:
+def _errors(cells: Sequence[Cell], attack: Attack | None, averaging: Averaging | None) -> Errors:
     """Of all seeds."""
     return runner.joined(cell.errors for cell in cells if (cell.attack, cell.averaging) == (attack, averaging))

@@ -49,14 +49,13 @@ def command(
     from device_sdk.features import ChannelSettings
     from server.lab.simulation import Shape, SimulationSettings, render, simulate
     from server.lab.simulation.progress import progress
-    from server.lab.simulation.settings import FleetSettings
 
     settings = SimulationSettings(
         source=data,
         bundle=bundle,
         seeds=tuple(range(seed, seed + seeds)),
         shape=Shape(rounds, devices, each, heldout, heldout_each),
-        fleet=FleetSettings(channel=ChannelSettings() if channel else None),
+        channel=ChannelSettings() if channel else None,
         workers=workers,
         keep=str(keep) if keep is not None else None,
     )

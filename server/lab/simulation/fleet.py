@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +27,77 @@ from device_sdk.bundle import Bundle
 from device_sdk.consent import Stream
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.device import Device
+from device_sdk.errors import ConfigurationError
+from device_sdk.features import ChannelSettings
 from device_sdk.feedback import Accepted, Cancelled, Corrected, Semantics, Signal, SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result
+from device_sdk.learning.settings import LearningSettings, StepSettings
 from device_sdk.personalization import cache as caches
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.privacy.bounds import OfferBounds
 from device_sdk.settings import DeviceSettings
-from server.lab.simulation.attackers import Attack, attackers
+from device_sdk.wire.messages import DeltaPlan, MarginalPlan
 from server.lab.simulation.outcomes import Condition, Outcome, Run, Traffic, score
-from server.lab.simulation.population import Participant, Population, Recording
-from server.lab.simulation.process import Operator, ServerProcess
-from server.lab.simulation.settings import FleetSettings, SimulationSettings
+from server.lab.simulation.population import Participant, Population, Recording, Shape
+from server.lab.simulation.process import START_SECONDS, ServerProcess
+from server.operators.client import OperatorClient
+from server.plans.optimizer import OptimizerSettings
+from server.plans.round import RoundSettings
 
-__all__ = ["Member", "Task", "hear", "listen", "opened", "round_settings", "run_task", "saw", "start_worker"]
+__all__ = ["SimulationSettings", "Task", "describe", "listen", "round_settings", "run_task", "saw", "start_worker"]
+
+LEARNING = LearningSettings(passes=4, confirmation=1.0, step=StepSettings(learning_rate=0.2))
+"""Of every device: four bold steps an utterance, since a round has few."""
+DELTAS = DeltaPlan(clip_norm=2.0, noise_stddev=5e-5)
+MARGINALS = MarginalPlan(epsilon=2.0)
+BOUNDS = OfferBounds(clip_norm=math.inf, least_noise=0.0, marginals_epsilon=math.inf, deltas_epsilon=math.inf)
+"""Nobody is behind a simulated device: a fleet finds out what any noise does, and the report tells its epsilon. With
+the handful of devices of the demonstration, noise that leaves something to learn from protects nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationSettings:
+    """source: ``made``, ``barista:PATH``, ``fsdd:PATH`` or ``folder:PATH``. bundle: path; None for the packaged one.
+
+    seeds: each is one whole simulation with its own voices, sentences and order. channel: devices that learn take their
+    microphone's mean away; None leaves it there. workers: processes, one thread each. keep: a new or empty folder for
+    the server's state of the condition with both streams, under the first seed; it can be served again afterwards.
+    None keeps nothing.
+    """
+
+    source: str = "made"
+    bundle: str | None = None
+    seeds: tuple[int, ...] = (1,)
+    shape: Shape = field(default_factory=Shape)
+    channel: ChannelSettings | None = None
+    workers: int = 2
+    keep: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ConfigurationError(f"seeds: found {self.seeds}, expected one or more different numbers")
+        if self.keep is not None and Path(self.keep).exists() and any(Path(self.keep).iterdir()):
+            raise ConfigurationError(f"keep: {self.keep} is not empty; give a new folder, or remove what is in it")
+        for place, name in ((self, "workers"), *((self.shape, name) for name in Shape.__slots__)):
+            value = getattr(place, name)
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name}: found {value}, expected at least 1")
+
+
+def describe(settings: SimulationSettings) -> dict[str, Any]:
+    """For a report: what was chosen, in plain values."""
+    channel = settings.channel
+    return {
+        "data": settings.source,
+        "seeds": list(settings.seeds),
+        "learning rate": LEARNING.step.learning_rate,
+        "steps an utterance": LEARNING.passes,
+        "delta bound (L2)": DELTAS.clip_norm,
+        "delta noise (standard deviation of each value)": DELTAS.noise_stddev,
+        "server learning rate": "devices / 5, at least 1",
+        "epsilon of a marginal report": MARGINALS.epsilon,
+        "channel": "as heard" if channel is None else f"taken away, prior {channel.prior_seconds:g} s",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +109,7 @@ class Task:
     seed: int
     settings: SimulationSettings
     population: Population
-    folder: str
+    folder: Path
     keep: str | None = None
 
 
@@ -66,159 +124,125 @@ def start_worker(queue: Any) -> None:
 
 def run_task(task: Task) -> Run:
     """Runs a condition and returns what was measured. Errors of the SDK and the server are raised as they are."""
-    started = time.monotonic()
-    folder, condition = Path(task.folder), task.condition
-    bundle = Bundle.open(task.settings.bundle)
-    attack = task.settings.fleet.attack
-    chosen = attackers(attack, len(task.population.devices), task.seed)
-    fleet = [
-        Member(voice, folder / f"device-{number:02d}", secrets.token_bytes(32), attack if number in chosen else None)
-        for number, voice in enumerate(task.population.devices)
-    ]
+    condition, fleet, lexicon = task.condition, task.population.devices, task.population.lexicon
+    bundle, key = Bundle.open(task.settings.bundle), secrets.token_bytes(32)
     outcomes: list[Outcome] = []
     traffic: list[Traffic] = []
     epsilon: dict[str, dict[str, Any]] = {}
-    spent: list[dict[str, float]] = []
+    spent: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        server = operator = None
+        server = None
         if condition.reports:
-            place = folder / "server" if task.keep is None else Path(task.keep)
+            place = task.folder / "server" if task.keep is None else Path(task.keep)
             server = stack.enter_context(ServerProcess(place, task.settings.bundle))
             if task.keep is not None:
                 _tell(server.keep_tokens())
-            operator = stack.enter_context(server.operator())
         for number in range(task.settings.shape.rounds):
-            bytes_moved = [[0, 0] for _ in fleet]
-            for member, moved in zip(fleet, bytes_moved, strict=True):
-                with opened(member, bundle, task) as device:
-                    if server is not None:
-                        _check_in(device, server, moved, member.attack)
-                    outcomes += hear(device, member, number, task)
-            if server is not None and operator is not None:
-                round_id = operator.open_round(round_settings(task.settings.fleet, condition, len(fleet)))
-                for member, moved in zip(fleet, bytes_moved, strict=True):
-                    with opened(member, bundle, task) as device:
-                        _check_in(device, server, moved, member.attack)
-                operator.close_round(round_id)
-                epsilon = operator.privacy()
-                spent.append({stream: float(entry["epsilon"]) for stream, entry in epsilon.items()})
-                traffic += [
-                    Traffic(member.voice.name, number, up, down)
-                    for member, (up, down) in zip(fleet, bytes_moved, strict=True)
-                ]
-        recognizer = _published(bundle, server, operator, condition)
+            moved = [[0, 0] for _ in fleet]
+            for place, voice, each in zip(_folders(task), fleet, moved, strict=True):
+                with _opened(place, key, bundle, task, server, each) as device:
+                    outcomes += hear(device, voice, number, task)
+            if server is not None:
+                round_id = server.operator.create_round(round_settings(condition, len(fleet))).id
+                for place, each in zip(_folders(task), moved, strict=True):
+                    with _opened(place, key, bundle, task, server, each):
+                        pass  # but for its check-in
+                _close_round(server.operator, round_id)
+                epsilon = server.operator.get("privacy")["streams"]
+                for stream, entry in epsilon.items():
+                    spent.setdefault(stream, []).append(float(entry["epsilon"]))
+                traffic += [Traffic(voice.name, number, *each) for voice, each in zip(fleet, moved, strict=True)]
+        recognizer = _published(bundle, server, condition)
     for voice in task.population.heldout:
-        outcomes += listen(recognizer, voice, task.population.lexicon)
+        outcomes += listen(recognizer, voice, lexicon)
     for stream, entry in epsilon.items():
-        entry["per_round"] = [values[stream] for values in spent]
-    return Run(
-        condition.name,
-        task.seed,
-        tuple(outcomes),
-        tuple(traffic),
-        epsilon,
-        _peak_bytes(),
-        time.monotonic() - started,
-    )
+        entry["per_round"] = spent[stream]
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return Run(condition.name, task.seed, tuple(outcomes), tuple(traffic), epsilon, memory)
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A device of the fleet. folder, key: of its state. attack: what it does, None where it is honest."""
-
-    voice: Participant
-    folder: Path
-    key: bytes
-    attack: Attack | None = None
+def _folders(task: Task) -> list[Path]:
+    return [task.folder / f"device-{number:02d}" for number in range(len(task.population.devices))]
 
 
 @contextmanager
-def opened(member: Member, bundle: Bundle, task: Task) -> Iterator[Device]:
-    """A member's device, whose user agrees to what the condition sends."""
-    with Device.open(member.folder, member.key, bundle, device_settings(task.settings.fleet, task.condition)) as device:
-        device.agree(*streams(task.condition))
+def _opened(
+    folder: Path, key: bytes, bundle: Bundle, task: Task, server: ServerProcess | None, moved: list[int]
+) -> Iterator[Device]:
+    """A device, whose user agrees to what the condition sends, after a check-in. moved: bytes up and down are added."""
+    condition = task.condition
+    agreed: dict[Stream, bool] = {"marginals": condition.marginals, "deltas": condition.learning}
+    with Device.open(folder, key, bundle, device_settings(condition, task.settings.channel)) as device:
+        device.agree(*(stream for stream, sent in agreed.items() if sent))
+        if server is not None:
+            report = device.check_in(server.url, server.token)
+            moved[:] = moved[0] + report.bytes_up, moved[1] + report.bytes_down
         yield device
 
 
-def streams(condition: Condition) -> tuple[Stream, ...]:
-    """What the users of a condition agree to send."""
-    agreed: list[Stream] = ["marginals"] if condition.marginals else []
-    return (*agreed, "deltas") if condition.learning else tuple(agreed)
-
-
-_BOUNDS = OfferBounds(
-    clip_norm=math.inf,
-    least_noise=0.0,
-    marginals_epsilon=math.inf,
-    deltas_epsilon=math.inf,
-)
-"""Nobody is behind a simulated device: a fleet finds out what any noise does, and the report tells its epsilon. With
-the handful of devices of the demonstration, noise that leaves something to learn from protects nobody."""
-
-
-def device_settings(fleet: FleetSettings, condition: Condition) -> DeviceSettings:
+def device_settings(condition: Condition, channel: ChannelSettings | None) -> DeviceSettings:
     """What the condition lets a device do."""
     return DeviceSettings(
         use_marginals=condition.marginals,
         share_marginals=condition.marginals,
         learn=condition.learning,
         share_deltas=condition.learning,
-        learning=fleet.learning,
-        channel=fleet.channel if condition.learning else None,
-        bounds=_BOUNDS,
+        learning=LEARNING,
+        channel=channel if condition.learning else None,
+        bounds=BOUNDS,
     )
 
 
-def round_settings(fleet: FleetSettings, condition: Condition, devices: int) -> dict[str, Any]:
-    """The round that the operator opens: the streams of the condition, bounded and noised."""
-    plans: dict[str, Any] = {"marginals": None, "deltas": None}
-    if condition.marginals:
-        plans["marginals"] = {"epsilon": fleet.marginal_epsilon}
-    if condition.learning:
-        plans["deltas"] = {"clip_norm": fleet.clip_norm, "noise_stddev": fleet.noise_stddev}
-    return {
-        **plans,
-        "goal": devices,
-        "minimum": max(1, math.ceil(devices / 2)),
-        "weighting": "uniform",
-        "averaging": fleet.averaging,
-        "optimizer": {"kind": "sgd", "learning_rate": fleet.server_rate or max(1.0, devices / 5)},
-    }
+def round_settings(condition: Condition, devices: int) -> RoundSettings:
+    """The round that the operator opens: the streams of the condition, bounded and noised. The mean of many deltas is a
+    shorter step than any of them: the server makes it longer."""
+    return RoundSettings(
+        marginals=MARGINALS if condition.marginals else None,
+        deltas=DELTAS if condition.learning else None,
+        goal=devices,
+        minimum=math.ceil(devices / 2),
+        weighting="uniform",
+        optimizer=OptimizerSettings(kind="sgd", learning_rate=max(1.0, devices / 5)),
+    )
 
 
-def _check_in(device: Device, server: ServerProcess, moved: list[int], attack: Attack | None) -> None:
-    if attack is None:
-        report = device.check_in(server.url, server.token)
-    else:
-        from server.lab.simulation.attackers import PoisoningClient
-
-        with PoisoningClient(server.url, attack) as client:
-            report = device.check_in(client, server.token)
-    moved[0] += report.bytes_up
-    moved[1] += report.bytes_down
+def _close_round(operator: OperatorClient, round_id: str) -> None:
+    """Closes a round and waits until it is published or abandoned."""
+    deadline = time.monotonic() + START_SECONDS
+    while operator.close_round(round_id).state not in {"published", "abandoned"} and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
-def hear(device: Device, member: Member, number: int, task: Task) -> Iterator[Outcome]:
+def hear(device: Device, voice: Participant, number: int, task: Task) -> Iterator[Outcome]:
     """Predict, then learn: every utterance of a round, in order."""
-    voice = member.voice
+    condition, lexicon = task.condition, task.population.lexicon
     for recording in voice.rounds[number]:
-        begin = time.perf_counter()
-        result = device.recognize(recording.load(), 16_000)
-        heard = time.perf_counter() - begin
-        outcome = score(
-            recording, result.text, task.population.lexicon, voice=voice.name, round_=number, recognize_seconds=heard
-        )
-        signal = saw(recording, result, task.population.lexicon, task.condition)
-        if member.attack is not None and member.attack.kind == "wrong transcripts":
-            signal = _lied(recording, voice)
-        if (task.condition.learning or task.condition.marginals) and signal is not None:
+        result, outcome = _heard(device.recognize, recording, voice, number, lexicon)
+        signal = saw(recording, result, lexicon, condition)
+        if condition.reports and signal is not None:
             begin = time.perf_counter()
             device.feedback(result.utterance_id, signal)
-            if task.condition.learning:
+            if condition.learning:
                 device.learn()
             outcome = replace(outcome, learn_seconds=time.perf_counter() - begin)
         _tell(1)
         yield outcome
+
+
+def listen(recognizer: Recognizer, voice: Participant, lexicon: SlotLexicon | None) -> Iterator[Outcome]:
+    """What a held-out voice says, recognized and scored."""
+    for recording in (each for round_ in voice.rounds for each in round_):
+        yield _heard(recognizer.recognize, recording, voice, -1, lexicon)[1]
+        _tell(1)
+
+
+def _heard(
+    recognize: Callable[..., Result], recording: Recording, voice: Participant, number: int, lexicon: SlotLexicon | None
+) -> tuple[Result, Outcome]:
+    begin = time.perf_counter()
+    result = recognize(recording.load(), 16_000)
+    heard = time.perf_counter() - begin
+    return result, score(recording, result.text, lexicon, voice=voice.name, round_=number, recognize_seconds=heard)
 
 
 def saw(recording: Recording, result: Result, lexicon: SlotLexicon | None, condition: Condition) -> Signal | None:
@@ -236,58 +260,31 @@ def saw(recording: Recording, result: Result, lexicon: SlotLexicon | None, condi
     return Accepted() if result.text == recording.text else Cancelled()
 
 
-def _lied(recording: Recording, voice: Participant) -> Signal | None:
-    """The next other thing that this voice says, as the transcript of this one."""
-    said = [each for round_ in voice.rounds for each in round_]
-    place = said.index(recording)
-    others = (each.text for each in (*said[place + 1 :], *said[:place]) if each.text and each.text != recording.text)
-    text = next(others, None)
-    return Corrected(text) if text is not None else None
-
-
-def _published(
-    bundle: Bundle, server: ServerProcess | None, operator: Operator | None, condition: Condition
-) -> Recognizer:
+def _published(bundle: Bundle, server: ServerProcess | None, condition: Condition) -> Recognizer:
     """A recognizer of what the server has published: what a new device of a new user starts with."""
-    if server is None or operator is None:
-        rescorer = Rescorer(bundle)
-        return Recognizer(bundle, DecodingSettings(), rescorer.rescore)
     from device_sdk.bundle import weights as weight_files
     from device_sdk.checkin.client import Client
     from device_sdk.checkin.updates.adoption import decode_marginals
     from device_sdk.checkin.updates.metadata import Target
 
-    status = operator.status()
-    version = str(status["model_version"])
-    marginal = None
-    with Client(server.url) as client:
-        if version != bundle.version:
-            model = Target(f"model {version}", version, 1 << 30, operator.models()[version])
-            content = client.download(f"/v1/models/{version}", model.length, 600.0)
-            model.check(content)
-            bundle = bundle.with_weights(weight_files.read(content, f"model {version}"), version)
-        rescorer = Rescorer(bundle)
-        if condition.marginals:
-            message = client.marginals(int(status["marginals_version"]))
-            shared = decode_marginals(message, bundle.words.digest, len(bundle.words))
-            marginal = caches.marginal(caches.empty(bundle.words), bundle.background, shared, rescorer.weights)
+    marginal = shared = None
+    if server is not None:
+        status, known = server.operator.status(), server.operator.models().models
+        version = status.model_version
+        with Client(server.url) as client:
+            if version != bundle.version:
+                content = client.download(f"/v1/models/{version}", 1 << 30, 600.0)
+                for model in (model for model in known if model.version == version):
+                    Target(f"model {version}", version, len(content), model.sha256).check(content)
+                bundle = bundle.with_weights(weight_files.read(content, f"model {version}"), version)
+            if condition.marginals:
+                message = client.marginals(status.marginals_version)
+                shared = decode_marginals(message, bundle.words.digest, len(bundle.words))
+    rescorer = Rescorer(bundle)
+    if shared is not None:
+        marginal = caches.marginal(caches.empty(bundle.words), bundle.background, shared, rescorer.weights)
 
     def rescore(hypotheses: Sequence[Hypothesis]) -> Sequence[Hypothesis]:
         return rescorer.rescore(hypotheses, marginal)
 
     return Recognizer(bundle, DecodingSettings(), rescore)
-
-
-def listen(recognizer: Recognizer, voice: Participant, lexicon: SlotLexicon | None) -> Iterator[Outcome]:
-    """What a held-out voice says, recognized and scored."""
-    for round_ in voice.rounds:
-        for recording in round_:
-            begin = time.perf_counter()
-            result = recognizer.recognize(recording.load(), 16_000)
-            heard = time.perf_counter() - begin
-            _tell(1)
-            yield score(recording, result.text, lexicon, voice=voice.name, round_=-1, recognize_seconds=heard)
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -12,18 +12,7 @@ from device_sdk.feedback.slots import SlotLexicon, slot_cost
 from server.lab.simulation.population import Recording
 from server.lab.statistics import paired_bootstrap
 
-__all__ = [
-    "CONDITIONS",
-    "Condition",
-    "Outcome",
-    "Run",
-    "Traffic",
-    "against_frozen",
-    "figures",
-    "rate",
-    "score",
-    "spread",
-]
+__all__ = ["CONDITIONS", "Condition", "Outcome", "Run", "Traffic", "against_frozen", "figures", "rate", "score"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +88,6 @@ class Run:
     traffic: tuple[Traffic, ...]
     epsilon: dict[str, dict[str, Any]]
     memory_bytes: int
-    seconds: float
 
 
 Kind = Literal["wer", "slot_error"]
@@ -111,17 +99,11 @@ def score(
 ) -> Outcome:
     """Errors of a recognized text against an utterance's labels; words count only where the data is sure of them."""
     truth = utterance.text.split() if utterance.text and utterance.score_words else []
-    slots = utterance.slots if lexicon is not None and utterance.slots is not None else None
-    return Outcome(
-        voice=voice,
-        round=round_,
-        word_errors=edit_distance(truth, text.split()) if truth else 0,
-        words=len(truth),
-        slot_errors=slot_cost(text, slots, lexicon) if slots is not None and lexicon is not None else 0,
-        slots=len(slots) if slots is not None else 0,
-        seconds=utterance.seconds,
-        recognize_seconds=recognize_seconds,
-    )
+    wrong = edit_distance(truth, text.split()) if truth else 0
+    missed = slots = 0
+    if lexicon is not None and utterance.slots is not None:
+        missed, slots = slot_cost(text, utterance.slots, lexicon), len(utterance.slots)
+    return Outcome(voice, round_, wrong, len(truth), missed, slots, utterance.seconds, recognize_seconds)
 
 
 def counts(outcome: Outcome, kind: Kind) -> tuple[int, int]:
@@ -131,11 +113,9 @@ def counts(outcome: Outcome, kind: Kind) -> tuple[int, int]:
 
 def rate(outcomes: Iterable[Outcome], kind: Kind) -> float | None:
     """Errors over references, micro-averaged; None where nothing has such a label."""
-    errors = references = 0
-    for outcome in outcomes:
-        wrong, total = counts(outcome, kind)
-        errors, references = errors + wrong, references + total
-    return errors / references if references else None
+    pairs = [counts(outcome, kind) for outcome in outcomes]
+    references = sum(total for _, total in pairs)
+    return sum(wrong for wrong, _ in pairs) / references if references else None
 
 
 def spread(values: Sequence[float | None]) -> dict[str, Any]:
@@ -150,17 +130,12 @@ def spread(values: Sequence[float | None]) -> dict[str, Any]:
 
 def figures(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, Any]]]:
     """condition -> "wer" | "slot_error" -> "all" | "last" | "heldout" -> mean, std and values per seed."""
-    table: dict[str, dict[str, dict[str, Any]]] = {}
-    for condition in CONDITIONS:
-        own = sorted((run for run in runs if run.condition == condition.name), key=lambda run: run.seed)
-        table[condition.name] = {
-            kind: {
-                part: spread([rate(filter(keep, run.outcomes), kind) for run in own])
-                for part, keep in _parts(rounds).items()
-            }
-            for kind in KINDS
-        }
-    return table
+
+    def of(condition: str, kind: Kind, keep: Callable[[Outcome], bool]) -> dict[str, Any]:
+        own = sorted((run for run in runs if run.condition == condition), key=lambda run: run.seed)
+        return spread([rate(filter(keep, run.outcomes), kind) for run in own])
+
+    return _tables([condition.name for condition in CONDITIONS], rounds, of)
 
 
 def against_frozen(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict[str, Any]]]:
@@ -170,32 +145,28 @@ def against_frozen(runs: Sequence[Run], rounds: int) -> dict[str, dict[str, dict
     Paired by utterance, voices resampled; all seeds' utterances of one voice stay together. None where there is only
     one voice, or frozen makes no error.
     """
-    return {
-        condition.name: {
-            kind: {part: _difference(runs, condition, kind, keep) for part, keep in _parts(rounds).items()}
-            for kind in KINDS
-        }
-        for condition in CONDITIONS[1:]
-    }
+
+    def of(condition: str, kind: Kind, keep: Callable[[Outcome], bool]) -> dict[str, Any] | None:
+        before, after = (
+            [outcome for run in runs if run.condition == name for outcome in run.outcomes if keep(outcome)]
+            for name in (CONDITIONS[0].name, condition)
+        )
+        errors, references = ([counts(outcome, kind)[column] for outcome in before] for column in (0, 1))
+        voices = [outcome.voice for outcome in before]
+        if len(set(voices)) < 2 or not sum(errors):
+            return None
+        return paired_bootstrap(errors, [counts(outcome, kind)[0] for outcome in after], references, voices).as_json()
+
+    return _tables([condition.name for condition in CONDITIONS[1:]], rounds, of)
 
 
-def _parts(rounds: int) -> dict[str, Callable[[Outcome], bool]]:
-    return {
+def _tables(conditions: Sequence[str], rounds: int, of: Callable[..., Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    parts: dict[str, Callable[[Outcome], bool]] = {
         "all": lambda outcome: not outcome.held_out,
         "last": lambda outcome: outcome.round == rounds - 1,
         "heldout": lambda outcome: outcome.held_out,
     }
-
-
-def _difference(
-    runs: Sequence[Run], condition: Condition, kind: Kind, keep: Callable[[Outcome], bool]
-) -> dict[str, Any] | None:
-    before, after = (
-        [outcome for run in runs if run.condition == name for outcome in run.outcomes if keep(outcome)]
-        for name in (CONDITIONS[0].name, condition.name)
-    )
-    errors, references = ([counts(outcome, kind)[column] for outcome in before] for column in (0, 1))
-    voices = [outcome.voice for outcome in before]
-    if len(set(voices)) < 2 or not sum(errors):
-        return None
-    return paired_bootstrap(errors, [counts(outcome, kind)[0] for outcome in after], references, voices).as_json()
+    return {
+        condition: {kind: {part: of(condition, kind, keep) for part, keep in parts.items()} for kind in KINDS}
+        for condition in conditions
+    }

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,7 @@ class Recording:
     seconds: float
 
     def load(self) -> Waveform:
-        waveform: Waveform = np.load(self.path, allow_pickle=False)
-        return waveform
+        return np.asarray(np.load(self.path, allow_pickle=False), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,7 @@ HABITS = 8
 HABITUAL = 0.7
 """A made person says one of HABITS own commands this often (the first most, as 1 / rank), else a new one."""
 
-MADE = Shape(devices=6, each=10, heldout=3, heldout_each=12)
-
-Progress = Callable[[int, int], None]
+MADE = {"devices": 6, "each": 10, "heldout": 3, "heldout_each": 12}
 
 
 def gather(
@@ -92,35 +90,45 @@ def gather(
     shape: Shape,
     voices: Mapping[str, Any],
     folder: Path,
-    progress: Progress | None = None,
+    tell: Callable[[int, int], None] = lambda done, total: None,
     ranges: Ranges = GENTLE,
 ) -> Population:
     """The population of one seed, its speech rendered into ``folder``.
 
     source: ``made``, ``barista:PATH``, ``fsdd:PATH`` or ``folder:PATH``. voices: what the bundle's card lists: kind of
-    source -> ``base``, ``development``, ``devices``, ``heldout`` -> names. progress(done, all): called as speech is
+    source -> ``base``, ``development``, ``devices``, ``heldout`` -> names. tell(done, all): called as speech is
     rendered. ranges: of the rooms and microphones of made people.
     Raises DataError where the source leaves no voice for devices or none to hold out.
     """
     if source == "made":
-        devices, heldout = _made(seed, shape, ranges)
         words: SlotLexicon | None = lexicon()
         base = VARIANTS["base"]
+        filled = {name: getattr(shape, name) or usual for name, usual in MADE.items()}
+        said = _made(seed, replace(shape, **filled), ranges)
     else:
         corpus = open_corpus(source, seed)
         listed = voices.get(source.partition(":")[0], {})
         known = {role: tuple(map(str, listed.get(role, ()))) for role in ("base", "development", "devices", "heldout")}
-        base = known["base"] + known["development"]
-        devices, heldout = _recorded(corpus, seed, shape, known)
-        words = corpus.lexicon
-    total = sum(len(round_) for voice in (*devices, *heldout) for round_ in voice[1])
-    render = _Renderer(folder, total, progress)
-    return Population(
-        tuple(Participant(name, tuple(tuple(map(render, round_)) for round_ in rounds)) for name, rounds in devices),
-        tuple(Participant(name, tuple(tuple(map(render, round_)) for round_ in rounds)) for name, rounds in heldout),
-        words,
-        base,
+        words, base = corpus.lexicon, known["base"] + known["development"]
+        said = _recorded(corpus, seed, shape, known)
+    folder.mkdir(parents=True, exist_ok=True)
+    total = sum(len(round_) for voices_ in said for _, rounds in voices_ for round_ in rounds)
+    done = count(1)
+
+    def render(utterance: Utterance) -> Recording:
+        path = folder / f"{hashlib.sha256(utterance.id.encode()).hexdigest()[:24]}.npy"
+        waveform = np.asarray(utterance.load(), np.float32)
+        np.save(path, waveform, allow_pickle=False)
+        tell(next(done), total)
+        slots = dict(utterance.slots) if utterance.slots is not None else None
+        seconds = waveform.size / SAMPLE_RATE
+        return Recording(utterance.id, utterance.text, slots, utterance.score_words, str(path), seconds)
+
+    devices, heldout = (
+        tuple(Participant(name, tuple(tuple(map(render, round_)) for round_ in rounds)) for name, rounds in voices_)
+        for voices_ in said
     )
+    return Population(devices, heldout, words, base)
 
 
 def gather_all(
@@ -132,14 +140,10 @@ def gather_all(
     tell: Callable[[str, int, int], None],
 ) -> dict[int, Population]:
     """seed -> its population, see :func:`gather`. tell(what, done, all): called as speech is rendered."""
-
-    def of(seed: int) -> Population:
-        def progress(done: int, total: int) -> None:
-            tell(f"speech, seed {seed}", done, total)
-
-        return gather(source, seed, shape, voices, folder / f"speech-{seed}", progress)
-
-    return {seed: of(seed) for seed in seeds}
+    return {
+        seed: gather(source, seed, shape, voices, folder / f"speech-{seed}", partial(tell, f"speech, seed {seed}"))
+        for seed in seeds
+    }
 
 
 _Voices = list[tuple[str, list[list[Utterance]]]]
@@ -147,47 +151,44 @@ _Voices = list[tuple[str, list[list[Utterance]]]]
 
 def _made(seed: int, shape: Shape, ranges: Ranges) -> tuple[_Voices, _Voices]:
     """Made people, each with an own voice, room and habits; sentences of the devices' and the held-out splits."""
-    devices, each = shape.devices or MADE.devices or 1, shape.each or MADE.each or 1
-    heldout, heldout_each = shape.heldout or MADE.heldout or 1, shape.heldout_each or MADE.heldout_each or 1
-    talk: _Voices = []
-    for number, person in enumerate(draw_people("devices", devices, seed, ranges)):
-        said = _sentences(person, "devices", number, each * shape.rounds, seed)
-        talk.append((_title(person), [said[start : start + each] for start in range(0, len(said), each)]))
-    listeners: _Voices = []
-    for number, person in enumerate(draw_people("heldout", heldout, seed, ranges)):
-        listeners.append((_title(person), [_sentences(person, "heldout", number, heldout_each, seed)]))
-    return talk, listeners
+
+    def talk(split: VoiceSet, persons: int | None, rounds: int, each: int | None) -> _Voices:
+        assert persons is not None and each is not None
+        found: _Voices = []
+        for number, person in enumerate(draw_people(split, persons, seed, ranges)):
+            said = _sentences(person, split, number, each * rounds, seed)
+            title = f"{person.voice.variant} ({person.voice.accent})"
+            found.append((title, [said[start : start + each] for start in range(0, len(said), each)]))
+        return found
+
+    devices = talk("devices", shape.devices, shape.rounds, shape.each)
+    return devices, talk("heldout", shape.heldout, 1, shape.heldout_each)
 
 
-def _sentences(person: Person, split: VoiceSet, number: int, count: int, seed: int) -> list[Utterance]:
+def _sentences(person: Person, split: VoiceSet, number: int, utterances: int, seed: int) -> list[Utterance]:
     """What one person says: mostly a few phrases of its own, now and then something else, never twice quite alike."""
     generator = np.random.default_rng([seed, number, *split.encode()])
     habits = [sample(generator, split, person.profile) for _ in range(HABITS)]
     shares = 1.0 / np.arange(1, HABITS + 1)
     shares /= shares.sum()
     said = []
-    for position in range(count):
+    for position in range(utterances):
         habitual = generator.random() < HABITUAL
         command = habits[generator.choice(HABITS, p=shares)] if habitual else sample(generator, split, person.profile)
-        voice = person.voice
-        voice = replace(
-            voice,
-            pitch=int(np.clip(voice.pitch + generator.integers(-4, 5), 0, 99)),
-            rate=int(np.clip(voice.rate + generator.integers(-10, 11), 80, 450)),
-        )
-        said.append(made_utterance(command, replace(person, voice=voice), (seed, number, position)))
+        pitch = int(np.clip(person.voice.pitch + generator.integers(-4, 5), 0, 99))
+        rate = int(np.clip(person.voice.rate + generator.integers(-10, 11), 80, 450))
+        own = replace(person, voice=replace(person.voice, pitch=pitch, rate=rate))
+        said.append(made_utterance(command, own, (seed, number, position)))
     return said
-
-
-def _title(person: Person) -> str:
-    return f"{person.voice.variant} ({person.voice.accent})"
 
 
 def _recorded(corpus: Corpus, seed: int, shape: Shape, known: Mapping[str, Sequence[str]]) -> tuple[_Voices, _Voices]:
     """Speakers of real recordings: those that the base has seen left out, the others as the card says or by a hash."""
     unseen = [speaker for speaker in corpus.speakers if speaker not in (*known["base"], *known["development"])]
     devices = [
-        name for name in unseen if name in known["devices"] or (name not in known["heldout"] and _is_device(name))
+        name
+        for name in unseen
+        if name in known["devices"] or (name not in known["heldout"] and _position(name) < DEVICE_SHARE)
     ]
     heldout = [name for name in unseen if name not in devices]
     if not heldout and len(devices) > 1:
@@ -214,33 +215,9 @@ def _recorded(corpus: Corpus, seed: int, shape: Shape, known: Mapping[str, Seque
 
 def _shuffled(corpus: Corpus, speaker: str, seed: int) -> list[Utterance]:
     own = corpus.of_speakers(speaker).utterances
-    order = np.random.default_rng([seed, *speaker.encode()]).permutation(len(own))
-    return [own[index] for index in order]
+    return [own[index] for index in np.random.default_rng([seed, *speaker.encode()]).permutation(len(own))]
 
 
 def _position(speaker: str) -> float:
     digest = hashlib.blake2b(speaker.encode(), digest_size=8, person=b"idiolect voice").digest()
     return int.from_bytes(digest, "big") / 2**64
-
-
-def _is_device(speaker: str) -> bool:
-    return _position(speaker) < DEVICE_SHARE
-
-
-class _Renderer:
-    """Writes each utterance's speech to a file of its own, once."""
-
-    def __init__(self, folder: Path, total: int, progress: Progress | None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._total, self._progress, self._done = folder, total, progress, 0
-
-    def __call__(self, utterance: Utterance) -> Recording:
-        path = self._folder / f"{hashlib.sha256(utterance.id.encode()).hexdigest()[:24]}.npy"
-        waveform = np.asarray(utterance.load(), np.float32)
-        np.save(path, waveform, allow_pickle=False)
-        self._done += 1
-        if self._progress is not None:
-            self._progress(self._done, self._total)
-        slots = dict(utterance.slots) if utterance.slots is not None else None
-        seconds = waveform.size / SAMPLE_RATE
-        return Recording(utterance.id, utterance.text, slots, utterance.score_words, str(path), seconds)

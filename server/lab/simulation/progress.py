@@ -40,11 +40,8 @@ class Shown:
     remark: str = ""
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(max(len(self.figure), len(self.remark)), len(self._line()))
+        return Measurement(max(len(self.figure), len(self.remark)), len(f"{self.figure} {self.remark}".rstrip()))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        line = self._line()
+        line = f"{self.figure} {self.remark}".rstrip()
         yield Text(line if len(line) <= options.max_width else f"{self.figure}\n{self.remark}", justify=options.justify)
-
-    def _line(self) -> str:
-        return f"{self.figure} {self.remark}".rstrip()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from server.lab.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, rate
+from server.lab.simulation.outcomes import CONDITIONS, Kind, Outcome, Run, rate, spread
 from server.lab.statistics import in_percent
 from server.web.dashboard.plots import Bar, Line, bars, lines
 
@@ -29,79 +29,81 @@ MEANINGS = {
 def render(document: dict[str, Any], runs: Sequence[Run]) -> str:
     """The page. document: the simulation's JSON; runs: what it was computed from."""
     kinds = [kind for kind in TITLES if document["conditions"]["frozen"][kind]["all"]["mean"] is not None]
-    sections = [
-        _headline(document, kinds),
-        _section("Errors", _table(document, kinds), _conditions(), _differences(document, kinds)),
-        _section(
-            "Round by round",
+    bands = " Bands are one standard deviation over seeds." if document["seeds"] > 1 else ""
+    sent, received = (f"{document['bytes']['marginals'][way] / 1e3:.1f} kB" for way in ("up", "down"))
+    meanings = (f"<dt>{_swatch(name)}</dt><dd>{meaning}</dd>" for name, meaning in MEANINGS.items())
+    settings = (
+        f"<tr><th>{escape(str(name))}</th><td>{escape(str(value))}</td></tr>"
+        for name, value in document["settings"].items()
+    )
+    sections = {
+        "Errors": (
+            _table(document, kinds),
+            f'<dl class="meanings">{"".join(meanings)}</dl>',
+            _differences(document, kinds),
+        ),
+        "Round by round": (
             _row(*(_per_round(document, runs, kind) for kind in kinds)),
-            "<p>Every utterance is decoded and scored first and used for learning once, afterwards. Bands are one "
-            "standard deviation over seeds.</p>"
-            if document["seeds"] > 1
-            else "<p>Every utterance is decoded and scored first and used for learning once, afterwards.</p>",
+            f"<p>Every utterance is decoded and scored first and used for learning once, afterwards.{bands}</p>",
         ),
-        _section("Device by device", *(_per_device(runs, kind) for kind in kinds)),
-        _section(
-            "What travels",
-            _row(_bytes(document, runs, "up"), _bytes(document, runs, "down")),
-            f"<p>Word counts are small: with marginals alone a device sends {_kilobytes(document, 'up')} and receives "
-            f"{_kilobytes(document, 'down')} a round. A delta and a model are as large as the weights.</p>",
+        "Device by device": [_per_device(runs, kind) for kind in kinds],
+        "What travels": (
+            _row(_bytes(document, runs, "up", "sends"), _bytes(document, runs, "down", "receives")),
+            f"<p>Word counts are small: with marginals alone a device sends {sent} and receives {received} a round. "
+            "A delta and a model are as large as the weights.</p>",
         ),
-        _section("Privacy", _privacy(document)),
-        _section("On the device", _row(_time(document), _memory(document))),
-        _section("Voices", _voices(document)),
-        _section("How this was made", _settings(document)),
-    ]
+        "Privacy": [_privacy(document)],
+        "On the device": [_device(document)],
+        "Voices": [_voices(document)],
+        "How this was made": [
+            f'<div class="wide"><table class="plain"><tbody>{"".join(settings)}</tbody></table></div>'
+        ],
+    }
+    body = "".join(f"<section><h2>{title}</h2>{''.join(parts)}</section>" for title, parts in sections.items())
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>idiolect: simulation</title><style>{STYLE}</style></head>"
-        f"<body><main>{''.join(sections)}</main></body></html>\n"
+        f"<body><main>{_headline(document, kinds)}{body}</main></body></html>\n"
     )
 
 
 def _headline(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
     cards = []
     for kind in kinds:
-        frozen = document["conditions"]["frozen"][kind]["all"]["mean"]
-        both = document["conditions"]["both"][kind]["all"]["mean"]
+        frozen, both = (document["conditions"][name][kind]["all"]["mean"] for name in ("frozen", "both"))
         change = (both - frozen) / frozen if frozen else 0.0
         tone = "good" if change < 0 else "bad" if change > 0 else ""
-        cards.append(
-            f'<div class="card"><div class="what">{TITLES[kind]}</div>'
-            f'<div class="value">{_percent(frozen)} <span class="arrow">→</span> {_percent(both)}</div>'
-            f'<div class="change {tone}">{100 * change:+.0f} % relative</div></div>'
-        )
-    kind = kinds[0]
-    if found := document["against_frozen"]["both"][kind]["all"]:
+        value = f'{100 * frozen:.1f} % <span class="arrow">→</span> {100 * both:.1f} %'
+        cards.append(_card(TITLES[kind], value, f"{100 * change:+.0f} % relative", tone))
+    if found := document["against_frozen"]["both"][kinds[0]]["all"]:
         mean, interval = _interval(found)
-        cards.append(
-            f'<div class="card"><div class="what">{TITLES[kind]}, both − frozen</div>'
-            f'<div class="value">{mean} points</div>'
-            f'<div class="change">95 % interval {interval}: '
-            f"{'excludes' if found['absolute']['excludes_zero'] else 'includes'} zero</div></div>"
-        )
+        verdict = f"{'excludes' if found['absolute']['excludes_zero'] else 'includes'} zero"
+        title = f"{TITLES[kinds[0]]}, both − frozen"
+        cards.append(_card(title, f"{mean} points", f"95 % interval {interval}: {verdict}"))
     seeds = document["seeds"]
-    voices = len(document["voices"]["devices"])
-    words = "seed" if seeds == 1 else "seeds"
     return (
         "<header><h1>Devices that learn their users</h1>"
-        f"<p>{voices} devices, {document['rounds']} rounds, {seeds} {words}, "
-        f"data <code>{escape(document['data'])}</code>. "
+        f"<p>{len(document['voices']['devices'])} devices, {document['rounds']} rounds, "
+        f"{seeds} {'seed' if seeds == 1 else 'seeds'}, data <code>{escape(document['data'])}</code>. "
         "Each device is the real SDK with its own state and its own speaker; it shares noised word counts and a "
         "bounded, noised weight delta with a live server, and never audio or text.</p>"
         f'<div class="cards">{"".join(cards)}</div></header>'
     )
 
 
-def _table(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
-    deviate = document["seeds"] > 1
+def _card(what: str, value: str, change: str, tone: str = "") -> str:
+    inner = f'<div class="what">{what}</div><div class="value">{value}</div><div class="change {tone}">{change}</div>'
+    return f'<div class="card">{inner}</div>'
 
+
+def _table(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
     def cell(condition: str, kind: Kind, part: str) -> str:
         figure = document["conditions"][condition][kind][part]
         if figure["mean"] is None:
             return "–"
-        return _percent(figure["mean"]) + (f" <small>± {100 * figure['std']:.1f}</small>" if deviate else "")
+        deviation = f" <small>± {100 * figure['std']:.1f}</small>" if document["seeds"] > 1 else ""
+        return f"{100 * figure['mean']:.1f} %{deviation}"
 
     return _grid([condition.name for condition in CONDITIONS], kinds, cell)
 
@@ -119,11 +121,9 @@ def _differences(document: dict[str, Any], kinds: Sequence[Kind]) -> str:
         shown = f"<b>{mean}</b>" if difference["absolute"]["excludes_zero"] else mean
         return f"{shown} <small>{interval}</small>"
 
-    return (
-        "<h3>Difference from frozen, in points</h3>"
-        + _grid(list(found), kinds, cell)
-        + "<p>95 % intervals of a bootstrap over voices; bold where it excludes zero.</p>"
-    )
+    grid = _grid(list(found), kinds, cell)
+    words = "95 % intervals of a bootstrap over voices; bold where it excludes zero."
+    return f"<h3>Difference from frozen, in points</h3>{grid}<p>{words}</p>"
 
 
 def _interval(found: dict[str, Any]) -> tuple[str, str]:
@@ -136,165 +136,102 @@ def _grid(conditions: Sequence[str], kinds: Sequence[Kind], cell: Callable[[str,
     """A table with a row a condition, and a column a kind of error and part."""
     head = "".join(f'<th colspan="{len(PARTS)}">{TITLES[kind]}</th>' for kind in kinds)
     under = "".join(f"<th>{title}</th>" for _ in kinds for title in PARTS.values())
-    rows = [
-        f'<tr><th><span class="swatch {condition}"></span>{condition}</th>'
-        + "".join(f"<td>{cell(condition, kind, part)}</td>" for kind in kinds for part in PARTS)
-        + "</tr>"
-        for condition in conditions
-    ]
-    return (
-        f'<div class="wide"><table><thead><tr><th rowspan="2"></th>{head}</tr><tr>{under}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
-
-
-def _conditions() -> str:
-    items = "".join(
-        f'<dt><span class="swatch {name}"></span>{name}</dt><dd>{meaning}</dd>' for name, meaning in MEANINGS.items()
-    )
-    return f'<dl class="meanings">{items}</dl>'
+    rows = ""
+    for condition in conditions:
+        cells = "".join(f"<td>{cell(condition, kind, part)}</td>" for kind in kinds for part in PARTS)
+        rows += f"<tr><th>{_swatch(condition)}</th>{cells}</tr>"
+    head = f'<thead><tr><th rowspan="2"></th>{head}</tr><tr>{under}</tr></thead>'
+    return f'<div class="wide"><table>{head}<tbody>{rows}</tbody></table></div>'
 
 
 def _per_round(document: dict[str, Any], runs: Sequence[Run], kind: Kind) -> str:
-    rounds = document["rounds"]
+    labels = [f"round {number + 1}" for number in range(document["rounds"])]
     series = []
     for condition in CONDITIONS:
-        own = [run for run in runs if run.condition == condition.name]
-        columns = [[rate(_in_round(run, number), kind) for run in own] for number in range(rounds)]
-        known = [[value for value in column if value is not None] for column in columns]
-        means = [statistics.fmean(column) if column else None for column in known]
-        bands = [statistics.stdev(column) if len(column) > 1 else 0.0 for column in known]
-        series.append(Line(condition.name, condition.name, means, bands if document["seeds"] > 1 else None))
-    labels = [f"round {number + 1}" for number in range(rounds)]
+        own = [run.outcomes for run in runs if run.condition == condition.name]
+        columns = [
+            [rate((each for each in outcomes if each.round == number), kind) for outcomes in own]
+            for number in range(document["rounds"])
+        ]
+        found = [spread(column) for column in columns]
+        bands = [each["std"] or 0.0 for each in found] if document["seeds"] > 1 else None
+        series.append(Line(condition.name, condition.name, [each["mean"] for each in found], bands))
     return _figure(TITLES[kind], lines(series, labels, "errors / references", percent=True))
 
 
-def _in_round(run: Run, number: int) -> list[Outcome]:
-    return [outcome for outcome in run.outcomes if outcome.round == number]
-
-
 def _per_device(runs: Sequence[Run], kind: Kind) -> str:
-    shown = ("frozen", "both", "supervised")
-    voices = sorted({outcome.voice for run in runs for outcome in run.outcomes if not outcome.held_out})
-
-    def error(voice: str, condition: str) -> float | None:
-        return rate(
-            (
-                outcome
-                for run in runs
-                if run.condition == condition
-                for outcome in run.outcomes
-                if outcome.voice == voice and not outcome.held_out
-            ),
-            kind,
-        )
-
-    groups = [(voice, [Bar(name, name, error(voice, name)) for name in shown]) for voice in voices]
+    said: dict[str, dict[str, list[Outcome]]] = {}
+    for run in runs:
+        for outcome in (each for each in run.outcomes if not each.held_out):
+            said.setdefault(outcome.voice, {}).setdefault(run.condition, []).append(outcome)
+    groups = [
+        (voice, [Bar(name, name, rate(own.get(name, ()), kind)) for name in ("frozen", "both", "supervised")])
+        for voice, own in sorted(said.items())
+    ]
     rows = [groups[start : start + 12] for start in range(0, len(groups), 12)]
     charts = "".join(bars(row, "errors / references", percent=True, width=1140) for row in rows)
     return f'<figure class="full"><figcaption>{TITLES[kind]}, per device</figcaption>{charts}</figure>'
 
 
-def _bytes(document: dict[str, Any], runs: Sequence[Run], direction: str) -> str:
-    read: Callable[[Any], int] = (lambda traffic: traffic.up) if direction == "up" else (lambda traffic: traffic.down)
+def _bytes(document: dict[str, Any], runs: Sequence[Run], direction: str, verb: str) -> str:
     groups = []
     for number in range(document["rounds"]):
         group = []
-        for condition in CONDITIONS:
-            if not condition.reports or condition.supervised:
-                continue
-            own = [run for run in runs if run.condition == condition.name]
-            values = [read(traffic) for run in own for traffic in run.traffic if traffic.round == number]
-            group.append(Bar(condition.name, condition.name, statistics.fmean(values) / 1e6 if values else None))
+        for name in ("marginals", "learning", "both"):
+            moved = [each for run in runs if run.condition == name for each in run.traffic if each.round == number]
+            mean = fmean(getattr(each, direction) for each in moved) / 1e6 if moved else None
+            group.append(Bar(name, name, mean))
         groups.append((f"round {number + 1}", group))
-    title = "Megabytes a device sends" if direction == "up" else "Megabytes a device receives"
-    return _figure(title, bars(groups, "MB a device and round"))
-
-
-def _kilobytes(document: dict[str, Any], direction: str) -> str:
-    return f"{document['bytes']['marginals'][direction] / 1e3:.1f} kB"
+    return _figure(f"Megabytes a device {verb}", bars(groups, "MB a device and round"))
 
 
 def _privacy(document: dict[str, Any]) -> str:
-    rows, shown = [], []
+    rows, shown = "", []
     for stream, entry in document["epsilon"].items():
-        value = entry.get("epsilon")
-        text = "∞" if _unbounded(value) else f"{value:.4g}"
-        if entry.get("delta"):
-            text += f" at δ {entry['delta']:g}"
-        rows.append(
-            f"<tr><th>{escape(stream)}</th><td>{text}</td>"
-            + "".join(
-                f"<td>{escape(str(entry.get(key, '–')))}</td>" for key in ("adjacency", "sampling", "trust_model")
-            )
-            + "</tr>"
-        )
-        by_round = entry.get("per_round") or []
+        value, by_round = entry.get("epsilon"), entry.get("per_round") or []
+        told = "∞" if _unbounded(value) else f"{value:.4g}"
+        told += f" at δ {entry['delta']:g}" if entry.get("delta") else ""
+        others = [escape(str(entry.get(key, "–"))) for key in ("adjacency", "sampling", "trust_model")]
+        cells = "".join(f"<td>{each}</td>" for each in (told, *others))
+        rows += f"<tr><th>{escape(stream)}</th>{cells}</tr>"
         if by_round and not any(map(_unbounded, by_round)):
             labels = [f"round {number + 1}" for number in range(len(by_round))]
             chart = lines([Line(stream, "both", by_round)], labels, "epsilon spent by a device, so far")
             shown.append(_figure(f"Epsilon of {stream}", chart))
-    table = (
-        '<div class="wide"><table class="words"><thead><tr><th>stream</th><th>epsilon</th><th>adjacency</th>'
-        f"<th>sampling</th><th>who sees what</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
-    words = (
+    titles = ("stream", "epsilon", "adjacency", "sampling", "who sees what")
+    head = f"<thead><tr>{''.join(f'<th>{title}</th>' for title in titles)}</tr></thead>"
+    return (
+        f'<div class="wide"><table class="words">{head}<tbody>{rows}</tbody></table></div>'
         "<p>Epsilon is stated for each stream by itself, as the server's ledger holds it for the device that spent "
         "most. ∞ says that the noise, if any, is too small to promise anything.</p>"
-    )
-    return table + words + _row(*shown)
+    ) + _row(*shown)
 
 
 def _unbounded(value: Any) -> bool:
     return value is None or isinstance(value, str) or not math.isfinite(value)
 
 
-def _time(document: dict[str, Any]) -> str:
-    device = document["device"]
-    groups = [
-        (
-            name,
-            [
-                Bar("recognize", "marginals", 1e3 * entry["recognize_seconds"]),
-                Bar("learn", "learning", 1e3 * entry["learn_seconds"]),
-            ],
-        )
-        for name, entry in device.items()
-    ]
-    return _figure("Time an utterance", bars(groups, "milliseconds"))
-
-
-def _memory(document: dict[str, Any]) -> str:
-    groups = [
-        (name, [Bar("peak", name, entry["peak_memory_bytes"] / 1e6)]) for name, entry in document["device"].items()
-    ]
-    return _figure("Peak resident memory of the device's process", bars(groups, "megabytes"))
+def _device(document: dict[str, Any]) -> str:
+    times, memory = [], []
+    for name, entry in document["device"].items():
+        taken = {"recognize": "marginals", "learn": "learning"}
+        times.append((name, [Bar(what, colour, 1e3 * entry[f"{what}_seconds"]) for what, colour in taken.items()]))
+        memory.append((name, [Bar("peak", name, entry["peak_memory_bytes"] / 1e6)]))
+    peak = _figure("Peak resident memory of the device's process", bars(memory, "megabytes"))
+    return _row(_figure("Time an utterance", bars(times, "milliseconds")), peak)
 
 
 def _voices(document: dict[str, Any]) -> str:
-    columns = []
-    titles = {"base": "base training", "devices": "devices", "heldout": "held out"}
-    for name, title in titles.items():
+    columns = ""
+    for name, title in {"base": "base training", "devices": "devices", "heldout": "held out"}.items():
         voices = document["voices"][name]
         items = "".join(f"<li>{escape(voice)}</li>" for voice in voices) or "<li>not listed by the bundle</li>"
-        columns.append(f"<div><h3>{title} ({len(voices)})</h3><ul>{items}</ul></div>")
-    return f"<p>The three sets share no voice.</p><div class='columns'>{''.join(columns)}</div>"
+        columns += f"<div><h3>{title} ({len(voices)})</h3><ul>{items}</ul></div>"
+    return f"<p>The three sets share no voice.</p><div class='columns'>{columns}</div>"
 
 
-def _settings(document: dict[str, Any]) -> str:
-    rows = "".join(
-        f"<tr><th>{escape(str(name))}</th><td>{escape(str(value))}</td></tr>"
-        for name, value in document["settings"].items()
-    )
-    return f'<div class="wide"><table class="plain"><tbody>{rows}</tbody></table></div>'
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def _section(title: str, *parts: str) -> str:
-    return f"<section><h2>{title}</h2>{''.join(parts)}</section>"
+def _swatch(condition: str) -> str:
+    return f'<span class="swatch {condition}"></span>{condition}'
 
 
 def _figure(title: str, chart: str) -> str:

@@ -4,82 +4,77 @@ from __future__ import annotations
 
 import math
 import platform
-import statistics
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from device_sdk.bundle import Bundle
-from server.lab.simulation.fleet import Task, run_task, start_worker
-from server.lab.simulation.outcomes import CONDITIONS, Outcome, Run, against_frozen, figures
+from server.lab.simulation.fleet import SimulationSettings, Task, describe, run_task, start_worker
+from server.lab.simulation.outcomes import CONDITIONS, Run, against_frozen, figures
 from server.lab.simulation.population import Population, gather_all
 from server.lab.simulation.process import Address
-from server.lab.simulation.settings import SimulationSettings
+from server.lab.simulation.progress import Tell
 
-__all__ = ["Announce", "Watch", "simulate"]
-
-Watch = Callable[[str, int, int], None]
-"""(what is being done, done, all)."""
-Announce = Callable[[Address], None]
-"""Called when the server whose state is kept has come up."""
+__all__ = ["document_of", "epsilon", "simulate"]
 
 
 def simulate(
     settings: SimulationSettings,
-    watch: Watch = lambda what, done, total: None,
-    announce: Announce = lambda address: None,
+    tell: Tell = lambda what, done, total: None,
+    announce: Callable[[Address], None] = lambda address: None,
 ) -> tuple[dict[str, Any], list[Run]]:
-    """Runs everything and returns (document, runs): the JSON document and what it was computed from.
+    """Runs everything and returns (document, runs): the JSON document and what it was computed from. announce: called
+    when the server whose state is kept has come up.
 
     Raises DataError for a source that cannot be used, BundleError for a bundle, and whatever ended a worker as it is.
     """
     bundle = Bundle.open(settings.bundle)
     voices = bundle.manifest.training.get("voices", {})
     with tempfile.TemporaryDirectory(prefix="idiolect-simulation-") as name:
-        folder = Path(name)
-        populations = gather_all(settings.source, settings.seeds, settings.shape, voices, folder, watch)
-        runs = _run_all(settings, populations, folder, watch, announce)
-    document = describe(settings, bundle, populations, runs)
-    return document, runs
+        populations = gather_all(settings.source, settings.seeds, settings.shape, voices, Path(name), tell)
+        runs = _run_all(settings, populations, Path(name), tell, announce)
+    return document_of(settings, f"{bundle.manifest.name} {bundle.version}", populations, runs), runs
 
 
 def _run_all(
     settings: SimulationSettings,
     populations: dict[int, Population],
     folder: Path,
-    watch: Watch,
-    announce: Announce,
+    tell: Tell,
+    announce: Callable[[Address], None],
 ) -> list[Run]:
-    # The longest conditions first, so that no worker ends long after the others.
+    keep = {("both", settings.seeds[0]): settings.keep}
     tasks = [
-        Task(
-            condition,
-            seed,
-            settings,
-            population,
-            str(folder / f"{condition.name}-{seed}"),
-            settings.keep if condition.name == "both" and seed == settings.seeds[0] else None,
-        )
-        for seed, population in populations.items()
-        for condition in reversed(CONDITIONS)
+        Task(each, seed, settings, people, folder / f"{each.name}-{seed}", keep.get((each.name, seed)))
+        for seed, people in populations.items()
+        for each in reversed(CONDITIONS)  # the longest first, so that no worker ends long after the others
     ]
-    total = sum(_size(task.population) for task in tasks)
+    voices = [voice for task in tasks for voice in (*task.population.devices, *task.population.heldout)]
+    total = sum(len(said) for voice in voices for said in voice.rounds)
     context = get_context("spawn")
     queue = context.SimpleQueue()
-    listener = threading.Thread(target=_listen, args=(queue, total, watch, announce), daemon=True)
+
+    def listen() -> None:
+        done = 0
+        while (message := queue.get()) is not None:
+            if isinstance(message, Address):
+                announce(message)
+            else:
+                done += 1
+                tell("devices", done, total)
+
+    listener = threading.Thread(target=listen, daemon=True)
     listener.start()
-    runs: list[Run] = []
     # A process for each condition, so that the memory it reports is its own.
-    with ProcessPoolExecutor(
-        settings.workers, mp_context=context, initializer=start_worker, initargs=(queue,), max_tasks_per_child=1
-    ) as pool:
+    with ProcessPoolExecutor(settings.workers, context, start_worker, (queue,), max_tasks_per_child=1) as pool:
         futures = [pool.submit(run_task, task) for task in tasks]
         try:
-            runs.extend(future.result() for future in as_completed(futures))
+            runs = [future.result() for future in as_completed(futures)]
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
@@ -90,25 +85,12 @@ def _run_all(
     return sorted(runs, key=lambda run: (run.seed, order.index(run.condition)))
 
 
-def _size(population: Population) -> int:
-    return sum(len(said) for voice in (*population.devices, *population.heldout) for said in voice.rounds)
-
-
-def _listen(queue: Any, total: int, watch: Watch, announce: Announce) -> None:
-    done = 0
-    while (message := queue.get()) is not None:
-        if isinstance(message, Address):
-            announce(message)
-            continue
-        done += 1
-        watch("devices", done, total)
-
-
-def describe(
-    settings: SimulationSettings, bundle: Bundle, populations: dict[int, Population], runs: Sequence[Run]
+def document_of(
+    settings: SimulationSettings, bundle: str, populations: dict[int, Population], runs: Sequence[Run]
 ) -> dict[str, Any]:
-    """The simulation's JSON document."""
-    rounds = settings.shape.rounds
+    """The simulation's JSON document. bundle: its name and version."""
+    rounds, everybody = settings.shape.rounds, populations.values()
+    by_condition = {each.name: [run for run in runs if run.condition == each.name] for each in CONDITIONS}
     return {
         "conditions": figures(runs, rounds),
         "against_frozen": against_frozen(runs, rounds),
@@ -117,17 +99,17 @@ def describe(
         "seed_values": list(settings.seeds),
         "epsilon": epsilon(runs),
         "data": settings.source,
-        "bytes": {condition.name: traffic(runs, condition.name) for condition in CONDITIONS},
-        "device": {condition.name: load(runs, condition.name) for condition in CONDITIONS},
+        "bytes": {name: _traffic(own) for name, own in by_condition.items()},
+        "device": {name: _load(own) for name, own in by_condition.items()},
         "voices": {
-            "base": sorted({voice for population in populations.values() for voice in population.base}),
-            "devices": sorted({voice.name for population in populations.values() for voice in population.devices}),
-            "heldout": sorted({voice.name for population in populations.values() for voice in population.heldout}),
+            "base": sorted({voice for each in everybody for voice in each.base}),
+            "devices": sorted({voice.name for each in everybody for voice in each.devices}),
+            "heldout": sorted({voice.name for each in everybody for voice in each.heldout}),
         },
         "settings": {
-            "bundle": f"{bundle.manifest.name} {bundle.version}",
+            "bundle": bundle,
             "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-            **settings.as_json(),
+            **describe(settings),
         },
     }
 
@@ -139,19 +121,14 @@ def epsilon(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     Infinity is written as the string ``Infinity``, since JSON has no such number.
     """
     streams: dict[str, dict[str, Any]] = {}
-    for run in runs:
-        if run.condition != "both":
-            continue
-        for stream, entry in run.epsilon.items():
-            used = entry.get("rounds") != 0
-            if used and (stream not in streams or _size_of(entry) > _size_of(streams[stream])):
-                streams[stream] = entry
+    for stream, entry in (item for run in runs if run.condition == "both" for item in run.epsilon.items()):
+        if entry.get("rounds") != 0 and (stream not in streams or _size(entry) > _size(streams[stream])):
+            streams[stream] = entry
     return {stream: {key: _finite(value) for key, value in entry.items()} for stream, entry in streams.items()}
 
 
-def _size_of(entry: dict[str, Any]) -> float:
-    value = entry.get("epsilon")
-    return float(value) if value is not None else math.inf
+def _size(entry: dict[str, Any]) -> float:
+    return math.inf if entry.get("epsilon") is None else float(entry["epsilon"])
 
 
 def _finite(value: Any) -> Any:
@@ -160,22 +137,18 @@ def _finite(value: Any) -> Any:
     return "Infinity" if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def traffic(runs: Sequence[Run], condition: str) -> dict[str, float]:
+def _traffic(runs: Sequence[Run]) -> dict[str, float]:
     """Mean bytes a device sends and receives in a round."""
-    own = [entry for run in runs if run.condition == condition for entry in run.traffic]
-    return {
-        "up": statistics.fmean(entry.up for entry in own) if own else 0.0,
-        "down": statistics.fmean(entry.down for entry in own) if own else 0.0,
-    }
+    moved = [entry for run in runs for entry in run.traffic]
+    return {way: fmean(getattr(entry, way) for entry in moved) if moved else 0.0 for way in ("up", "down")}
 
 
-def load(runs: Sequence[Run], condition: str) -> dict[str, float]:
+def _load(runs: Sequence[Run]) -> dict[str, float]:
     """Mean seconds an utterance on the device, and the largest memory of its process."""
-    own = [run for run in runs if run.condition == condition]
-    spoken: list[Outcome] = [outcome for run in own for outcome in run.outcomes if not outcome.held_out]
+    spoken = [outcome for run in runs for outcome in run.outcomes if not outcome.held_out]
     return {
-        "audio_seconds": statistics.fmean(outcome.seconds for outcome in spoken),
-        "recognize_seconds": statistics.fmean(outcome.recognize_seconds for outcome in spoken),
-        "learn_seconds": statistics.fmean(outcome.learn_seconds for outcome in spoken),
-        "peak_memory_bytes": float(max(run.memory_bytes for run in own)),
+        "audio_seconds": fmean(outcome.seconds for outcome in spoken),
+        "recognize_seconds": fmean(outcome.recognize_seconds for outcome in spoken),
+        "learn_seconds": fmean(outcome.learn_seconds for outcome in spoken),
+        "peak_memory_bytes": float(max(run.memory_bytes for run in runs)),
     }

@@ -1,4 +1,4 @@
-"""The experiment in small, and what its table says of finished cells."""
+"""What attackers send, the experiment in small, and what its table says of finished cells."""
 
 from __future__ import annotations
 
@@ -9,22 +9,53 @@ import numpy as np
 import pytest
 
 from device_sdk.bundle import Bundle
+from device_sdk.errors import ProtocolError
 from device_sdk.wire.messages import DeltaPlan
-from examples.attackers.experiment import AVERAGES, Averaging, Cell, Scale, aggregated, run_cells
+from examples.attackers.experiment import (
+    ATTACKS,
+    AVERAGES,
+    Attack,
+    Averaging,
+    Cell,
+    Scale,
+    aggregated,
+    poison,
+    run_cells,
+)
 from examples.attackers.tables import charts, summary, table
 from examples.runner import Errors, remark
 from server.aggregation.robust import cosine_weights
-from server.lab.simulation.attackers import AttackKind
+from server.aggregation.validation import delta_norm, read_delta
+from server.aggregation.weights_file import read_metadata
 from server.lab.simulation.population import Shape
 from server.registry.models import trainable
-from tests.server.hostile.poison import honest
+from tests.server.hostile.poison import PLANS, honest
 
-SCALE = Scale(
-    shape=Shape(rounds=1, devices=5, each=2, heldout=2, heldout_each=1),
-    rounds=1,
-    batch=1,
-    kinds=("sign-flip", "wrong transcripts"),
-)
+SCALE = Scale(shape=Shape(1, 5, 2, 2, 1), rounds=1, batch=1, kinds=("sign-flip", "wrong transcripts"))
+FIELDS = {"report_id": "r", "device_id": "d", "round_id": "o", "model_version": "m", "utterances": 1}
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_poison_points_where_it_should_and_is_taken(name: str, attack: Attack) -> None:
+    plan, shapes = PLANS[name], {"a": (40, 6), "b": (15,)}
+    report = honest(np.random.default_rng(3), plan, shapes, FIELDS, size=0.3)
+    body = poison(report.body(), plan, attack)
+    found = read_delta(body, shapes, plan)
+    assert read_metadata(body) == read_metadata(report.body())
+    assert delta_norm(found) == pytest.approx(plan.clip_norm, rel=0.02)  # as large as the bound lets
+    sent, meant = (np.concatenate([arrays[each].reshape(-1) for each in shapes]) for arrays in (found, report.arrays))
+    cosine = sent @ meant / np.linalg.norm(sent) / np.linalg.norm(meant)
+    assert cosine == pytest.approx(-1.0 if attack == "sign-flip" else 1.0, abs=0.02)
+    with pytest.raises(ProtocolError, match="as the round asks for"):
+        poison(report.body(), DeltaPlan(encoding="int8" if plan.encoding != "int8" else "float16"), attack)
+
+
+def test_who_attacks() -> None:
+    assert {len(SCALE.attacking(10, seed)) for seed in range(20)} == {2}
+    assert SCALE.attacking(10, 1) == SCALE.attacking(10, 1) <= set(range(10))
+    assert len({SCALE.attacking(10, seed) for seed in range(20)}) > 10
+    assert replace(SCALE, attackers=1.0).attacking(3, 1) == {0, 1, 2}
 
 
 def test_every_cell_is_there_and_the_honest_ones_repeat(
@@ -44,16 +75,12 @@ def test_every_cell_is_there_and_the_honest_ones_repeat(
 def test_the_server_makes_of_reports_what_numpy_makes(averaging: Averaging) -> None:
     rng = np.random.default_rng(0)
     base = {"a": rng.normal(size=(4, 3)).astype(np.float32), "features.mean": np.zeros(3, np.float32)}
-    fields = {"report_id": "r", "device_id": "d", "round_id": "o", "model_version": "m", "utterances": 1}
-    reports = [honest(rng, DeltaPlan(), trainable(base), fields) for _ in range(5)]
+    reports = [honest(rng, DeltaPlan(), trainable(base), FIELDS) for _ in range(5)]
     after = aggregated(base, [report.body() for report in reports], DeltaPlan(), averaging, 2.0)
     rows = np.stack([report.arrays["a"] for report in reports])
     products = np.tensordot(rows, rows, ([1, 2], [1, 2])).astype(np.float64)
-    expected = {
-        "mean": rows.mean(axis=0),
-        "cosine": np.tensordot(cosine_weights(products, 1), rows, 1),
-    }[averaging]
-    assert after["a"] == pytest.approx(base["a"] + 2.0 * expected, abs=1e-6)
+    expected = {"mean": rows.mean(axis=0), "cosine": np.tensordot(cosine_weights(products, 1), rows, 1)}
+    assert after["a"] == pytest.approx(base["a"] + 2.0 * expected[averaging], abs=1e-6)
     assert np.array_equal(after["features.mean"], base["features.mean"])
 
 
@@ -66,7 +93,7 @@ def test_the_servers_rate_falls_to_its_floor() -> None:
 def finished(scale: Scale, errors: dict[tuple[str | None, str | None], int]) -> list[Cell]:
     """Cells of four voices that say a hundred words each. errors: of each voice, 10 where nothing is said."""
 
-    def cell(attack: AttackKind | None, averaging: Averaging | None, seed: int) -> Cell:
+    def cell(attack: Attack | None, averaging: Averaging | None, seed: int) -> Cell:
         wrong = errors.get((attack, averaging), 10)
         return Cell(attack, averaging, seed, Errors([wrong] * 4, [100] * 4, [f"voice-{n}" for n in range(4)]))
 

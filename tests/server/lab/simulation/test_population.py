@@ -9,7 +9,7 @@ import soundfile
 
 from device_sdk.errors import DataError
 from server.lab.corpora.grammar import split_of
-from server.lab.simulation.population import MADE, Participant, Shape, gather
+from server.lab.simulation.population import Participant, Shape, gather
 
 SMALL = Shape(rounds=2, devices=2, each=2, heldout=1, heldout_each=2)
 
@@ -18,72 +18,59 @@ def texts(voices: tuple[Participant, ...]) -> list[str]:
     return [str(said.text) for voice in voices for round_ in voice.rounds for said in round_]
 
 
-def test_made_voices_and_sentences_belong_to_their_split(tmp_path: Path) -> None:
+def test_made_voices_and_sentences_belong_to_their_split_and_follow_from_the_seed(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    population = gather("made", 3, SMALL, {}, tmp_path, lambda done, total: seen.append((done, total)))
-    assert [len(voice.rounds) for voice in population.devices] == [2, 2]
-    assert all(split_of(text) == "devices" for text in texts(population.devices))
-    assert all(split_of(text) == "heldout" for text in texts(population.heldout))
-    assert seen[-1] == (10, 10)
-    recording = population.devices[0].rounds[0][0]
+    first, again, other = (
+        gather("made", seed, SMALL, {}, tmp_path / str(n), lambda *done: seen.append(done))
+        for n, seed in enumerate((5, 5, 6))
+    )
+    assert [len(voice.rounds) for voice in first.devices] == [2, 2] and seen[9] == seen[-1] == (10, 10)
+    assert all(split_of(text) == "devices" for text in texts(first.devices))
+    assert all(split_of(text) == "heldout" for text in texts(first.heldout))
+    recording = first.devices[0].rounds[0][0]
     waveform = recording.load()
     assert waveform.dtype == np.float32 and waveform.size == round(recording.seconds * 16_000)
-
-
-def test_a_seed_decides_everything(tmp_path: Path) -> None:
-    first, again, other = (gather("made", seed, SMALL, {}, tmp_path / str(n)) for n, seed in enumerate((5, 5, 6)))
     assert texts(first.devices) == texts(again.devices) != texts(other.devices)
     pairs = zip(first.devices[0].rounds[0], again.devices[0].rounds[0], strict=True)
     assert all(np.array_equal(a.load(), b.load()) for a, b in pairs)
 
 
-def write_barista(folder: Path, groups: dict[str, int]) -> Path:
+def write_barista(folder: Path, groups: dict[str, int]) -> str:
     (folder / "audio").mkdir(parents=True)
-    rows = []
-    for group, count in groups.items():
-        for number in range(count):
-            name = f"{group}-{number}"
-            soundfile.write(folder / "audio" / f"{name}.flac", np.zeros(1600, np.float32), 16_000)
-            rows.append(
-                {"id": name, "text": "a latte", "slots": {"drink": "latte"}, "voice_group": group, "suspicious": None}
-            )
-    (folder / "barista.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return folder
+    fields = {"text": "a latte", "slots": {"drink": "latte"}, "suspicious": None}
+    names = [(group, f"{group}-{number}") for group, count in groups.items() for number in range(count)]
+    for _, name in names:
+        soundfile.write(folder / "audio" / f"{name}.flac", np.zeros(1600, np.float32), 16_000)
+    rows = [json.dumps({"id": name, "voice_group": group, **fields}) + "\n" for group, name in names]
+    (folder / "barista.jsonl").write_text("".join(rows), "utf-8")
+    return f"barista:{folder}"
 
 
 def test_real_voices_are_split_as_the_card_says(tmp_path: Path) -> None:
-    path = write_barista(tmp_path / "data", {f"v{number}": 5 for number in range(8)})
+    source = write_barista(tmp_path / "data", {f"v{number}": 5 for number in range(8)})
     card = {"barista": {"base": ["v0"], "development": ["v1"], "devices": ["v2", "v3"], "heldout": ["v4"]}}
-    population = gather(f"barista:{path}", 1, Shape(rounds=3), card, tmp_path / "speech")
+    population = gather(source, 1, Shape(rounds=3), card, tmp_path / "speech")
     devices, heldout = ({voice.name for voice in voices} for voices in (population.devices, population.heldout))
-    assert {"v2", "v3"} <= devices and "v4" in heldout
-    assert not (devices | heldout) & {"v0", "v1"} and not devices & heldout
+    assert {"v2", "v3"} <= devices and "v4" in heldout and not devices & heldout
     assert devices | heldout == {f"v{number}" for number in range(2, 8)}
     ids = sorted(said.id for round_ in population.devices[0].rounds for said in round_)
     assert len(ids) == len(set(ids)) == 5  # every utterance once, however the rounds divide it
 
 
 def test_unknown_voices_are_split_the_same_way_every_time(tmp_path: Path) -> None:
-    path = write_barista(tmp_path / "data", {f"new{number}": 1 for number in range(30)})
-    names = [
-        {voice.name for voice in gather(f"barista:{path}", seed, Shape(rounds=1), {}, tmp_path / str(seed)).devices}
-        for seed in (1, 2)
-    ]
-    assert names[0] == names[1] and 10 < len(names[0]) < 28
+    source = write_barista(tmp_path / "data", {f"new{number}": 1 for number in range(30)})
+    found = [gather(source, seed, Shape(rounds=1), {}, tmp_path / str(seed)).devices for seed in (1, 2)]
+    first, second = ({voice.name for voice in devices} for devices in found)
+    assert first == second and 10 < len(first) < 28
 
 
 @pytest.mark.parametrize("groups", [{"v0": 3}, {"v0": 3, "v1": 3}])
 def test_a_source_with_nobody_to_hold_out_is_refused(groups: dict[str, int], tmp_path: Path) -> None:
-    path = write_barista(tmp_path / "data", groups)
+    source = write_barista(tmp_path / "data", groups)
     with pytest.raises(DataError, match="not in base training"):
-        gather(f"barista:{path}", 1, Shape(), {"barista": {"base": ["v1"]}}, tmp_path / "speech")
+        gather(source, 1, Shape(), {"barista": {"base": ["v1"]}}, tmp_path / "speech")
 
 
 def test_two_voices_are_enough(tmp_path: Path) -> None:
-    path = write_barista(tmp_path / "data", {"v0": 3, "v1": 3})
-    population = gather(f"barista:{path}", 1, Shape(), {}, tmp_path / "speech")
+    population = gather(write_barista(tmp_path / "data", {"v0": 3, "v1": 3}), 1, Shape(), {}, tmp_path / "speech")
     assert len(population.devices) == len(population.heldout) == 1
-
-
-def test_defaults_fit_the_demonstration() -> None:
-    assert MADE.devices and MADE.each and MADE.heldout and MADE.heldout_each
