@@ -26,6 +26,7 @@ EXTRAS = {"device_sdk/runtimes/executorch/bindings.py": {"executorch", "torch"}}
 HEAVY = {"torch", "fastapi", "onnx", "sqlalchemy", "uvicorn", "kenlm", "sounddevice"}
 TORCH = (
     "export/",
+    "server/lab/benchmarks/bench_peers",
     "server/lab/benchmarks/cohort",
     "server/lab/benchmarks/rescore",
     "server/lab/benchmarks/rnnt_loss",
