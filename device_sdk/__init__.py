@@ -7,153 +7,84 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from device_sdk.audio import SAMPLE_AUDIO, read_audio
-    from device_sdk.bundle import Bundle
-    from device_sdk.checkin.client import Client
-    from device_sdk.checkin.session import CheckInReport
-    from device_sdk.consent import Consent
-    from device_sdk.decoding import (
-        DecodingSettings,
-        Endpointing,
-        EndpointRule,
-        Hotword,
-        Hotwords,
-        RecognitionSession,
-        Recognizer,
-    )
-    from device_sdk.device import Device
-    from device_sdk.errors import (
-        AudioError,
-        BundleError,
-        CheckInError,
-        ConfigurationError,
-        DataError,
-        FeedbackError,
-        IdiolectError,
-        LearningError,
-        MissingExtraError,
-        Postponed,
-        PrivacyError,
-        ProtocolError,
-        SessionError,
-        StateError,
-    )
-    from device_sdk.features import ChannelSettings
-    from device_sdk.feedback import (
-        Accepted,
-        Alternate,
-        Cancelled,
-        Corrected,
-        Rating,
-        Repeated,
-        RepetitionSettings,
-        Semantics,
-        SlotLexicon,
-        read_slots,
-    )
-    from device_sdk.hypothesis import Hypothesis, Partial, Result, Scores, Word
-    from device_sdk.learned_summary import LearnedSummary
-    from device_sdk.learning import GuardSettings, LearningReport, LearningSettings, Transcribed
-    from device_sdk.policy import CarefulPolicy, Conditions
-    from device_sdk.privacy.bounds import OfferBounds
-    from device_sdk.profiles import Profiles
-    from device_sdk.settings import DeviceSettings
-
-__all__ = [
-    "SAMPLE_AUDIO",
-    "Accepted",
-    "Alternate",
-    "AudioError",
-    "Bundle",
-    "BundleError",
-    "Cancelled",
-    "CarefulPolicy",
-    "ChannelSettings",
-    "CheckInError",
-    "CheckInReport",
-    "Client",
-    "Conditions",
-    "ConfigurationError",
-    "Consent",
-    "Corrected",
-    "DataError",
-    "DecodingSettings",
-    "Device",
-    "DeviceSettings",
-    "EndpointRule",
-    "Endpointing",
-    "FeedbackError",
-    "GuardSettings",
-    "Hotword",
-    "Hotwords",
-    "Hypothesis",
-    "IdiolectError",
-    "LearnedSummary",
-    "LearningError",
-    "LearningReport",
-    "LearningSettings",
-    "MissingExtraError",
-    "OfferBounds",
-    "Partial",
-    "Postponed",
-    "PrivacyError",
-    "Profiles",
-    "ProtocolError",
-    "Rating",
-    "RecognitionSession",
-    "Recognizer",
-    "Repeated",
-    "RepetitionSettings",
-    "Result",
-    "Scores",
-    "Semantics",
-    "SessionError",
-    "SlotLexicon",
-    "StateError",
-    "Transcribed",
-    "Word",
-    "read_audio",
-    "read_slots",
-]
+    from device_sdk.audio import SAMPLE_AUDIO as SAMPLE_AUDIO
+    from device_sdk.audio import read_audio as read_audio
+    from device_sdk.bundle import Bundle as Bundle
+    from device_sdk.checkin.client import Client as Client
+    from device_sdk.checkin.session import CheckInReport as CheckInReport
+    from device_sdk.consent import Consent as Consent
+    from device_sdk.decoding import DecodingSettings as DecodingSettings
+    from device_sdk.decoding import Endpointing as Endpointing
+    from device_sdk.decoding import EndpointRule as EndpointRule
+    from device_sdk.decoding import Hotword as Hotword
+    from device_sdk.decoding import Hotwords as Hotwords
+    from device_sdk.decoding import RecognitionSession as RecognitionSession
+    from device_sdk.decoding import Recognizer as Recognizer
+    from device_sdk.device import Device as Device
+    from device_sdk.errors import AudioError as AudioError
+    from device_sdk.errors import BundleError as BundleError
+    from device_sdk.errors import CheckInError as CheckInError
+    from device_sdk.errors import ConfigurationError as ConfigurationError
+    from device_sdk.errors import DataError as DataError
+    from device_sdk.errors import FeedbackError as FeedbackError
+    from device_sdk.errors import IdiolectError as IdiolectError
+    from device_sdk.errors import LearningError as LearningError
+    from device_sdk.errors import MissingExtraError as MissingExtraError
+    from device_sdk.errors import Postponed as Postponed
+    from device_sdk.errors import PrivacyError as PrivacyError
+    from device_sdk.errors import ProtocolError as ProtocolError
+    from device_sdk.errors import SessionError as SessionError
+    from device_sdk.errors import StateError as StateError
+    from device_sdk.features import ChannelSettings as ChannelSettings
+    from device_sdk.feedback import Accepted as Accepted
+    from device_sdk.feedback import Alternate as Alternate
+    from device_sdk.feedback import Cancelled as Cancelled
+    from device_sdk.feedback import Corrected as Corrected
+    from device_sdk.feedback import Rating as Rating
+    from device_sdk.feedback import Repeated as Repeated
+    from device_sdk.feedback import RepetitionSettings as RepetitionSettings
+    from device_sdk.feedback import Semantics as Semantics
+    from device_sdk.feedback import SlotLexicon as SlotLexicon
+    from device_sdk.feedback import read_slots as read_slots
+    from device_sdk.hypothesis import Hypothesis as Hypothesis
+    from device_sdk.hypothesis import Partial as Partial
+    from device_sdk.hypothesis import Result as Result
+    from device_sdk.hypothesis import Scores as Scores
+    from device_sdk.hypothesis import Word as Word
+    from device_sdk.learned_summary import LearnedSummary as LearnedSummary
+    from device_sdk.learning import GuardSettings as GuardSettings
+    from device_sdk.learning import LearningReport as LearningReport
+    from device_sdk.learning import LearningSettings as LearningSettings
+    from device_sdk.learning import Transcribed as Transcribed
+    from device_sdk.policy import CarefulPolicy as CarefulPolicy
+    from device_sdk.policy import Conditions as Conditions
+    from device_sdk.privacy.bounds import OfferBounds as OfferBounds
+    from device_sdk.profiles import Profiles as Profiles
+    from device_sdk.settings import DeviceSettings as DeviceSettings
 
 _HOMES = {
-    "audio": ("SAMPLE_AUDIO", "read_audio"),
-    "bundle": ("Bundle",),
-    "checkin.client": ("Client",),
-    "checkin.session": ("CheckInReport",),
-    "decoding": (
-        "DecodingSettings",
-        "EndpointRule",
-        "Endpointing",
-        "Hotword",
-        "Hotwords",
-        "RecognitionSession",
-        "Recognizer",
-    ),
-    "device": ("Device",),
-    "features": ("ChannelSettings",),
-    "feedback": (
-        "Accepted",
-        "Alternate",
-        "Cancelled",
-        "Corrected",
-        "Rating",
-        "Repeated",
-        "RepetitionSettings",
-        "Semantics",
-        "SlotLexicon",
-        "read_slots",
-    ),
-    "hypothesis": ("Hypothesis", "Partial", "Result", "Scores", "Word"),
-    "learned_summary": ("LearnedSummary",),
-    "settings": ("DeviceSettings",),
-    "learning": ("GuardSettings", "LearningReport", "LearningSettings", "Transcribed"),
-    "consent": ("Consent",),
-    "policy": ("CarefulPolicy", "Conditions"),
-    "privacy.bounds": ("OfferBounds",),
-    "profiles": ("Profiles",),
+    "audio": "SAMPLE_AUDIO read_audio",
+    "bundle": "Bundle",
+    "checkin.client": "Client",
+    "checkin.session": "CheckInReport",
+    "consent": "Consent",
+    "decoding": "DecodingSettings Endpointing EndpointRule Hotword Hotwords RecognitionSession Recognizer",
+    "device": "Device",
+    "errors": "AudioError BundleError CheckInError ConfigurationError DataError FeedbackError IdiolectError LearningError "
+    "MissingExtraError Postponed PrivacyError ProtocolError SessionError StateError",
+    "features": "ChannelSettings",
+    "feedback": "Accepted Alternate Cancelled Corrected Rating Repeated RepetitionSettings Semantics SlotLexicon "
+    "read_slots",
+    "hypothesis": "Hypothesis Partial Result Scores Word",
+    "learned_summary": "LearnedSummary",
+    "learning": "GuardSettings LearningReport LearningSettings Transcribed",
+    "policy": "CarefulPolicy Conditions",
+    "privacy.bounds": "OfferBounds",
+    "profiles": "Profiles",
+    "settings": "DeviceSettings",
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:
@@ -161,7 +92,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("idiolect")
-    home = _HOME.get(name, "errors" if name in __all__ else None)
+    home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{home}"), name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial, update_wrapper
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,140 +36,129 @@ app = typer.Typer(
 Streams = Annotated[list[str] | None, typer.Argument(metavar="STREAM...", help=f"Of {', '.join(STREAMS)}.")]
 
 
-@app.command()
-def status(
-    state: State, key_file: KeyFile = None, bundle: BundlePath = None, as_json: AsJson = False, output: Output = None
-) -> None:
+Opening = Callable[..., Any]
+"""Opens the device: see :func:`open_device`."""
+Said = tuple[Mapping[str, Any], Iterable[str]]
+"""What a command has to say: as JSON, and as lines."""
+
+
+def _command(function: Callable[..., Said]) -> None:
+    """Makes a command of a function of (opens the device, its state's folder, options of its own): with the options
+    that all have, and what it returns is printed, as JSON where that is asked for."""
+
+    def run(
+        state: State,
+        key_file: KeyFile = None,
+        bundle: BundlePath = None,
+        as_json: AsJson = False,
+        output: Output = None,
+        **own: Any,
+    ) -> None:
+        document, lines = function(partial(open_device, state, key_file, bundle), state, **own)
+        if not deliver(_json(document), as_json, output):
+            for line in lines:
+                print(line)
+
+    first, *common, _ = signature(run, eval_str=True).parameters.values()
+    own = list(signature(function, eval_str=True).parameters.values())[2:]
+    options = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (first, *own, *common)]
+    update_wrapper(run, function).__signature__ = Signature(options)  # type: ignore[attr-defined]
+    app.command()(run)
+
+
+@_command
+def status(opened: Opening, state: Path) -> Said:
     """Show what is remembered, what was learned, what the user agreed to, and what reports have cost of privacy."""
-    with open_device(state, key_file, bundle) as device:
+    with opened() as device:
         learned, remembered, spent = device.learned(), device.remembered(), device.spent()
-    report = {"learned": asdict(learned), "remembered": [asdict(each) for each in remembered], "spent": spent}
-    if deliver(_json(report), as_json, output):
-        return
-    for sentence in learned.describe():
-        print(sentence)
+    lines = list(learned.describe())
     for each in remembered:
         fate = "corrected" if each.feedback else "heard"
-        print(f"{each.utterance_id}  {fate}, on the disk for {_duration(each.seconds_left)} at most")
-    for stream, epsilon in spent.items():
-        print(f"spent on {stream}: epsilon {epsilon:.3g}")
+        lines.append(f"{each.utterance_id}  {fate}, on the disk for {_duration(each.seconds_left)} at most")
+    lines += [f"spent on {stream}: epsilon {epsilon:.3g}" for stream, epsilon in spent.items()]
+    return {"learned": asdict(learned), "remembered": [asdict(each) for each in remembered], "spent": spent}, lines
 
 
-@app.command()
-def agree(
-    state: State,
-    streams: Streams = None,
-    key_file: KeyFile = None,
-    bundle: BundlePath = None,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+@_command
+def agree(opened: Opening, state: Path, streams: Streams = None) -> Said:
     """Agree to streams. What is sent, marginals, deltas and words, begins here: nothing heard or learned before."""
-    with open_device(state, key_file, bundle, new=True) as device:
+    with opened(new=True) as device:
         device.agree(*streams or ())
-        _say_consent(device.consent, as_json, output)
+        return _agreed(device.consent)
 
 
-@app.command()
-def withdraw(
-    state: State,
-    streams: Streams = None,
-    key_file: KeyFile = None,
-    bundle: BundlePath = None,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+@_command
+def withdraw(opened: Opening, state: Path, streams: Streams = None) -> Said:
     """Agree to streams no longer: they stop, and what waits to be sent of them is deleted."""
-    with open_device(state, key_file, bundle) as device:
+    with opened() as device:
         device.withdraw(*streams or ())
-        _say_consent(device.consent, as_json, output)
+        return _agreed(device.consent)
 
 
-@app.command()
+def _agreed(consent: Consent) -> Said:
+    streams = asdict(consent)
+    return streams, [f"{'yes' if agreed else 'no ':3}  {stream}" for stream, agreed in streams.items()]
+
+
+@_command
 def correct(
+    opened: Opening,
+    state: Path,
     utterance: Annotated[str, typer.Argument(help="As `transcribe --state` and `device status` show it.")],
     text: Annotated[str, typer.Argument(help="The words that were said.")],
-    state: State,
-    key_file: KeyFile = None,
-    bundle: BundlePath = None,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+) -> Said:
     """Say what was really said in an utterance, for `device learn` to learn from."""
     from device_sdk.feedback import Corrected
 
-    with open_device(state, key_file, bundle) as device:
+    with opened() as device:
         device.feedback(utterance, Corrected(text))
-    if not deliver({"utterance_id": utterance}, as_json, output):
-        print(f"{utterance}: corrected; idiolect device learn --state {quote(str(state))} learns from it")
+    hint = f"{utterance}: corrected; idiolect device learn --state {quote(str(state))} learns from it"
+    return {"utterance_id": utterance}, [hint]
 
 
-@app.command()
+@_command
 def learn(
-    state: State,
+    opened: Opening,
+    state: Path,
     seconds: Annotated[
         float | None, typer.Option(help="Stop after so long.", show_default="when all is learned")
     ] = None,
-    key_file: KeyFile = None,
-    bundle: BundlePath = None,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+) -> Said:
     """Take local steps on what was corrected; each utterance is used once, and gone."""
-    with open_device(state, key_file, bundle) as device:
+    with opened() as device:
         report = device.learn(seconds)
-    if not deliver(_json(asdict(report)), as_json, output):
-        for line in _learning(report):
-            print(line)
+    return asdict(report), _learning(report)
 
 
-@app.command("check-in")
+@_command
 def check_in(
+    opened: Opening,
+    state: Path,
     url: Annotated[str, typer.Argument(help="The server's address.")],
-    state: State,
     token: Annotated[
         str | None, typer.Option(envvar="IDIOLECT_ENROLMENT_TOKEN", help="Lets a new device in; needed once.")
     ] = None,
     plain_http: Annotated[
         bool, typer.Option("--plain-http", help="Speak to other machines without TLS: for closed networks.")
     ] = False,
-    key_file: KeyFile = None,
-    bundle: BundlePath = None,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+) -> Said:
     """Send what is due, as far as the user agreed and the device's own bounds allow, and fetch what is newer."""
     keep_from_process_list({"--token": ("IDIOLECT_ENROLMENT_TOKEN", token)})
-    with open_device(state, key_file, bundle, plain_http=plain_http) as device:
+    with opened(plain_http=plain_http) as device:
         report, consent = device.check_in(url, token), device.consent
-    if not deliver(_json(asdict(report)), as_json, output):
-        for line in _checked_in(report, consent, state):
-            print(line)
+    return asdict(report), _checked_in(report, consent, state)
 
 
-@app.command()
+@_command
 def forget(
-    state: State,
-    key_file: KeyFile = None,
-    bundle: BundlePath = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+    opened: Opening, state: Path, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+) -> Said:
     """Erase everything that was learned, and the device's name at its servers."""
-    with open_device(state, key_file, bundle) as device:
+    with opened() as device:
         if not yes:
             typer.confirm(f"{state}: erase all that this device has learned?", abort=True)
         device.forget()
-    if not deliver({"forgotten": str(state)}, as_json, output):
-        print(f"{state}: all is erased, but for what reports have cost of privacy")
-
-
-def _say_consent(consent: Consent, as_json: bool, output: Path | None) -> None:
-    streams = asdict(consent)
-    if not deliver(streams, as_json, output):
-        for stream, agreed in streams.items():
-            print(f"{'yes' if agreed else 'no ':3}  {stream}")
+    return {"forgotten": str(state)}, [f"{state}: all is erased, but for what reports have cost of privacy"]
 
 
 def _learning(report: LearningReport) -> Iterable[str]:

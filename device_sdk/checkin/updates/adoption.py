@@ -1,27 +1,32 @@
-"""Takes what is current, where its bytes are those that were announced or, with a root to trust, signed. What is
-refused leaves the device as it is."""
+"""Takes what is current, where its bytes are those that were announced or, with a root to trust, signed: weights as the
+difference to what the device has where there is one, and from where they broke off. What is refused leaves the device
+as it is."""
 
 from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.checkin.updates.fetching import Base, fetch, install
+from device_sdk.checkin.client import Partial
+from device_sdk.checkin.connection import Refused
+from device_sdk.checkin.updates import difference
 from device_sdk.checkin.updates.metadata import Release, Target
-from device_sdk.errors import CheckInError
+from device_sdk.errors import BundleError, CheckInError, ProtocolError
 from device_sdk.model_state import with_published
 from device_sdk.state import records
 from device_sdk.wire.messages import CheckedIn, Marginals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from device_sdk.bundle import Bundle
     from device_sdk.bundle.architecture import Architecture
     from device_sdk.checkin.client import Client
     from device_sdk.model_state import ModelState
@@ -31,6 +36,10 @@ __all__ = ["Adopted", "adopt", "announced", "decode_marginals"]
 
 _HEADER = 1 << 20
 """Bytes that a weights file may have beside its values."""
+_UNFIT = "unfit"
+_PATIENCE = 60.0
+_SLOWEST = 16_384
+"""Seconds that every download may take, and bytes a second that it brings at least beyond these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,39 +91,39 @@ def adopt(
             return False
 
     def take_model() -> bool:
-        model = release.model
         if not model_state.differs_in_model(model.version, model.sha256):
             return False
-        base = Base(model_state.base.version, model_state.base.weights)
-        content = fetch(client, model_state.store, _bounded(model, model_state), base)
+        content = fetch(client, model_state, model, model_state.base)
         with turn:
-            install(model_state, model.version, content, settings.learning.keep)
+            _install(model_state, model.version, content, settings.learning.keep)
         return True
 
     def take_teacher() -> bool:
-        teacher = release.teacher
         if teacher is None:
             with turn:
                 model_state.adopt_teacher(None)
         elif model_state.differs_in_teacher(teacher.version, teacher.sha256):
-            content = fetch(client, model_state.store, _bounded(teacher, model_state), _teacher_of(model_state))
+            # Before there is a teacher here, the base, which the first one is near to.
+            held = records.read_published(model_state.store, "published_teacher")
+            base = model_state.base if held is None else with_published(model_state.packaged, held)
+            content = fetch(client, model_state, teacher, base)
             with turn:
                 model_state.adopt_teacher(records.Published(teacher.version, content))
         return True
 
     def take_marginals() -> bool:
-        if not model_state.differs_in_marginals(release.marginals.version, release.marginals.sha256):
+        if not model_state.differs_in_marginals(marginals.version, marginals.sha256):
             return False
         values = _fetch_marginals(client, release, model_state)
-        model_state.keep_marginals(int(release.marginals.version), model_state.base.words.digest, values)
+        model_state.keep_marginals(int(marginals.version), model_state.base.words.digest, values)
         return True
 
-    model, marginals = model_state.base.version, model_state.marginals_version
-    new_model = attempt(take_model, f"model {release.model.version}", f"model {model} stays")
+    model, teacher, marginals = release.model, release.teacher, release.marginals
+    new_model = attempt(take_model, f"model {model.version}", f"model {model_state.base.version} stays")
     if settings.learning.teacher.schedule == "server" and not refused:  # it belongs to its model
         attempt(take_teacher, "teacher", "the teacher stays")
-    what = f"marginals {release.marginals.version}"
-    new_marginals = attempt(take_marginals, what, f"marginals {marginals} stay")
+    stays = f"marginals {model_state.marginals_version} stay"
+    new_marginals = attempt(take_marginals, f"marginals {marginals.version}", stays)
     return Adopted(new_model, new_marginals, tuple(refused))
 
 
@@ -153,18 +162,40 @@ def _largest(architecture: Architecture) -> int:
     return _HEADER + 4 * sum(math.prod(shape) for shape in shapes.values())
 
 
-def _bounded(target: Target, model_state: ModelState) -> Target:
-    """CheckInError: more than weights of this device's architecture can have: they are held in memory, whoever signed
-    them."""
+def fetch(client: Client, model_state: ModelState, target: Target, base: Bundle) -> bytes:
+    """The bytes of the safetensors file ``target``; what came of it before is gone on with. base: near to it.
+
+    CheckInError: not to be had, other bytes than these, or more than weights of this device's architecture can have,
+    which are held in memory, whoever signed them. What came of a line that broke is kept. BundleError: these very bytes
+    were found unfit for this device before; they are not fetched again."""
     most = _largest(model_state.base.architecture)
     if target.length > most:
         raise CheckInError(f"{target.name}: length: found {target.length} as signed, expected at most {most}")
-    return target
+    if records.read_text(model_state.store, _UNFIT) == target.sha256:
+        raise BundleError(f"model {target.version}: was found unfit for this device before; it is not fetched again")
+    path = f"/v1/models/{quote(target.version, safe='')}"
+    partial, seconds = Partial(model_state.store), _PATIENCE + target.length / _SLOWEST
+    if partial.path != path:
+        try:
+            short = f"{path}/from/{quote(base.version, safe='')}"
+            packed = client.download(short, target.length, seconds, partial)
+            content = difference.apply(base.weights, packed, target.length)
+        except (Refused, ProtocolError):
+            content = b""
+        partial.drop()
+        if sha256(content).hexdigest() == target.sha256:
+            return content  # else there is no difference, or it leads elsewhere: all of the file is taken
+    content = client.download(path, target.length, seconds, partial)
+    partial.drop()
+    target.check(content)
+    return content
 
 
-def _teacher_of(model_state: ModelState) -> Base:
-    """The server's teacher as it is here; before there is one, the base, which the first teacher is near to."""
-    published = records.read_published(model_state.store, "published_teacher")
-    if published is None:
-        return Base(model_state.base.version, model_state.base.weights)
-    return Base(published.version, with_published(model_state.packaged, published).weights)
+def _install(model_state: ModelState, version: str, content: bytes, keep: float) -> None:
+    """Make it the base; the share ``keep`` of what was learned here stays. BundleError: unfit, and the old one stays;
+    it is remembered by its digest, so that what no device can use costs each of them one download."""
+    try:
+        model_state.adopt(records.Published(version, content), keep)
+    except BundleError:
+        records.write_text(model_state.store, _UNFIT, sha256(content).hexdigest())
+        raise
