@@ -70,8 +70,8 @@ _HOMES = {
     "consent": "Consent",
     "decoding": "DecodingSettings Endpointing EndpointRule Hotword Hotwords RecognitionSession Recognizer",
     "device": "Device",
-    "errors": "AudioError BundleError CheckInError ConfigurationError DataError FeedbackError IdiolectError LearningError "
-    "MissingExtraError Postponed PrivacyError ProtocolError SessionError StateError",
+    "errors": "AudioError BundleError CheckInError ConfigurationError DataError FeedbackError IdiolectError "
+    "LearningError MissingExtraError Postponed PrivacyError ProtocolError SessionError StateError",
     "features": "ChannelSettings",
     "feedback": "Accepted Alternate Cancelled Corrected Rating Repeated RepetitionSettings Semantics SlotLexicon "
     "read_slots",
