@@ -163,10 +163,7 @@ def _marginals(connection: Connection, when: str, now: float) -> int:
     row = marginal_registry.find_marginals(connection, int(current_version(connection, "marginals")))
     version = _beyond(int(connection.execute(select(func.max(marginals.c.version))).scalar_one()))
     entry = marginal_registry.MarginalEntry(
-        row.words_digest,
-        marginal_registry.read_probabilities(row),
-        marginal_registry.read_counts(row),
-        row.variance,
+        row.words_digest, marginal_registry.read_probabilities(row), marginal_registry.read_counts(row), row.variance
     )
     note = f"marginals {row.version}, restored from a backup of {when}"
     marginal_registry.add_marginals(

@@ -164,9 +164,7 @@ def unfinished(connection: Connection) -> list[Row[Any]]:
 
 _UNFINISHED = (
     select(rounds.c.id, rounds.c.state, rounds.c.deadline)
-    .where(
-        rounds.c.state.in_((RoundState.OPEN, RoundState.CLOSING, RoundState.AGGREGATED, RoundState.EVALUATED)),
-    )
+    .where(rounds.c.state.in_((RoundState.OPEN, RoundState.CLOSING, RoundState.AGGREGATED, RoundState.EVALUATED)))
     .order_by(rounds.c.number)
 )
 

@@ -17,15 +17,7 @@ from uuid import uuid4
 
 from device_sdk.errors import StateError
 
-__all__ = [
-    "BlobStore",
-    "CHECKED_SECONDS",
-    "FolderBlobs",
-    "FolderLock",
-    "check_content",
-    "check_name",
-    "keep_private",
-]
+__all__ = ["BlobStore", "CHECKED_SECONDS", "FolderBlobs", "FolderLock", "check_content", "check_name", "keep_private"]
 
 log = logging.getLogger("idiolect.server")
 

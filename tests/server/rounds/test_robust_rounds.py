@@ -30,18 +30,11 @@ def moved(http: Any, operator: Operator, parties: list[Party], values: list[floa
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
-    [
-        ({}, (sum(HONEST) + 40.0) / 5),
-        ({"averaging": "cosine"}, (0.9 + 1.0 + 3 * 1.1) / 5),
-    ],
+    [({}, (sum(HONEST) + 40.0) / 5), ({"averaging": "cosine"}, (0.9 + 1.0 + 3 * 1.1) / 5)],
     ids=["mean", "cosine"],
 )
 def test_one_liar_among_five(
-    http: Any,
-    operator: Operator,
-    devices: Callable[[int], list[Party]],
-    settings: dict[str, Any],
-    expected: float,
+    http: Any, operator: Operator, devices: Callable[[int], list[Party]], settings: dict[str, Any], expected: float
 ) -> None:
     assert moved(http, operator, devices(5), [*HONEST, 40.0], **settings) == pytest.approx(expected, rel=1e-4)
 

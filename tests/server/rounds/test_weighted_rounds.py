@@ -25,8 +25,7 @@ BIAS = "joiner.output.bias"
 
 
 @pytest.mark.parametrize(
-    ("weighting", "field", "told"),
-    [("loss", "loss", (1.0, 3.0, 0.5)), ("word_errors", "word_error", (0.0, 1.5, 0.2))],
+    ("weighting", "field", "told"), [("loss", "loss", (1.0, 3.0, 0.5)), ("word_errors", "word_error", (0.0, 1.5, 0.2))]
 )
 def test_devices_weigh_by_what_they_tell(
     http: Any, operator: Operator, devices: Callable[[int], list[Party]], weighting: str, field: str, told: tuple[float]

@@ -56,8 +56,7 @@ def _let_totals_only_grow() -> None:
     refusal = "ledger_totals only grow"
     if op.get_bind().dialect.name == "postgresql":
         _make_function(
-            "refuse_less",
-            f"IF TG_OP = 'UPDATE' AND NOT ({less}) THEN RETURN NEW; END IF; RAISE EXCEPTION '{refusal}'",
+            "refuse_less", f"IF TG_OP = 'UPDATE' AND NOT ({less}) THEN RETURN NEW; END IF; RAISE EXCEPTION '{refusal}'"
         )
     _refuse("ledger_totals", "grow", "UPDATE", "refuse_less", when=less, refusal=refusal)
     _refuse("ledger_totals", "no_delete", "DELETE", "refuse_less", refusal=refusal)

@@ -49,12 +49,7 @@ def test_the_honest_round_is_exact() -> None:
 @pytest.mark.parametrize(
     ("device", "stage", "tamper", "note"),
     [
-        (
-            "device-001",
-            "shares",
-            changed(sealed=lambda m: dict(list(m.sealed.items())[1:])),
-            "sealed: device-000 is m",
-        ),
+        ("device-001", "shares", changed(sealed=lambda m: dict(list(m.sealed.items())[1:])), "sealed: device-000 is m"),
         ("device-001", "shares", changed(sealed=lambda m: {**m.sealed, "x": bytes(156)}), "sealed: found x"),
         ("device-001", "masked", changed(masked=bytes(31)), "masked: found 31 bytes, expected 32"),
         ("device-001", "masked", changed(masked=bytes(36)), "masked: found 36 bytes"),
