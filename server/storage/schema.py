@@ -22,35 +22,6 @@ from sqlalchemy import (
     true,
 )
 
-__all__ = [
-    "actions",
-    "aggregation_groups",
-    "aggregation_messages",
-    "rollouts",
-    "rollout_devices",
-    "charged_rounds",
-    "devices",
-    "enrolment_tokens",
-    "exclusions",
-    "ledger",
-    "ledger_totals",
-    "marginals",
-    "metadata",
-    "models",
-    "nonces",
-    "operators",
-    "population_charges",
-    "publications",
-    "release_keys",
-    "releases",
-    "removed_weights",
-    "reports",
-    "rounds",
-    "ticks",
-    "transitions",
-    "update_metadata",
-]
-
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -61,9 +32,22 @@ metadata = MetaData(
     }
 )
 
-devices = Table(
+
+def _table(name: str, *parts: Any, **options: Any) -> Table:
+    return Table(name, metadata, *parts, **options)
+
+
+def _columns(kind: Any, *names: str, nullable: bool = False) -> list[Column[Any]]:
+    """Columns of one type."""
+    return [Column(name, kind, nullable=nullable) for name in names]
+
+
+def _one_of(name: str, *values: str) -> CheckConstraint:
+    return CheckConstraint(f"{name} IN ({', '.join(repr(value) for value in values)})", name=name)
+
+
+devices = _table(
     "devices",
-    metadata,
     Column("id", String(64), primary_key=True),
     Column("public_key", LargeBinary(32), nullable=False, unique=True),
     Column("enrolled_at", Float, nullable=False),
@@ -74,58 +58,48 @@ devices = Table(
     Column("seen_at", Float, index=True),
 )
 
-nonces = Table(
+nonces = _table(
     "nonces",
-    metadata,
     Column("device_id", ForeignKey("devices.id"), primary_key=True),
     Column("nonce", String(128), primary_key=True),
     Column("expires_at", Float, nullable=False, index=True),
 )
 
-models = Table(
+models = _table(
     "models",
-    metadata,
     Column("version", String(64), primary_key=True),
     Column("parent", ForeignKey("models.version")),
-    Column("round_id", String(64)),
+    *_columns(String(64), "round_id", "optimizer_sha256", nullable=True),
     Column("sha256", String(64), nullable=False),
     Column("size", Integer, nullable=False),
     Column("created_at", Float, nullable=False),
-    Column("optimizer_sha256", String(64)),
     # The model that devices learn from beside this one; published with it, and taken back with it.
     Column("teacher", ForeignKey("models.version")),
     Column("figures", JSON, nullable=False),
     Column("note", String, nullable=False),
 )
 
-removed_weights = Table(
-    "removed_weights",
-    metadata,
-    # Of weights and optimizer states that were deleted because nothing needs them: what else is missing was lost.
-    Column("sha256", String(64), primary_key=True),
-    Column("removed_at", Float, nullable=False),
+# Of weights and optimizer states that were deleted because nothing needs them: what else is missing was lost.
+removed_weights = _table(
+    "removed_weights", Column("sha256", String(64), primary_key=True), Column("removed_at", Float, nullable=False)
 )
 
-marginals = Table(
+marginals = _table(
     "marginals",
-    metadata,
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("parent", ForeignKey("marginals.version")),
     Column("round_id", String(64)),
-    Column("sha256", String(64), nullable=False),
-    Column("words_digest", String(64), nullable=False),
+    *_columns(String(64), "sha256", "words_digest"),
     Column("created_at", Float, nullable=False),
-    Column("probabilities", LargeBinary, nullable=False),
     # What the lineage has released so far: noised counts (int64, little-endian, fixed point) and one word's variance.
-    Column("counts", LargeBinary, nullable=False),
+    *_columns(LargeBinary, "probabilities", "counts"),
     Column("variance", Float, nullable=False),
     Column("figures", JSON, nullable=False),
     Column("note", String, nullable=False),
 )
 
-rounds = Table(
+rounds = _table(
     "rounds",
-    metadata,
     Column("id", String(64), primary_key=True),
     Column("number", Integer, nullable=False, unique=True),
     Column("state", String(16), nullable=False, index=True),
@@ -133,11 +107,8 @@ rounds = Table(
     Column("base_model", ForeignKey("models.version")),
     Column("base_marginals", ForeignKey("marginals.version")),
     Column("created_at", Float, nullable=False),
-    Column("opened_at", Float),
-    Column("deadline", Float),
-    Column("marginals_reports", Integer, nullable=False),
-    Column("deltas_reports", Integer, nullable=False),
-    Column("words_reports", Integer, nullable=False),
+    *_columns(Float, "opened_at", "deadline", nullable=True),
+    *_columns(Integer, "marginals_reports", "deltas_reports", "words_reports"),
     Column("model_version", ForeignKey("models.version")),
     Column("marginals_version", ForeignKey("marginals.version")),
     Column("evaluation", JSON),
@@ -150,45 +121,38 @@ rounds = Table(
     # 1 once its reports, its lines of the ledger and the like may be deleted, 2 once they are.
     Column("forgotten", Integer, nullable=False, server_default="0"),
     Index(None, "forgotten", "number"),
-    CheckConstraint(
-        "state IN ('planned', 'open', 'closing', 'aggregated', 'evaluated', 'published', 'abandoned')", name="state"
-    ),
+    _one_of("state", "planned", "open", "closing", "aggregated", "evaluated", "published", "abandoned"),
 )
 
-transitions = Table(
+transitions = _table(
     "transitions",
-    metadata,
     Column("id", Integer, primary_key=True),
     Column("round_id", ForeignKey("rounds.id"), nullable=False, index=True),
-    Column("source", String(16), nullable=False),
-    Column("target", String(16), nullable=False),
+    *_columns(String(16), "source", "target"),
     Column("at", Float, nullable=False),
     Column("note", String, nullable=False),
 )
 
-reports = Table(
+reports = _table(
     "reports",
-    metadata,
     Column("id", String(64), primary_key=True),
     Column("device_id", ForeignKey("devices.id"), nullable=False),
     Column("round_id", ForeignKey("rounds.id"), nullable=False),
     Column("stream", String(16), nullable=False),
     Column("body_sha256", String(64), nullable=False),
-    Column("size", Integer, nullable=False),
-    Column("utterances", Integer, nullable=False),
+    *_columns(Integer, "size", "utterances"),
     Column("accepted_at", Float, nullable=False),
     # Raw contributions: a marginal report's counts, or its words, each counted once; or a delta's blob. Cleared once
     # the round is aggregated.
     Column("counts", JSON(none_as_null=True)),
     Column("blob", String),
     # What weighs a delta: models published since its own, and what the device told of its learning.
-    Column("loss", Float),
-    Column("word_error", Float),
+    *_columns(Float, "loss", "word_error", nullable=True),
     # Whether it is in what its round releases: not before a group has its sum, and never where it ends without.
     Column("counted", Boolean, nullable=False, server_default=true()),
     UniqueConstraint("device_id", "round_id", "stream"),
     Index(None, "round_id", "stream"),
-    CheckConstraint("stream IN ('marginals', 'deltas', 'words')", name="stream"),
+    _one_of("stream", "marginals", "deltas", "words"),
 )
 
 
@@ -196,23 +160,15 @@ def _charge(*, primary_key: bool = False) -> list[Column[Any]]:
     """The columns of a charge. coordinates: how many of that sensitivity one user moves; delta: the mechanism's own;
     epsilon, squared_ratio: what it adds to its stream, pure epsilons and squared Gaussian ratios; unbounded: no noise.
     """
-    types: dict[str, Any] = {
-        "mechanism": String(32),
-        "trust": String(16),
-        "sensitivity": Float,
-        "scale": Float,
-        "coordinates": Integer,
-        "delta": Float,
-        "epsilon": Float,
-        "squared_ratio": Float,
-        "unbounded": Boolean,
-    }
-    return [Column(name, kind, primary_key=primary_key, nullable=False) for name, kind in types.items()]
+    kinds: dict[str, Any] = {"mechanism": String(32), "trust": String(16), "coordinates": Integer, "unbounded": Boolean}
+    names = ("mechanism", "trust", "sensitivity", "scale", "coordinates", "delta", "epsilon", "squared_ratio")
+    return [
+        Column(name, kinds.get(name, Float), primary_key=primary_key, nullable=False) for name in (*names, "unbounded")
+    ]
 
 
-ledger = Table(
+ledger = _table(
     "ledger",
-    metadata,
     Column("id", Integer, primary_key=True),
     Column("device_id", ForeignKey("devices.id"), nullable=False),
     Column("stream", String(16), nullable=False),
@@ -226,35 +182,30 @@ ledger = Table(
     Index(None, "device_id", "stream"),
 )
 
-ledger_totals = Table(
+ledger_totals = _table(
     "ledger_totals",
-    metadata,
     Column("device_id", ForeignKey("devices.id"), primary_key=True),
     Column("stream", String(16), primary_key=True),
     *_charge(primary_key=True),
     # How many lines of the ledger there ever were, and how many of them are deleted with the rounds that they are of.
-    Column("times", Integer, nullable=False),
-    Column("settled", Integer, nullable=False),
+    *_columns(Integer, "times", "settled"),
     sqlite_with_rowid=False,
 )
 
-charged_rounds = Table(
+charged_rounds = _table(
     "charged_rounds",
-    metadata,
     Column("stream", String(16), primary_key=True),
     Column("round_id", ForeignKey("rounds.id"), primary_key=True),
     sqlite_with_rowid=False,
 )
 
-population_charges = Table(
+population_charges = _table(
     "population_charges",
-    metadata,
     Column("id", Integer, primary_key=True),
     Column("round_id", ForeignKey("rounds.id"), nullable=False),
     Column("stream", String(16), nullable=False),
-    Column("draw", Integer, nullable=False),
     # Charged is who was enrolled, and not revoked, at that time; so many there were.
-    Column("eligible", Integer, nullable=False),
+    *_columns(Integer, "draw", "eligible"),
     Column("eligible_at", Float, nullable=False),
     # Charged is also who was enrolled after that and up to this time; none: nobody else.
     Column("until", Float),
@@ -264,9 +215,8 @@ population_charges = Table(
     UniqueConstraint("round_id", "stream", "draw"),
 )
 
-release_keys = Table(
+release_keys = _table(
     "release_keys",
-    metadata,
     Column("id", Integer, primary_key=True),
     Column("round_id", ForeignKey("rounds.id"), nullable=False),
     Column("stream", String(16), nullable=False),
@@ -278,9 +228,8 @@ release_keys = Table(
     UniqueConstraint("round_id", "stream", "inputs_sha256"),
 )
 
-releases = Table(
+releases = _table(
     "releases",
-    metadata,
     Column("id", Integer, primary_key=True),
     Column("round_id", ForeignKey("rounds.id"), nullable=False),
     Column("stream", String(16), nullable=False),
@@ -291,15 +240,13 @@ releases = Table(
     # each that passed the threshold with the noised number of devices that named it.
     Column("counts", LargeBinary),
     Column("words", JSON(none_as_null=True)),
-    Column("variance", Float, nullable=False),
+    *_columns(Float, "variance", "drawn_at"),
     Column("model_version", ForeignKey("models.version")),
-    Column("drawn_at", Float, nullable=False),
     UniqueConstraint("round_id", "stream"),
 )
 
-publications = Table(
+publications = _table(
     "publications",
-    metadata,
     Column("id", Integer, primary_key=True),
     Column("kind", String(16), nullable=False, index=True),
     Column("version", String(64), nullable=False),
@@ -307,23 +254,20 @@ publications = Table(
     Column("note", String, nullable=False),
 )
 
-aggregation_groups = Table(
+aggregation_groups = _table(
     "aggregation_groups",
-    metadata,
     Column("id", Integer, primary_key=True),
     Column("round_id", ForeignKey("rounds.id"), nullable=False, index=True),
     Column("stage", String(16), nullable=False, index=True),
     Column("deadline", Float, nullable=False),
-    Column("roster", String, nullable=False),
+    *_columns(String, "roster", "note"),
     # The sum of the survivors' vectors, int64 little-endian in fixed-point units, until the round's release has it.
     Column("total", LargeBinary),
-    Column("note", String, nullable=False),
-    CheckConstraint("stage IN ('shares', 'masked', 'consistency', 'unmasking', 'done', 'abandoned')", name="stage"),
+    _one_of("stage", "shares", "masked", "consistency", "unmasking", "done", "abandoned"),
 )
 
-aggregation_messages = Table(
+aggregation_messages = _table(
     "aggregation_messages",
-    metadata,
     Column("round_id", ForeignKey("rounds.id"), primary_key=True),
     Column("device_id", ForeignKey("devices.id"), primary_key=True),
     Column("stage", String(16), primary_key=True),
@@ -333,34 +277,29 @@ aggregation_messages = Table(
     Column("received_at", Float, nullable=False),
     # Exact bytes, until the group has ended.
     Column("body", LargeBinary),
-    CheckConstraint("stage IN ('keys', 'shares', 'masked', 'consistency', 'unmasking')", name="stage"),
+    _one_of("stage", "keys", "shares", "masked", "consistency", "unmasking"),
 )
 
-exclusions = Table(
+exclusions = _table(
     "exclusions",
-    metadata,
     Column("device_id", ForeignKey("devices.id"), primary_key=True),
     # In whose group it was found out.
     Column("round_id", ForeignKey("rounds.id"), primary_key=True),
     Column("reason", String, nullable=False),
-    Column("excluded_at", Float, nullable=False),
-    Column("ends_at", Float, nullable=False),
+    *_columns(Float, "excluded_at", "ends_at"),
 )
 
-ticks = Table(
+ticks = _table(
     "ticks",
-    metadata,
     # "loop", or the id of an unfinished round; written by the process that leads, where there are several.
     Column("name", String(64), primary_key=True),
-    Column("good_at", Float, nullable=False),
-    Column("told_at", Float, nullable=False),
+    *_columns(Float, "good_at", "told_at"),
     # For how long it had been at one step then.
     Column("busy", Float),
 )
 
-update_metadata = Table(
+update_metadata = _table(
     "update_metadata",
-    metadata,
     Column("role", String(16), primary_key=True),
     Column("version", BigInteger, primary_key=True, autoincrement=False),
     # Exact bytes, as signed; by which key; the newest publication that they know of.
@@ -368,24 +307,22 @@ update_metadata = Table(
     Column("key_id", String(64), nullable=False),
     Column("expires_at", Float, nullable=False),
     Column("publication", Integer, nullable=False),
-    CheckConstraint("role IN ('targets', 'snapshot', 'timestamp')", name="role"),
+    _one_of("role", "targets", "snapshot", "timestamp"),
 )
 
-operators = Table(
+operators = _table(
     "operators",
-    metadata,
     Column("name", String(64), primary_key=True),
     Column("role", String(16), nullable=False),
     Column("token_sha256", String(64), nullable=False, unique=True),
     Column("created_at", Float, nullable=False),
     Column("created_by", String(64), nullable=False),
     Column("revoked_at", Float),
-    CheckConstraint("role IN ('viewer', 'operator', 'administrator')", name="role"),
+    _one_of("role", "viewer", "operator", "administrator"),
 )
 
-actions = Table(
+actions = _table(
     "actions",
-    metadata,
     Column("id", Integer, primary_key=True),
     Column("at", Float, nullable=False),
     Column("operator", String(64), nullable=False),
@@ -394,9 +331,8 @@ actions = Table(
     Column("note", String, nullable=False),
 )
 
-enrolment_tokens = Table(
+enrolment_tokens = _table(
     "enrolment_tokens",
-    metadata,
     Column("name", String(64), primary_key=True),
     Column("token_sha256", String(64), nullable=False, unique=True),
     Column("created_at", Float, nullable=False),
@@ -404,17 +340,14 @@ enrolment_tokens = Table(
     # How many devices it lets in, or any number; how many it did.
     Column("uses", Integer),
     Column("used", Integer, nullable=False),
-    Column("expires_at", Float),
-    Column("revoked_at", Float),
+    *_columns(Float, "expires_at", "revoked_at", nullable=True),
 )
 
-rollouts = Table(
+rollouts = _table(
     "rollouts",
-    metadata,
     Column("id", Integer, primary_key=True),
-    Column("version", ForeignKey("models.version"), nullable=False),
-    # What all other devices have; a rollout is over when that changes.
-    Column("base", ForeignKey("models.version"), nullable=False),
+    # What its devices have, and all others; a rollout is over when that changes.
+    *(Column(name, ForeignKey("models.version"), nullable=False) for name in ("version", "base")),
     Column("settings", JSON, nullable=False),
     Column("state", String(16), nullable=False, index=True),
     Column("looks", Integer, nullable=False),
@@ -422,18 +355,16 @@ rollouts = Table(
     Column("ended_at", Float),
     Column("figures", JSON, nullable=False),
     Column("note", String, nullable=False),
-    CheckConstraint("state IN ('running', 'promoted', 'rolled_back')", name="state"),
+    _one_of("state", "running", "promoted", "rolled_back"),
 )
 
-rollout_devices = Table(
+rollout_devices = _table(
     "rollout_devices",
-    metadata,
     Column("rollout_id", ForeignKey("rollouts.id"), primary_key=True),
     Column("device_id", ForeignKey("devices.id"), primary_key=True),
     Column("arm", String(8), nullable=False),
-    Column("first_seen", Float, nullable=False),
-    Column("last_seen", Float, nullable=False),
+    *_columns(Float, "first_seen", "last_seen"),
     # Whether the device said, when it came last, that it has what its arm is to have.
     Column("installed", Boolean, nullable=False),
-    CheckConstraint("arm IN ('rollout', 'control')", name="arm"),
+    _one_of("arm", "rollout", "control"),
 )
