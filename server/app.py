@@ -15,7 +15,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from server.problems import Refusal
 from server.registry.initial import InitialModel
 from server.rounds.evaluation import Evaluate
-from server.rounds.releases import Rehearse
+from server.rounds.server_step import Rehearse
 from server.service import Service
 from server.settings import ServerSettings
 from server.web.bodies import found_value, problem

@@ -20,7 +20,7 @@ from server.processes import end_with_parent, own_command, watch
 if TYPE_CHECKING:
     from server.registry.initial import InitialModel
     from server.rounds.evaluation import Evaluate
-    from server.rounds.releases import Rehearse
+    from server.rounds.server_step import Rehearse
     from server.settings import ServerSettings
 
 __all__ = ["run", "run_many", "write_private"]

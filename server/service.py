@@ -32,15 +32,15 @@ from server.registry.initial import InitialModel, register_initial
 from server.registry.models import current_version, find_model, load, trainable
 from server.registry.retention import is_due, remove_old
 from server.rounds.advance import abandon, advance, close_overdue, give_up, remove_orphans
+from server.rounds.caps import Caps
 from server.rounds.evaluation import Evaluate
 from server.rounds.pacing import Fleet
 from server.rounds.patience import Setbacks, told
-from server.rounds.release_keys import Caps
-from server.rounds.releases import Rehearse
 from server.rounds.retention import forget_old
 from server.rounds.rollout import conduct
 from server.rounds.secure_aggregation.progress import abandon_group, advance_group
 from server.rounds.secure_aggregation.store import open_groups
+from server.rounds.server_step import Rehearse
 from server.rounds.store import create_round, find_round, open_round, rounds_in, transition, unfinished, view
 from server.settings import ServerSettings
 from server.signing.repository import Repository
@@ -146,7 +146,7 @@ class Service:
         return shapes[digest]
 
     @property
-    def _caps(self) -> Caps:
+    def caps(self) -> Caps:
         return Caps(self.settings.delta_probability, {stream: self.settings.cap(stream) for stream in STREAMS})
 
     @property
@@ -237,11 +237,11 @@ class Service:
     def _give_up(self, round_id: str, note: str) -> None:
         with self._advancing:
             now = self.settings.clock()
-            unhurried(give_up, self.database, self.blobs, round_id, now, note, self._caps)
+            unhurried(give_up, self.database, self.blobs, round_id, now, note, self.caps)
 
     def advance(self, round_id: str) -> None:
         with self._advancing:
-            how = (self._evaluate, self._rehearse, self._workers, self._caps, self.settings.rollout)
+            how = (self._evaluate, self._rehearse, self._workers, self.caps, self.settings.rollout)
             unhurried(advance, self.database, self.blobs, round_id, self.settings.clock, *how)
             if (keep := self.settings.keep_models) is None:
                 return
@@ -280,7 +280,7 @@ class Service:
                 round_id = create_round(connection, wanted, now)
                 record(connection, by, "round.create", round_id, now)
             if opened:
-                open_round(connection, round_id, now, self._caps)
+                open_round(connection, round_id, now, self.caps)
                 record(connection, by, "round.open", round_id, now)
             return view(connection, find_round(connection, round_id))
 
@@ -315,13 +315,13 @@ class Service:
         """Promote the running rollout's model, or take it back, as far as there is evidence."""
         with self._advancing:
             now = self.settings.clock()
-            unhurried(conduct.judge, self.database, self.blobs, self._evaluate, now, self._caps)
+            unhurried(conduct.judge, self.database, self.blobs, self._evaluate, now, self.caps)
 
     def promote_rollout(self, note: str, *, force: bool, by: str = BOOTSTRAP) -> dict[str, Any]:
         """Raises Refusal: 409 ``no_rollout``, ``worse``; 410 ``model_removed``."""
         with self._advancing:
             given = (self.database, self.blobs, self._evaluate, self.settings.clock(), by, note)
-            return unhurried(conduct.promote, *given, caps=self._caps, force=force)
+            return unhurried(conduct.promote, *given, caps=self.caps, force=force)
 
     def privacy(self) -> dict[str, dict[str, Any]]:
         """Per stream: epsilon, delta, adjacency, sampling, trust model, rounds."""

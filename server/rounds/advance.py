@@ -12,24 +12,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
 
-from device_sdk.errors import IdiolectError, LearningError, PrivacyError
+from device_sdk.errors import LearningError, PrivacyError
 from server.aggregation.tree_reduction import Workers
 from server.plans.rollout import RolloutSettings
 from server.plans.round import RoundSettings, RoundState
 from server.problems import Refusal
-from server.registry import marginals as marginal_registry
-from server.registry import models as model_registry
-from server.registry.models import current_version, publish
-from server.rounds.evaluation import Evaluate, Evaluation
-from server.rounds.release_keys import (
-    Caps,
-    ReleaseKey,
-    accepted_reports,
-    digest_of,
-    draws_noise,
-    forget_keys,
-    obtain_key,
-)
+from server.registry.marginals import find_marginals, read_counts
+from server.registry.models import current_version, find_model, models_since_teacher, publish
+from server.rounds.caps import Caps
+from server.rounds.evaluation import Evaluate, Evaluation, compare
+from server.rounds.release_keys import ReleaseKey, accepted_reports, digest_of, draws_noise, forget_keys, obtain_key
 from server.rounds.releases import (
     Lineage,
     Rehearse,
@@ -41,13 +33,13 @@ from server.rounds.releases import (
 )
 from server.rounds.rollout.store import begin
 from server.rounds.secure_aggregation.progress import abandon_groups, settle
-from server.rounds.secure_aggregation.store import clear, summed
+from server.rounds.secure_aggregation.store import clear, sum_groups
 from server.rounds.store import find_round, follow_up, read_settings, transition
 from server.storage.blobs import BlobStore
 from server.storage.database import Database, forget, overwrite
 from server.storage.schema import reports, rounds
 
-__all__ = ["Evaluate", "Evaluation", "abandon", "advance", "close_overdue", "give_up", "remove_orphans"]
+__all__ = ["abandon", "advance", "close_overdue", "give_up", "remove_orphans"]
 
 log = logging.getLogger("idiolect.server")
 
@@ -57,15 +49,15 @@ def advance(
     blobs: BlobStore,
     round_id: str,
     clock: Callable[[], float],
-    evaluate: Evaluate | None = None,
-    rehearse: Rehearse | None = None,
-    workers: Workers | None = None,
-    caps: Caps | None = None,
-    rollout: RolloutSettings | None = None,
+    evaluate: Evaluate | None,
+    rehearse: Rehearse | None,
+    workers: Workers,
+    caps: Caps,
+    rollout: RolloutSettings | None,
 ) -> None:
     """Take a closing, aggregated or evaluated round as far as it goes: to published or abandoned. Where more rounds
-    like it are to come, the next one is open then. caps: of what devices may be charged; None has no bound. rollout:
-    how the model is tried on some devices first, which the next round waits for; None publishes it to all."""
+    like it are to come, the next one is open then. caps: of what devices may be charged. rollout: how the model is
+    tried on some devices first, which the next round waits for; None publishes it to all."""
     while True:
         with database.read() as connection:
             row = find_round(connection, round_id)
@@ -73,7 +65,7 @@ def advance(
             case RoundState.CLOSING:
                 if read_settings(row).aggregated and not settle(database, row, clock()):
                     return  # groups are still adding up their counts
-                _aggregate(database, blobs, row, clock(), rehearse, workers, caps or Caps())
+                _aggregate(database, blobs, row, clock(), rehearse, workers, caps)
             case RoundState.AGGREGATED:
                 _evaluate(database, blobs, row, clock(), evaluate)
             case RoundState.EVALUATED:
@@ -122,7 +114,7 @@ def _aggregate(
     row: Row[Any],
     now: float,
     rehearse: Rehearse | None,
-    workers: Workers | None,
+    workers: Workers,
     caps: Caps,
 ) -> None:
     settings = read_settings(row)
@@ -131,33 +123,27 @@ def _aggregate(
         return
     keys, missing = found
     with database.read() as connection:
-        accepted = {stream: _accepted(connection, row.id, stream) for stream in settings.streams}
-        lineage = _lineage(connection, row.base_model)
-        before = _marginals(connection, row) if settings.marginals is not None else None
-        counts = None
-        if before is not None and settings.aggregated:
-            counts = summed(connection, row.id, marginal_registry.read_counts(before[0]).size)
+        accepted = {stream: accepted_reports(connection, row.id, stream, whole=True) for stream in settings.streams}
+        base = find_model(connection, row.base_model)
+        teacher = find_model(connection, base.teacher) if base.teacher is not None else None
+        lineage = Lineage(base, teacher, models_since_teacher(connection, base))
+        previous, background = (find_marginals(connection, version) for version in (row.base_marginals, 0))
+        counts = sum_groups(connection, row.id, read_counts(previous).size) if settings.aggregated else None
     made: list[Release] = []
     diverged = False
     for stream, contributions in accepted.items():
+        key = keys.get(stream)
         if len(contributions) < settings.minimum and not settings.amplified:
             missing.append(f"{stream}: {len(contributions)} reports, fewer than the minimum {settings.minimum}")
+        elif draws_noise(stream, settings) and key is None:
+            continue  # why is among what is missing
         elif stream == "marginals":
-            assert before is not None
-            if stream in keys or not draws_noise(stream, settings):
-                key = keys.get(stream)
-                made.append(release_marginals(settings, contributions, *before, counts, key))
+            made.append(release_marginals(settings, contributions, previous, background, counts, key))
         elif stream == "words":
-            if stream in keys:
-                made.append(release_words(settings, contributions, keys[stream]))
-        elif stream in keys or not draws_noise(stream, settings):
-            key = keys.get(stream)
+            made.append(release_words(settings, contributions, key))
+        else:
             try:
-                made.append(
-                    release_deltas(
-                        blobs, settings, contributions, lineage, row.number, rehearse, workers, key, row.eligible
-                    )
-                )
+                made.append(release_deltas(blobs, settings, contributions, lineage, row, rehearse, workers, key))
             except LearningError as error:
                 missing.append(f"{stream}: {error}")
                 diverged = True
@@ -189,28 +175,14 @@ def _keys(
         if find_round(connection, row.id).state != RoundState.CLOSING:
             return None
         for stream in settings.streams:
-            if not draws_noise(stream, settings):
-                continue
             try:
-                key = obtain_key(connection, row.id, stream, settings, caps, now)
+                if draws_noise(stream, settings) and (
+                    key := obtain_key(connection, row.id, stream, settings, caps, now)
+                ):
+                    keys[stream] = key
             except PrivacyError as error:
                 missing.append(str(error))
-                continue
-            if key is not None:
-                keys[stream] = key
     return keys, missing
-
-
-def _marginals(connection: Connection, row: Row[Any]) -> tuple[Row[Any], Row[Any]]:
-    """Those that the round began with, and the background."""
-    previous = marginal_registry.find_marginals(connection, row.base_marginals)
-    return previous, marginal_registry.find_marginals(connection, 0)
-
-
-def _lineage(connection: Connection, version: str) -> Lineage:
-    base = model_registry.find_model(connection, version)
-    teacher = model_registry.find_model(connection, base.teacher) if base.teacher is not None else None
-    return Lineage(base, teacher, model_registry.models_since_teacher(connection, base))
 
 
 def abandon(
@@ -219,7 +191,7 @@ def abandon(
     round_id: str,
     now: float,
     note: str,
-    also: Callable[[Connection], None] = lambda connection: None,
+    also: Callable[[Connection], None],
 ) -> None:
     """End a round without a release; what was sent for it is deleted, what it was charged stays charged.
 
@@ -241,11 +213,8 @@ def _clear(connection: Connection, round_id: str, *, grouped: bool = True) -> li
     own = reports.c.round_id == round_id
     names = list(connection.execute(select(reports.c.blob).where(own, reports.c.blob.is_not(None))).scalars())
     overwrite(connection, "reports", round_id, texts=["counts"])
-    connection.execute(
-        update(reports)
-        .where(own)
-        .values(counts=None, blob=None, size=0, utterances=0, accepted_at=0.0, loss=None, word_error=None)
-    )
+    nothing = dict.fromkeys(("counts", "blob", "loss", "word_error")) | dict.fromkeys(("size", "utterances"), 0)
+    connection.execute(update(reports).where(own).values(**nothing, accepted_at=0.0))
     connection.execute(update(rounds).where(rounds.c.id == round_id).values(sampling_key=None))
     if grouped:
         clear(connection, round_id)
@@ -254,24 +223,10 @@ def _clear(connection: Connection, round_id: str, *, grouped: bool = True) -> li
     return names
 
 
-def _accepted(connection: Connection, round_id: str, stream: str) -> list[Row[Any]]:
-    """In report-id order: a resumed aggregation adds in the same order and rounds the same way."""
-    own = (reports.c.round_id == round_id, reports.c.stream == stream, reports.c.counted)
-    query = select(reports).where(*own).order_by(reports.c.id)
-    return list(connection.execute(query))
-
-
 def _evaluate(database: Database, blobs: BlobStore, row: Row[Any], now: float, evaluate: Evaluate | None) -> None:
     verdict = Evaluation()
-    if evaluate is not None and row.model_version is not None:
-        with database.read() as connection:
-            model, base = (
-                model_registry.find_model(connection, version) for version in (row.model_version, row.base_model)
-            )
-        try:
-            verdict = evaluate(model_registry.load(blobs, model.sha256), model_registry.load(blobs, base.sha256))
-        except IdiolectError as error:  # a model that cannot be looked at is not published
-            verdict = Evaluation(passed=False, note=f"evaluation failed: {error}")
+    if row.model_version is not None:
+        verdict = compare(database, blobs, evaluate, row.model_version, row.base_model)
     found = {"passed": verdict.passed, "figures": dict(verdict.figures), "note": verdict.note}
     with database.write() as connection:
         current = find_round(connection, row.id)
@@ -282,42 +237,31 @@ def _evaluate(database: Database, blobs: BlobStore, row: Row[Any], now: float, e
         transition(connection, current, target, now, verdict.note)
 
 
-def _publish(
-    database: Database, row: Row[Any], now: float, rollout: RolloutSettings | None = None, caps: Caps | None = None
-) -> None:
+def _publish(database: Database, row: Row[Any], now: float, rollout: RolloutSettings | None, caps: Caps) -> None:
     with database.write() as connection:
         current = find_round(connection, row.id)
         if current.state != RoundState.EVALUATED:
             return
         notes: list[str] = []
-        tried = False
+        tried, note = False, f"round {current.number}"
         for kind, version, base in (
             ("model", current.model_version, current.base_model),
             ("marginals", current.marginals_version, current.base_marginals),
         ):
             if version is None:
                 continue
-            if current_version(connection, kind) == str(base):
-                if kind == "model" and rollout is not None:
-                    tried = _try(connection, version, rollout, now, f"round {current.number}", notes)
-                else:
-                    publish(connection, kind, version, now, f"round {current.number}")
-            else:  # an operator published another version meanwhile: theirs stays
+            if current_version(connection, kind) != str(base):  # an operator published another: theirs stays
                 notes.append(f"{kind} {version} kept unpublished: its base {base} is no longer current")
+            elif kind == "marginals" or rollout is None:
+                publish(connection, kind, version, now, note)
+            else:
+                try:
+                    begin(connection, version, rollout, now, note)
+                    notes.append(f"model {version} goes to {100 * rollout.share:g} % of the devices first")
+                    tried = True
+                except Refusal as error:
+                    notes.append(f"model {version} kept unpublished: {error.detail}")
         transition(connection, current, RoundState.PUBLISHED, now, "; ".join(notes))
         if not tried:
             follow_up(connection, current, now, caps)
     log.info("round %s published: model %s, marginals %s", row.id, row.model_version, row.marginals_version)
-
-
-def _try(
-    connection: Connection, version: str, rollout: RolloutSettings, now: float, note: str, notes: list[str]
-) -> bool:
-    """Whether the model's rollout has begun; if not, why goes to the notes."""
-    try:
-        begin(connection, version, rollout, now, note)
-    except Refusal as error:
-        notes.append(f"model {version} kept unpublished: {error.detail}")
-        return False
-    notes.append(f"model {version} goes to {100 * rollout.share:g} % of the devices first")
-    return True

@@ -13,13 +13,14 @@ from server.plans.round import RoundSettings, RoundState
 from server.problems import Refusal
 from server.registry.marginals import find_marginals
 from server.registry.models import current_version, find_model
-from server.rounds.pacing import Fleet, Window, demand_of, note_seen, window
-from server.rounds.reports import affordable, reported_streams
+from server.rounds.caps import Caps
+from server.rounds.pacing import Demand, Fleet, demand_of, note_seen, window
+from server.rounds.reports import reported_streams
 from server.rounds.rollout.store import model_for
 from server.rounds.sampling import is_sampled
 from server.rounds.secure_aggregation.exclusions import excluded_until
 from server.rounds.secure_aggregation.store import find_message
-from server.rounds.store import find_round, read_settings, rounds_in
+from server.rounds.store import read_settings, rounds_in
 from server.settings import ServerSettings
 from server.storage.database import Database
 
@@ -28,7 +29,9 @@ __all__ = ["check_in"]
 log = logging.getLogger("idiolect.server")
 
 
-def check_in(database: Database, settings: ServerSettings, sender: Sender, message: CheckIn, fleet: Fleet) -> CheckedIn:
+def check_in(
+    database: Database, settings: ServerSettings, caps: Caps, sender: Sender, message: CheckIn, fleet: Fleet
+) -> CheckedIn:
     """Answer one check-in, in a transaction. A stream is offered only if the device can still report in it: not yet
     reported, the same word list for marginals and words, and epsilon left under the cap. fleet: the process' count of
     its devices, which says with the open rounds when this one should come back.
@@ -38,43 +41,29 @@ def check_in(database: Database, settings: ServerSettings, sender: Sender, messa
     if message.device_id != sender.device_id:
         raise Refusal(403, "other_device", "device_id: differs from the device that signed", "device_id")
     with database.write() as connection:
-        return _answer(connection, settings, message, sender, fleet, settings.clock())
-
-
-def _answer(
-    connection: Connection, settings: ServerSettings, message: CheckIn, sender: Sender, fleet: Fleet, now: float
-) -> CheckedIn:
-    spend_nonce(connection, sender, now)
-    note_seen(connection, message.device_id, now)
-    model = model_for(connection, message.device_id, message.model_version, now)
-    marginals = find_marginals(connection, int(current_version(connection, "marginals")))
-    teacher = None if model.teacher is None else find_model(connection, model.teacher)
-    offer = _offer(connection, settings, message, marginals.words_digest, now)
-    return CheckedIn(
-        model_version=model.version,
-        model_sha256=model.sha256,
-        marginals_version=marginals.version,
-        marginals_sha256=marginals.sha256,
-        round=offer,
-        retry_after_seconds=_window(connection, settings, fleet, offer, now).draw(),
-        teacher_version=None if teacher is None else teacher.version,
-        teacher_sha256=None if teacher is None else teacher.sha256,
-    )
-
-
-def _window(
-    connection: Connection, settings: ServerSettings, fleet: Fleet, offer: RoundOffer | None, now: float
-) -> Window:
-    demand = None
-    if offer is not None:
-        row = find_round(connection, offer.round_id)
-        demand = demand_of(row, read_settings(row), now)
-    return window(fleet.size(connection, now), settings.check_ins_per_second, settings.retry_after_seconds, demand)
+        now = settings.clock()
+        spend_nonce(connection, sender, now)
+        note_seen(connection, message.device_id, now)
+        model = model_for(connection, message.device_id, message.model_version, now)
+        marginals = find_marginals(connection, int(current_version(connection, "marginals")))
+        teacher = None if model.teacher is None else find_model(connection, model.teacher)
+        offer, demand = _offer(connection, caps, message, marginals.words_digest, now)
+        devices, usual = fleet.size(connection, now), settings.retry_after_seconds
+        return CheckedIn(
+            model_version=model.version,
+            model_sha256=model.sha256,
+            marginals_version=marginals.version,
+            marginals_sha256=marginals.sha256,
+            round=offer,
+            retry_after_seconds=window(devices, settings.check_ins_per_second, usual, demand).draw(),
+            teacher_version=None if teacher is None else teacher.version,
+            teacher_sha256=None if teacher is None else teacher.sha256,
+        )
 
 
 def _offer(
-    connection: Connection, settings: ServerSettings, message: CheckIn, words_digest: str, now: float
-) -> RoundOffer | None:
+    connection: Connection, caps: Caps, message: CheckIn, words_digest: str, now: float
+) -> tuple[RoundOffer | None, Demand | None]:
     opened = rounds_in(connection, RoundState.OPEN)
     if not opened:
         log.debug("offered nothing: no round is open")
@@ -83,25 +72,21 @@ def _offer(
             log.debug("round %s offers nothing: it did not draw this device, or is at its deadline", row.id)
             continue
         plans = read_settings(row)
-        refused = _refused(connection, settings, message, row, plans, words_digest, now)
+        refused = _refused(connection, caps, message, row, plans, words_digest, now)
         wanted = [stream for stream in plans.streams if stream not in refused]
         reasons = "".join(f"; {stream} {why}" for stream, why in refused.items())
         log.debug("round %s offers %s%s", row.id, ", ".join(wanted) or "nothing", reasons)
         if wanted:
-            return RoundOffer(
-                round_id=row.id,
-                model_version=row.base_model,
-                marginals=plans.marginals if "marginals" in wanted else None,
-                deltas=plans.deltas if "deltas" in wanted else None,
-                closes_in_seconds=row.deadline - now,
-                words=plans.words if "words" in wanted else None,
-            )
-    return None
+            offered = {stream: getattr(plans, stream) for stream in wanted}
+            closes = row.deadline - now
+            offer = RoundOffer(round_id=row.id, model_version=row.base_model, closes_in_seconds=closes, **offered)
+            return offer, demand_of(row, plans, now)
+    return None, None
 
 
 def _refused(
     connection: Connection,
-    settings: ServerSettings,
+    caps: Caps,
     message: CheckIn,
     row: Row[Any],
     plans: RoundSettings,
@@ -114,7 +99,6 @@ def _refused(
     excluded = plans.aggregated and excluded_until(connection, message.device_id, now) is not None
     found: dict[str, str] = {}
     for stream in plans.streams:
-        cap = settings.cap(stream)
         if stream in done:
             found[stream] = "was reported already"
         elif stream == "marginals" and joined:
@@ -125,6 +109,6 @@ def _refused(
             found[stream] = "has all its reports"
         elif stream != "deltas" and message.words_digest != words_digest:
             found[stream] = "is of another word list"
-        elif not affordable(connection, message.device_id, stream, plans, cap, settings.delta_probability):
-            found[stream] = f"would pass the cap of epsilon, {cap:g}"
+        elif not caps.allow(connection, message.device_id, stream, plans):
+            found[stream] = f"would pass the cap of epsilon, {caps.of(stream):g}"
     return found

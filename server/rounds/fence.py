@@ -15,10 +15,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from secrets import randbelow, token_hex
+from secrets import randbelow
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, Row, func, select
 
 from server.devices.enrolment import eligible_at
 from server.plans.round import NEXT, STREAMS, RoundSettings, RoundState
@@ -28,7 +28,7 @@ from server.privacy.population import charge_population
 from server.registry import marginals as marginal_registry
 from server.registry.models import current_version, publish
 from server.rounds.secure_aggregation.progress import abandon_groups
-from server.rounds.store import find_round, read_settings, rounds_in, transition
+from server.rounds.store import create_round, find_round, read_settings, rounds_in, transition
 from server.storage.schema import devices, marginals, publications, rounds
 
 __all__ = ["Fence", "assumed_rounds", "raise_fence"]
@@ -70,9 +70,8 @@ def raise_fence(connection: Connection, saved_at: float, now: float, rounds_sinc
         abandon_groups(connection, row.id, note)
     number = _beyond(max((row.number for row in every), default=0))
     round_id = _fence_round(connection, every, number, count, when, now)
-    epsilon = {}
-    for stream, charge in _dearest(every, count).items():
-        epsilon[stream] = _charge(connection, round_id, stream, charge, count, now)
+    dearest = _dearest(every, count).items()
+    epsilon = {stream: _charge(connection, round_id, stream, charge, count, now) for stream, charge in dearest}
     return Fence(saved_at, count, epsilon, tuple(row.id for row in underway), number, _marginals(connection, when, now))
 
 
@@ -100,21 +99,8 @@ def _fence_round(
     connection: Connection, every: Sequence[Row[Any]], number: int, count: int, when: str, now: float
 ) -> str:
     """A round that was never open stands for those that are assumed: charges are of a round, and operators see it."""
-    round_id = f"r{number}-{token_hex(5)}"
     settings = read_settings(every[-1]) if every else RoundSettings()
-    connection.execute(
-        insert(rounds).values(
-            id=round_id,
-            number=number,
-            state=RoundState.PLANNED,
-            settings=settings.model_copy(update={"rounds": 1}).model_dump(mode="json"),
-            created_at=now,
-            marginals_reports=0,
-            deltas_reports=0,
-            words_reports=0,
-            note="",
-        )
-    )
+    round_id = create_round(connection, settings.model_copy(update={"rounds": 1}), now, number)
     note = f"restored from a backup of {when}: every device is charged for {count} rounds that may have come after it"
     transition(connection, find_round(connection, round_id), RoundState.ABANDONED, now, note)
     return round_id
@@ -141,18 +127,9 @@ def _charge(connection: Connection, round_id: str, stream: str, charge: Charge, 
     lines = count
     if count > MOST:
         lines, charge = 1, Charge(charge.mechanism, charge.trust, charge.sensitivity, charge.scale, unbounded=True)
-    for line in range(lines):
-        charge_population(
-            connection,
-            round_id=round_id,
-            stream=stream,
-            charge=charge,
-            eligible=eligible,
-            eligible_at=now,
-            now=now,
-            draw=line + 1,
-            until=FOREVER,
-        )
+    line: dict[str, Any] = {"round_id": round_id, "stream": stream, "charge": charge, "eligible": eligible}
+    for draw in range(1, lines + 1):
+        charge_population(connection, **line, eligible_at=now, now=now, draw=draw, until=FOREVER)
     return _cost(charge, count)
 
 

@@ -8,9 +8,8 @@ can take the noise off.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -20,28 +19,14 @@ from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
-from server.privacy.ledger import check_population, record, within
+from server.privacy.ledger import record
 from server.privacy.noise import key_stream, new_key
-from server.privacy.population import charge_population
 from server.problems import Refusal
+from server.rounds.caps import Caps
 from server.storage.database import forget, overwrite
 from server.storage.schema import release_keys, reports, rounds
 
-__all__ = ["Caps", "ReleaseKey", "accepted_reports", "digest_of", "draws_noise", "forget_keys", "obtain_key"]
-
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """The largest epsilon a device may spend in each stream, at ``delta``; a stream without one has no
-    bound."""
-
-    delta: float = 1e-6
-    streams: dict[str, float] = field(default_factory=dict)
-
-    def allow(self, connection: Connection, device_id: str, stream: str, settings: RoundSettings) -> bool:
-        """Whether one more report's charge stays within a device's cap."""
-        cap = self.streams.get(stream, float("inf"))
-        return within(connection, device_id, stream, charge_for(stream, settings), cap, self.delta)
+__all__ = ["ReleaseKey", "accepted_reports", "digest_of", "draws_noise", "forget_keys", "obtain_key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +54,17 @@ def draws_noise(stream: str, settings: RoundSettings) -> bool:
     return settings.marginals is not None and settings.marginals.trust == "central"
 
 
-def accepted_reports(connection: Connection, round_id: str, stream: str) -> list[Row[Any]]:
-    """Id, device and digest of every accepted report, in the order of their ids."""
-    columns = (reports.c.id, reports.c.device_id, reports.c.body_sha256)
+def accepted_reports(connection: Connection, round_id: str, stream: str, *, whole: bool = False) -> list[Row[Any]]:
+    """Id, device and digest of every accepted report, or ``whole``, in the order of their ids: a resumed aggregation
+    adds in the same order and rounds the same way."""
+    query = select(reports) if whole else select(reports.c.id, reports.c.device_id, reports.c.body_sha256)
     own = (reports.c.round_id == round_id, reports.c.stream == stream, reports.c.counted)
-    return list(connection.execute(select(*columns).where(*own).order_by(reports.c.id)))
+    return list(connection.execute(query.where(*own).order_by(reports.c.id)))
 
 
 def digest_of(contributions: Iterable[Row[Any]]) -> str:
     """SHA-256 of reports in the order of their ids: which there are, and what each held."""
-    digest = sha256()
-    for report in contributions:
-        digest.update(f"{report.id} {report.body_sha256}\n".encode())
-    return digest.hexdigest()
+    return sha256("".join(f"{each.id} {each.body_sha256}\n" for each in contributions).encode()).hexdigest()
 
 
 def obtain_key(
@@ -106,18 +89,10 @@ def obtain_key(
             return ReleaseKey(round_id, stream, inputs_sha256, bytes(row.key))
     if stored:
         _charge_again(connection, round_id, stream, settings, caps, accepted, len(stored) + 1, now)
-    key = new_key()
-    connection.execute(
-        insert(release_keys).values(
-            round_id=round_id,
-            stream=stream,
-            inputs_sha256=inputs_sha256,
-            key=key,
-            key_sha256=sha256(key).hexdigest(),
-            made_at=now,
-        )
-    )
-    return ReleaseKey(round_id, stream, inputs_sha256, key)
+    made = ReleaseKey(round_id, stream, inputs_sha256, new_key())
+    digest = sha256(made.key).hexdigest()
+    connection.execute(insert(release_keys).values(**asdict(made), key_sha256=digest, made_at=now))
+    return made
 
 
 def forget_keys(connection: Connection, round_id: str) -> None:
@@ -138,41 +113,17 @@ def _charge_again(
     now: float,
 ) -> None:
     if settings.amplified:
-        _charge_population_again(connection, round_id, stream, settings, caps, draw, now)
+        row = connection.execute(select(rounds).where(rounds.c.id == round_id)).one()
+        whom = {"eligible": row.eligible, "eligible_at": row.opened_at}
+        try:
+            caps.charge_all(connection, round_id, [stream], settings, now, draw=draw, **whom)
+        except Refusal as error:
+            raise PrivacyError(f"the reports have changed, and this is another draw: {error.detail}") from error
         return
     for report in accepted:
         if not caps.allow(connection, report.device_id, stream, settings):
             raise PrivacyError(f"{stream}: the reports have changed, and another draw would pass a device's cap")
+    own: dict[str, Any] = {"stream": stream, "round_id": round_id, "now": now, "draw": draw}
     charge = charge_for(stream, settings)
     for report in accepted:
-        record(
-            connection,
-            device_id=report.device_id,
-            stream=stream,
-            round_id=round_id,
-            report_id=report.id,
-            charge=charge,
-            now=now,
-            draw=draw,
-        )
-
-
-def _charge_population_again(
-    connection: Connection, round_id: str, stream: str, settings: RoundSettings, caps: Caps, draw: int, now: float
-) -> None:
-    row = connection.execute(select(rounds).where(rounds.c.id == round_id)).one()
-    charge = charge_for(stream, settings)
-    try:
-        check_population(connection, stream, charge, caps.streams.get(stream, math.inf), caps.delta, row.opened_at)
-    except Refusal as error:
-        raise PrivacyError(f"the reports have changed, and this is another draw: {error.detail}") from error
-    charge_population(
-        connection,
-        round_id=round_id,
-        stream=stream,
-        charge=charge,
-        eligible=row.eligible,
-        eligible_at=row.opened_at,
-        now=now,
-        draw=draw,
-    )
+        record(connection, device_id=report.device_id, report_id=report.id, charge=charge, **own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -20,7 +20,7 @@ from server.aggregation import deltas, optimizers, robust
 from server.aggregation import marginals as counting
 from server.aggregation.deltas import Grid, in_units, noise_grid, noised_sum, report_weights
 from server.aggregation.optimizers import update_norm
-from server.aggregation.tree_reduction import Accepted, LocalWorkers, Workers, leaves, merged, read_accepted
+from server.aggregation.tree_reduction import Accepted, Workers, leaves, merged, read_accepted
 from server.aggregation.validation import norm_bound
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
 from server.plans.round import RoundSettings
@@ -29,25 +29,11 @@ from server.privacy.noise import noised, plan_noise, released_variance
 from server.registry import marginals as marginal_registry
 from server.registry import models as model_registry
 from server.rounds.release_keys import ReleaseKey, digest_of
-from server.rounds.server_step import stepped
+from server.rounds.server_step import Rehearse, Weights, take_server_step
 from server.storage.blobs import BlobStore
 from server.storage.schema import releases, rounds
 
-__all__ = [
-    "Lineage",
-    "Rehearse",
-    "Release",
-    "release_counts",
-    "release_deltas",
-    "release_marginals",
-    "release_words",
-    "store_release",
-]
-
-Weights = Mapping[str, NDArray[np.float32]]
-
-Rehearse = Callable[[Weights, RoundSettings, int], Iterable[Weights]]
-"""(base weights, settings, number of the round) -> what each pseudo-device sends, the same at every call."""
+__all__ = ["Lineage", "Rehearse", "Release", "release_deltas", "release_marginals", "release_words", "store_release"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,41 +71,28 @@ def release_marginals(
     contributions: Sequence[Row[Any]],
     previous: Row[Any],
     background: Row[Any],
-    summed: NDArray[np.int64] | None = None,
-    key: ReleaseKey | None = None,
+    aggregate: NDArray[np.int64] | None,
+    key: ReleaseKey | None,
 ) -> Release:
-    """The noised sum of the reports' counts, and the distribution that it makes of the ``previous`` one. summed: int64
-    [words], where secure aggregation took the sum and the reports show no counts. key: of the server's noise, where it
-    adds some."""
-    inputs = digest_of(contributions)
-    if summed is not None:
-        total = counting.CountSum(summed, len(contributions))
-        return release_counts(settings, total, inputs, previous, background, key)
-    total = counting.init(marginal_registry.read_counts(previous).size)
-    for contribution in contributions:
-        total = counting.add(total, {int(word): count for word, count in (contribution.counts or {}).items()})
-    return release_counts(settings, total, inputs, previous, background, key)
+    """The sum of the reports' counts, and the distribution that it makes of the ``previous`` one: with the server's
+    noise under trust ``central``, as it is where the devices have added theirs. Bounded counts are added to what was
+    released before, and what does not stand out of the noise is dropped. Those of mode ``paper`` are all counts so far
+    and take its place (Liu & Peng 2020, eq. 8). aggregate: int64 [words], where secure aggregation took the sum and the
+    reports show no counts.
 
-
-def release_counts(
-    settings: RoundSettings,
-    total: counting.CountSum,
-    inputs_sha256: str,
-    previous: Row[Any],
-    background: Row[Any],
-    key: ReleaseKey | None = None,
-) -> Release:
-    """What a sum of reports releases: with the server's noise under trust ``central``, as it is where the devices have
-    added theirs. Bounded counts are added to what was released before, and what does not stand out of the noise is
-    dropped. Those of mode ``paper`` are all counts so far and take its place (Liu & Peng 2020, eq. 8).
-
-    Raises PrivacyError where the server adds noise and ``key`` is not that of these inputs.
+    Raises PrivacyError where the server adds noise and ``key`` is not that of these reports.
     """
-    plan = settings.marginals
+    plan, inputs = settings.marginals, digest_of(contributions)
     assert plan is not None
+    if aggregate is not None:
+        total = counting.CountSum(aggregate, len(contributions))
+    else:
+        total = counting.init(marginal_registry.read_counts(previous).size)
+        for contribution in contributions:
+            total = counting.add(total, {int(word): count for word, count in (contribution.counts or {}).items()})
     drawn = total.total
     if plan.trust == "central":
-        drawn = noised(total.total, plan, _checked(key, inputs_sha256).source(total.total.tobytes()))
+        drawn = noised(total.total, plan, _checked(key, inputs).source(total.total.tobytes()))
     variance = released_variance(plan, total.reports)
     if plan.mode == "paper":
         released, cumulative = drawn, variance
@@ -131,18 +104,13 @@ def release_counts(
     probabilities = counting.smoothed(kept, marginal_registry.read_probabilities(background), settings.smoothing)
     return Release(
         stream="marginals",
-        inputs_sha256=inputs_sha256,
+        inputs_sha256=inputs,
         reports=total.reports,
         mechanism={
             "name": plan.mechanism,
-            "mode": plan.mode,
-            "trust": plan.trust,
+            **plan.model_dump(include={"mode", "trust", "epsilon", "max_words", "max_weight", "minimum_survivors"}),
             "scale": plan_noise(plan).scale / FIXED_POINT,
-            "epsilon": plan.epsilon,
             "delta": plan.delta if plan.mechanism == "discrete_gaussian" else 0.0,
-            "max_words": plan.max_words,
-            "max_weight": plan.max_weight,
-            "minimum_survivors": plan.minimum_survivors,
         },
         variance=variance,
         counts=drawn,
@@ -160,52 +128,53 @@ def release_deltas(
     settings: RoundSettings,
     contributions: Sequence[Row[Any]],
     lineage: Lineage,
-    number: int,
-    rehearse: Rehearse | None = None,
-    workers: Workers | None = None,
-    key: ReleaseKey | None = None,
-    eligible: int | None = None,
+    row: Row[Any],
+    rehearse: Rehearse | None,
+    workers: Workers,
+    key: ReleaseKey | None,
 ) -> Release:
     """The model that the mean of the reports and of the rehearsal makes of the base, and the teacher after it.
 
-    workers: who adds the reports up, which no result depends on; None: this process. key: of the server's noise, where
-    it adds some. eligible: devices that the round could ask, where it sampled. Raises LearningError where the optimizer
-    diverges, StateError where a stored report is not what was accepted or the round wants a rehearsal that this server
-    cannot give.
+    row: of the round. workers: who adds the reports up, which no result depends on. key: of the server's noise, where
+    it adds some. Raises LearningError where the optimizer diverges, StateError where a stored report is not what was
+    accepted or the round wants a rehearsal that this server cannot give.
     """
-    plan, base = settings.deltas, lineage.base
+    plan, base, inputs = settings.deltas, lineage.base, digest_of(contributions)
     assert plan is not None
     weights = model_registry.load(blobs, base.sha256)
     shapes = model_registry.trainable(weights)
     grid = _grid(settings, plan, shapes)
-    total = deltas.fold(_summed(blobs, settings, plan, contributions, shapes, workers or LocalWorkers(blobs), grid))
+    total = deltas.fold(_sum(blobs, settings, plan, contributions, shapes, workers, grid))
     if settings.noise_multiplier:
-        total = replace(total, sum=_noised(total.sum, settings, plan, key, digest_of(contributions)))
+        digest = sha256()
+        for name in sorted(total.sum):
+            digest.update(np.ascontiguousarray(total.sum[name]).data)
+        source = _checked(key, inputs).source(digest.digest())
+        total = replace(total, sum=noised_sum(total.sum, plan.clip_norm, settings.noise_multiplier, source))
     elif grid is not None:  # the devices have added their noise
         total = replace(total, sum=in_units(total.sum, grid))
     rehearsed = 0.0
     if settings.rehearsal is not None:
         if rehearse is None:
             raise StateError("rehearsal: this server has no transcribed speech; start it with --rehearsal KIND:PATH")
-        for sent in rehearse(weights, settings, number):
+        for sent in rehearse(weights, settings, row.number):
             total = deltas.add(total, sent, settings.rehearsal_weight)
         rehearsed = settings.rehearsal_weight * settings.rehearsal.pseudo_devices
-    fixed = settings.denominator(eligible)
+    fixed = settings.denominator(row.eligible)
     denominator = total.weight if fixed is None else fixed + rehearsed
     mean = deltas.finish(total, denominator)
     if plan.kind == "gradient":  # a delta points where the loss falls, a gradient where it rises
         mean = {name: -gradient for name, gradient in mean.items()}
-    updated, state = _moved(blobs, settings, base, weights, mean)
+    updated, state = _apply(blobs, settings, base, weights, mean)
     if settings.server_step is not None:
-        updated = stepped(settings.server_step, updated, number, rehearse)
+        updated = take_server_step(settings.server_step, updated, row.number, rehearse)
     optimizer_sha256 = None
     if settings.optimizer.kind != "sgd":
         arrays, metadata = optimizers.state_to_arrays(state)
         content = dump_weights(arrays, metadata)
         optimizer_sha256 = sha256(content).hexdigest()
         blobs.put(model_registry.blob_name(optimizer_sha256), content)
-    inputs = digest_of(contributions)
-    teacher, teacher_version = _followed(blobs, settings, lineage, weights, updated)
+    teacher, teacher_version = _follow(blobs, settings, lineage, weights, updated)
     return Release(
         stream="deltas",
         inputs_sha256=inputs,
@@ -213,14 +182,8 @@ def release_deltas(
         mechanism={
             "name": "gaussian" if settings.noisy else "none",
             "trust": "central" if settings.noise_multiplier else "share" if settings.noisy else "none",
-            "kind": plan.kind,
-            "clip_norm": plan.clip_norm,
-            "clipping": plan.clipping,
-            "encoding": plan.encoding,
-            "averaging": settings.averaging,
-            "weighting": settings.weighting,
-            "noise_stddev": plan.noise_stddev,
-            "noise_multiplier": settings.noise_multiplier,
+            **plan.model_dump(include={"kind", "clip_norm", "clipping", "encoding", "noise_stddev"}),
+            **settings.model_dump(include={"averaging", "weighting", "noise_multiplier"}),
             "denominator": denominator,
             "sampling_rate": settings.sampling.rate if settings.amplified and settings.sampling else None,
             "pseudo_devices": settings.rehearsal.pseudo_devices if settings.rehearsal is not None else 0,
@@ -234,7 +197,7 @@ def release_deltas(
     )
 
 
-def release_words(settings: RoundSettings, contributions: Sequence[Row[Any]], key: ReleaseKey | None = None) -> Release:
+def release_words(settings: RoundSettings, contributions: Sequence[Row[Any]], key: ReleaseKey | None) -> Release:
     """The words that so many devices named that one of them cannot have made the difference, but for a chance of delta.
     Raises PrivacyError where ``key`` is not that of these inputs."""
     plan, inputs = settings.words, digest_of(contributions)
@@ -250,9 +213,7 @@ def release_words(settings: RoundSettings, contributions: Sequence[Row[Any]], ke
             "trust": "central",
             "scale": float(noise_scale(plan)),
             "threshold": threshold(plan),
-            "epsilon": plan.epsilon,
-            "delta": plan.delta,
-            "max_words": plan.max_words,
+            **plan.model_dump(include={"epsilon", "delta", "max_words"}),
         },
         words=released_words(devices, plan, _checked(key, inputs).source(named.encode())),
     )
@@ -260,64 +221,38 @@ def release_words(settings: RoundSettings, contributions: Sequence[Row[Any]], ke
 
 def store_release(connection: Connection, row: Row[Any], release: Release, now: float) -> None:
     """Write a release down, with the versions that it makes, in the caller's transaction."""
-    model_version: str | None = None
+    made: dict[str, Any] = {}
+    own = {"now": now, "round_id": row.id}
+    of_round = own | {"figures": release.figures, "note": f"round {row.number}"}
     if release.entry is not None:
-        version = marginal_registry.next_version(connection)
-        marginal_registry.add_marginals(
-            connection,
-            version,
-            release.entry,
-            now=now,
-            parent=row.base_marginals,
-            round_id=row.id,
-            figures=release.figures,
-            note=f"round {row.number}",
-        )
-        connection.execute(update(rounds).where(rounds.c.id == row.id).values(marginals_version=version))
+        number = made["marginals_version"] = marginal_registry.next_version(connection)
+        parent = row.base_marginals
+        marginal_registry.add_marginals(connection, number, release.entry, parent=parent, **of_round)
     if release.stored is not None:
-        teacher_version = release.teacher_version
+        teacher, parent = release.teacher_version, row.base_model
         if release.teacher is not None:
-            teacher_version = f"{row.id}-teacher-{release.teacher.sha256[:8]}"
-            model_registry.add_model(
-                connection,
-                teacher_version,
-                release.teacher,
-                now=now,
-                parent=model_registry.find_model(connection, row.base_model).teacher or row.base_model,
-                round_id=row.id,
-                note=f"teacher after round {row.number}",
-            )
-        model_version = f"{row.id}-{release.stored.sha256[:8]}"
-        model_registry.add_model(
-            connection,
-            model_version,
-            release.stored,
-            now=now,
-            parent=row.base_model,
-            round_id=row.id,
-            optimizer_sha256=release.optimizer_sha256,
-            teacher=teacher_version,
-            figures=release.figures,
-            note=f"round {row.number}",
-        )
-        connection.execute(update(rounds).where(rounds.c.id == row.id).values(model_version=model_version))
+            teacher = f"{row.id}-teacher-{release.teacher.sha256[:8]}"
+            before = model_registry.find_model(connection, parent).teacher or parent
+            note = f"teacher after round {row.number}"
+            model_registry.add_model(connection, teacher, release.teacher, parent=before, note=note, **own)
+        version = made["model_version"] = f"{row.id}-{release.stored.sha256[:8]}"
+        of_model = of_round | {"optimizer_sha256": release.optimizer_sha256, "teacher": teacher}
+        model_registry.add_model(connection, version, release.stored, parent=parent, **of_model)
+    if made:
+        connection.execute(update(rounds).where(rounds.c.id == row.id).values(made))
+    told = ("stream", "inputs_sha256", "reports", "mechanism", "words", "variance")
     connection.execute(
         insert(releases).values(
-            round_id=row.id,
-            stream=release.stream,
-            inputs_sha256=release.inputs_sha256,
-            reports=release.reports,
-            mechanism=release.mechanism,
+            **{name: getattr(release, name) for name in told},
             counts=release.counts.astype("<i8").tobytes() if release.counts is not None else None,
-            words=release.words,
-            variance=release.variance,
-            model_version=model_version,
+            round_id=row.id,
+            model_version=made.get("model_version"),
             drawn_at=now,
         )
     )
 
 
-def _summed(
+def _sum(
     blobs: BlobStore,
     settings: RoundSettings,
     plan: DeltaPlan,
@@ -354,26 +289,13 @@ def _grid(settings: RoundSettings, plan: DeltaPlan, shapes: Mapping[str, tuple[i
     return None
 
 
-def _noised(
-    total: Mapping[str, NDArray[np.int64]],
-    settings: RoundSettings,
-    plan: DeltaPlan,
-    key: ReleaseKey | None,
-    inputs_sha256: str,
-) -> dict[str, NDArray[np.float32]]:
-    checked, digest = _checked(key, inputs_sha256), sha256()
-    for name in sorted(total):
-        digest.update(np.ascontiguousarray(total[name]).data)
-    return noised_sum(total, plan.clip_norm, settings.noise_multiplier, checked.source(digest.digest()))
-
-
 def _checked(key: ReleaseKey | None, inputs_sha256: str) -> ReleaseKey:
     if key is None or key.inputs_sha256 != inputs_sha256:
         raise PrivacyError("key: found none of these reports; noise is drawn from a key that was stored for them")
     return key
 
 
-def _moved(
+def _apply(
     blobs: BlobStore, settings: RoundSettings, base: Row[Any], weights: Weights, mean: Weights
 ) -> tuple[dict[str, NDArray[np.float32]], optimizers.OptimizerState]:
     """(weights after the server optimizer's step, its state), going on from the state that made the base."""
@@ -388,7 +310,7 @@ def _moved(
     return updated, state
 
 
-def _followed(
+def _follow(
     blobs: BlobStore, settings: RoundSettings, lineage: Lineage, weights: Weights, updated: Weights
 ) -> tuple[model_registry.StoredModel | None, str | None]:
     """(a new teacher, None), or (None, version of the one that stays), or neither where the round keeps no teacher."""

@@ -20,8 +20,9 @@ from device_sdk.wire.messages import Receipt
 from server.devices.authentication import Sender, spend_nonce
 from server.plans.round import STREAMS, RoundSettings, RoundState
 from server.privacy.charges import charge_for
-from server.privacy.ledger import record, within
+from server.privacy.ledger import record
 from server.problems import Refusal
+from server.rounds.caps import Caps
 from server.rounds.sampling import check_sampled
 from server.rounds.store import find_round, read_settings, transition
 from server.storage.database import Database
@@ -31,7 +32,7 @@ __all__ = [
     "Contribution",
     "accept",
     "accepted_size",
-    "affordable",
+    "check_affordable",
     "check_base",
     "check_open",
     "close_if_full",
@@ -72,8 +73,7 @@ def accept(
     sender: Sender,
     contribution: Contribution,
     *,
-    cap: float,
-    delta: float,
+    caps: Caps,
     clock: Callable[[], float],
 ) -> tuple[Receipt, bool]:
     """Count a report once, in a transaction. Returns its receipt and whether it closed the round by reaching the goal.
@@ -84,66 +84,50 @@ def accept(
     ``stale_model``, ``already_reported``; 403 ``privacy_cap``; 404 ``unknown_round``; 422 ``utterances``.
     """
     with database.write() as connection:
-        return _accept(connection, sender, contribution, cap, delta, clock())
+        return _accept(connection, sender, contribution, caps, clock())
 
 
 def _accept(
-    connection: Connection, sender: Sender, contribution: Contribution, cap: float, delta: float, now: float
+    connection: Connection, sender: Sender, contribution: Contribution, caps: Caps, now: float
 ) -> tuple[Receipt, bool]:
     spend_nonce(connection, sender, now)
     digest = sha256(contribution.body).hexdigest()
-    known = find_report(connection, sender.device_id, contribution.report_id)
-    if known is not None:
-        if known.body_sha256 == digest:
-            return Receipt(report_id=contribution.report_id, duplicate=True), False
+    device_id, stream = sender.device_id, contribution.stream
+    known = find_report(connection, device_id, contribution.report_id)
+    if known is not None and known.body_sha256 != digest:
         raise Refusal(409, "report_conflict", "this report id was used for another report", "report_id")
-    row = find_round(connection, contribution.round_id)
-    if row.forgotten:
+    row = None if known is not None else find_round(connection, contribution.round_id)
+    if row is None or row.forgotten:
         return Receipt(report_id=contribution.report_id, duplicate=True), False
     settings = read_settings(row)
-    check_open(row, settings, contribution.stream, now)
-    check_sampled(connection, row, sender.device_id)
+    check_open(row, settings, stream, now)
+    check_sampled(connection, row, device_id)
     if contribution.counts is None and contribution.blob is None:
         # The round opened after the body was looked at, so nobody checked its values.
         raise Refusal(409, "round_closed", f"round {row.id} was not open when the report arrived", "round_id")
-    if contribution.stream == "deltas":
+    if stream == "deltas":
         check_base(row, contribution.model_version)
-    _check_single(connection, sender.device_id, row.id, contribution.stream)
-    if not affordable(connection, sender.device_id, contribution.stream, settings, cap, delta):
-        raise Refusal(403, "privacy_cap", f"{contribution.stream}: this device's epsilon would pass the cap {cap:g}")
+    if stream in reported_streams(connection, device_id, row.id):
+        detail = f"this device already sent its one {stream} report of round {row.id}"
+        raise Refusal(409, "already_reported", detail, "device_id")
+    check_affordable(connection, device_id, stream, settings, caps)
     if contribution.utterances > UTTERANCES_LIMIT:
         raise Refusal(422, "utterances", f"utterances: expected at most {UTTERANCES_LIMIT}", "utterances")
     counts = contribution.counts
-    stored_id = id_of_report(sender.device_id, contribution.report_id)
+    own = {"device_id": device_id, "round_id": row.id, "stream": stream}
+    values = {
+        "id": id_of_report(device_id, contribution.report_id),
+        **{name: getattr(contribution, name) for name in ("utterances", "blob", "loss", "word_error")},
+        "counts": {str(word): count for word, count in counts.items()} if counts is not None else None,
+    }
     connection.execute(
-        _INSERT,
-        {
-            "id": stored_id,
-            "device_id": sender.device_id,
-            "round_id": row.id,
-            "stream": contribution.stream,
-            "body_sha256": digest,
-            "size": len(contribution.body),
-            "utterances": contribution.utterances,
-            "accepted_at": now,
-            "counts": {str(word): count for word, count in counts.items()} if counts is not None else None,
-            "blob": contribution.blob,
-            "loss": contribution.loss,
-            "word_error": contribution.word_error,
-        },
+        _INSERT, own | values | {"body_sha256": digest, "size": len(contribution.body), "accepted_at": now}
     )
     if not settings.amplified:  # there everyone was charged when the round opened
-        record(
-            connection,
-            device_id=sender.device_id,
-            stream=contribution.stream,
-            round_id=row.id,
-            report_id=stored_id,
-            charge=charge_for(contribution.stream, settings),
-            now=now,
-        )
-    connection.execute(_COUNT[contribution.stream], {"counted": row.id})
-    log.debug("round %s takes a report of %s", row.id, contribution.stream)
+        charge = charge_for(stream, settings)
+        record(connection, **own, report_id=values["id"], charge=charge, now=now, draw=1)
+    connection.execute(_COUNT[stream], {"counted": row.id})
+    log.debug("round %s takes a report of %s", row.id, stream)
     return Receipt(report_id=contribution.report_id), close_if_full(connection, row.id, settings, now)
 
 
@@ -154,12 +138,11 @@ def find_report(connection: Connection, device_id: str, report_id: str) -> Row[A
     return connection.execute(_KNOWN, names | {"sender": device_id}).first()
 
 
-def affordable(
-    connection: Connection, device_id: str, stream: str, settings: RoundSettings, cap: float, delta: float
-) -> bool:
-    """Whether a device may still report in a stream of a round with these settings. Where accounting is amplified it
-    may: it was charged when the round opened."""
-    return settings.amplified or within(connection, device_id, stream, charge_for(stream, settings), cap, delta)
+def check_affordable(connection: Connection, device_id: str, stream: str, settings: RoundSettings, caps: Caps) -> None:
+    """Raises Refusal (403 ``privacy_cap``)."""
+    if not caps.allow(connection, device_id, stream, settings):
+        detail = f"{stream}: this device's epsilon would pass the cap {caps.of(stream):g}"
+        raise Refusal(403, "privacy_cap", detail)
 
 
 def reported_streams(connection: Connection, device_id: str, round_id: str) -> set[str]:
@@ -182,7 +165,7 @@ def check_open(row: Row[Any], settings: RoundSettings, stream: str, now: float) 
         raise Refusal(409, "round_closed", late, "round_id")
     if stream not in settings.streams:
         raise Refusal(409, "not_collected", f"round {row.id} does not collect {stream}", "round_id")
-    if settings.goal is not None and getattr(row, _counter(stream)) >= settings.goal:
+    if settings.goal is not None and getattr(row, f"{stream}_reports") >= settings.goal:
         raise Refusal(409, "round_closed", f"round {row.id} has all the {stream} reports it wants", "round_id")
 
 
@@ -193,44 +176,29 @@ def check_base(row: Row[Any], version: str) -> None:
         raise Refusal(409, "stale_model", detail, "model_version")
 
 
-def _check_single(connection: Connection, device_id: str, round_id: str, stream: str) -> None:
-    if stream in reported_streams(connection, device_id, round_id):
-        detail = f"this device already sent its one {stream} report of round {round_id}"
-        raise Refusal(409, "already_reported", detail, "device_id")
-
-
 def close_if_full(connection: Connection, round_id: str, settings: RoundSettings, now: float) -> bool:
     """Close a round that has all the reports it wants, in every stream. Returns whether it did."""
     if settings.goal is None:
         return False
     row, goal = find_round(connection, round_id), settings.goal
-    if any(getattr(row, _counter(stream)) < goal for stream in settings.streams):
+    if any(getattr(row, f"{stream}_reports") < goal for stream in settings.streams):
         return False
     transition(connection, row, RoundState.CLOSING, now, "goal reached")
     return True
-
-
-def _counter(stream: str) -> str:
-    return f"{stream}_reports"
 
 
 # Every report needs these: they are built once.
 _KNOWN = select(reports).where(
     reports.c.id.in_((bindparam("stored"), bindparam("named"))), reports.c.device_id == bindparam("sender")
 )
-_REPORTED = select(reports.c.stream).where(
-    reports.c.device_id == bindparam("sender"), reports.c.round_id == bindparam("asked")
-)
-_SIZE = select(reports.c.size).where(
-    reports.c.device_id == bindparam("sender"),
-    reports.c.round_id == bindparam("asked"),
-    reports.c.stream == bindparam("stream"),
-)
+_OWN = (reports.c.device_id == bindparam("sender"), reports.c.round_id == bindparam("asked"))
+_REPORTED = select(reports.c.stream).where(*_OWN)
+_SIZE = select(reports.c.size).where(*_OWN, reports.c.stream == bindparam("stream"))
 _INSERT = insert(reports)
 _COUNT = {
     stream: update(rounds)
     .where(rounds.c.id == bindparam("counted"))
-    .values({_counter(stream): rounds.c[_counter(stream)] + 1})
+    .values({f"{stream}_reports": rounds.c[f"{stream}_reports"] + 1})
     for stream in STREAMS
 }
 

@@ -12,16 +12,15 @@ from device_sdk.errors import LearningError, StateError
 from device_sdk.wire.messages import DeltaPlan
 from server.plans.round import RehearsalPlan, RoundSettings, ServerStep
 
-__all__ = ["stepped"]
+__all__ = ["Rehearse", "Weights", "take_server_step"]
 
 Weights = Mapping[str, NDArray[np.float32]]
+Rehearse = Callable[[Weights, RoundSettings, int], Iterable[Weights]]
+"""(base weights, settings, number of the round) -> what each pseudo-device sends, the same at every call."""
 
 
-def stepped(
-    plan: ServerStep,
-    weights: Weights,
-    number: int,
-    rehearse: Callable[[Weights, RoundSettings, int], Iterable[Weights]] | None,
+def take_server_step(
+    plan: ServerStep, weights: Weights, number: int, rehearse: Rehearse | None
 ) -> dict[str, NDArray[np.float32]]:
     """``weights``, what a round has made, after one step on each of the utterances drawn for its ``number``.
 
@@ -30,13 +29,9 @@ def stepped(
     """
     if rehearse is None:
         raise StateError("server_step: this server has no transcribed speech; start it with --rehearsal KIND:PATH")
-    alone = RoundSettings(
-        marginals=None,
-        deltas=DeltaPlan(clip_norm=plan.clip_norm),
-        rehearsal=RehearsalPlan(
-            pseudo_devices=1, batch_size=plan.utterances, learning_rate=plan.learning_rate, seed=plan.seed
-        ),
-    )
+    own = {"batch_size": plan.utterances, "learning_rate": plan.learning_rate, "seed": plan.seed}
+    rehearsal = RehearsalPlan.model_validate({"pseudo_devices": 1} | own)
+    alone = RoundSettings(marginals=None, deltas=DeltaPlan(clip_norm=plan.clip_norm), rehearsal=rehearsal)
     moved = {name: np.array(values) for name, values in weights.items()}
     for difference in rehearse(weights, alone, number):
         for name, values in difference.items():

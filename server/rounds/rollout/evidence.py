@@ -18,7 +18,7 @@ from typing import Literal
 
 from server.plans.rollout import RolloutSettings
 
-__all__ = ["Evidence", "Verdict", "Watched", "judged", "upper_tail"]
+__all__ = ["Evidence", "Verdict", "Watched", "judge_evidence", "upper_tail"]
 
 Decision = Literal["wait", "promote", "roll_back"]
 
@@ -54,16 +54,14 @@ def upper_tail(found: Evidence) -> float:
     rollout, control = found.rollout, found.control
     both, failed = rollout.devices + control.devices, rollout.failed + control.failed
     whole = _log_binomial(both, failed)
-    return min(
-        1.0,
-        sum(
-            exp(_log_binomial(rollout.devices, number) + _log_binomial(control.devices, failed - number) - whole)
-            for number in range(rollout.failed, min(failed, rollout.devices) + 1)
-        ),
+    chances = (
+        exp(_log_binomial(rollout.devices, number) + _log_binomial(control.devices, failed - number) - whole)
+        for number in range(rollout.failed, min(failed, rollout.devices) + 1)
     )
+    return min(1.0, sum(chances))
 
 
-def judged(found: Evidence, settings: RolloutSettings, looks: int, seconds: float) -> Verdict:
+def judge_evidence(found: Evidence, settings: RolloutSettings, looks: int, seconds: float) -> Verdict:
     """looks: taken so far. seconds: since the rollout began."""
     least = min(found.rollout.devices, found.control.devices)
     if least < settings.minimum:
@@ -73,25 +71,16 @@ def judged(found: Evidence, settings: RolloutSettings, looks: int, seconds: floa
     reached = looks
     while settings.minimum * 2**reached <= found.rollout.devices:
         reached += 1  # looks that were missed are not made up for: what they could have spent stays unspent
-    allowed = 0.0
-    if reached > looks:
-        allowed += settings.doubt / 2 ** (reached + 1)
-    if over:
-        allowed += settings.doubt / 2
+    allowed = settings.doubt / 2 ** (reached + 1) if reached > looks else 0.0
+    allowed += settings.doubt / 2 if over else 0.0
+    note = f"{found.rollout.failed} of {found.rollout.devices} devices failed with it, "
+    note += f"{found.control.failed} of {found.control.devices} without"
     if not allowed:
-        return Verdict("wait", looks, _told(found))
+        return Verdict("wait", looks, note)
     if p <= allowed:
-        return Verdict("roll_back", reached, f"{_told(found)}: p = {p:.3g}, at most {allowed:.3g}", p, allowed)
-    return Verdict(
-        "promote" if over else "wait", reached, f"{_told(found)}: p = {p:.3g}, more than {allowed:.3g}", p, allowed
-    )
-
-
-def _told(found: Evidence) -> str:
-    return (
-        f"{found.rollout.failed} of {found.rollout.devices} devices failed with it, "
-        f"{found.control.failed} of {found.control.devices} without"
-    )
+        return Verdict("roll_back", reached, f"{note}: p = {p:.3g}, at most {allowed:.3g}", p, allowed)
+    decision: Decision = "promote" if over else "wait"
+    return Verdict(decision, reached, f"{note}: p = {p:.3g}, more than {allowed:.3g}", p, allowed)
 
 
 def _log_binomial(of: int, number: int) -> float:

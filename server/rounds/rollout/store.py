@@ -39,31 +39,16 @@ def begin(connection: Connection, version: str, settings: RolloutSettings, now: 
     base = current_version(connection, "model")
     if version == base:
         raise Refusal(409, "is_current", f"model {version} is what every device has already", "version")
-    connection.execute(
-        insert(rollouts).values(
-            version=version,
-            base=base,
-            settings=settings.model_dump(mode="json"),
-            state="running",
-            looks=0,
-            started_at=now,
-            figures={},
-            note=note,
-        )
-    )
+    row = {"version": version, "base": base, "settings": settings.model_dump(mode="json"), "state": "running"}
+    connection.execute(insert(rollouts).values(**row, looks=0, started_at=now, figures={}, note=note))
     # In the list of publications it is seen by all who look there: signed metadata, and the trail for people.
     publish(connection, "rollout", version, now, f"{100 * settings.share:g} % of the devices; {note}")
 
 
-def end(
-    connection: Connection, row: Row[Any], state: str, now: float, note: str, figures: Mapping[str, Any] | None = None
-) -> None:
+def end(connection: Connection, row: Row[Any], state: str, now: float, note: str, figures: Mapping[str, Any]) -> None:
     """state: ``promoted`` or ``rolled_back``; the former also makes the model current."""
-    connection.execute(
-        update(rollouts)
-        .where(rollouts.c.id == row.id)
-        .values(state=state, ended_at=now, note=note, figures=dict(figures or {}))
-    )
+    values = {"state": state, "ended_at": now, "note": note, "figures": dict(figures)}
+    connection.execute(update(rollouts).where(rollouts.c.id == row.id).values(values))
     if state == "promoted" and current_version(connection, "model") != row.version:
         publish(connection, "model", row.version, now, note)
     publish(connection, "rollout", row.version, now, f"{state.replace('_', ' ')}: {note}")
@@ -128,25 +113,11 @@ def list_rollouts(connection: Connection, limit: int = 100) -> list[Row[Any]]:
 
 def view(connection: Connection, row: Row[Any], now: float) -> dict[str, Any]:
     """A rollout as operators see it: devices of either arm, and those of them that were watched for long enough."""
-    query = (
-        select(rollout_devices.c.arm, func.count())
-        .where(rollout_devices.c.rollout_id == row.id)
-        .group_by(rollout_devices.c.arm)
-    )
-    seen = {str(arm): int(devices) for arm, devices in connection.execute(query)}
+    query = select(rollout_devices.c.arm, func.count()).where(rollout_devices.c.rollout_id == row.id)
+    seen = {str(arm): int(devices) for arm, devices in connection.execute(query.group_by(rollout_devices.c.arm))}
     watched = evidence(connection, row, now)
-    return {
-        "version": row.version,
-        "base": row.base,
-        "state": row.state,
-        "settings": row.settings,
-        "started_at": row.started_at,
-        "ended_at": row.ended_at,
-        "looks": row.looks,
-        "arms": {
-            arm: {"seen": seen.get(arm, 0), "watched": each.devices, "failed": each.failed}
-            for arm, each in (("rollout", watched.rollout), ("control", watched.control))
-        },
-        "figures": row.figures,
-        "note": row.note,
+    arms = {
+        arm: {"seen": seen.get(arm, 0), "watched": each.devices, "failed": each.failed}
+        for arm, each in (("rollout", watched.rollout), ("control", watched.control))
     }
+    return {name: value for name, value in row._asdict().items() if name != "id"} | {"arms": arms}

@@ -6,7 +6,7 @@ begins with the name of the field. Whether a masked vector is honest nobody can 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -35,10 +35,11 @@ from server.devices.enrolment import find_device
 from server.plans.round import RoundSettings
 from server.problems import Refusal
 from server.registry.marginals import find_marginals
-from server.rounds.reports import affordable, check_open, close_if_full
+from server.rounds.caps import Caps
+from server.rounds.reports import check_affordable, check_open, close_if_full
 from server.rounds.sampling import check_sampled
 from server.rounds.secure_aggregation import store
-from server.rounds.secure_aggregation.coordinator import Group, answered_by, finished
+from server.rounds.secure_aggregation.coordinator import Group, answered_by, is_finished
 from server.rounds.secure_aggregation.exclusions import excluded_until
 from server.rounds.secure_aggregation.progress import count, form_groups, move_on
 from server.rounds.secure_aggregation.store import StoredGroup
@@ -49,9 +50,9 @@ __all__ = [
     "MESSAGES",
     "answer",
     "check_advertisement",
+    "check_answer",
     "check_dealt",
     "check_distinct",
-    "check_masked",
     "check_revealed",
     "check_sender",
     "check_signature",
@@ -67,13 +68,6 @@ MESSAGES: Mapping[Stage, type[Message]] = {
     "unmasking": RevealedShares,
 }
 
-_CHECKS: Mapping[Stage, Callable[[Any, Group], None]] = {
-    "shares": lambda message, group: check_dealt(message, group.roster),
-    "masked": lambda message, group: check_masked(message, group.roster),
-    "consistency": lambda message, group: check_signature(message, group.roster, group.survivors),
-    "unmasking": lambda message, group: check_revealed(message, group.dealers, group.survivors),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -84,13 +78,9 @@ class Envelope:
     message: Any
     body: bytes
 
-    @property
-    def sha256(self) -> str:
-        return sha256(self.body).hexdigest()
-
 
 def join(
-    connection: Connection, sender: Sender, envelope: Envelope, *, cap: float, delta: float, now: float
+    connection: Connection, sender: Sender, envelope: Envelope, *, caps: Caps, now: float
 ) -> tuple[StageReceipt, bool]:
     """Take a device's keys; it is in a group as soon as enough others have joined. Returns its receipt and whether that
     closed the round.
@@ -112,8 +102,7 @@ def join(
         raise Refusal(409, "busy", "this device is in a group of another round; finish that first", "device_id")
     if envelope.message.words_digest != find_marginals(connection, 0).words_digest:
         raise Refusal(409, "other_words", "words_digest: counts are over another word list", "words_digest")
-    if not affordable(connection, sender.device_id, "marginals", settings, cap, delta):
-        raise Refusal(403, "privacy_cap", f"marginals: this device's epsilon would pass the cap {cap:g}")
+    check_affordable(connection, sender.device_id, "marginals", settings, caps)
     device = find_device(connection, sender.device_id)
     assert device is not None
     with _refusing():
@@ -132,12 +121,10 @@ def check_sender(connection: Connection, row: Row[Any], device_id: str, stage: s
     Raises Refusal: 409 ``not_collected``, ``round_closed``, ``not_joined``.
     """
     settings = _settings(row)
-    joined = store.find_message(connection, row.id, device_id, "keys")
-    if joined is not None:
-        return
-    if stage != "keys":
-        raise Refusal(409, "not_joined", "this device is in no group of this round", "device_id")
-    check_open(row, settings, "marginals", now)
+    if store.find_message(connection, row.id, device_id, "keys") is None:
+        if stage != "keys":
+            raise Refusal(409, "not_joined", "this device is in no group of this round", "device_id")
+        check_open(row, settings, "marginals", now)
 
 
 def answer(connection: Connection, sender: Sender, envelope: Envelope, *, now: float) -> tuple[StageReceipt, bool]:
@@ -163,18 +150,18 @@ def answer(connection: Connection, sender: Sender, envelope: Envelope, *, now: f
     except ProtocolError as error:
         raise Refusal(409, "other_stage", str(error), "stage") from error
     with _refusing():
-        _CHECKS[envelope.stage](envelope.message, group)
+        check_answer(envelope.message, group)
     store.keep(connection, row.id, sender.device_id, envelope.stage, envelope.body, stored.id, now)
-    if finished(group) and envelope.stage != "unmasking":
+    if is_finished(group) and envelope.stage != "unmasking":
         move_on(connection, stored, group, settings, now)
-    return StageReceipt(stage=envelope.stage), finished(group) and envelope.stage == "unmasking"
+    return StageReceipt(stage=envelope.stage), is_finished(group) and envelope.stage == "unmasking"
 
 
 def _repeated(connection: Connection, sender: Sender, envelope: Envelope) -> StageReceipt | None:
     known = store.find_message(connection, envelope.round_id, sender.device_id, envelope.stage)
     if known is None:
         return None
-    if known.body_sha256 != envelope.sha256:
+    if known.body_sha256 != sha256(envelope.body).hexdigest():
         detail = f"this device sent another message at stage {envelope.stage} of this round"
         raise Refusal(409, "message_conflict", detail, "stage")
     return StageReceipt(stage=envelope.stage, duplicate=True)
@@ -217,12 +204,20 @@ def check_distinct(message: KeyAdvertisement, others: Iterable[bytes]) -> None:
                 raise ProtocolError(f"{field}: another device of this round has the same")
 
 
+def check_answer(message: Any, group: Group) -> None:
+    match message:
+        case DealtShares():
+            check_dealt(message, group.roster)
+        case MaskedInput():
+            read_words(message.masked, group.roster)
+        case SurvivorSignature():
+            check_signature(message, group.roster, group.survivors)
+        case RevealedShares():
+            check_revealed(message, group.dealers, group.survivors)
+
+
 def check_dealt(message: DealtShares, roster: Roster) -> None:
     _check_names("sealed", message.sealed, set(roster.device_ids) - {message.device_id}, exactly=True)
-
-
-def check_masked(message: MaskedInput, roster: Roster) -> None:
-    read_words(message.masked, roster)
 
 
 def check_signature(message: SurvivorSignature, roster: Roster, survivors: tuple[str, ...]) -> None:
@@ -254,13 +249,13 @@ def _check_names(field: str, found: Iterable[str], expected: Set[str], *, exactl
 def next_task(connection: Connection, device_id: str, round_id: str, retry_after_seconds: float) -> AggregationTask:
     """The task of a device that joined. Raises Refusal: 404 ``unknown_round``, 409 ``not_joined``."""
     row = find_round(connection, round_id)
-    settings = read_settings(row)
     joined = store.find_message(connection, round_id, device_id, "keys")
+    # Often enough to answer within a stage, or a device that is awake would be dropped.
+    retry = min(retry_after_seconds, read_settings(row).groups.stage_seconds / 4)
     if joined is None:
         if row.forgotten:  # nobody knows any more whether its counts are in the sum: they are not reported again
-            return AggregationTask(stage="done", retry_after_seconds=_retry_after(settings, retry_after_seconds))
+            return AggregationTask(stage="done", retry_after_seconds=retry)
         raise Refusal(409, "not_joined", "this device has not joined this round", "device_id")
-    retry = _retry_after(settings, retry_after_seconds)
     if joined.group_id is None:
         return AggregationTask(stage="abandoned" if joined.body is None else "waiting", retry_after_seconds=retry)
     stored = store.find_group(connection, joined.group_id)
@@ -270,28 +265,21 @@ def next_task(connection: Connection, device_id: str, round_id: str, retry_after
         stage = "abandoned" if stored.ended == "abandoned" else "done" if survived else "dropped"
         return AggregationTask.model_validate({"stage": stage, "retry_after_seconds": retry})
     if group.stage is not None and device_id in group.expected - group.answered(group.stage):
-        return _asked(connection, stored, device_id, retry)
+        return AggregationTask(stage=group.stage, retry_after_seconds=retry, **_needed(connection, stored, device_id))
     late = group.stage is not None and device_id not in group.expected and not survived
     return AggregationTask(stage="dropped" if late else "waiting", retry_after_seconds=retry)
 
 
-def _asked(connection: Connection, stored: StoredGroup, device_id: str, retry: float) -> AggregationTask:
-    group = stored.group
-    match group.stage:
+def _needed(connection: Connection, stored: StoredGroup, device_id: str) -> dict[str, Any]:
+    """What a device needs for its answer at the present stage."""
+    match stored.group.stage:
         case "shares":
-            return AggregationTask(stage="shares", retry_after_seconds=retry, roster=group.roster)
+            return {"roster": stored.group.roster}
         case "masked":
             dealt = store.bodies(connection, stored.id, "shares", DealtShares)
-            own = {name: each.sealed[device_id] for name, each in dealt.items() if name != device_id}
-            return AggregationTask(stage="masked", retry_after_seconds=retry, deliveries=own)
+            return {"deliveries": {name: each.sealed[device_id] for name, each in dealt.items() if name != device_id}}
         case "consistency":
-            return AggregationTask(stage="consistency", retry_after_seconds=retry, survivors=group.survivors)
+            return {"survivors": stored.group.survivors}
         case _:
             signed = store.bodies(connection, stored.id, "consistency", SurvivorSignature)
-            signatures = {name: each.signature for name, each in signed.items()}
-            return AggregationTask(stage="unmasking", retry_after_seconds=retry, signatures=signatures)
-
-
-def _retry_after(settings: RoundSettings, seconds: float) -> float:
-    """Often enough to answer within a stage, or a device that is awake would be dropped."""
-    return min(seconds, settings.groups.stage_seconds / 4)
+            return {"signatures": {name: each.signature for name, each in signed.items()}}

@@ -7,12 +7,12 @@ at least the roster's threshold; with fewer the group is abandoned, and nothing 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from device_sdk.errors import ProtocolError
 from device_sdk.wire.secure_aggregation import STAGES, Roster, Stage
 
-__all__ = ["Group", "answered_by", "finished", "next_stage", "start"]
+__all__ = ["Group", "answered_by", "is_finished", "next_stage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Group:
     devices that answered, by stage."""
 
     roster: Roster
-    stage: Stage | None = "shares"
-    answers: Mapping[Stage, frozenset[str]] = field(default_factory=dict)
+    stage: Stage | None
+    answers: Mapping[Stage, frozenset[str]]
 
     def answered(self, stage: Stage) -> frozenset[str]:
         return self.answers.get(stage, frozenset())
@@ -45,10 +45,6 @@ class Group:
         return tuple(sorted(self.answered("masked")))
 
 
-def start(roster: Roster) -> Group:
-    return Group(roster, "shares", {"keys": frozenset(roster.device_ids)})
-
-
 def answered_by(group: Group, device_id: str) -> Group:
     """The group after an answer at its present stage. ProtocolError: this device is not expected to answer."""
     stage = group.stage
@@ -57,7 +53,7 @@ def answered_by(group: Group, device_id: str) -> Group:
     return replace(group, answers={**group.answers, stage: group.answered(stage) | {device_id}})
 
 
-def finished(group: Group) -> bool:
+def is_finished(group: Group) -> bool:
     """Whether everybody expected has answered, so that the stage needs no more time."""
     return group.stage is None or group.answered(group.stage) == group.expected
 

@@ -61,18 +61,9 @@ def excluded_by(roster: Roster, recovered: Recovered) -> Mapping[str, Exclusion]
 
 def exclude(connection: Connection, round_id: str, found: Mapping[str, Exclusion], now: float) -> None:
     """Leave devices out from now on."""
-    rows = [
-        {
-            "device_id": name,
-            "round_id": round_id,
-            "reason": each.reason,
-            "excluded_at": now,
-            "ends_at": now + each.seconds,
-        }
-        for name, each in found.items()
-    ]
-    if rows:
-        connection.execute(insert(exclusions), rows)
+    for name, each in found.items():
+        row = {"device_id": name, "round_id": round_id, "reason": each.reason, "ends_at": now + each.seconds}
+        connection.execute(insert(exclusions).values(**row, excluded_at=now))
 
 
 def excluded_until(connection: Connection, device_id: str, now: float) -> float | None:

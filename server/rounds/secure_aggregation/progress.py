@@ -23,7 +23,7 @@ from server.privacy.ledger import record
 from server.registry.marginals import find_marginals, read_counts
 from server.rounds.reports import id_in_group
 from server.rounds.secure_aggregation import store
-from server.rounds.secure_aggregation.coordinator import Group, finished, next_stage
+from server.rounds.secure_aggregation.coordinator import Group, is_finished, next_stage
 from server.rounds.secure_aggregation.exclusions import Exclusion, exclude, excluded_by
 from server.rounds.secure_aggregation.store import StoredGroup
 from server.rounds.secure_aggregation.unmasking import recover_secrets, sum_of
@@ -41,7 +41,7 @@ def advance_group(database: Database, group_id: int, now: float) -> None:
     transaction that stores it."""
     with database.read() as connection:
         stored = store.find_group(connection, group_id)
-    if stored.ended or not (finished(stored.group) or stored.deadline <= now):
+    if stored.ended or not (is_finished(stored.group) or stored.deadline <= now):
         return
     unmasked = _unmasked(database, stored) if stored.group.stage == "unmasking" else None
     with database.write() as connection:
@@ -107,9 +107,8 @@ def form_groups(
             count(connection, row.id, -len(part))
             continue
         members = tuple(sorted(part, key=lambda each: each.device_id))
-        roster = Roster(
-            round_id=row.id, words=words, word_bits=word_bits(plan, len(part)), minimum=minimum, members=members
-        )
+        bits = word_bits(plan, len(part))
+        roster = Roster(round_id=row.id, words=words, word_bits=bits, minimum=minimum, members=members)
         store.add_group(connection, roster, now + settings.groups.stage_seconds)
     if not whole:
         store.decline(connection, row.id)
@@ -168,28 +167,11 @@ def _charge(
         message = store.find_message(connection, round_id, device_id, "masked")
         assert message is not None
         report_id = id_in_group(device_id, round_id)
-        connection.execute(
-            insert(reports).values(
-                id=report_id,
-                device_id=device_id,
-                round_id=round_id,
-                stream="marginals",
-                body_sha256=message.body_sha256,
-                size=message.size,
-                utterances=0,  # how many there were is the device's own
-                accepted_at=now,
-                counted=False,
-            )
-        )
-        record(
-            connection,
-            device_id=device_id,
-            stream="marginals",
-            round_id=round_id,
-            report_id=report_id,
-            charge=charge,
-            now=now,
-        )
+        own = {"device_id": device_id, "round_id": round_id, "stream": "marginals"}
+        # How many utterances there were is the device's own.
+        sent = {"body_sha256": message.body_sha256, "size": message.size, "utterances": 0, "accepted_at": now}
+        connection.execute(insert(reports).values(id=report_id, **own, **sent, counted=False))
+        record(connection, **own, report_id=report_id, charge=charge, now=now, draw=1)
 
 
 def _finish(connection: Connection, stored: StoredGroup, total: NDArray[np.int64], note: str) -> None:

@@ -34,7 +34,7 @@ __all__ = [
     "keep",
     "open_groups",
     "set_stage",
-    "summed",
+    "sum_groups",
     "waiting",
 ]
 
@@ -58,18 +58,9 @@ def keep(
     connection: Connection, round_id: str, device_id: str, stage: Stage, body: bytes, group_id: int | None, now: float
 ) -> None:
     """Store one message as it came."""
-    connection.execute(
-        insert(messages).values(
-            round_id=round_id,
-            device_id=device_id,
-            stage=stage,
-            group_id=group_id,
-            body_sha256=sha256(body).hexdigest(),
-            size=len(body),
-            received_at=now,
-            body=body,
-        )
-    )
+    own = {"round_id": round_id, "device_id": device_id, "stage": stage, "group_id": group_id}
+    content = {"body": body, "body_sha256": sha256(body).hexdigest(), "size": len(body)}
+    connection.execute(insert(messages).values(**own, **content, received_at=now))
 
 
 def find_message(connection: Connection, round_id: str, device_id: str, stage: Stage) -> Row[Any] | None:
@@ -92,31 +83,26 @@ def is_busy(connection: Connection, device_id: str) -> bool:
 
 def decline(connection: Connection, round_id: str) -> None:
     """Tell those who wait for a group that there is none for them."""
-    unplaced = (messages.c.round_id == round_id, messages.c.stage == "keys", messages.c.group_id.is_(None))
-    connection.execute(update(messages).where(*unplaced).values(body=None))
+    connection.execute(update(messages).where(*_unplaced(round_id)).values(body=None))
 
 
 def waiting(connection: Connection, round_id: str) -> list[Row[Any]]:
     """Keys of devices that are in no group yet, the oldest first."""
-    unplaced = (messages.c.round_id == round_id, messages.c.stage == "keys", messages.c.group_id.is_(None))
-    query = select(messages).where(*unplaced, messages.c.body.is_not(None))
+    query = select(messages).where(*_unplaced(round_id), messages.c.body.is_not(None))
     return list(connection.execute(query.order_by(messages.c.received_at, messages.c.device_id)))
 
 
-def add_group(connection: Connection, roster: Roster, deadline: float) -> int:
-    """A new group of devices that were waiting. Returns its id."""
-    found = connection.execute(
-        insert(groups).values(
-            round_id=roster.round_id, stage="shares", deadline=deadline, roster=roster.model_dump_json(), note=""
-        )
-    )
-    assert found.inserted_primary_key is not None
-    group_id = int(found.inserted_primary_key[0])
-    members = messages.c.device_id.in_(roster.device_ids)
-    connection.execute(
-        update(messages).where(messages.c.round_id == roster.round_id, members).values(group_id=group_id)
-    )
-    return group_id
+def _unplaced(round_id: str) -> tuple[Any, ...]:
+    return messages.c.round_id == round_id, messages.c.stage == "keys", messages.c.group_id.is_(None)
+
+
+def add_group(connection: Connection, roster: Roster, deadline: float) -> None:
+    """A new group of devices that were waiting."""
+    row = {"round_id": roster.round_id, "stage": "shares", "roster": roster.model_dump_json(), "note": ""}
+    query = insert(groups).values(**row, deadline=deadline).returning(groups.c.id)
+    group_id = connection.execute(query).scalar_one()
+    own = (messages.c.round_id == roster.round_id, messages.c.device_id.in_(roster.device_ids))
+    connection.execute(update(messages).where(*own).values(group_id=group_id))
 
 
 def find_group(connection: Connection, group_id: int) -> StoredGroup:
@@ -171,7 +157,7 @@ def end(connection: Connection, group_id: int, *, total: NDArray[np.int64] | Non
     forget(connection, "aggregation_messages")
 
 
-def summed(connection: Connection, round_id: str, words: int) -> NDArray[np.int64]:
+def sum_groups(connection: Connection, round_id: str, words: int) -> NDArray[np.int64]:
     """The sum over the groups that are done: int64 [words]."""
     query = select(groups.c.total).where(groups.c.round_id == round_id, groups.c.stage == "done")
     total = np.zeros(words, np.int64)

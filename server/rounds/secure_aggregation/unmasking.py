@@ -35,7 +35,7 @@ from device_sdk.secure_aggregation import keys, masks
 from device_sdk.secure_aggregation.shares import PRIME, read_share
 from device_sdk.wire.secure_aggregation import RevealedShares, Roster
 
-__all__ = ["Budget", "Decoded", "Recovered", "WORK", "decode", "recover_secrets", "sum_of", "unmask"]
+__all__ = ["Budget", "Decoded", "Recovered", "WORK", "decode", "recover_secrets", "sum_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +50,10 @@ class Recovered:
     revealing: int
 
 
-def unmask(
-    roster: Roster, dealers: Set[str], masked: Mapping[str, bytes], revealed: Sequence[RevealedShares]
-) -> NDArray[np.int64]:
-    """The sum of the survivors' vectors, int64 [words].
-
-    dealers: whose shares the others hold. masked: the survivors' vectors, by device. ProtocolError: fewer than the
-    threshold in any part, a vector of another length, or shares that do not give what its device announced.
-    """
-    if len(masked) < roster.threshold:
-        raise ProtocolError(f"masked: found {len(masked)} vectors, expected at least {roster.threshold}")
-    return sum_of(roster, dealers, masked, recover_secrets(roster, dealers, masked.keys(), revealed))
-
-
 def recover_secrets(
     roster: Roster, dealers: Set[str], survivors: Set[str], revealed: Sequence[RevealedShares]
 ) -> Recovered:
-    """Every secret that the sum needs, as far as the shares give them."""
+    """Every secret that the sum needs, as far as the shares give them. dealers: whose shares the others hold."""
     names = {each.device_id: roster.point(each.device_id) for each in revealed}
     holders = {point: name for name, point in names.items()}
     shares: dict[str, dict[int, bytes]] = {}
@@ -74,6 +61,14 @@ def recover_secrets(
         sent = ((each.device_id, each.seeds if dealer in survivors else each.mask_keys) for each in revealed)
         shares[dealer] = {names[holder]: held[dealer] for holder, held in sent if dealer in held}
     disputes = {(dealer, name) for dealer, held in shares.items() for name in names if names[name] not in held}
+
+    def announced(dealer: str) -> Callable[[bytes], bool]:
+        """Whether a secret is the one that its dealer announced: of a survivor its seed, of another its mask key."""
+        member = roster.member(dealer)
+        if dealer in survivors:
+            return lambda secret: keys.commitment(secret) == member.seed_commitment
+        return lambda secret: keys.public_key(secret) == member.masking_key
+
     secrets: dict[str, bytes] = {}
     doubted: set[int] = set()
     budget = Budget()
@@ -81,7 +76,7 @@ def recover_secrets(
     while waiting:  # whoever lied about one secret is asked last about others: that may be enough for those not found
         known, left = len(doubted), []
         for dealer in waiting:
-            found = decode(shares[dealer], roster.threshold, _Announced(roster, dealer, survivors), doubted, budget)
+            found = decode(shares[dealer], roster.threshold, announced(dealer), doubted, budget)
             if found is None:
                 left.append(dealer)
                 continue
@@ -94,11 +89,13 @@ def recover_secrets(
 
 
 def sum_of(roster: Roster, dealers: Set[str], masked: Mapping[str, bytes], recovered: Recovered) -> NDArray[np.int64]:
-    """The sum of the survivors' vectors, int64 [words]. ProtocolError: a secret of it was not found."""
+    """The sum of the survivors' vectors, int64 [words]. masked: these, by device. ProtocolError: a secret of it was not
+    found, or a vector has another length."""
     for name, reason in recovered.lost.items():
         raise ProtocolError(f"{name}: {reason}")
     digest = keys.roster_digest(roster)
-    total = sum((masks.read_words(content, roster) for content in masked.values()), start=_zeros(roster))
+    start = masks.to_words(np.zeros(roster.words, np.int64), roster)
+    total = sum((masks.read_words(content, roster) for content in masked.values()), start=start)
     for name in sorted(masked):
         total -= masks.own_mask(recovered.secrets[name], name, roster, digest)
     for name in sorted(dealers - masked.keys()):
@@ -108,29 +105,10 @@ def sum_of(roster: Roster, dealers: Set[str], masked: Mapping[str, bytes], recov
     return masks.signed(total)
 
 
-@dataclass(frozen=True, slots=True)
-class _Announced:
-    """Whether a secret is the one that its dealer announced: of a survivor its seed, of another its mask key."""
-
-    roster: Roster
-    dealer: str
-    survivors: Set[str]
-
-    def __call__(self, secret: bytes) -> bool:
-        member = self.roster.member(self.dealer)
-        if self.dealer in self.survivors:
-            return keys.commitment(secret) == member.seed_commitment
-        return keys.public_key(secret) == member.masking_key
-
-
 def _lost(held: Mapping[int, bytes], roster: Roster) -> str:
     if len(held) < roster.threshold:
         return f"shares: found {len(held)}, expected at least {roster.threshold}"
     return f"shares: they do not give what it announced; too many of {len(held)} are false, or all were dealt so"
-
-
-def _zeros(roster: Roster) -> masks.Words:
-    return masks.to_words(np.zeros(roster.words, np.int64), roster)
 
 
 WORK = 1_500_000
@@ -241,18 +219,19 @@ def _null_space(matrix: Elements) -> Elements:
 def _at(targets: Elements, points: Elements) -> Elements:
     """Lagrange's basis polynomials through ``points``, at others: int64 [targets, points]."""
     apart = (targets[:, None] - points) % PRIME
-    whole = np.ones(len(targets), np.int64)
-    for column in apart.T:
-        whole = whole * column % PRIME
+    whole = _product(apart)
     scale = _inverse(_products(points[:, None] - points))
     return whole[:, None] * (_inverse(apart) * scale % PRIME) % PRIME
 
 
 def _products(differences: Elements) -> Elements:
     """Products of the rows of a square, but for its diagonal."""
-    found = np.ones(len(differences), np.int64)
-    others = differences % PRIME + np.eye(len(differences), dtype=np.int64)
-    for column in others.T:
+    return _product(differences % PRIME + np.eye(len(differences), dtype=np.int64))
+
+
+def _product(rows: Elements) -> Elements:
+    found = np.ones(len(rows), np.int64)
+    for column in rows.T:
         found = found * column % PRIME
     return found
 

@@ -78,7 +78,8 @@ def post_check_in(request: Request, body: Small) -> Response:
     sender = sender_of(request, body)
     message = parse(CheckIn, body)
 
-    return answer(unhurried(checking.check_in, server.database, server.settings, sender, message, server.fleet))
+    who = (sender, message, server.fleet)
+    return answer(unhurried(checking.check_in, server.database, server.settings, server.caps, *who))
 
 
 @router.post("/rounds/{round_id}/marginals", **operation(Receipt, "422 bad_counts", *ACCEPTANCE, takes=MarginalReport))
@@ -235,12 +236,9 @@ def get_update_metadata(request: Request, name: str) -> Response:
 
 
 def _accept(server: Service, sender: Sender, contribution: Contribution) -> Response:
-    settings, stream = server.settings, contribution.stream
-    cap, delta = settings.cap(stream), settings.delta_probability
+    stream, clock = contribution.stream, server.settings.clock
     try:
-        receipt, full = unhurried(
-            accept, server.database, sender, contribution, cap=cap, delta=delta, clock=settings.clock
-        )
+        receipt, full = unhurried(accept, server.database, sender, contribution, caps=server.caps, clock=clock)
     except Refusal:
         server.metrics.reports.labels(stream, "refused").inc()
         _drop(server, contribution)

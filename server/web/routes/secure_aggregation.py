@@ -50,8 +50,7 @@ def post_stage(request: Request, round_id: str, stage: Stage, body: Stages) -> R
         with server.database.write() as connection:
             now = settings.clock()
             if stage == "keys":
-                cap, delta = settings.cap("marginals"), settings.delta_probability
-                return answers.join(connection, sender, envelope, cap=cap, delta=delta, now=now)
+                return answers.join(connection, sender, envelope, caps=server.caps, now=now)
             return answers.answer(connection, sender, envelope, now=now)
 
     try:

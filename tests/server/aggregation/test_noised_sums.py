@@ -46,7 +46,8 @@ def released(blobs: BlobStore, contributions: list[Any], settings: RoundSettings
     stored = model_registry.store(blobs, {NAME: np.zeros(1, np.float32)}, {})
     base = SimpleNamespace(version="base-1", sha256=stored.sha256, optimizer_sha256=None)
     key = ReleaseKey("r1", "deltas", digest_of(contributions), bytes(32))
-    made = release_deltas(blobs, settings, contributions, Lineage(base, None, 0), 1, key=key)  # type: ignore[arg-type]
+    lineage, row = Lineage(base, None, 0), SimpleNamespace(number=1, eligible=None)  # type: ignore[arg-type]
+    made = release_deltas(blobs, settings, contributions, lineage, row, None, LocalWorkers(blobs), key)  # type: ignore
     assert made.stored is not None
     weights = parse_weights(blobs.get(model_registry.blob_name(made.stored.sha256)))
     return float(weights[NAME][0]) * (settings.goal or 1)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from sqlalchemy import event, select
 
+from server.aggregation.tree_reduction import LocalWorkers
 from server.plans.round import RoundState
 from server.registry.models import blob_name, find_model
 from server.rounds.advance import advance
-from server.rounds.release_keys import Caps
 from server.rounds.store import find_round, transition
 from server.service import Service
 from server.storage.schema import ledger, marginals, models, publications, release_keys, releases, reports, rounds
@@ -102,8 +102,8 @@ def open_copy(folder: Path, place: Path) -> Service:
 
 
 def go_on(service: Service, round_id: str) -> None:
-    caps = Caps(1e-6, {"marginals": service.settings.marginals_cap})
-    advance(service.database, service.blobs, round_id, lambda: 5000.0, caps=caps)
+    workers, caps = LocalWorkers(service.blobs), service.caps
+    advance(service.database, service.blobs, round_id, lambda: 5000.0, None, None, workers, caps, None)
 
 
 def killed(service: Service, round_id: str, limit: int) -> int:

@@ -21,7 +21,8 @@ from device_sdk.privacy.samplers import RandomBytes
 from server.plans.round import RoundSettings
 from server.privacy.noise import KEY_BYTES, key_stream, new_key, noised
 from server.rounds import release_keys as keeping
-from server.rounds.release_keys import Caps, obtain_key
+from server.rounds.caps import Caps
+from server.rounds.release_keys import obtain_key
 from server.rounds.releases import release_deltas
 from server.rounds.store import find_round, read_settings
 from server.service import Service

@@ -16,7 +16,7 @@ from device_sdk.wire.delta_codec import encode
 from device_sdk.wire.messages import CheckedIn, DeltaHeader
 from server.aggregation.weights_file import parse_weights
 from server.plans.round import PRESETS, RoundSettings
-from server.rounds.releases import Weights
+from server.rounds.server_step import Weights
 from server.service import Service
 from tests.server.parties import HEADERS, Operator, Party, initial, settings
 

@@ -22,6 +22,7 @@ from server.rounds.evaluation import Evaluation
 from server.rounds.store import find_round, transition
 from server.service import Service
 from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, initial, settings
+from tests.server.releases.rounds import go_on
 
 ALLOWED = [
     ("planned", "open"),
@@ -247,7 +248,7 @@ class Stop(BaseException):
 
 CUTS = [
     (releasing, "noised"),
-    (releasing, "_followed"),
+    (releasing, "_follow"),
     (advancing, "store_release"),
     (advancing, "_evaluate"),
     (advancing, "_publish"),
@@ -318,10 +319,7 @@ def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(releasing, "noised", together)
         with own.database.write() as connection:
             connection.exec_driver_sql(f"UPDATE rounds SET state = 'closing' WHERE id = '{round_id}'")
-        workers = [
-            threading.Thread(target=advancing.advance, args=(own.database, own.blobs, round_id, time.time))
-            for _ in range(2)
-        ]
+        workers = [threading.Thread(target=go_on, args=(own, round_id)) for _ in range(2)]
         for worker in workers:
             worker.start()
         for worker in workers:

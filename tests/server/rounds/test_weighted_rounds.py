@@ -16,8 +16,7 @@ from server.aggregation.weights_file import parse_weights
 from server.app import create_app
 from server.lab.rehearsal import PseudoDevices
 from server.plans.round import RoundSettings, ServerStep
-from server.rounds.releases import Weights
-from server.rounds.server_step import stepped
+from server.rounds.server_step import Weights, take_server_step
 from tests.server.lab.rehearsal.test_pseudo_devices import spoken
 from tests.server.parties import HEADERS, Operator, Party, initial, settings
 
@@ -111,7 +110,7 @@ def test_held_out_speech_is_likelier_after_the_step(tiny_bundle: Bundle) -> None
     """With the real training graph: the loss on what was stepped on falls, and equal calls are equal."""
     devices = PseudoDevices(tiny_bundle, [spoken(number) for number in range(4)])
     plan = ServerStep(utterances=4, learning_rate=0.02, clip_norm=10.0, seed=3)
-    once, again = (stepped(plan, tiny_bundle.weights, 1, devices) for _ in range(2))
+    once, again = (take_server_step(plan, tiny_bundle.weights, 1, devices) for _ in range(2))
     assert all(np.array_equal(once[name], again[name]) for name in once)
     assert once.keys() == tiny_bundle.weights.keys()
 
@@ -136,4 +135,4 @@ def test_a_step_that_diverges_makes_no_model() -> None:
         yield {BIAS: np.full(5, np.inf, np.float32)}
 
     with pytest.raises(LearningError, match=f"server_step: {BIAS}"):
-        stepped(ServerStep(), initial().weights, 1, diverging)
+        take_server_step(ServerStep(), initial().weights, 1, diverging)

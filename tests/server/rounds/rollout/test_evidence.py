@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import fisher_exact
 
 from server.plans.rollout import RolloutSettings
-from server.rounds.rollout.evidence import Evidence, Watched, judged, upper_tail
+from server.rounds.rollout.evidence import Evidence, Watched, judge_evidence, upper_tail
 
 ARM = st.integers(1, 60).flatmap(lambda devices: st.tuples(st.just(devices), st.integers(0, devices)))
 
@@ -44,15 +44,15 @@ def test_what_is_decided(
     rollout: tuple[int, int], control: tuple[int, int], looks: int, seconds: float, decision: str, after: int
 ) -> None:
     settings = RolloutSettings(minimum=4, doubt=0.1, seconds=100.0)
-    found = judged(of(rollout, control), settings, looks, seconds)
+    found = judge_evidence(of(rollout, control), settings, looks, seconds)
     assert (found.decision, found.looks) == (decision, after)
     assert f"{rollout[1]} of {rollout[0]} devices failed" in found.note or decision == "wait"
 
 
 def test_an_operator_who_promotes_is_not_overtaken() -> None:
     settings = RolloutSettings(minimum=4, doubt=0.1, seconds=100.0, automatic=False)
-    assert judged(of((40, 2), (40, 2)), settings, 4, 1e9).decision == "wait"
-    assert judged(of((64, 40), (64, 2)), settings, 4, 1e9).decision == "roll_back"
+    assert judge_evidence(of((40, 2), (40, 2)), settings, 4, 1e9).decision == "wait"
+    assert judge_evidence(of((64, 40), (64, 2)), settings, 4, 1e9).decision == "roll_back"
 
 
 def test_a_harmless_model_is_rarely_taken_back_and_a_harmful_one_mostly() -> None:
@@ -66,7 +66,7 @@ def test_a_harmless_model_is_rarely_taken_back_and_a_harmful_one_mostly() -> Non
             lost = rng.random((2, 80)) < [[failing], [0.1]]
             looks = 0
             for seen in range(1, 81):
-                verdict = judged(
+                verdict = judge_evidence(
                     of((seen, int(lost[0, :seen].sum())), (seen, int(lost[1, :seen].sum()))),
                     settings, looks, 100.0 * (seen == 80),
                 )  # fmt: skip

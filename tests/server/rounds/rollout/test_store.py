@@ -86,7 +86,7 @@ def test_metadata_names_both_models_and_the_share(database: Database) -> None:
     assert described("v2") == {"rollout": 300_000, "teacher": None}
     assert MILLIONTHS == 1_000_000
     with database.write() as connection:
-        store.end(connection, store.require_running(connection), "promoted", NOW + 5, "good")
+        store.end(connection, store.require_running(connection), "promoted", NOW + 5, "good", {})
         assert current_version(connection, "model") == "v2"
         assert [entry["version"] for entry in history(connection, "model")] == ["v2", "base-1"]
         assert [entry["note"] for entry in history(connection, "rollout")] == [
@@ -118,5 +118,5 @@ def test_weights_of_a_running_rollout_stay(database: Database) -> None:
         kept = store.find_model(connection, "v2").sha256
         dropped = store.find_model(connection, "v3").sha256
         assert superfluous(connection, 1) == [dropped]
-        store.end(connection, store.require_running(connection), "rolled_back", NOW, "bad")
+        store.end(connection, store.require_running(connection), "rolled_back", NOW, "bad", {})
         assert superfluous(connection, 1) == sorted([kept, dropped])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,8 @@ from device_sdk.secure_aggregation.participant import Participant, agree, mask, 
 from device_sdk.wire.messages import Message
 from device_sdk.wire.secure_aggregation import Roster, Stage
 from server.rounds.secure_aggregation import answers as checks
-from server.rounds.secure_aggregation.coordinator import Group, answered_by, next_stage, start
-from server.rounds.secure_aggregation.unmasking import unmask
+from server.rounds.secure_aggregation.coordinator import Group, answered_by, next_stage
+from server.rounds.secure_aggregation.unmasking import recover_secrets, sum_of
 from tests.device_sdk.secure_aggregation.parties import Party, advertised, roster_of
 
 Tamper = Callable[[Message], Message]
@@ -49,7 +50,7 @@ def simulate(
     for name, party in parties.items():
         checks.check_advertisement(party.participant.advertised, roster.member(name).identity_key)
     devices = {name: party.participant for name, party in parties.items()}
-    outcome = Outcome(roster, start(roster))
+    outcome = Outcome(roster, begin(roster))
     try:
         while outcome.group.stage is not None:
             stage = outcome.group.stage
@@ -59,20 +60,25 @@ def simulate(
                     continue
                 devices[name], message = _act(parties[name], devices[name], outcome, vectors[name])
                 message = (tamper or {}).get((name, stage), lambda each: each)(message)
-                _check(message, outcome.group)
+                checks.check_answer(message, outcome.group)
                 received[name] = message
                 outcome.group = answered_by(outcome.group, name)
             outcome.sent[stage] = received
             outcome.group = next_stage(outcome.group)
-        outcome.sum = unmask(
-            roster,
-            outcome.group.dealers,
-            {name: message.masked for name, message in outcome.sent["masked"].items()},  # type: ignore[attr-defined]
-            list(outcome.sent["unmasking"].values()),  # type: ignore[arg-type]
-        )
+        masked = {name: message.masked for name, message in outcome.sent["masked"].items()}  # type: ignore[attr-defined]
+        outcome.sum = unmask(outcome, masked, list(outcome.sent["unmasking"].values()))
     except ProtocolError as error:
         outcome.note = str(error)
     return outcome
+
+
+def begin(roster: Roster) -> Group:
+    return Group(roster, "shares", {"keys": frozenset(roster.device_ids)})
+
+
+def unmask(outcome: Outcome, masked: Mapping[str, bytes], revealed: list[Any]) -> NDArray[np.int64]:
+    roster, dealers = outcome.roster, outcome.group.dealers
+    return sum_of(roster, dealers, masked, recover_secrets(roster, dealers, masked.keys(), revealed))
 
 
 def names(count: int) -> list[str]:
@@ -103,15 +109,3 @@ def _act(party: Party, device: Participant, outcome: Outcome, vector: NDArray[np
             answer = device.revealed
     assert answer is not None
     return device, answer
-
-
-def _check(message: Message, group: Group) -> None:
-    match group.stage:
-        case "shares":
-            checks.check_dealt(message, group.roster)  # type: ignore[arg-type]
-        case "masked":
-            checks.check_masked(message, group.roster)  # type: ignore[arg-type]
-        case "consistency":
-            checks.check_signature(message, group.roster, group.survivors)  # type: ignore[arg-type]
-        case _:
-            checks.check_revealed(message, group.dealers, group.survivors)  # type: ignore[arg-type]
