@@ -17,10 +17,10 @@ import tarfile
 import tempfile
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from sqlalchemy import JSON, Connection, MetaData, Table, func, insert, inspect, select, text
 
@@ -29,7 +29,7 @@ from server.privacy.ledger import differences
 from server.registry.models import blob_name, current_version, find_model, load
 from server.registry.retention import lacking
 from server.rounds.fence import Fence, raise_fence
-from server.storage.blobs import NAME, BlobStore, FolderBlobs
+from server.storage.blobs import BlobStore, FolderBlobs, check_content
 from server.storage.database import Database
 
 __all__ = ["Backup", "restore", "save", "verify"]
@@ -39,15 +39,8 @@ MANIFEST = "manifest.json"
 SEAL = b"idiolect-backup sha256 %s\n"
 """The last line."""
 SENT: Mapping[str, Mapping[str, Any]] = {
-    "reports": {
-        "counts": None,
-        "blob": None,
-        "size": 0,
-        "utterances": 0,
-        "accepted_at": 0.0,
-        "loss": None,
-        "word_error": None,
-    },
+    "reports": dict.fromkeys(("counts", "blob", "loss", "word_error"))
+    | {"size": 0, "utterances": 0, "accepted_at": 0.0},
     "release_keys": {"key": None},
     "rounds": {"sampling_key": None},
     "aggregation_groups": {"total": None},
@@ -55,8 +48,12 @@ SENT: Mapping[str, Mapping[str, Any]] = {
 }
 """What devices sent to rounds under way, and secrets of those: what stands for it in an archive."""
 ROWS = 1000
-Watch = Callable[[str, int, int], None]
-"""(what is being done, done, all)."""
+Track = Callable[[Sequence[Any], str], Iterable[Any]]
+"""(what is gone through, its name): the same, where somebody watches."""
+
+
+def _unwatched(each: Sequence[Any], _name: str) -> Iterable[Any]:
+    return each
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +70,7 @@ class Backup:
 
 
 def save(
-    database: Database,
-    blobs: BlobStore,
-    path: Path,
-    watch: Watch = lambda what, done, total: None,
-    clock: Callable[[], float] = time.time,
+    database: Database, blobs: BlobStore, path: Path, track: Track = _unwatched, clock: Callable[[], float] = time.time
 ) -> Backup:
     """Write everything to ``path``, whole or not at all, and read it again. The server may go on meanwhile: the archive
     is of one moment.
@@ -94,7 +87,7 @@ def save(
         try:
             os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
             with tarfile.open(partial, "w") as archive:
-                found = _write(connection, tables, blobs, missing, Path(name), archive, watch, saved_at)
+                found = _write(connection, tables, blobs, missing, Path(name), archive, track, saved_at)
             with partial.open("rb+") as file:
                 seal = SEAL % hashlib.file_digest(file, "sha256").hexdigest().encode()
                 file.seek(0, os.SEEK_END)
@@ -115,14 +108,13 @@ def check(path: Path) -> None:
     try:
         with tarfile.open(path, "r:") as archive:
             manifest = _manifest(archive, path)
-            members = {member.name: member for member in archive.getmembers() if member.isfile()}
-            for name in sorted(set(members) - {MANIFEST} - set(manifest["sha256"])):
+            members = {member.name for member in archive if member.isfile()}
+            for name in sorted(members - {MANIFEST} - set(manifest["sha256"])):
                 raise StateError(f"{path}: {name}: is no part of it; the backup is damaged")
             for name, expected in manifest["sha256"].items():
-                file = archive.extractfile(members[name]) if name in members else None
-                if file is None:
+                if name not in members:
                     raise StateError(f"{path}: {name} is missing; the backup is damaged")
-                digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+                digest = hashlib.file_digest(_member(archive, name), "sha256").hexdigest()  # type: ignore[arg-type]
                 if digest != expected:
                     raise StateError(f"{path}: {name}: its content has SHA-256 {digest}; the backup is damaged")
         _check_seal(path)
@@ -142,12 +134,12 @@ def _check_seal(path: Path) -> None:
             raise StateError(f"{path}: is not what was written, or was cut off; the backup is damaged")
 
 
-def verify(path: Path, watch: Watch = lambda what, done, total: None) -> Backup:
+def verify(path: Path, track: Track = _unwatched) -> Backup:
     """Bring an archive back into a scratch place, and look at what a server would need. Raises StateError."""
     with tempfile.TemporaryDirectory(prefix="idiolect-verify-") as name:
         database, blobs = Database(f"sqlite:///{name}/server.db"), FolderBlobs(Path(name) / "blobs")
         try:
-            found = restore(path, database, blobs, watch)
+            found = restore(path, database, blobs, track)
             with database.read() as connection:
                 lost = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
                 if lost:
@@ -167,7 +159,7 @@ def restore(
     path: Path,
     database: Database,
     blobs: BlobStore,
-    watch: Watch = lambda what, done, total: None,
+    track: Track = _unwatched,
     *,
     rounds_since: int | None = None,
     clock: Callable[[], float] = time.time,
@@ -187,26 +179,25 @@ def restore(
             manifest = _manifest(archive, path)
             database.check_known(connection, [manifest["revision"]], str(path))
             _check_empty(connection, path)
-            members = {member.name: member for member in archive.getmembers() if member.isfile()}
-            names = [name for name in members if name.startswith("blobs/models/")]
-            for number, name in enumerate(names):
-                _restore_blob(archive, members[name], blobs, path)
-                watch("blobs", number + 1, len(names))
+            names = [each.name for each in archive if each.isfile() and each.name.startswith("blobs/models/")]
+            for name in track(names, "blobs"):
+                blob = name.removeprefix("blobs/")
+                blobs.put(blob, check_content(blob, _member(archive, name).read()))
             config = database.alembic_config(connection)
             command.downgrade(config, "base")
             command.upgrade(config, manifest["revision"])
             tables = _tables(connection)
-            for number, name in enumerate(manifest["order"]):
+            for name in track(manifest["order"], "tables"):
                 if name not in tables:
                     raise StateError(f"{path}: holds table {name}, which this version does not know; update the server")
-                rows = _read(archive, members, name, path)
+                lines = (json.loads(line) for line in _member(archive, f"tables/{name}.jsonl"))
+                rows = [{key: _value(value) for key, value in line.items()} for line in lines]
                 if len(rows) != manifest["rows"][name]:
                     raise StateError(f"{path}: {name}: found {len(rows)} rows, expected {manifest['rows'][name]}")
                 _insert(connection, tables[name], rows)
-                watch("tables", number + 1, len(manifest["order"]))
             command.upgrade(config, "head")
             fence = raise_fence(connection, manifest["saved_at"], clock(), rounds_since)
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, KeyError, ValueError, AttributeError) as error:
         raise StateError(f"{path}: cannot be read as a backup ({error})") from error
     return replace(_told(manifest, len(names)), fence=fence)
 
@@ -242,11 +233,11 @@ def _write(
     missing: tuple[str, ...],
     folder: Path,
     archive: tarfile.TarFile,
-    watch: Watch,
+    track: Track,
     saved_at: float,
 ) -> Backup:
     rows, digests = {}, {}
-    for number, (name, table) in enumerate(tables.items()):
+    for name, table in track(list(tables.items()), "tables"):
         with tempfile.TemporaryFile() as file:
             rows[name] = 0
             for row in connection.execution_options(yield_per=ROWS).execute(select(table)).mappings():
@@ -259,28 +250,19 @@ def _write(
             digests[member.name] = hashlib.file_digest(file, "sha256").hexdigest()
             file.seek(0)
             archive.addfile(member, file)
-        watch("tables", number + 1, len(tables))
     models = tables["models"]
     pairs = connection.execute(select(models.c.sha256, models.c.optimizer_sha256))
     wanted = sorted({blob_name(digest) for pair in pairs for digest in pair if digest is not None})
     names = [name for name in wanted if name not in missing]
-    for number, name in enumerate(names):
+    for name in track(names, "blobs"):
         place = folder / "model"
         place.unlink(missing_ok=True)
         blobs.hold(name, place)  # by a second name, should retention remove it meanwhile; StateError: damaged
         archive.add(place, f"blobs/{name}", recursive=False)
         digests[f"blobs/{name}"] = PurePosixPath(name).stem
-        watch("blobs", number + 1, len(names))
     revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
-    manifest = {
-        "format": FORMAT,
-        "revision": revision,
-        "order": list(tables),
-        "rows": rows,
-        "missing": list(missing),
-        "sha256": digests,
-        "saved_at": saved_at,
-    }
+    manifest = {"format": FORMAT, "revision": revision, "order": list(tables), "rows": rows}
+    manifest |= {"missing": list(missing), "sha256": digests, "saved_at": saved_at}
     content = json.dumps(manifest).encode()
     member = tarfile.TarInfo(MANIFEST)
     member.size = len(content)
@@ -295,8 +277,7 @@ def _told(manifest: dict[str, Any], blobs: int) -> Backup:
 
 def _manifest(archive: tarfile.TarFile, path: Path) -> dict[str, Any]:
     try:
-        file = archive.extractfile(MANIFEST)
-        manifest: dict[str, Any] = json.loads(file.read() if file is not None else b"")
+        manifest: dict[str, Any] = json.loads(_member(archive, MANIFEST).read())
         if manifest["format"] != FORMAT:
             raise StateError(f"{path}: found format {manifest['format']}, expected {FORMAT}; update the server")
         if not manifest["order"] or set(manifest["order"]) != set(manifest["rows"]):
@@ -307,38 +288,18 @@ def _manifest(archive: tarfile.TarFile, path: Path) -> dict[str, Any]:
 
 
 def _check_empty(connection: Connection, path: Path) -> None:
-    inspector = inspect(connection)
-    for name in inspector.get_table_names():
-        if name == "alembic_version":
-            continue
-        count = connection.execute(select(func.count()).select_from(Table(name, MetaData()))).scalar_one()
-        if count:
+    for name in set(inspect(connection).get_table_names()) - {"alembic_version"}:
+        if count := connection.execute(select(func.count()).select_from(Table(name, MetaData()))).scalar_one():
             raise StateError(
                 f"{path}: the database holds {count} rows of {name}; a backup is restored into an empty one only"
             )
 
 
-def _restore_blob(archive: tarfile.TarFile, member: tarfile.TarInfo, blobs: BlobStore, path: Path) -> None:
-    name = member.name.removeprefix("blobs/")
-    if not NAME.match(name):
-        raise StateError(f"{path}: {member.name}: is no name of a blob")
-    file = archive.extractfile(member)
-    content = file.read() if file is not None else b""
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != PurePosixPath(name).stem:
-        raise StateError(f"{path}: {member.name}: its content has SHA-256 {digest}; the backup is damaged")
-    blobs.put(name, content)
-
-
-def _read(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], name: str, path: Path) -> list[dict[str, Any]]:
-    member = members.get(f"tables/{name}.jsonl")
-    file = archive.extractfile(member) if member is not None else None
-    if file is None:
-        raise StateError(f"{path}: tables/{name}.jsonl is missing")
-    try:
-        return [{key: _value(value) for key, value in json.loads(line).items()} for line in file]
-    except (ValueError, AttributeError) as error:
-        raise StateError(f"{path}: tables/{name}.jsonl: cannot be read ({error})") from error
+def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    """A file of an archive. Raises KeyError where there is none of that name."""
+    if (file := archive.extractfile(name)) is None:
+        raise KeyError(f"{name} is no file")
+    return file
 
 
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
@@ -358,20 +319,18 @@ def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) ->
 
 
 def _in_order(rows: list[dict[str, Any]], own: list[tuple[str, str]]) -> Iterator[list[dict[str, Any]]]:
-    if not own:
-        yield rows
-        return
-    there: dict[str, set[Any]] = {target: {None} for _, target in own}
-    left = rows
-    while left:
-        ready = [row for row in left if all(row[name] in there[target] for name, target in own)]
+    known: dict[str, set[Any]] = {target: {None} for _, target in own}
+    while rows:
+        ready: list[dict[str, Any]] = []
+        left: list[dict[str, Any]] = []
+        for row in rows:
+            (ready if all(row[name] in known[target] for name, target in own) else left).append(row)
         if not ready:
             raise StateError("backup: rows point to rows that are not in it; it is damaged")
         yield ready
-        for target, known in there.items():
-            known |= {row[target] for row in ready}
-        identities = {id(row) for row in ready}
-        left = [row for row in left if id(row) not in identities]
+        for target, there in known.items():
+            there |= {row[target] for row in ready}
+        rows = left
 
 
 def _plain(value: Any) -> Any:

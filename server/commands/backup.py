@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from device_sdk.commands.output import AsJson
+from device_sdk.commands.output import AsJson, deliver
 from device_sdk.commands.secrets import holds_password, keep_from_process_list
 
 if TYPE_CHECKING:
-    from server.backup import Backup
+    from server.backup import Backup, Track
 
 __all__ = ["backup", "restore"]
 
@@ -52,12 +52,10 @@ def backup(
 
     os.umask(0o077)
     if verify:
-        with _progress(as_json) as watch:
-            found = archives.verify(file, watch)
-        _say(found, f"{file} can be restored", as_json)
+        _say(archives.verify(file, _track(as_json)), f"{file} can be restored", as_json)
         return
-    with _opened(database, blobs, existing=True) as (own, store), _progress(as_json) as watch:
-        found = archives.save(own, store, file, watch)
+    with _open(database, blobs, existing=True) as (own, store):
+        found = archives.save(own, store, file, _track(as_json))
     _say(found, f"saved to {file}", as_json)
     if found.missing and not as_json:
         typer.echo(f"{len(found.missing)} models had lost their weights to retention; they are saved without", err=True)
@@ -85,8 +83,8 @@ def restore(
     from server.backup import restore as bring_back
 
     os.umask(0o077)
-    with _opened(database, blobs) as (own, store), _progress(as_json) as watch:
-        found = bring_back(file, own, store, watch, rounds_since=rounds_since)
+    with _open(database, blobs) as (own, store):
+        found = bring_back(file, own, store, _track(as_json), rounds_since=rounds_since)
     _say(found, f"restored from {file}", as_json)
     if found.fence is not None and not as_json:
         fence = found.fence
@@ -102,7 +100,7 @@ def _keep_password(database: str) -> None:
 
 
 @contextmanager
-def _opened(database: str, blobs: str | None, *, existing: bool = False) -> Iterator[tuple[Any, Any]]:
+def _open(database: str, blobs: str | None, *, existing: bool = False) -> Iterator[tuple[Any, Any]]:
     from server.settings import database_url, default_blobs
     from server.storage.database import Database
     from server.storage.objects import open_blobs
@@ -115,25 +113,14 @@ def _opened(database: str, blobs: str | None, *, existing: bool = False) -> Iter
 
 
 def _say(found: Backup, what: str, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(asdict(found), indent=2))
+    if deliver(asdict(found), as_json, None):
         return
     rows = ", ".join(f"{count} {name}" for name, count in found.rows.items() if count)
     typer.echo(f"{what}: {rows or 'no rows'}; {found.blobs} blobs")
 
 
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+def _track(quiet: bool) -> Track:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import track
 
-    columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty()) as bars:
-        tasks: dict[str, Any] = {}
-
-        def watch(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done)
-
-        yield watch
+    return partial(track, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty())

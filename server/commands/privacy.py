@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -34,40 +35,32 @@ def ledger(
 ) -> Answer:
     """Epsilon per stream, of a user and of an utterance, with what it means. No number stands for all streams."""
     books = client.get("privacy")
+    return books, lambda: _show_books(books, devices)
 
-    def present() -> None:
-        for stream, line in books["streams"].items():
-            facts = [
-                ("epsilon of a user", _level(line["epsilon"], line["delta"])),
-                ("epsilon of an utterance", _level(line["utterance_epsilon"], line["utterance_delta"])),
-                *(
-                    [("epsilon of one count", _number(line["count_epsilon"]))]
-                    if line["count_epsilon"] is not None
-                    else []
-                ),
-                ("cap", _number(books["caps"][stream])),
-                ("rounds", line["rounds"]),
-                ("devices", line["devices"]),
-                ("adjacency", line["adjacency"]),
-                ("", line["utterance_adjacency"]),
-                ("sampling", line["sampling"]),
-                ("trust", line["trust_model"]),
-            ]
-            show(f"Stream {stream}", ("", ""), facts)
-        if devices:
-            rows = [
-                (
-                    line["device_id"],
-                    line["stream"],
-                    _level(line["epsilon"], line["delta"]),
-                    _level(line["utterance_epsilon"], line["utterance_delta"]),
-                    line["rounds"],
-                )
-                for line in books["devices"]
-            ]
-            show("Devices", ("device", "stream", "user", "utterance", "rounds"), rows)
 
-    return books, present
+def _show_books(books: dict[str, Any], devices: bool) -> None:
+    for stream, line in books["streams"].items():
+        one = line["count_epsilon"]
+        facts = [
+            ("epsilon of a user", _level(line["epsilon"], line["delta"])),
+            ("epsilon of an utterance", _level(line["utterance_epsilon"], line["utterance_delta"])),
+            *([("epsilon of one count", _number(one))] if one is not None else []),
+            ("cap", _number(books["caps"][stream])),
+            *((name, line[name]) for name in ("rounds", "devices", "adjacency")),
+            ("", line["utterance_adjacency"]),
+            ("sampling", line["sampling"]),
+            ("trust", line["trust_model"]),
+        ]
+        show(f"Stream {stream}", ("", ""), facts)
+    if devices:
+        rows = [
+            (
+                *(line["device_id"], line["stream"], _level(line["epsilon"], line["delta"])),
+                *(_level(line["utterance_epsilon"], line["utterance_delta"]), line["rounds"]),
+            )
+            for line in books["devices"]
+        ]
+        show("Devices", ("device", "stream", "user", "utterance", "rounds"), rows)
 
 
 @app.command("plan")
@@ -93,34 +86,19 @@ def plan(
     for row in extrapolated(wished, _numbers(scales, "scales"), _numbers(populations, "populations")):
         epsilons = amplified(row.sampling, row.noise_multiplier, row.rounds, row.delta, pld=pld)
         rows.append(
-            {
-                "noise_multiplier": row.noise_multiplier,
-                "cohort": row.cohort,
-                "population": row.population,
-                "sampling": row.sampling,
-                "rounds": row.rounds,
-                "delta": row.delta,
-                "rdp_epsilon": epsilons["rdp"],
-                "order": epsilons["order"],
-                "pld_epsilon": epsilons["pld"],
-                "unamplified_epsilon": finite(unamplified(row, row.rounds)),
-                "extrapolated": bool(rows),
-            }
+            asdict(row)
+            | {"sampling": row.sampling, "rdp_epsilon": epsilons["rdp"], "order": epsilons["order"]}
+            | {"pld_epsilon": epsilons["pld"], "unamplified_epsilon": finite(unamplified(row, row.rounds))}
+            | {"extrapolated": bool(rows)}
         )
     scale = needed_scale(wished, target)
-    document = {
-        **TERMS,
-        "unamplified": "a user who is in every round and whose rounds are known",
-        "rows": rows,
-        "target": target,
-        "scale_for_target": scale,
-    }
+    unamplified_of = "a user who is in every round and whose rounds are known"
+    document = {**TERMS, "unamplified": unamplified_of, "rows": rows, "target": target, "scale_for_target": scale}
     if deliver(document, as_json, output):
         return
-    names = ["noise_multiplier", "cohort", "population", "sampling", "rounds"]
-    names += ["rdp_epsilon", "order", "pld_epsilon", "unamplified_epsilon"]
-    columns = ("noise", "cohort", "population", "q", "rounds", "RDP", "order", "PLD", "in every round")
-    show(f"Epsilon of a user at delta {delta:g}", columns, [[_cell(row[name]) for name in names] for row in rows])
+    columns = {"noise": "noise_multiplier", "cohort": "cohort", "population": "population", "q": "sampling"}
+    columns |= {"rounds": "rounds", "RDP": "rdp_epsilon", "order": "order", "PLD": "pld_epsilon"}
+    _show_rows(f"Epsilon of a user at delta {delta:g}", columns | {"in every round": "unamplified_epsilon"}, rows)
     times = "is out of reach by more users alone" if scale is None else f"needs {scale:,.3g} times the users and cohort"
     typer.echo(f"epsilon {target:g} {times}, at the same noise of the mean update")
     _print_terms()
@@ -144,35 +122,25 @@ def table(
         raise DataError(f"--table: found {number}, expected some of 2, 16 and 17")
     rows: list[dict[str, Any]] = []
     for row in track(wanted, "privacy tables", disable=as_json or not sys.stderr.isatty()):
-        verdict = judge(row)
-        rows.append(
-            {
-                "table": row.table,
-                "clip_norm": row.clip_norm,
-                "sigma": row.sigma,
-                "cohort": row.cohort,
-                "population": row.population,
-                "rounds": row.rounds,
-                "delta": row.delta,
-                "noise_multiplier": row.noise_multiplier,
-                "printed_epsilon": row.epsilon,
-                "printed_order": row.order,
-                "rdp_epsilon": verdict.epsilon,
-                "best_rdp_epsilon": verdict.best,
-                "best_order": verdict.best_order,
-                "misprint": verdict.misprint,
-                "pld_epsilon": pld_epsilon(row.sampling, row.noise_multiplier, row.rounds, row.delta) if pld else None,
-            }
-        )
+        verdict, known = judge(row), asdict(row)
+        printed = {f"printed_{name}": known.pop(name) for name in ("epsilon", "order")}
+        tight = pld_epsilon(row.sampling, row.noise_multiplier, row.rounds, row.delta) if pld else None
+        best = {"best_rdp_epsilon": verdict.best, "best_order": verdict.best_order}
+        found = {"rdp_epsilon": verdict.epsilon, "misprint": verdict.misprint, "pld_epsilon": tight}
+        rows.append(known | printed | best | found)
     right = sum(row["misprint"] is None for row in rows)
     if deliver({**TERMS, "rows": rows, "as_printed": right, "misprints": len(rows) - right}, as_json, output):
         return
-    names = ["table", "noise_multiplier", "cohort", "population", "rounds", "printed_epsilon", "printed_order"]
-    names += ["rdp_epsilon", "pld_epsilon", "misprint"]
-    columns = ("table", "noise", "cohort", "population", "rounds", "printed", "order", "RDP", "PLD", "misprint")
-    show("Epsilon of Pelikan et al. 2023", columns, [[_cell(row[name]) for name in names] for row in rows])
+    columns = {"table": "table", "noise": "noise_multiplier", "cohort": "cohort", "population": "population"}
+    columns |= {"rounds": "rounds", "printed": "printed_epsilon", "order": "printed_order", "RDP": "rdp_epsilon"}
+    _show_rows("Epsilon of Pelikan et al. 2023", columns | {"PLD": "pld_epsilon", "misprint": "misprint"}, rows)
     typer.echo(f"{right} of {len(rows)} rows are as printed; {len(rows) - right} misprints")
     _print_terms()
+
+
+def _show_rows(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
+    """columns: what stands above each -> the field of a row that it shows."""
+    show(title, tuple(columns), [[_cell(row[name]) for name in columns.values()] for row in rows])
 
 
 def _print_terms() -> None:

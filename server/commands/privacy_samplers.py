@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
+from pydantic import StrictStr, TypeAdapter, ValidationError
 
 from device_sdk.commands.output import AsJson, Output, deliver
 from device_sdk.errors import DataError, PrivacyError
@@ -31,31 +30,24 @@ def audit(
     Ends with status 1 if a sampler that ships does not keep its claim, or a broken one is not found.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress
 
     from server.privacy.audit import BROKEN, SHIPPED
     from server.privacy.audit import audit as attack
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     findings = []
-    with Progress(
-        *columns, console=Console(stderr=True), transient=True, disable=as_json or not sys.stderr.isatty()
-    ) as bar:
+    with Progress(console=Console(stderr=True), transient=True, disable=as_json or not sys.stderr.isatty()) as bar:
         for name in (*SHIPPED, *BROKEN):
             task = bar.add_task(name, total=runs)
             findings.append(attack(name, runs, epsilon, confidence, partial(bar.advance, task)))
     kept = all(finding.flagged == (finding.sampler in BROKEN) for finding in findings)
     document = {"as_expected": kept, "samplers": [finding.as_json() for finding in findings]}
     if not deliver(document, as_json, output):
+        verdicts = {True: "broken, found", False: "keeps its claim, as far as this attack sees"}
         rows = [
             (
-                finding.sampler,
-                f"{finding.runs:,}",
-                f"{finding.epsilon:g}",
-                f"{finding.delta:g}",
-                f"{finding.lower_bound:.3f}",
-                "broken, found" if finding.flagged else "keeps its claim, as far as this attack sees",
-                finding.event,
+                *(finding.sampler, f"{finding.runs:,}", f"{finding.epsilon:g}", f"{finding.delta:g}"),
+                *(f"{finding.lower_bound:.3f}", verdicts[finding.flagged], finding.event),
             )
             for finding in findings
         ]
@@ -118,13 +110,10 @@ def _read(source: Path) -> list[frozenset[str]]:
         lines = source.read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise DataError(f"{source}: cannot be read ({type(error).__name__}); expected JSON lines in UTF-8") from None
-    sets = []
+    words, sets = TypeAdapter(frozenset[StrictStr]), []
     for number, line in enumerate(lines, 1):
         try:
-            named: Any = json.loads(line)
-        except ValueError:
-            named = None
-        if not isinstance(named, list) or not all(isinstance(word, str) for word in named):
-            raise DataError(f"{source}: line {number}: expected a JSON list of words")
-        sets.append(frozenset(named))
+            sets.append(words.validate_json(line))
+        except ValidationError:
+            raise DataError(f"{source}: line {number}: expected a JSON list of words") from None
     return sets

@@ -50,12 +50,8 @@ def service(request: Request) -> Service:
     return found
 
 
-def _anybody(server: Service, request: Request) -> None:
-    """Lets everybody send."""
-
-
 def body_reader(
-    limit: Callable[[Service], int], before: Callable[[Service, Request], None] = _anybody
+    limit: Callable[[Service], int], before: Callable[[Service, Request], int | None] = lambda server, request: None
 ) -> Callable[..., Awaitable[bytes]]:
     """A dependency that reads the body, counting bytes as they come, whatever the headers claim.
 
@@ -63,13 +59,8 @@ def body_reader(
     Raises Refusal: 413 ``too_large``, 408 ``too_slow``, 415 ``encoding``, 400 ``disconnected``.
     """
 
-    def gate(request: Request) -> None:
-        server = service(request)
-        _declared(request, limit(server))
-        before(server, request)
-
-    async def read(request: Request, _: None = Depends(gate)) -> bytes:
-        return await _read(request, limit(service(request)))
+    async def read(request: Request, most: int = Depends(_gate(limit, before))) -> bytes:
+        return await _read(request, most)
 
     return read
 
@@ -84,14 +75,8 @@ def upload_reader(
     Raises Refusal: as :func:`body_reader`, 503 ``no_room``, 429 ``too_many_requests``.
     """
 
-    def gate(request: Request) -> int | None:
+    async def read(request: Request, most: int = Depends(_gate(limit, before))) -> AsyncIterator[bytes]:
         server = service(request)
-        _declared(request, limit(server))
-        return before(server, request)
-
-    async def read(request: Request, bound: int | None = Depends(gate)) -> AsyncIterator[bytes]:
-        server = service(request)
-        most = limit(server) if bound is None else min(bound, limit(server))
         size = _declared(request, most)
         if size <= server.settings.limits.message_bytes:  # the number of connections bounds these
             yield await _read(request, most)
@@ -108,6 +93,21 @@ def upload_reader(
                 loop.call_later(0.5, loop.run_in_executor, None, give_back)
 
     return read
+
+
+def _gate(
+    limit: Callable[[Service], int], before: Callable[[Service, Request], int | None]
+) -> Callable[[Request], int]:
+    """Looks at the head of a request, and at who sends it; how many bytes its body may have."""
+
+    def gate(request: Request) -> int:
+        server = service(request)
+        most = limit(server)
+        _declared(request, most)
+        bound = before(server, request)
+        return most if bound is None else min(bound, most)
+
+    return gate
 
 
 def _declared(request: Request, most: int) -> int:

@@ -14,6 +14,7 @@ waited for longest; a body that a device has signed for, and that comes, gives w
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -67,8 +68,7 @@ class _BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        host = self.client[0] if self.client else None
-        self._enter(UNKNOWN if host in self.trusted else key_of(host) or UNKNOWN)
+        self._enter(UNKNOWN if self._through_proxy else key_of(self.client[0] if self.client else None) or UNKNOWN)
         if len(self.there) > self.bounds.connections:
             (self._most_patient() or self)._cut()
         if not transport.is_closing():
@@ -96,7 +96,7 @@ class _BoundedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         before = self.cycle
         super().on_response_complete()
-        if not self._left and self.client is not None and self.client[0] in self.trusted:
+        if not self._left and self._through_proxy:
             self._enter(UNKNOWN)  # a proxy's next request may be from somebody else
             if self.cycle is not before:
                 self._told()
@@ -110,9 +110,13 @@ class _BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
         self._leave()
 
+    @property
+    def _through_proxy(self) -> bool:
+        return self.client is not None and self.client[0] in self.trusted
+
     def _told(self) -> None:
         """A trusted proxy may have said whom the request that has begun is from."""
-        if self.client is None or self.client[0] not in self.trusted:
+        if not self._through_proxy:
             return
         told = b", ".join(value for name, value in self.headers if name == b"x-forwarded-for").decode("latin-1")
         if told:
@@ -134,10 +138,9 @@ class _BoundedProtocol(H11Protocol):
         """Be counted no more."""
         self._stop()
         self._read_on()
-        own = self.guests.get(self._address)
         self._left = True
         self.there.discard(self)
-        if own is not None:
+        if (own := self.guests.get(self._address)) is not None:
             own.all.discard(self)
             if not own.all:
                 del self.guests[self._address]
@@ -146,10 +149,9 @@ class _BoundedProtocol(H11Protocol):
         """Whose client is waited for longest, of the address that has most connections. Where nobody is waited for, who
         is being answered for longest, if one address has more than its share."""
         crowds = sorted(self.guests.values(), key=lambda each: len(each.all), reverse=True)
-        for latest in (self.loop.time() - FRESH, float("inf")):
-            for own in crowds:
-                if (found := own.most_patient(latest)) is not None:
-                    return found
+        patient = (own.most_patient(latest) for latest in (self.loop.time() - FRESH, math.inf) for own in crowds)
+        if (found := next((each for each in patient if each is not None), None)) is not None:
+            return found
         if len(crowds[0].all) <= self.bounds.connections_per_address:
             return None
         answered = (each for each in crowds[0].all if each is not self and not each.settled)
@@ -187,8 +189,7 @@ class _BoundedProtocol(H11Protocol):
         self._received = 0
 
     def _stop(self) -> None:
-        own = self.guests.get(self._address)
-        if own is not None:
+        if (own := self.guests.get(self._address)) is not None:
             own.waiting.pop(self, None)
         self._end_deadline()
 
@@ -223,23 +224,13 @@ class _BoundedProtocol(H11Protocol):
         if self.transport.is_closing():
             return
         if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:  # a head that began and did not end
-            self._answer(408, Problem(code="too_slow", detail="head: did not arrive in time"))
+            body = Problem(code="too_slow", detail="head: did not arrive in time").model_dump_json().encode()
+            told = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+            head = h11.Response(status_code=408, headers=list(told.items()), reason=b"Request Timeout")
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
         self._watch()
-
-    def _answer(self, status: int, problem: Problem) -> None:
-        body = problem.model_dump_json().encode()
-        headers: list[tuple[str, Any]] = [
-            ("content-type", "application/json"),
-            ("content-length", str(len(body))),
-            ("connection", "close"),
-        ]
-        for event in (
-            h11.Response(status_code=status, headers=headers, reason=b"Request Timeout"),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
 
 
 class _Guests:
@@ -250,7 +241,7 @@ class _Guests:
         self.all: set[_BoundedProtocol] = set()
         self.waiting: dict[_BoundedProtocol, float] = {}
 
-    def most_patient(self, latest: float = float("inf")) -> _BoundedProtocol | None:
+    def most_patient(self, latest: float = math.inf) -> _BoundedProtocol | None:
         """Who is waited for longest, of those for whom that began by ``latest``."""
         return next((each for each, since in self.waiting.items() if since <= latest and not each.settled), None)
 

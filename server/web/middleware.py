@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from typing import Any
+from typing import Literal
 from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,7 +19,7 @@ from server.problems import Refusal
 from server.rate_limit import Buckets, key_of
 from server.web.bodies import problem
 
-__all__ = ["Limited", "Watched", "check_device_rate", "check_enrolment_rate", "too_many"]
+__all__ = ["Limited", "Watched", "check_rate"]
 
 log = logging.getLogger("idiolect.server")
 requests = logging.getLogger("idiolect.requests")
@@ -80,34 +80,26 @@ class Limited:
         self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        key = key_of((scope.get("client") or ("",))[0]) if scope["type"] == "http" else None
-        seconds = self.buckets.wait(key) if key is not None else 0.0
-        if not seconds:
+        try:
+            if scope["type"] == "http":
+                check_rate(scope, "address", self.buckets, self.metrics)
+        except Refusal as refusal:
+            await problem(refusal)(scope, receive, send)
+        else:
             await self.app(scope, receive, send)
-            return
-        self.metrics.limited.labels("address").inc()
-        await problem(too_many("this address", seconds))(scope, receive, send)
 
 
-def too_many(who: str, seconds: float) -> Refusal:
-    """A refusal of somebody who may ask again in so many seconds."""
-    whole = math.ceil(seconds)
-    return Refusal(429, "too_many_requests", f"{who} asks too often; ask again in {whole} s", retry_after=whole)
-
-
-def check_device_rate(scope: Any, device_id: str, buckets: Buckets, metrics: Metrics) -> None:
-    """A device that signs is counted for itself, wherever it asks from. Raises Refusal: 429 ``too_many_requests``."""
-    if key_of((scope.get("client") or ("",))[0]) is not None and (seconds := buckets.wait(device_id)):
-        metrics.limited.labels("device").inc()
-        raise too_many("this device", seconds)
-
-
-def check_enrolment_rate(scope: Any, buckets: Buckets, metrics: Metrics) -> None:
-    """Raises Refusal (429 ``too_many_requests``) where an address enrols devices too often, with whatever token."""
-    key = key_of((scope.get("client") or ("",))[0])
-    if key is not None and (seconds := buckets.wait(key)):
-        metrics.limited.labels("enrolment").inc()
-        raise too_many("this address", seconds)
+def check_rate(
+    scope: Scope, by: Literal["address", "device", "enrolment"], buckets: Buckets, metrics: Metrics, key: str = ""
+) -> None:
+    """Count a request for its address, or for ``key``; those of this machine's own programs are not counted. Raises
+    Refusal: 429 ``too_many_requests``."""
+    address = key_of((scope.get("client") or ("",))[0])
+    if address is None or not (seconds := buckets.wait(key or address)):
+        return
+    metrics.limited.labels(by).inc()
+    who, whole = "this device" if by == "device" else "this address", math.ceil(seconds)
+    raise Refusal(429, "too_many_requests", f"{who} asks too often; ask again in {whole} s", retry_after=whole)
 
 
 def _method(scope: Scope) -> str:

@@ -129,14 +129,13 @@ def post_deltas(request: Request, round_id: str, body: Delta) -> Response:
         if header.utterances < plan.minimum_utterances:
             detail = f"utterances: found {header.utterances}, expected at least {plan.minimum_utterances}"
             raise Refusal(422, "too_few_utterances", detail, "utterances")
-        for field in ("kind", "encoding", "scale_per"):
-            if getattr(header, field) != getattr(plan, field):
-                detail = f"{field}: found {getattr(header, field)}, the round asks for {getattr(plan, field)}"
-                raise Refusal(422, "other_plan", detail, field)
-        for field in ("loss", "word_error"):
-            if (getattr(header, field) is not None) != (plan.measure == field):
-                detail = f"{field}: found {getattr(header, field)}, the round asks for {plan.measure}"
-                raise Refusal(422, "other_plan", detail, field)
+        asked = {field: getattr(plan, field) for field in ("kind", "encoding", "scale_per")}
+        wrong = [field for field, wanted in asked.items() if getattr(header, field) != wanted]
+        measures = ("loss", "word_error")
+        wrong += [field for field in measures if (getattr(header, field) is not None) != (plan.measure == field)]
+        if wrong:
+            found, wanted = getattr(header, wrong[0]), asked.get(wrong[0], plan.measure)
+            raise Refusal(422, "other_plan", f"{wrong[0]}: found {found}, the round asks for {wanted}", wrong[0])
         if plan.kind == "gradient" and header.utterances > plan.batch_size:
             detail = f"utterances: found {header.utterances}, a gradient is of at most {plan.batch_size}"
             raise Refusal(422, "too_many_utterances", detail, "utterances")
@@ -274,11 +273,9 @@ class Download(FileResponse):
 
         await super().__call__(scope, receive, watch)
         if refused is not None:
-            told = {name.decode(): value.decode() for name, value in refused["headers"]}
-            kept = {name: told[name] for name in ("content-range",) if name in told}
-            detail = (
-                f"Range: found nothing to send for it, expected bytes=FIRST-LAST within {told.get('content-range')}"
-            )
-            if refused["status"] == 400:
-                detail = "Range: cannot be read, expected bytes=FIRST-LAST"
-            await problem(Refusal(refused["status"], "bad_range", detail, "Range"), kept)(scope, receive, send)
+            told = {name.decode(): value.decode() for name, value in refused["headers"] if name == b"content-range"}
+            detail = "Range: cannot be read, expected bytes=FIRST-LAST"
+            if refused["status"] != 400:
+                within = told.get("content-range")
+                detail = f"Range: found nothing to send for it, expected bytes=FIRST-LAST within {within}"
+            await problem(Refusal(refused["status"], "bad_range", detail, "Range"), told)(scope, receive, send)

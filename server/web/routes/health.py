@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -38,13 +40,7 @@ def get_readiness(request: Request) -> Response:
     """200 when requests can be served, 503 when not: what was looked at, and whether it is in order; how long ago the
     loop that moves rounds, and every unfinished round, had its last good tick."""
     found = service(request).ready
-    content = {
-        "status": found.status,
-        "checks": dict(found.checks),
-        "model_version": found.model_version,
-        "tick_ages": dict(found.tick_ages),
-    }
-    return plain(content, 200 if found.status == "ready" else 503)
+    return plain(asdict(found) | {"status": found.status}, 200 if found.status == "ready" else 503)
 
 
 @router.head("/readyz", **operation(None, also={503: None}))

@@ -13,7 +13,7 @@ from server.rounds.reports import accepted_size, check_open
 from server.rounds.secure_aggregation.answers import check_sender
 from server.rounds.store import find_round, read_settings
 from server.service import Service
-from server.web.middleware import check_device_rate, check_enrolment_rate
+from server.web.middleware import check_rate
 
 __all__ = ["check_addressed", "check_aggregating", "check_claimed", "check_enrolling", "sender_of", "taking"]
 
@@ -34,7 +34,7 @@ def check_claimed(server: Service, request: Request) -> None:
 
 def check_enrolling(server: Service, request: Request) -> None:
     """Before a body is read: an address enrols so many devices and then waits. Raises Refusal (429)."""
-    check_enrolment_rate(request.scope, server.enrolment_rates, server.metrics)
+    check_rate(request.scope, "enrolment", server.enrolment_rates, server.metrics)
 
 
 def taking(stream: str) -> Callable[[Service, Request], int | None]:
@@ -86,7 +86,7 @@ def _prove(server: Service, request: Request, connection: Connection) -> Sender:
     )
     request.state.sender, request.state.proved = sender, True
     # Counted once the signature is known to be good: nobody can use up another's share.
-    check_device_rate(request.scope, sender.device_id, server.device_rates, server.metrics)
+    check_rate(request.scope, "device", server.device_rates, server.metrics, sender.device_id)
     return sender
 
 
