@@ -24,18 +24,7 @@ from server.service import Service
 from server.storage.schema import actions, devices, publications, releases, reports, rounds, transitions
 from server.web.dashboard.plots import Bar, Line, bars, lines
 
-__all__ = [
-    "audit",
-    "bars_of_words",
-    "flatten",
-    "lines_of",
-    "marginals",
-    "models",
-    "overview",
-    "privacy",
-    "round_page",
-    "rounds_page",
-]
+__all__ = ["Page", "audit", "marginals", "models", "overview", "privacy", "round_page", "rounds_page"]
 
 RECENT = 40
 UNDERWAY = frozenset({"planned", "open", "closing", "aggregated", "evaluated"})
@@ -200,15 +189,11 @@ def _live(entry: Page, now: float) -> Page:
     """A round's view with what a reader wants to know of it at a glance."""
     settings = entry["settings"]
     goal, minimum = settings.get("goal"), settings.get("minimum", 1)
+    wanted = {"goal": goal, "minimum": minimum}
     streams = [
-        {
-            "name": stream,
-            "reports": count,
-            "goal": goal,
-            "minimum": minimum,
-            "missing": max(0, (goal or minimum) - count),
-            "enough": count >= minimum,
-        }
+        wanted
+        | {"name": stream, "reports": count}
+        | {"missing": max(0, (goal or minimum) - count), "enough": count >= minimum}
         for stream, count in entry["reports"].items()
         if settings.get(stream) is not None
     ]
@@ -236,8 +221,7 @@ def _round_charts(newest: list[Page]) -> list[Page]:
         stream: [float(entry["reports"][stream]) if entry["settings"].get(stream) else None for entry in ended]
         for stream in STREAMS
     }
-    labels = [str(entry["number"]) for entry in ended]
-    return [lines_of("Reports that came, by round", series, labels, "reports")]
+    return [lines_of("Reports that came, by round", series, [str(entry["number"]) for entry in ended], "reports")]
 
 
 def _model_charts(lineage: list[Page]) -> list[Page]:
@@ -266,27 +250,19 @@ def _events(connection: Connection, limit: int) -> list[Page]:
         of_round = f"round {numbers.get(round_id, '?')}: " if round_id is not None else ""
         return {"at": at, "what": of_round + what, "note": note, "round_id": round_id}
 
-    events = [
-        event(row.at, f"{row.source} → {row.target}", row.note, row.round_id)
-        for row in newest(select(transitions), transitions)
-    ]
-    events += [
-        event(
-            row.at,
-            f"rollout of {row.version}" if row.kind == "rollout" else f"{row.kind} {row.version} published",
-            row.note,
-        )
-        for row in newest(select(publications), publications)
-    ]
+    events = []
+    for row in newest(select(transitions), transitions):
+        events.append(event(row.at, f"{row.source} → {row.target}", row.note, row.round_id))
+    for row in newest(select(publications), publications):
+        what = f"rollout of {row.version}" if row.kind == "rollout" else f"{row.kind} {row.version} published"
+        events.append(event(row.at, what, row.note))
     for row in newest(select(releases), releases):
         note = f"{row.mechanism.get('name', '')}; inputs {row.inputs_sha256[:12]}"
         events.append(event(row.drawn_at, f"{row.stream} of {row.reports} reports released", note, row.round_id))
     # What else operators do has an event of its own, whose note names them.
     others = select(actions).where(actions.c.action.not_like("%.publish"), actions.c.action.not_in(_TOLD_ELSEWHERE))
-    events += [
-        event(row.at, f"{row.action} {row.subject}", f"by {row.operator} {row.note}".strip())
-        for row in newest(others, actions)
-    ]
+    for row in newest(others, actions):
+        events.append(event(row.at, f"{row.action} {row.subject}", f"by {row.operator} {row.note}".strip()))
     number, last = connection.execute(select(func.count(), func.max(devices.c.enrolled_at))).one()
     if number:
         events.append(event(last, f"{number} devices enrolled"))
@@ -313,21 +289,16 @@ def lines_of(
     """A line chart: {title, svg}. At most a dozen of the labels are written."""
     every = -(-len(labels) // 12)
     shown = [label if place % every == 0 else "" for place, label in enumerate(labels)]
-    drawn = [
-        Line(name if legend else "", colour, values)
-        for (name, values), colour in zip(series.items(), COLOURS, strict=False)
-        if any(value is not None for value in values)
-    ]
+    named = zip(series.items(), COLOURS, strict=False)
+    drawn = [Line(name if legend else "", colour, values) for (name, values), colour in named]
     return {"title": title, "svg": _named(lines(drawn, shown, unit, percent=percent), title)}
 
 
 def bars_of_words(words: Sequence[Mapping[str, Any]], most: int = 8) -> dict[str, Any]:
     """The words whose probability rose most, before and after."""
     risen = [word for word in words if word["after"] > word["before"]][:most]
-    groups = [
-        (word["word"], [Bar("before", "second", word["before"]), Bar("after", "first", word["after"])])
-        for word in risen
-    ]
+    colours = {"before": "second", "after": "first"}
+    groups = [(word["word"], [Bar(name, colour, word[name]) for name, colour in colours.items()]) for word in risen]
     title = "Words that gained most probability"
     return {"title": title, "svg": _named(bars(groups, "probability", percent=True), title)}
 

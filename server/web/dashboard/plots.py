@@ -22,6 +22,11 @@ class Line:
     values: Sequence[float | None]
     spread: Sequence[float | None] | None = None
 
+    @property
+    def known(self) -> list[tuple[int, float]]:
+        """Positions that have a value, with it."""
+        return [(i, value) for i, value in enumerate(self.values) if value is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -37,17 +42,10 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 132, 16, 44
 SEPARATION = 15
 
 
-def lines(
-    series: Sequence[Line], labels: Sequence[str], unit: str, *, percent: bool = False, floor: float = 0.0
-) -> str:
+def lines(series: Sequence[Line], labels: Sequence[str], unit: str, *, percent: bool = False) -> str:
     """A line chart with its legend at the ends of the lines. ``unit`` names the y axis."""
-    tops = [
-        value + (line.spread[i] or 0.0 if line.spread else 0.0)
-        for line in series
-        for i, value in enumerate(line.values)
-        if value is not None
-    ]
-    scale = _Scale(floor, max(tops, default=1.0))
+    tops = [value + (line.spread[i] or 0.0 if line.spread else 0.0) for line in series for i, value in line.known]
+    scale = _Scale(max(tops, default=1.0))
     step = (WIDTH - LEFT - RIGHT) / max(len(labels) - 1, 1)
 
     def x(index: int) -> float:
@@ -57,31 +55,29 @@ def lines(
     parts += [_text(x(i), HEIGHT - BOTTOM + 18, label, "tick middle") for i, label in enumerate(labels)]
     ends: list[tuple[float, str, str]] = []
     for line in series:
-        points = [(x(i), scale.y(value), i) for i, value in enumerate(line.values) if value is not None]
-        if not points:
+        if not line.known:
             continue
         if line.spread is not None:
-            upper = [(px, scale.y((line.values[i] or 0.0) + (line.spread[i] or 0.0))) for px, _, i in points]
-            lower = [(px, scale.y((line.values[i] or 0.0) - (line.spread[i] or 0.0))) for px, _, i in points]
-            band = " ".join(f"{px:.1f},{py:.1f}" for px, py in [*upper, *reversed(lower)])
-            parts.append(f'<polygon class="band {line.colour}" points="{band}"/>')
-        path = " ".join(f"{px:.1f},{py:.1f}" for px, py, _ in points)
-        parts.append(f'<polyline class="line {line.colour}" points="{path}"/>')
-        for px, py, i in points:
-            value = line.values[i]
-            title = f"{line.name}, {labels[i]}: {_number(value or 0.0, percent)}"
+            edges = [
+                [(x(i), scale.y(value + side * (line.spread[i] or 0.0))) for i, value in line.known] for side in (1, -1)
+            ]
+            parts.append(f'<polygon class="band {line.colour}" points="{_points([*edges[0], *reversed(edges[1])])}"/>')
+        points = [(x(i), scale.y(value)) for i, value in line.known]
+        parts.append(f'<polyline class="line {line.colour}" points="{_points(points)}"/>')
+        for (px, py), (i, value) in zip(points, line.known, strict=True):
+            title = escape(f"{line.name}, {labels[i]}: {_number(value, percent)}")
             dot = f'<circle class="dot {line.colour}" cx="{px:.1f}" cy="{py:.1f}" r="3.5">'
-            parts.append(f"{dot}<title>{escape(title)}</title></circle>")
+            parts.append(f"{dot}<title>{title}</title></circle>")
         ends.append((points[-1][1], line.name, line.colour))
     for position, name, colour in _apart(ends):
         parts.append(_text(WIDTH - RIGHT + 12, position + 4, name, f"legend {colour}"))
-    return _svg(parts, HEIGHT)
+    return _svg(parts)
 
 
 def bars(groups: Sequence[tuple[str, Sequence[Bar]]], unit: str, *, percent: bool = False, width: int = WIDTH) -> str:
     """Grouped bars: one group a label on the x axis, its bars side by side, and a legend above."""
     values = [bar.value for _, group in groups for bar in group if bar.value is not None]
-    scale = _Scale(0.0, max(values, default=1.0))
+    scale = _Scale(max(values, default=1.0))
     parts = _axes(scale, unit, percent, width, right=16)
     inner = (width - LEFT - 16) / max(len(groups), 1)
     for index, (label, group) in enumerate(groups):
@@ -91,25 +87,22 @@ def bars(groups: Sequence[tuple[str, Sequence[Bar]]], unit: str, *, percent: boo
         for position, bar in enumerate(group):
             if bar.value is None:
                 continue
-            top = scale.y(bar.value)
-            title = f"{label}, {bar.name}: {_number(bar.value, percent)}"
-            parts.append(
-                f'<rect class="bar {bar.colour}" x="{offset + thickness * position + 1:.1f}" y="{top:.1f}" '
-                f'width="{max(thickness - 2, 1):.1f}" height="{max(HEIGHT - BOTTOM - top, 0):.1f}" rx="2">'
-                f"<title>{escape(title)}</title></rect>"
-            )
+            top, left = scale.y(bar.value), offset + thickness * position + 1
+            size = f'width="{max(thickness - 2, 1):.1f}" height="{max(HEIGHT - BOTTOM - top, 0):.1f}"'
+            title = escape(f"{label}, {bar.name}: {_number(bar.value, percent)}")
+            drawn = f'<rect class="bar {bar.colour}" x="{left:.1f}" y="{top:.1f}" {size} rx="2">'
+            parts.append(f"{drawn}<title>{title}</title></rect>")
         shown = label if len(label) * 6.2 < inner * 1.1 or len(groups) < 4 else label[: max(int(inner / 6.4), 3)] + "…"
         parts.append(_text(start + inner / 2, HEIGHT - BOTTOM + 18, shown, "tick middle"))
     names: dict[str, str] = {bar.name: bar.colour for _, group in groups for bar in group}
     if len(names) > 1:
         cursor = float(LEFT)
         for name, colour in names.items():
-            parts.append(
-                f'<rect class="bar {colour}" x="{cursor:.0f}" y="{HEIGHT - 14}" width="10" height="10" rx="2"/>'
-            )
+            place = f'x="{cursor:.0f}" y="{HEIGHT - 14}"'
+            parts.append(f'<rect class="bar {colour}" {place} width="10" height="10" rx="2"/>')
             parts.append(_text(cursor + 15, HEIGHT - 5, name, "tick"))
             cursor += 32 + 6.6 * len(name)
-    return _svg(parts, HEIGHT, width)
+    return _svg(parts, width)
 
 
 def standalone(drawn: str, colours: Mapping[str, str]) -> str:
@@ -125,21 +118,17 @@ def standalone(drawn: str, colours: Mapping[str, str]) -> str:
 
 
 class _Scale:
-    """Maps values to y, with round numbers at the grid lines."""
+    """Maps values from 0 to y, with round numbers at the grid lines."""
 
-    def __init__(self, low: float, high: float) -> None:
-        if high - low < 1e-9:
-            high = low + 1.0  # nothing but zeros: any scale will do
-        raw = (high - low) / 4
+    def __init__(self, high: float) -> None:
+        raw = (high if high > 1e-9 else 1.0) / 4  # nothing but zeros: any scale will do
         magnitude = 10.0 ** math.floor(math.log10(raw))
         step = next(factor * magnitude for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * magnitude >= raw - 1e-12)
-        self.low = math.floor(low / step) * step
-        self.high = math.ceil(high / step - 1e-9) * step
-        self.ticks = [self.low + step * i for i in range(round((self.high - self.low) / step) + 1)]
+        self.ticks = [step * i for i in range(math.ceil(4 * raw / step - 1e-9) + 1)]
 
     def y(self, value: float) -> float:
-        clipped = min(max(value, self.low), self.high)
-        return HEIGHT - BOTTOM - (clipped - self.low) / (self.high - self.low) * (HEIGHT - BOTTOM - TOP)
+        high = self.ticks[-1]
+        return HEIGHT - BOTTOM - min(max(value, 0.0), high) / high * (HEIGHT - BOTTOM - TOP)
 
 
 def _axes(scale: _Scale, unit: str, percent: bool, width: float = WIDTH, right: int = RIGHT) -> list[str]:
@@ -173,9 +162,13 @@ def _number(value: float, percent: bool) -> str:
     return f"{value:.3g}"
 
 
+def _points(places: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+
+
 def _text(x: float, y: float, content: str, style: str) -> str:
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{escape(content)}</text>'
 
 
-def _svg(parts: Sequence[str], height: int, width: int = WIDTH) -> str:
-    return f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg>'
+def _svg(parts: Sequence[str], width: int = WIDTH) -> str:
+    return f'<svg viewBox="0 0 {width} {HEIGHT}" role="img">{"".join(parts)}</svg>'
