@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from export.losses import rows
-from export.losses.lattice import lattice
 
-__all__ = ["rnnt_loss"]
+__all__ = ["lattice", "rnnt_loss", "rnnt_loss_of_logits"]
 
 _CELLS = 4096
 _LOGITS_ON_CUDA = 1 << 25  # at a time: 128 MB in float32
+_IMPOSSIBLE = -1e30
+_LEAST = -1e6  # log-probabilities are taken as at least this, so that sums over a row stay exact beside it
 
 
 def rnnt_loss(
@@ -44,18 +45,33 @@ def rnnt_loss(
     anything in 0..V-1; frames: [B] int64 in 1..T; lengths: [B] int64 in 0..U. Blank is 0.
     dtype: of the joint's matrix products (default: that of ``encoded``); the lattice is float64 always.
     pruning: occupancy at or below which a cell's gradient is taken as zero.
+    Raises ValueError for shapes that do not fit.
     """
-    if int(frames.min()) < 1 or int(frames.max()) > encoded.shape[1]:
-        raise ValueError(f"frames: found {int(frames.min())}..{int(frames.max())}, expected 1..{encoded.shape[1]}")
-    if int(lengths.max()) > tokens.shape[1] or predicted.shape[1] != tokens.shape[1] + 1:
-        raise ValueError(
-            f"tokens: {tokens.shape[1]} columns for lengths up to {int(lengths.max())} and "
-            f"{predicted.shape[1]} prediction positions; expected one position more than tokens"
-        )
+    _check(encoded.shape[1], predicted.shape[1], tokens, frames, lengths)
     loss: Tensor = _Transduction.apply(
         encoded, predicted, weight, bias, tokens, frames, lengths, dtype or encoded.dtype, pruning
     )  # type: ignore[no-untyped-call]
     return loss
+
+
+def rnnt_loss_of_logits(logits: Tensor, tokens: Tensor, frames: Tensor, lengths: Tensor) -> Tensor:
+    """:func:`rnnt_loss` of given logits [B, T, U + 1, V], finite, not normalized, for joints that are not additive.
+
+    Besides the logits one tensor of their size is held, which becomes their gradient, so that can be taken once.
+    """
+    _check(logits.shape[1], logits.shape[2], tokens, frames, lengths)
+    loss: Tensor = _OfLogits.apply(logits, tokens, frames, lengths)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def _check(width: int, positions: int, tokens: Tensor, frames: Tensor, lengths: Tensor) -> None:
+    if int(frames.min()) < 1 or int(frames.max()) > width:
+        raise ValueError(f"frames: found {int(frames.min())}..{int(frames.max())}, expected 1..{width}")
+    if int(lengths.max()) > tokens.shape[1] or positions != tokens.shape[1] + 1:
+        raise ValueError(
+            f"tokens: {tokens.shape[1]} columns for lengths up to {int(lengths.max())} and {positions} positions; "
+            "expected one position more than tokens"
+        )
 
 
 class _Transduction(torch.autograd.Function):
@@ -161,3 +177,69 @@ def rows_on(device: torch.device) -> ModuleType:
 
         return kernels
     return rows
+
+
+class _OfLogits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, tokens: Tensor, frames: Tensor, lengths: Tensor) -> Tensor:
+        exact = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
+        shares = exact.softmax(-1)
+        cells = shares.shape[:3]
+        labels = torch.nn.functional.pad(tokens, (0, 1))[:, None].expand(cells)
+        flat = exact.reshape(-1, exact.shape[3]), shares.reshape(-1, shares.shape[3]), labels.reshape(-1)
+        blank, label = (value.double().reshape(cells) for value in rows.log_shares(*flat))
+        losses, to_blank, to_label = lattice(blank, label, frames, lengths)
+        ctx.save_for_backward(shares, labels, to_blank, to_label)
+        ctx.dtype = logits.dtype
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        shares, labels, to_blank, to_label = ctx.saved_tensors
+        per_cell = gradients[0][:, None, None]
+        b, y = (to_blank * per_cell).to(shares.dtype), (to_label * per_cell).to(shares.dtype)
+        shares.mul_((b + y)[..., None])  # in place: there may be no room for another
+        shares[..., 0] -= b
+        shares.scatter_add_(3, labels[..., None], -y[..., None])
+        return shares.to(ctx.dtype), None, None, None
+
+
+def lattice(blank: Tensor, emit: Tensor, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Negative log-likelihoods and how often each cell is left by blank and by its label (Graves 2012, eq. 16 to 20).
+
+    Row u of the lattice is position u of the tokens, over all frames: the sweep goes from row to row, and within a row
+    every frame is reached at once, since moving along it only adds up blanks. With c_t the sum of the row's blanks
+    before frame t, alpha_t - c_t is the running log-sum of (what enters the row at t) - c_t.
+
+    blank, emit: [B, T, U + 1] float64 log-probabilities of leaving each cell by blank, by its label; outside an
+    utterance they may hold anything. frames, lengths: [B] int64.
+    Returns negative log-likelihoods [B] and the probabilities [B, T, U + 1] that a path leaves a cell by blank, by
+    label: minus the gradients of the loss to ``blank`` and ``emit``.
+    """
+    size, width, positions = blank.shape
+    row = torch.arange(positions, device=blank.device)[:, None, None]
+    inside = (torch.arange(width, device=blank.device) < frames[:, None]) & (row <= lengths[:, None])
+    b = blank.permute(2, 0, 1).clamp(min=_LEAST).masked_fill(~inside, 0.0)
+    e = emit.permute(2, 0, 1).clamp(min=_LEAST).masked_fill(~(inside & (row < lengths[:, None])), _IMPOSSIBLE)
+    before = b.cumsum(-1) - b
+    batch = torch.arange(size, device=blank.device)
+
+    alpha = torch.empty_like(b)
+    alpha[0] = before[0]
+    for u in range(1, positions):
+        entered = alpha[u - 1] + e[u - 1] - before[u]
+        torch.add(entered.logcumsumexp(-1), before[u], out=alpha[u])
+
+    beta = torch.full((positions + 1, size, width), _IMPOSSIBLE, dtype=b.dtype, device=b.device)
+    ends = torch.full_like(b, _IMPOSSIBLE)
+    ends[lengths, batch, frames - 1] = b[lengths, batch, frames - 1]
+    for u in range(positions - 1, -1, -1):
+        left = torch.maximum(beta[u + 1] + e[u], ends[u]) + before[u]
+        torch.sub(left.flip(-1).logcumsumexp(-1).flip(-1), before[u], out=beta[u])
+    total = beta[0, :, 0]
+
+    onward = torch.nn.functional.pad(beta[:-1, :, 1:], (0, 1), value=_IMPOSSIBLE)
+    onward[lengths, batch, frames - 1] = 0.0  # the final blank leaves the lattice
+    by_blank = (alpha + b + onward - total[:, None]).exp_().masked_fill_(~inside, 0.0)
+    by_label = (alpha + e + beta[1:] - total[:, None]).exp_()
+    return -total, by_blank.permute(1, 2, 0).contiguous(), by_label.permute(1, 2, 0).contiguous()

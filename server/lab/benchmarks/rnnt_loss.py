@@ -55,7 +55,7 @@ def measure_cpu() -> dict[str, float]:
     """Median milliseconds of CPU of the loss (``ours``) and of log-softmax (``peer``), each with its gradient."""
     import torch
 
-    from export.losses.logits import rnnt_loss_of_logits
+    from export.losses.rnnt import rnnt_loss_of_logits
 
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)

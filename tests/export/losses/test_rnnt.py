@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from export.losses.lattice import lattice
-from export.losses.logits import rnnt_loss_of_logits
-from export.losses.rnnt import rnnt_loss
+from export.losses.rnnt import lattice, rnnt_loss, rnnt_loss_of_logits
 
 
 def naive(encoded: Tensor, predicted: Tensor, weight: Tensor, bias: Tensor, tokens: list[int]) -> Tensor:
