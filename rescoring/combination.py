@@ -4,9 +4,9 @@ marginal adaptation."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,12 @@ __all__ = [
     "score_nbest",
 ]
 
-Value: TypeAlias = float | NDArray[np.float64]
+Array: TypeAlias = NDArray[np.float64]
+Value: TypeAlias = float | Array
 
+CURVES = ("word", "text", "greedy_word", "greedy_text")
+LEAST = 1e-4
+"""Posteriors are kept this far from 0 and 1: a short list cannot tell more."""
 REFRESHES = ("utterance", "round")
 
 
@@ -175,13 +179,7 @@ class CombinationWeights:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> CombinationWeights:
         """Read the object of a ``rescoring.json``; absent fields keep their defaults, unknown ones are refused."""
-        if not isinstance(values, Mapping):
-            raise ValueError(f"combination: found {values!r}, expected an object with fields by name")
-        known = {item.name for item in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise ValueError(f"combination.{unknown[0]}: unknown field, expected one of {', '.join(sorted(known))}")
-        given = dict(values)
+        given = dict(_object(values, cls, "combination"))
         if "confidence" in given:
             given["confidence"] = Calibration.from_mapping(given["confidence"])
         return cls(**given)
@@ -221,24 +219,22 @@ def combine(
     return acoustic + weights.language_model * language + bonus + hotword
 
 
-class LanguageModel(Protocol):
-    """Anything that gives log p(word | words before it) of sentences over a word list.
+LanguageModel: TypeAlias = Callable[[Sequence[Sequence[int]]], Sequence[NDArray[np.floating]]]
+"""Anything that gives log p(word | words before it) of sentences over a word list.
 
-    Takes N sentences as word ids (0 for unlisted words, no boundary ids). Returns N arrays, float [len(sentence) + 1],
-    nats: one value a word, the last one for the end of the sentence.
-    """
-
-    def __call__(self, sentences: Sequence[Sequence[int]]) -> Sequence[NDArray[np.floating]]: ...
+Takes N sentences as word ids (0 for unlisted words, no boundary ids). Returns N arrays, float [len(sentence) + 1],
+nats: one value a word, the last one for the end of the sentence.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class NBestScores:
     """Parts of the scores of N hypotheses, float64 [N], nats; None where there is no such model."""
 
-    neural: NDArray[np.float64] | None
-    ngram: NDArray[np.float64] | None
-    personal: NDArray[np.float64]
-    total: NDArray[np.float64]
+    neural: Array | None
+    ngram: Array | None
+    personal: Array
+    total: Array
 
 
 def score_nbest(
@@ -264,24 +260,17 @@ def score_nbest(
     personal = np.zeros(len(sentences)) if factors is None else personal_scores(sentences, factors)
     total = combine(
         weights,
-        acoustic=np.asarray(acoustic, dtype=np.float64),
-        words=np.array([len(words) for words in sentences], dtype=np.float64),
-        unlisted=np.array([words.count(0) for words in sentences], dtype=np.float64),
+        acoustic=np.asarray(acoustic, np.float64),
+        words=np.array([len(words) for words in sentences], np.float64),
+        unlisted=np.array([words.count(0) for words in sentences], np.float64),
         neural=neural_scores,
         ngram=ngram_scores,
         personal=personal,
-        hotword=0.0 if hotword is None else np.asarray(hotword, dtype=np.float64),
+        hotword=0.0 if hotword is None else np.asarray(hotword, np.float64),
     )
-    return NBestScores(neural_scores, ngram_scores, personal, np.asarray(total, dtype=np.float64))
+    return NBestScores(neural_scores, ngram_scores, personal, np.asarray(total, np.float64))
 
 
 def order(total: NDArray[np.float64]) -> list[int]:
     """Indices from the best score to the worst; equal scores keep their order."""
     return [int(index) for index in np.argsort(-total, kind="stable")]
-
-
-Array: TypeAlias = NDArray[np.float64]
-
-CURVES = ("word", "text", "greedy_word", "greedy_text")
-LEAST = 1e-4
-"""Posteriors are kept this far from 0 and 1: a short list cannot tell more."""

@@ -13,12 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "adaptation",
-    "adapted_probabilities",
     "gaussian_kernel",
     "interpolated_marginal",
-    "kernel_mass",
     "nbest_weights",
-    "personal_score",
     "personal_scores",
     "personal_unigram",
     "posteriors",
@@ -46,11 +43,6 @@ def gaussian_kernel(rank: ArrayLike, sigma: float) -> Array:
         raise ValueError(f"rank: found {ranks.min()!r}, expected 1 or more (1 is the best hypothesis)")
     with np.errstate(over="ignore", under="ignore"):
         return np.asarray(np.exp(-0.5 * np.square((ranks - 1) / sigma)), dtype=np.float64)
-
-
-def kernel_mass(size: int, sigma: float) -> float:
-    """Sum of the kernel over an n-best list of ``size``: what one spoken word can add to its count at most."""
-    return float(gaussian_kernel(np.arange(1, size + 1), sigma).sum())
 
 
 def nbest_weights(size: int, sigma: float, scores: ArrayLike | None = None, posterior_scale: float = 0.0) -> Array:
@@ -111,9 +103,7 @@ def personal_unigram(counts: Array, background: Array, smoothing: float) -> Arra
     if not smoothing >= 0:
         raise ValueError(f"smoothing: found {smoothing!r}, expected 0 or more")
     total = found.sum() + smoothing
-    if total == 0:
-        return u.copy()
-    return np.asarray((found + smoothing * u) / total, dtype=np.float64)
+    return np.asarray((found + smoothing * u) / total if total else u.copy(), dtype=np.float64)
 
 
 def interpolated_marginal(
@@ -183,33 +173,13 @@ def refreshed_adaptation(marginal: Array, background: Array, strength: float) ->
     return factors
 
 
-def personal_score(words: Sequence[int], factors: Array) -> float:
-    """What the adaptation adds to log p(words) of any language model: eq. 1 without 1/Z(h), over a whole hypothesis.
-
-    words: word ids, 0 for unlisted ones. factors: [n] from ``adaptation``.
-    """
-    return float(factors[np.asarray(words, dtype=np.int64)].sum()) if len(words) else 0.0
-
-
 def personal_scores(sentences: Sequence[Sequence[int]], factors: Array) -> Array:
-    """``personal_score`` of N sentences at once -> [N]."""
+    """What the adaptation adds to log p(words) of any language model: eq. 1 without 1/Z(h), over N hypotheses -> [N].
+
+    sentences: word ids, 0 for unlisted ones. factors: [n] from ``adaptation``.
+    """
     values = factors.data  # a few hundred words: quicker one by one than through arrays
     return np.array([sum([values[word] for word in words], 0.0) for words in sentences])
-
-
-def adapted_probabilities(probabilities: Array, factors: Array) -> Array:
-    """The normalized adaptation (Liu & Peng 2020, eq. 1 with Z(h)) -> same shape as probabilities, rows sum to 1.
-
-        p'(w|h) = exp(factor(w)) p(w|h) / Z(h)
-
-    probabilities: [..., n], p(w|h) of a language model. factors: [n] from ``adaptation`` (append 0 for a sentence
-    boundary, which has no marginal). Rescoring uses the unnormalized form; this one is for checks and reports.
-    """
-    table = np.asarray(probabilities, dtype=np.float64)
-    if table.shape[-1] != factors.shape[0]:
-        raise ValueError(f"probabilities: found {table.shape[-1]} words, expected {factors.shape[0]} as in factors")
-    scaled = table * np.exp(factors - factors.max())
-    return np.asarray(scaled / scaled.sum(axis=-1, keepdims=True), dtype=np.float64)
 
 
 def unigram(values: ArrayLike, name: str = "unigram") -> Array:
