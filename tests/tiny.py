@@ -123,8 +123,7 @@ def write_tiny_bundle(out: Path, seed: int = 0, architecture: Architecture = PRE
     return write_bundle(
         out,
         **tiny_parts(seed, architecture),
-        language_model=tiny_language_model(words, seed),
-        ngram=tiny_ngram(words),
+        models={"language_model.onnx": tiny_language_model(words, seed), "ngram.arpa": tiny_ngram(words)},
         training={"seed": seed},
         created="2026-01-01T00:00:00+00:00",
     )

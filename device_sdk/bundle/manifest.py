@@ -14,7 +14,7 @@ from device_sdk.bundle.architecture import Architecture
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.features.logmel import FeatureSettings
 
-__all__ = ["FORMAT_VERSION", "MANIFEST", "OPTIONAL_FILES", "REQUIRED_FILES", "FileEntry", "Manifest", "parse"]
+__all__ = ["FORMAT_VERSION", "MANIFEST", "REQUIRED_FILES", "FileEntry", "Manifest", "parse"]
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -31,15 +31,6 @@ REQUIRED_FILES = (
     "card.json",
     "MODEL_CARD.md",
     "LICENSE",
-)
-OPTIONAL_FILES = (
-    "encoder.int8.onnx",
-    "predictor.int8.onnx",
-    "joiner.int8.onnx",
-    "language_model.onnx",
-    "language_model.safetensors",
-    "ngram.arpa",
-    "ngram.arpa.gz",
 )
 _NAME_LENGTH = 128
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from export.bundles.card import render
 from export.bundles.runs import architecture_of, bundle_run, refresh, rewrite
-from export.bundles.writer import write_bundle
+from export.bundles.writer import render, write_bundle
 
 __all__ = ["architecture_of", "bundle_run", "render", "refresh", "rewrite", "write_bundle"]

@@ -22,8 +22,7 @@ from rescoring.words import WordList
 
 __all__ = ["architecture_of", "bundle_run", "refresh", "rewrite"]
 
-NGRAMS = ("ngram.arpa.gz", "ngram.arpa")
-LANGUAGE_MODELS = ("language_model.onnx", "language_model.safetensors")
+MODELS = ("language_model.onnx", "language_model.safetensors", "ngram.arpa", "ngram.arpa.gz")
 
 
 def architecture_of(weights: Mapping[str, NDArray[np.generic]], source: str) -> Architecture:
@@ -57,7 +56,6 @@ def bundle_run(
     version: str,
     licence: str,
     card: Mapping[str, Any] | None = None,
-    created: str | None = None,
 ) -> Path:
     """Write the bundle of a training run.
 
@@ -84,10 +82,8 @@ def bundle_run(
         combination=CombinationWeights.from_mapping(_json(folders, "rescoring.json") or {}),
         card=card or _json(folders, "card.json") or _card(training),
         licence=licence,
-        language_model={model: content for model in LANGUAGE_MODELS if (content := _read(folders, model)) is not None},
-        ngram=next((content for ngram in NGRAMS if (content := _read(folders, ngram)) is not None), None),
+        models={model: content for model in MODELS if (content := _read(folders, model)) is not None},
         training=training,
-        created=created,
     )
 
 
@@ -98,10 +94,9 @@ def rewrite(
     version: str | None = None,
     combination: CombinationWeights | None = None,
     second_moments: SecondMoments | None = None,
-    card: Mapping[str, Any] | None = None,
     created: str | None = None,
 ) -> Path:
-    """Write ``bundle`` again with other weights of scores, second moments, card or version; ``out`` may be where it
+    """Write ``bundle`` again with other weights of scores, second moments or version; ``out`` may be where it
     lies."""
 
     def content(name: str) -> bytes:
@@ -117,10 +112,9 @@ def rewrite(
         words=bundle.words,
         background=bundle.background,
         combination=combination or bundle.combination,
-        card=card or json.loads(content("card.json")),
+        card=json.loads(content("card.json")),
         licence=content("LICENSE").decode(),
-        language_model={model: content(model) for model in LANGUAGE_MODELS if bundle.has(model)},
-        ngram=next((content(ngram) for ngram in NGRAMS if bundle.has(ngram)), None),
+        models={model: content(model) for model in MODELS if bundle.has(model)},
         second_moments=second_moments or bundle.second_moments,
         training=bundle.manifest.training,
         features=bundle.features,

@@ -1,8 +1,10 @@
-"""Writes bundles: the same input gives the same bytes, and a reader never sees half of one."""
+"""Writes bundles: the same input gives the same bytes, and a reader never sees half of one. The model card is data
+first (``card.json``), and prose made from it (``MODEL_CARD.md``)."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -24,14 +26,13 @@ from device_sdk.bundle.manifest import FORMAT_VERSION, MANIFEST, FileEntry, Mani
 from device_sdk.bundle.second_moments import SECOND_MOMENTS_FILE, SecondMoments
 from device_sdk.errors import BundleError
 from device_sdk.features.logmel import FeatureSettings
-from export.bundles.card import card_bytes, render
 from export.graphs import build_graphs
 from rescoring.combination import CombinationWeights
 from rescoring.words import WordList
 
-__all__ = ["write_bundle"]
+__all__ = ["render", "write_bundle"]
 
-GZIP_MAGIC = b"\x1f\x8b"
+_FIRST = ("description", "data", "voices", "licences", "command", "seed", "figures", "limits")
 
 
 def write_bundle(
@@ -47,8 +48,7 @@ def write_bundle(
     combination: CombinationWeights,
     card: Mapping[str, Any],
     licence: str,
-    language_model: bytes | Mapping[str, bytes] | None = None,
-    ngram: bytes | None = None,
+    models: Mapping[str, bytes] | None = None,
     second_moments: SecondMoments | None = None,
     training: Mapping[str, Any] | None = None,
     features: FeatureSettings = FeatureSettings(),
@@ -58,8 +58,8 @@ def write_bundle(
 
     out: a folder, or a file ending in ``.zip``; a bundle that stands there is replaced in one step.
     weights: every parameter and constant of the architecture, float32, LSTMs in ONNX layout.
-    background: [n] float64 over ``words``, positive, sums to 1. language_model: the graph's bytes, or several files by
-    name. ngram: an ARPA file's bytes, gzipped or not. card: see :func:`export.bundles.card.render`.
+    background: [n] float64 over ``words``, positive, sums to 1. models: contents of language models and n-grams by the
+    names of their files. card: see :func:`render`.
     second_moments: how large gradients usually are, see :mod:`device_sdk.bundle.second_moments`.
     training: how the weights came about, JSON values. created: UTC, ISO 8601; now where ``None``.
     Returns ``out``. Raises :class:`BundleError` for weights or files that a device would refuse, or where ``out`` is
@@ -75,19 +75,14 @@ def write_bundle(
         "tokenizer.model": tokenizer_model,
         "words.txt": words.text().encode(),
         "background.safetensors": weight_files.serialize({"unigram": np.asarray(background, np.float64)}),
-        "rescoring.json": card_bytes(combination.to_mapping(), sort=True),
-        "card.json": card_bytes(card),
+        "rescoring.json": _json_bytes(combination.to_mapping(), sort=True),
+        "card.json": _json_bytes(card),
         "MODEL_CARD.md": render(name, version, card).encode(),
         "LICENSE": licence.encode(),
+        **(models or {}),
     }
-    if isinstance(language_model, bytes):
-        files["language_model.onnx"] = language_model
-    elif language_model is not None:
-        files.update(language_model)
     if second_moments is not None:
         files[SECOND_MOMENTS_FILE] = second_moment_files.serialize(second_moments)
-    if ngram is not None:
-        files["ngram.arpa.gz" if ngram.startswith(GZIP_MAGIC) else "ngram.arpa"] = ngram
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=name,
@@ -144,3 +139,55 @@ def _write_zip(target: Path, files: Mapping[str, bytes]) -> None:
         fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def _json_bytes(values: Mapping[str, Any], sort: bool = False) -> bytes:
+    """A card's fields stay in the order they have: prose made from the file again is the same."""
+    return (json.dumps(values, indent=2, sort_keys=sort, ensure_ascii=False) + "\n").encode()
+
+
+def render(name: str, version: str, card: Mapping[str, Any]) -> str:
+    """Markdown of a card: a heading for each field, lists and tables below it; known fields come first.
+
+    card: JSON values by field; usual are description, data, voices, licences, command, seed, figures, limits.
+    """
+    order = [key for key in _FIRST if key in card] + sorted(key for key in card if key not in _FIRST)
+    lines = [f"# {name} {version}", ""]
+    for key in order:
+        lines += [f"## {_title(key)}", "", *_lines(card[key]), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _title(key: str) -> str:
+    return key.replace("_", " ").capitalize()
+
+
+def _lines(value: Any, indent: int = 0) -> list[str]:
+    if isinstance(value, Mapping) and value and indent == 0 and all(_is_plain(entry) for entry in value.values()):
+        return ["| | |", "|---|---|", *(f"| {_title(str(key))} | {_plain(entry)} |" for key, entry in value.items())]
+    lines: list[str] = []
+    pad = "  " * indent
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            if _is_plain(entry):
+                lines.append(f"{pad}- {_title(str(key))}: {_plain(entry)}")
+            else:
+                lines += [f"{pad}- {_title(str(key))}:", *_lines(entry, indent + 1)]
+        return lines
+    if isinstance(value, list | tuple):
+        if all(_is_plain(entry) for entry in value) and indent:
+            return [f"{pad}- {', '.join(_plain(entry) for entry in value)}"] if value else [f"{pad}- none"]
+        for entry in value:
+            lines += [f"{pad}- {_plain(entry)}"] if _is_plain(entry) else _lines(entry, indent + 1)
+        return lines
+    return [_plain(value)]
+
+
+def _is_plain(value: Any) -> bool:
+    return not isinstance(value, Mapping | list | tuple)
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "not measured"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

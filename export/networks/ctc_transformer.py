@@ -17,11 +17,12 @@ from torch.nn import functional
 from device_sdk.bundle.architecture import BLANK
 from device_sdk.errors import ConfigurationError
 from export.networks.alphabet import ALPHABETS
-from export.networks.positions import PositionNoise, sinusoids
 
-__all__ = ["CTC_TRANSFORMERS", "CTCTransformer", "CTCTransformerShape"]
+__all__ = ["CTC_TRANSFORMERS", "CTCTransformer", "CTCTransformerShape", "PositionNoise", "sinusoids"]
 
 _SHIFT_SECONDS = 0.01
+_UNITS_A_SECOND = 30.0
+_MOST_SHIFT, _MOST_SCALE = 60.0, 1.1  # s; of distances
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +174,41 @@ def normalized(features: Tensor, frames: Tensor) -> Tensor:
     centred = (features - mean) * kept
     variance = centred.square().sum(1, keepdim=True) / count
     return centred * torch.rsqrt(variance + 1e-5)
+
+
+def sinusoids(positions: Tensor, size: int) -> Tensor:
+    """Continuous augmented positional embedding (CAPE; Likhomanenko et al. 2021): seconds [B, T] -> [B, T, D], cosines,
+    then sines, at D / 2 rates from 30 a second down to 30 / 10,000 radians a second."""
+    exponents = torch.arange(0, size, 2, dtype=positions.dtype, device=positions.device) / size
+    angles = positions[..., None] * (_UNITS_A_SECOND * torch.exp(-math.log(10_000.0) * exponents))
+    return torch.cat([angles.cos(), angles.sin()], dim=-1)
+
+
+class PositionNoise(nn.Module):
+    """Positions of frames, in seconds from the middle of the utterance.
+
+    In training all of an utterance are shifted by up to a minute, each frame by up to half a step more
+    (order is kept), and distances are scaled by up to a tenth, so that the network learns relative positions and
+    takes utterances longer than it has seen.
+    """
+
+    def __init__(self, step: float) -> None:
+        super().__init__()
+        self.step = step
+
+    def forward(self, heard: Tensor) -> Tensor:
+        """heard: [B, T] bool, true for an utterance's frames, which come first. -> [B, T] float32 seconds."""
+        batch, count = heard.shape
+        order = torch.arange(count, device=heard.device, dtype=torch.float32)
+        middle = (heard.sum(1, keepdim=True).float() - 1.0) / 2.0
+        positions = (order - middle) * self.step
+        if not self.training:
+            return positions
+        shift = _uniform((batch, 1), heard.device) * _MOST_SHIFT
+        local = _uniform((batch, count), heard.device) * (self.step / 2)
+        return (positions + shift + local) * torch.exp(_uniform((batch, 1), heard.device) * math.log(_MOST_SCALE))
+
+
+def _uniform(size: tuple[int, int], device: torch.device) -> Tensor:
+    """-1 to 1."""
+    return torch.rand(size, device=device) * 2.0 - 1.0

@@ -6,7 +6,7 @@ H: encoder size; P: predictor size; J: joiner size; V: pieces.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -80,19 +80,19 @@ class RNNT(nn.Module):
         """Log-probabilities [..., V] of broadcastable terms [..., J]."""
         return self.joiner_output(torch.tanh(encoded + predicted)).log_softmax(-1)
 
+    def _lstms(self) -> Iterator[tuple[str, list[nn.Parameter]]]:
+        """The public name of every LSTM layer, and what it is made of, as :data:`_PARTS` are."""
+        for name, lstm in (("encoder", self.encoder), ("predictor", self.predictor)):
+            for layer in range(lstm.num_layers):
+                yield f"{name}.{layer}", [getattr(lstm, f"{part}_l{layer}") for part in _PARTS]
+
     def to_parameters(self) -> dict[str, Array]:
         """Parameters and constants under their public names, float32, LSTMs in ONNX layout."""
-        a = self.architecture
         named: dict[str, Tensor] = {"features.mean": self.mean, "features.scale": self.scale}
-        for name, lstm, layers in (
-            ("encoder", self.encoder, a.encoder_layers),
-            ("predictor", self.predictor, a.predictor_layers),
-        ):
-            for layer in range(layers):
-                w, r, b = merge_lstm(*(getattr(lstm, f"{part}_l{layer}") for part in _PARTS))
-                named |= {f"{name}.{layer}.W": w, f"{name}.{layer}.R": r, f"{name}.{layer}.B": b}
+        for name, own in self._lstms():
+            named |= {f"{name}.{part}": value for part, value in zip("WRB", merge_lstm(*own), strict=True)}
         named |= {public: self.get_parameter(own) for public, own in _PLAIN.items()}
-        order = a.constant_shapes() | a.parameter_shapes()
+        order = self.architecture.constant_shapes() | self.architecture.parameter_shapes()
         return {name: named[name].detach().to(torch.float32).cpu().numpy().copy() for name in order}
 
     def parameters_of(self, name: str) -> list[nn.Parameter]:
@@ -108,18 +108,13 @@ class RNNT(nn.Module):
 
         Both of torch's biases have the same gradient, which is that of the merged one.
         """
-        a = self.architecture
-        named: dict[str, Tensor] = {}
-        for name, lstm, layers in (
-            ("encoder", self.encoder, a.encoder_layers),
-            ("predictor", self.predictor, a.predictor_layers),
-        ):
-            for layer in range(layers):
-                for part, own in zip("WRB", _PARTS, strict=False):
-                    value = getattr(lstm, f"{own}_l{layer}")
-                    named[f"{name}.{layer}.{part}"] = _permute(_gradient(value), _TO_ONNX)
-        named |= {public: _gradient(self.get_parameter(own)) for public, own in _PLAIN.items()}
-        return {name: named[name].to(torch.float32).numpy().copy() for name in a.parameter_shapes()}
+        named = {public: _gradient(self.get_parameter(own)) for public, own in _PLAIN.items()}
+        for name, own in self._lstms():
+            named |= {
+                f"{name}.{part}": _permute(_gradient(value), _TO_ONNX)
+                for part, value in zip("WRB", own[:3], strict=True)
+            }
+        return {name: named[name].to(torch.float32).numpy().copy() for name in self.architecture.parameter_shapes()}
 
     @torch.no_grad()
     def from_parameters(self, parameters: Mapping[str, NDArray[np.floating]]) -> RNNT:
@@ -136,14 +131,9 @@ class RNNT(nn.Module):
         given = {name: torch.from_numpy(np.array(value)) for name, value in parameters.items()}
         self.mean.copy_(given["features.mean"])
         self.scale.copy_(given["features.scale"])
-        for name, lstm, layers in (
-            ("encoder", self.encoder, a.encoder_layers),
-            ("predictor", self.predictor, a.predictor_layers),
-        ):
-            for layer in range(layers):
-                own = split_lstm(*(given[f"{name}.{layer}.{part}"] for part in "WRB"))
-                for part, value in zip(_PARTS, own, strict=True):
-                    getattr(lstm, f"{part}_l{layer}").copy_(value)
+        for layer, own in self._lstms():
+            for value, new in zip(own, split_lstm(*(given[f"{layer}.{part}"] for part in "WRB")), strict=True):
+                value.copy_(new)
         for public, own_name in _PLAIN.items():
             self.get_parameter(own_name).copy_(given[public])
         return self

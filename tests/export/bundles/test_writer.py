@@ -60,18 +60,6 @@ def test_something_else_is_never_replaced(tmp_path: Path) -> None:
     assert Bundle.open(write_bundle(tmp_path / "empty", **arguments())).version == "1"
 
 
-def test_optional_models_are_listed(tmp_path: Path) -> None:
-    gz = b"\x1f\x8b rest"
-    out = write_bundle(tmp_path / "one", **arguments(language_model=b"graph", ngram=gz))
-    bundle = Bundle.open(out)
-    assert bundle.has("language_model.onnx") and bundle.has("ngram.arpa.gz") and not bundle.has("ngram.arpa")
-    out = write_bundle(
-        tmp_path / "two", **arguments(language_model={"language_model.safetensors": b"w"}, ngram=b"\\data\\")
-    )
-    bundle = Bundle.open(out)
-    assert bundle.has("language_model.safetensors") and bundle.has("ngram.arpa")
-
-
 def test_a_refreshed_bundle_is_the_same_to_the_byte(tmp_path: Path) -> None:
     card = {"figures": {"b": 1.5, "a": {"d": 2, "c": None}}, "description": "fields in no order"}
     first = Bundle.open(write_bundle(tmp_path / "first", **arguments(card=card, training={"z": 1, "a": [2.5]})))
@@ -137,10 +125,13 @@ def test_a_run_becomes_a_bundle(tmp_path: Path) -> None:
     (extra / "background.safetensors").write_bytes(weight_files.serialize({"unigram": tiny_background(words)}))
     (extra / "rescoring.json").write_text('{"marginal": 0.125}')
     (extra / "card.json").write_text('{"description": "mine"}')
+    for name in ("language_model.safetensors", "ngram.arpa.gz"):
+        (extra / name).write_bytes(b"model")
     bundle = Bundle.open(bundle_run([run, extra], tmp_path / "out", name="n", version="8", licence="L"))
     assert bundle.combination.marginal == 0.125
     np.testing.assert_allclose(bundle.background, tiny_background(words))
     assert "mine" in bundle.file("MODEL_CARD.md").read_text()
+    assert bundle.has("language_model.safetensors") and bundle.has("ngram.arpa.gz") and not bundle.has("ngram.arpa")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from export.networks.alphabet import ALPHABETS
-from export.networks.ctc_transformer import CTC_TRANSFORMERS, CTCTransformer
-from export.networks.positions import PositionNoise, sinusoids
+from export.networks.ctc_transformer import CTC_TRANSFORMERS, CTCTransformer, PositionNoise, sinusoids
 
 TINY = CTC_TRANSFORMERS["tiny"]
 
