@@ -8,7 +8,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -49,12 +50,8 @@ def run(
     from server.app import create_app
     from server.web.connections import deadline_protocol
 
-    os.umask(0o077)
     _allow_descriptors()
-    # Bound before the state is opened: a port in use is found while nothing has happened, and 0 becomes a number.
-    listener = _listen(host, port) if inherited is None else socket.socket(fileno=inherited)
-    url = f"http://{host}:{listener.getsockname()[1]}"
-    try:
+    with _listening(host, port, ready_file, inherited) as (listener, url):
         app = create_app(settings, initial, evaluate, rehearse)
         config = uvicorn.Config(
             app,
@@ -80,10 +77,6 @@ def run(
         if inherited is not None:
             end_with_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
         server.run(sockets=[listener])
-    finally:
-        listener.close()
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
 
 
 def run_many(
@@ -95,26 +88,17 @@ def run_many(
     """
     from server.service import Service
 
-    os.umask(0o077)
-    listener = _listen(host, port)
-    url = f"http://{host}:{listener.getsockname()[1]}"
+    with _listening(host, port, ready_file) as (listener, url):
 
-    def told(ids: list[int]) -> None:
-        if ready_file is not None:
-            write_private(ready_file, {"url": url, "pid": os.getpid(), "processes": ids})
-        logging.getLogger("idiolect.server").info("serving on %s with %d processes", url, len(ids))
+        def told(ids: list[int]) -> None:
+            if ready_file is not None:
+                write_private(ready_file, {"url": url, "pid": os.getpid(), "processes": ids})
+            logging.getLogger("idiolect.server").info("serving on %s with %d processes", url, len(ids))
 
-    try:
         # Held, not started: the processes do the work.
         held = Service(replace(settings, workers=None, ray=None, updates=None, rollout=None), initial)
-        try:
+        with closing(held):
             watch(own_command(), settings.processes, listener, told)
-        finally:
-            held.close()
-    finally:
-        listener.close()
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
 
 
 def write_private(path: Path, content: Mapping[str, str | int | list[int]]) -> None:
@@ -136,6 +120,22 @@ def _allow_descriptors() -> None:
     wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+@contextmanager
+def _listening(
+    host: str, port: int, ready_file: Path | None, inherited: int | None = None
+) -> Iterator[tuple[socket.socket, str]]:
+    """(a socket, its URL). Bound before the state is opened: a port in use is found while nothing has happened, and 0
+    becomes a number. The ready file, whoever writes it, goes when the block ends."""
+    os.umask(0o077)
+    listener = _listen(host, port) if inherited is None else socket.socket(fileno=inherited)
+    try:
+        yield listener, f"http://{host}:{listener.getsockname()[1]}"
+    finally:
+        listener.close()
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
 
 
 def _listen(host: str, port: int) -> socket.socket:

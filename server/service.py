@@ -35,7 +35,7 @@ from server.rounds.advance import abandon, advance, close_overdue, give_up, remo
 from server.rounds.caps import Caps
 from server.rounds.evaluation import Evaluate
 from server.rounds.pacing import Fleet
-from server.rounds.patience import Setbacks, told
+from server.rounds.patience import Setbacks, describe_error
 from server.rounds.retention import forget_old
 from server.rounds.rollout import conduct
 from server.rounds.secure_aggregation.progress import abandon_group, advance_group
@@ -225,7 +225,7 @@ class Service:
             failures.append(error)
             if not self._setbacks.failed(name, error) or give_up is None:
                 return
-            note = f"kept failing: {told(error)}"
+            note = f"kept failing: {describe_error(error)}"
             log.error("%s is given up: %s", name, note)
             try:
                 give_up(note)

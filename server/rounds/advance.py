@@ -127,8 +127,9 @@ def _aggregate(
         base = find_model(connection, row.base_model)
         teacher = find_model(connection, base.teacher) if base.teacher is not None else None
         lineage = Lineage(base, teacher, models_since_teacher(connection, base))
-        previous, background = (find_marginals(connection, version) for version in (row.base_marginals, 0))
-        counts = sum_groups(connection, row.id, read_counts(previous).size) if settings.aggregated else None
+        versions = (row.base_marginals, 0) if settings.marginals is not None else ()
+        before = [find_marginals(connection, version) for version in versions]
+        counts = sum_groups(connection, row.id, read_counts(before[0]).size) if settings.aggregated else None
     made: list[Release] = []
     diverged = False
     for stream, contributions in accepted.items():
@@ -138,7 +139,7 @@ def _aggregate(
         elif draws_noise(stream, settings) and key is None:
             continue  # why is among what is missing
         elif stream == "marginals":
-            made.append(release_marginals(settings, contributions, previous, background, counts, key))
+            made.append(release_marginals(settings, contributions, before[0], before[1], counts, key))
         elif stream == "words":
             made.append(release_words(settings, contributions, key))
         else:
@@ -225,7 +226,7 @@ def _clear(connection: Connection, round_id: str, *, grouped: bool = True) -> li
 
 def _evaluate(database: Database, blobs: BlobStore, row: Row[Any], now: float, evaluate: Evaluate | None) -> None:
     verdict = Evaluation()
-    if row.model_version is not None:
+    if evaluate is not None and row.model_version is not None:
         verdict = compare(database, blobs, evaluate, row.model_version, row.base_model)
     found = {"passed": verdict.passed, "figures": dict(verdict.figures), "note": verdict.note}
     with database.write() as connection:

@@ -12,18 +12,17 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy.exc import DataError, IntegrityError, NotSupportedError, ProgrammingError
 
 from device_sdk.errors import IdiolectError, StateError
 
-__all__ = ["LASTING", "LONGEST_PAUSE", "PASSING", "Patience", "Setback", "Setbacks", "is_lasting", "told"]
+__all__ = ["LASTING", "LONGEST_PAUSE", "PASSING", "Setbacks", "describe_error", "is_lasting"]
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(NamedTuple):
     """Tries in a row, and seconds between the first and the last, that are made before something is given up."""
 
     tries: int
@@ -42,8 +41,7 @@ _LASTING = (
 _WORDS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Setback:
+class _Setback(NamedTuple):
     """Failures of one kind in a row. since: of the first; again_at: before that it is not tried again."""
 
     lasting: bool
@@ -51,17 +49,13 @@ class Setback:
     since: float
     again_at: float
 
-    def exhausted(self, now: float) -> bool:
-        patience = LASTING if self.lasting else PASSING
-        return self.failures >= patience.tries and now - self.since >= patience.seconds
-
 
 class Setbacks:
     """Owns what failed last, by name. clock: seconds, never set back."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._held: dict[str, Setback] = {}
+        self._held: dict[str, _Setback] = {}
 
     def is_due(self, name: str) -> bool:
         held = self._held.get(name)
@@ -70,13 +64,11 @@ class Setbacks:
     def failed(self, name: str, error: Exception) -> bool:
         """Whether it is to be given up."""
         now, lasting, held = self._clock(), is_lasting(error), self._held.get(name)
-        if held is None or held.lasting != lasting:
-            held = Setback(lasting, 0, now, now)
-        failures = held.failures + 1
-        self._held[name] = Setback(
-            lasting, failures, held.since, now + min(LONGEST_PAUSE, 2.0 ** min(failures - 1, 16))
-        )
-        return self._held[name].exhausted(now)
+        failures, since = (held.failures + 1, held.since) if held and held.lasting == lasting else (1, now)
+        pause = min(LONGEST_PAUSE, 2.0 ** min(failures - 1, 16))
+        self._held[name] = _Setback(lasting, failures, since, now + pause)
+        patience = LASTING if lasting else PASSING
+        return failures >= patience.tries and now - since >= patience.seconds
 
     @property
     def seconds_left(self) -> float:
@@ -93,8 +85,7 @@ class Setbacks:
 
     def keep(self, names: Iterable[str]) -> None:
         """Forget all others."""
-        kept = set(names)
-        self._held = {name: held for name, held in self._held.items() if name in kept}
+        self._held = {name: self._held[name] for name in set(names) & self._held.keys()}
 
 
 def is_lasting(error: BaseException) -> bool:
@@ -105,7 +96,7 @@ def is_lasting(error: BaseException) -> bool:
     return isinstance(error, _LASTING) and not isinstance(error, StateError)
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error for operators: its kind, the project's own words, or else where it came from; never what it choked on,
     which may be what a device sent."""
     kind = type(error).__name__

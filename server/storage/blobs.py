@@ -10,6 +10,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +18,7 @@ from uuid import uuid4
 
 from device_sdk.errors import StateError
 
-__all__ = ["BlobStore", "CHECKED_SECONDS", "FolderBlobs", "FolderLock", "check_content", "check_name", "keep_private"]
+__all__ = ["BlobStore", "CHECKED_SECONDS", "FolderBlobs", "FolderLock", "check_digest", "check_name", "keep_private"]
 
 log = logging.getLogger("idiolect.server")
 
@@ -60,13 +61,8 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_content(name: str, content: bytes) -> bytes:
-    """The content of a blob. StateError: the name says by a digest that it is to be another."""
-    _compare(name, sha256(content).hexdigest())
-    return content
-
-
-def _compare(name: str, found: str) -> None:
+def check_digest(name: str, found: str) -> None:
+    """found: SHA-256 of a blob's content. StateError: the name says that it is to be another."""
     named = DIGEST.search(name)
     if named is not None and named[1] != found:
         raise StateError(f"{name}: its content has SHA-256 {found}, so it is damaged; restore it from a backup")
@@ -90,7 +86,6 @@ class FolderBlobs:
                 leftover.unlink(missing_ok=True)
 
     def put(self, name: str, content: bytes) -> None:
-        """Write ``content`` and return when it would survive a loss of power."""
         path = self.path(name)
         for parent in (path.parent.parent, path.parent):
             _make(parent)
@@ -108,12 +103,10 @@ class FolderBlobs:
             raise StateError(f"{path}: cannot be written ({error.strerror}); is the disk full?") from error
 
     def get(self, name: str) -> bytes:
-        path = self.path(name)
-        try:
+        with self._reading(name) as path:
             content = path.read_bytes()
-        except OSError as error:
-            raise StateError(f"{path}: cannot be read ({error.strerror}); restore it from a backup") from error
-        return check_content(name, content)
+        check_digest(name, sha256(content).hexdigest())
+        return content
 
     def path(self, name: str) -> Path:
         return self.folder / check_name(name)
@@ -125,38 +118,38 @@ class FolderBlobs:
         self.path(name).unlink(missing_ok=True)
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Names under a top folder, sorted."""
         for path in sorted((self.folder / prefix).rglob("*")):
             if path.is_file() and not path.name.startswith(TEMPORARY):
                 yield path.relative_to(self.folder).as_posix()
 
     def file(self, name: str) -> Path:
         """Read through before, and again when it has changed or some seconds have passed: ranges of it cost little."""
-        path = self.path(name)
         if DIGEST.search(name) is None:
-            return path
-        try:
+            return self.path(name)
+        with self._reading(name) as path:
             state = path.stat()
             now, known = (state.st_ino, state.st_size, state.st_mtime_ns), self._checked.get(name)
             if known is None or known[0] != now or time.monotonic() >= known[1]:
                 self._checked.pop(name, None)
-                with path.open("rb") as file:
-                    _compare(name, file_digest(file, "sha256").hexdigest())
+                check_digest(name, _digest(path))
                 self._checked[name] = now, time.monotonic() + CHECKED_SECONDS
-        except OSError as error:
-            raise StateError(f"{path}: cannot be read ({error.strerror}); restore it from a backup") from error
         return path
 
     def hold(self, name: str, place: Path) -> None:
-        try:
+        with self._reading(name) as path:
             try:
-                os.link(self.path(name), place)
+                os.link(path, place)
             except OSError:  # another disk, or a file system without links
-                shutil.copyfile(self.path(name), place)
-            with place.open("rb") as file:
-                _compare(name, file_digest(file, "sha256").hexdigest())
+                shutil.copyfile(path, place)
+            check_digest(name, _digest(place))
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[Path]:
+        path = self.path(name)
+        try:
+            yield path
         except OSError as error:
-            raise StateError(f"{self.path(name)}: cannot be read ({error.strerror})") from error
+            raise StateError(f"{path}: cannot be read ({error.strerror}); restore it from a backup") from error
 
 
 class FolderLock:
@@ -177,6 +170,11 @@ class FolderLock:
 
     def release(self) -> None:
         self._file.close()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def _make(folder: Path) -> None:
@@ -205,6 +203,6 @@ def keep_private(path: Path) -> None:
         if mode & 0o077:
             path.chmod(mode & 0o700)
     except FileNotFoundError:
-        return
+        pass
     except OSError:
         log.warning("a file of the server's state is open to others, and not ours to close")

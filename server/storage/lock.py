@@ -7,7 +7,7 @@ process, whose threads take turns among themselves.
 from __future__ import annotations
 
 import threading
-from types import TracebackType
+from contextlib import ExitStack
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -26,31 +26,19 @@ class Lock:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._threads = threading.Lock()
-        self._held: Connection | None = None
+        self._held = ExitStack()
 
     def __enter__(self) -> None:
-        self._threads.acquire()
-        if self._database.sqlite:
-            return
-        try:
-            self._held = _connect(self._database)
-            self._held.exec_driver_sql(f"SELECT pg_advisory_lock({ADVANCING})")
-        except BaseException:
-            self._release()
-            raise
+        with ExitStack() as stack:
+            stack.enter_context(self._threads)
+            if not self._database.sqlite:
+                connection = _connect(self._database)
+                stack.callback(_end, connection)
+                connection.exec_driver_sql(f"SELECT pg_advisory_lock({ADVANCING})")
+            self._held = stack.pop_all()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._release()
-
-    def _release(self) -> None:
-        held, self._held = self._held, None
-        try:
-            if held is not None:
-                _end(held)
-        finally:
-            self._threads.release()
+    def __exit__(self, *_: object) -> None:
+        self._held.pop_all().close()  # taken out first: another thread has it as soon as the lock is free
 
 
 class Lead:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from device_sdk.errors import MissingExtraError, StateError
-from server.storage.blobs import BlobStore, FolderBlobs, check_content, check_name
+from server.storage.blobs import BlobStore, FolderBlobs, check_digest, check_name
 
 __all__ = ["HELD", "ObjectBlobs", "open_blobs"]
 
@@ -50,34 +51,22 @@ class ObjectBlobs:
             raise StateError(f"blobs {url}: {_told(error)}; expected one like s3://bucket/prefix") from error
 
     def put(self, name: str, content: bytes) -> None:
-        self._call("written", name, lambda key: self._store.put(key, content))
+        self._call("written", check_name(name), lambda key: self._store.put(key, content))
 
     def get(self, name: str) -> bytes:
-        return check_content(name, bytes(self._call("read", name, lambda key: self._store.get(key).bytes())))
+        read = self._call("read", check_name(name), lambda key: self._store.get(key).bytes())
+        check_digest(name, sha256(content := bytes(read)).hexdigest())
+        return content
 
     def has(self, name: str) -> bool:
-        try:
-            self._store.head(check_name(name))
-        except FileNotFoundError:
-            return False
-        except Exception as error:
-            raise self._failed("looked for", name, error) from error
-        return True
+        return self._call("looked for", check_name(name), self._store.head, needed=False) is not None
 
     def delete(self, name: str) -> None:
-        try:
-            self._store.delete(check_name(name))
-        except FileNotFoundError:
-            return
-        except Exception as error:
-            raise self._failed("deleted", name, error) from error
+        self._call("deleted", check_name(name), self._store.delete, needed=False)
 
     def names(self, prefix: str) -> Iterator[str]:
-        try:
-            found = [entry["path"] for page in self._store.list(prefix) for entry in page]
-        except Exception as error:
-            raise self._failed("listed", prefix, error) from error
-        yield from sorted(found)
+        pages = self._call("listed", prefix, lambda key: list(self._store.list(key)))
+        yield from sorted(entry["path"] for page in pages for entry in page)
 
     def file(self, name: str) -> Path:
         """Fetched once, and again only after ``HELD`` others have been: few files are what most devices ask for."""
@@ -97,15 +86,15 @@ class ObjectBlobs:
     def hold(self, name: str, place: Path) -> None:
         place.write_bytes(self.get(name))
 
-    def _call(self, what: str, name: str, call: Any) -> Any:
-        key = check_name(name)
+    def _call(self, what: str, key: str, call: Callable[[str], Any], *, needed: bool = True) -> Any:
+        """None for an object that is not there and not ``needed``."""
         try:
             return call(key)
         except Exception as error:  # the library's errors have no common class of their own
-            raise self._failed(what, name, error) from error
-
-    def _failed(self, what: str, name: str, error: Exception) -> StateError:
-        return StateError(f"{self.url}/{name}: cannot be {what} ({_told(error)}); is the store there and open to us?")
+            if isinstance(error, FileNotFoundError) and not needed:
+                return None
+            told = f"{self.url}/{key}: cannot be {what} ({_told(error)}); is the store there and open to us?"
+            raise StateError(told) from error
 
 
 def _told(error: Exception) -> str:

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from device_sdk.errors import PrivacyError, ProtocolError, StateError
-from server.rounds.patience import LASTING, LONGEST_PAUSE, PASSING, Setbacks, is_lasting, told
+from server.rounds.patience import LASTING, LONGEST_PAUSE, PASSING, Setbacks, describe_error, is_lasting
 
 STORED = IntegrityError("INSERT", {}, Exception("UNIQUE constraint failed"))
 LOCKED = OperationalError("BEGIN", {}, Exception("database is locked"))
@@ -65,6 +65,6 @@ def test_operators_are_told_where_it_failed_and_not_on_what() -> None:
     try:
         int("17 teaspoons")
     except ValueError as error:
-        assert told(error).startswith("ValueError in test_patience.py:")
-        assert "teaspoons" not in told(error)
-    assert told(ProtocolError("shares: found 3")) == "ProtocolError: shares: found 3"
+        assert describe_error(error).startswith("ValueError in test_patience.py:")
+        assert "teaspoons" not in describe_error(error)
+    assert describe_error(ProtocolError("shares: found 3")) == "ProtocolError: shares: found 3"
