@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from device_sdk.errors import StateError
 
-__all__ = ["BlobStore", "CHECKED_SECONDS", "FolderBlobs", "FolderLock", "check_digest", "check_name", "keep_private"]
+__all__ = ["BlobStore", "CHECKED_SECONDS", "FolderBlobs", "FolderLock", "check_content", "check_name", "keep_private"]
 
 log = logging.getLogger("idiolect.server")
 
@@ -61,8 +61,13 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_digest(name: str, found: str) -> None:
-    """found: SHA-256 of a blob's content. StateError: the name says that it is to be another."""
+def check_content(name: str, content: bytes) -> bytes:
+    """The content of a blob. StateError: the name says by a digest that it is to be another."""
+    _check_digest(name, sha256(content).hexdigest())
+    return content
+
+
+def _check_digest(name: str, found: str) -> None:
     named = DIGEST.search(name)
     if named is not None and named[1] != found:
         raise StateError(f"{name}: its content has SHA-256 {found}, so it is damaged; restore it from a backup")
@@ -105,8 +110,7 @@ class FolderBlobs:
     def get(self, name: str) -> bytes:
         with self._reading(name) as path:
             content = path.read_bytes()
-        check_digest(name, sha256(content).hexdigest())
-        return content
+        return check_content(name, content)
 
     def path(self, name: str) -> Path:
         return self.folder / check_name(name)
@@ -131,7 +135,7 @@ class FolderBlobs:
             now, known = (state.st_ino, state.st_size, state.st_mtime_ns), self._checked.get(name)
             if known is None or known[0] != now or time.monotonic() >= known[1]:
                 self._checked.pop(name, None)
-                check_digest(name, _digest(path))
+                _check_digest(name, _digest(path))
                 self._checked[name] = now, time.monotonic() + CHECKED_SECONDS
         return path
 
@@ -141,7 +145,7 @@ class FolderBlobs:
                 os.link(path, place)
             except OSError:  # another disk, or a file system without links
                 shutil.copyfile(path, place)
-            check_digest(name, _digest(place))
+            _check_digest(name, _digest(place))
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[Path]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from device_sdk.errors import MissingExtraError, StateError
-from server.storage.blobs import BlobStore, FolderBlobs, check_digest, check_name
+from server.storage.blobs import BlobStore, FolderBlobs, check_content, check_name
 
 __all__ = ["HELD", "ObjectBlobs", "open_blobs"]
 
@@ -54,9 +53,9 @@ class ObjectBlobs:
         self._call("written", check_name(name), lambda key: self._store.put(key, content))
 
     def get(self, name: str) -> bytes:
-        read = self._call("read", check_name(name), lambda key: self._store.get(key).bytes())
-        check_digest(name, sha256(content := bytes(read)).hexdigest())
-        return content
+        return check_content(
+            name, bytes(self._call("read", check_name(name), lambda key: self._store.get(key).bytes()))
+        )
 
     def has(self, name: str) -> bool:
         return self._call("looked for", check_name(name), self._store.head, needed=False) is not None
