@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -25,16 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 WIDE = 20
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """One way of decoding. nbest: length of its lists, and the deepest oracle error of it."""
-
-    name: str
-    beam: int
-    nbest: int
-    rescore: bool
 
 
 def command(
@@ -91,44 +80,35 @@ def command(
     check_precision(precision, "--precision")
     corpora = [_selected(open_corpus(source, seed=seed), source, only, voices, limit) for source in data]
     loaded = Bundle.open(None if bundle == "default" else bundle)
-    if greedy:
-        beam, nbest, rescore = 1, 1, False
-    title = f"{loaded.manifest.name} {loaded.version}"
-    chosen = System("chosen", beam, beam if nbest is None else nbest, rescore)
-    console = Console()
+    title, nbest = f"{loaded.manifest.name} {loaded.version}", nbest or beam
     if compare:
-        wide = max(WIDE, beam)
-        systems = (
-            System("greedy", 1, 1, False),
-            System(f"beam {beam}", beam, chosen.nbest, False),
-            chosen := System(f"beam {beam} rescored", beam, chosen.nbest, True),
-            System(f"beam {wide} rescored", wide, wide, True),
-        )
-        found = {
-            corpus.name: {each.name: _measure(loaded, each, corpus, precision) for each in systems}
-            for corpus in corpora
-        }
-        evaluations = {name: by_system[chosen.name] for name, by_system in found.items()}
+        wide, chosen = max(WIDE, beam), f"beam {beam} rescored"
+        systems = {"greedy": (1, 1, False), f"beam {beam}": (beam, nbest, False), chosen: (beam, nbest, True)}
+        systems |= {f"beam {wide} rescored": (wide, wide, True)}
+    else:
+        chosen, systems = "chosen", {"chosen": (1, 1, False) if greedy else (beam, nbest, rescore)}
+    found = {
+        corpus.name: {name: _measure(loaded, name, corpus, precision, *how) for name, how in systems.items()}
+        for corpus in corpora
+    }
+    evaluations = {name: by_system[chosen] for name, by_system in found.items()}
+    if compare:
         rows: dict[str, Any] = {name: {"systems": _compared(by_system)} for name, by_system in found.items()}
         tables = [_table(f"{title}, {name}", by_system, by_system["greedy"]) for name, by_system in found.items()]
     else:
-        evaluations = {corpus.name: _measure(loaded, chosen, corpus, precision) for corpus in corpora}
-        rows = {name: _figures(evaluation, speakers) for name, evaluation in evaluations.items()}
-        listed = {
-            label: part
-            for name, evaluation in evaluations.items()
-            for label, part in [
-                (name, evaluation),
-                *((f"  {who}", part) for who, part in evaluation.of_speakers().items() if speakers),
-            ]
-        }
+        rows, listed = {}, dict[str, Evaluation]()
+        for name, evaluation in evaluations.items():
+            parts = evaluation.of_speakers() if speakers else {}
+            rows[name] = evaluation.as_json()
+            if speakers:
+                rows[name]["speakers"] = {who: part.as_json() for who, part in parts.items()}
+            listed |= {name: evaluation, **{f"  {who}": part for who, part in parts.items()}}
         tables = [_table(title, listed)]
-    figures: dict[str, Any] = next(iter(rows.values())) if len(rows) == 1 else {"data": rows}
     if plot is not None:
         _draw(plot, f"{title}: words", evaluations)
-    if not deliver(figures, as_json, output):
+    if not deliver(next(iter(rows.values())) if len(rows) == 1 else {"data": rows}, as_json, output):
         for table in tables:
-            print_table(console, table)
+            print_table(Console(), table)
 
 
 def _selected(
@@ -148,31 +128,24 @@ def _selected(
     return corpus.first(limit)
 
 
-def _measure(bundle: Bundle, system: System, corpus: Corpus, precision: str) -> Evaluation:
+def _measure(
+    bundle: Bundle, name: str, corpus: Corpus, precision: str, beam: int, nbest: int, rescored: bool
+) -> Evaluation:
+    """One way of decoding. nbest: length of its lists, and the deepest oracle error of it."""
     from device_sdk.decoding.recognizer import Recognizer
     from device_sdk.decoding.settings import DecodingSettings
+    from device_sdk.personalization.rescorer import Rescorer
     from server.lab.evaluation import ORACLE_DEPTHS, evaluate
 
-    second_pass = None
-    if system.rescore:
-        from device_sdk.personalization.rescorer import Rescorer
-
-        second_pass = Rescorer(bundle).rescore
-    settings = DecodingSettings(beam=system.beam, nbest=system.nbest)
+    second_pass = Rescorer(bundle).rescore if rescored else None
+    settings = DecodingSettings(beam=beam, nbest=nbest)
     recognizer = Recognizer(bundle, settings, second_pass, precision=cast("Precision", precision))
-    depths = tuple(sorted({*ORACLE_DEPTHS, max(system.nbest, *ORACLE_DEPTHS)}))
+    recognize = partial(recognizer.recognize, sample_rate=16_000)
     with progress_bar() as bar:
-        task = bar.add_task(f"{corpus.name} {system.name}", total=len(corpus))
+        task = bar.add_task(f"{corpus.name} {name}", total=len(corpus))
         return evaluate(
-            partial(recognizer.recognize, sample_rate=16_000), corpus, lambda _: bar.advance(task), depths=depths
+            recognize, corpus, lambda _: bar.advance(task), sorted({*ORACLE_DEPTHS, max(nbest, *ORACLE_DEPTHS)})
         )
-
-
-def _figures(evaluation: Evaluation, speakers: bool) -> dict[str, Any]:
-    figures = evaluation.as_json()
-    if speakers:
-        figures["speakers"] = {name: part.as_json() for name, part in evaluation.of_speakers().items()}
-    return figures
 
 
 def _compared(by_system: Mapping[str, Evaluation]) -> dict[str, Any]:
@@ -180,15 +153,11 @@ def _compared(by_system: Mapping[str, Evaluation]) -> dict[str, Any]:
     from server.lab.evaluation import differences
 
     first = next(iter(by_system.values()))
-    rows = {}
+    rows = {name: evaluation.as_json() for name, evaluation in by_system.items()}
     for name, evaluation in by_system.items():
-        rows[name] = evaluation.as_json()
         if evaluation is not first:
-            words, slots = differences(first, evaluation), differences(first, evaluation, "slots")
-            rows[name]["against_greedy"] = {
-                "wer": None if words is None else words.as_json(),
-                "slot_error": None if slots is None else slots.as_json(),
-            }
+            found = {"wer": differences(first, evaluation), "slot_error": differences(first, evaluation, "slots")}
+            rows[name]["against_greedy"] = {kind: each and each.as_json() for kind, each in found.items()}
     return rows
 
 
@@ -217,14 +186,14 @@ def _table(title: str, rows: Mapping[str, Evaluation], first: Evaluation | None 
     for heading in ("WER", *comparison, "slots", *oracles, "ECE", "NCE", "RTF", "count"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, evaluation in rows.items():
-        words, speed, change = evaluation.words(), evaluation.real_time_factor, None
-        if first is not None and evaluation is not first and (found := differences(first, evaluation)) is not None:
-            change = r"{} \[{}, {}]".format(*in_percent(found.absolute.as_json()))
+        words, speed = evaluation.words(), evaluation.real_time_factor
+        found = None if first is None or evaluation is first else differences(first, evaluation)
+        change = r"{} \[{}, {}]".format(*in_percent(found.absolute.as_json())) if found else "-"
         known = [evaluation.oracle_wer(depth) if depth in evaluation.depths else None for depth in depths]
         table.add_row(
             name,
             _percent(evaluation.wer),
-            *(change or "-" for _ in comparison),
+            *(change for _ in comparison),
             *map(_percent, (evaluation.slot_error, *known, None if words is None else words.ece)),
             "-" if words is None or words.nce is None else f"{words.nce:.2f}",
             "-" if speed is None else f"{speed:.3f}",

@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Literal
 
 import jiwer
 
 from device_sdk.errors import ConfigurationError, DataError
-from device_sdk.feedback.slots import CostMode, SlotLexicon, slot_cost
+from device_sdk.feedback.slots import SlotLexicon, slot_cost
 from device_sdk.hypothesis import Hypothesis, Result
 from server.lab.corpora.utterance import SAMPLE_RATE, Corpus, Utterance, Waveform
 from server.lab.evaluation.reliability import Reliability
@@ -33,15 +34,14 @@ FEW_SPEAKERS = 5
 class Score:
     """Errors in one utterance.
 
-    hypothesis: the first text of the list. words, word_errors, oracle_errors (depth -> errors of the best entry): None
-    where the corpus's words do not count. slots, slot_errors: None where it has no slot labels. audio_seconds, seconds:
-    length of the audio, and time that recognizing it took. word_confidences: of the first hypothesis, each with whether
-    the word was right; text_confidence: the same of the whole; None where words do not count.
+    words, word_errors, oracle_errors (depth -> errors of the best entry), text_confidence (of the best hypothesis, with
+    whether it was right): None where the corpus's words do not count. word_confidences: the same of its words, none
+    then. slots, slot_errors: None without slot labels. audio_seconds, seconds: length of the audio, and time that
+    recognizing it took.
     """
 
     id: str
     speaker: str
-    hypothesis: str
     words: int | None
     word_errors: int | None
     oracle_errors: Mapping[int, int] | None
@@ -49,7 +49,7 @@ class Score:
     slot_errors: int | None
     audio_seconds: float
     seconds: float
-    word_confidences: tuple[tuple[float, bool], ...] | None = None
+    word_confidences: tuple[tuple[float, bool], ...] = ()
     text_confidence: tuple[float, bool] | None = None
 
 
@@ -71,8 +71,7 @@ class Evaluation:
 
     def oracle_wer(self, depth: int) -> float | None:
         """Word error if the best of the first ``depth`` hypotheses were always chosen."""
-        pairs = ((score.oracle_errors and score.oracle_errors[depth], score.words) for score in self.scores)
-        return _rate(pairs)
+        return _rate((score.oracle_errors and score.oracle_errors[depth], score.words) for score in self.scores)
 
     @property
     def real_time_factor(self) -> float | None:
@@ -83,7 +82,7 @@ class Evaluation:
     def words(self) -> Reliability | None:
         """Confidence of recognized words against whether they were said; None without any. Words that were left out
         have no confidence, so deletions do not count."""
-        return Reliability.of(chain.from_iterable(score.word_confidences or () for score in self.scores))
+        return Reliability.of(chain.from_iterable(score.word_confidences for score in self.scores))
 
     def texts(self) -> Reliability | None:
         """Confidence of the first hypothesis against whether all of it was right."""
@@ -120,14 +119,12 @@ def evaluate(
     recognize: Callable[[Waveform], Result],
     corpus: Corpus,
     progress: Callable[[Score], None] | None = None,
-    mode: CostMode = "strict",
     depths: Sequence[int] = ORACLE_DEPTHS,
 ) -> Evaluation:
     """Recognizes every utterance of a corpus and scores it.
 
     recognize: float32 waveform [S] at 16 kHz -> its n-best list; only this call is timed. progress: called after each
-    utterance. mode: how slot errors are counted. depths: for oracle errors. Raises DataError for an empty corpus or
-    audio that cannot be read.
+    utterance. depths: for oracle errors. Raises DataError for an empty corpus or audio that cannot be read.
     """
     if not corpus.utterances:
         raise DataError(f"{corpus.name}: no utterances to evaluate")
@@ -135,13 +132,9 @@ def evaluate(
     for utterance in corpus.utterances:
         waveform = utterance.load()
         start = time.perf_counter()
-        result = recognize(waveform)
+        nbest = recognize(waveform).nbest
         seconds = time.perf_counter() - start
-        texts = [hypothesis.text for hypothesis in result.nbest]
-        audio_seconds = waveform.size / SAMPLE_RATE
-        scores.append(
-            score(utterance, texts, corpus.lexicon, audio_seconds, seconds, mode, best=result.nbest[0], depths=depths)
-        )
+        scores.append(score(utterance, nbest, corpus.lexicon, waveform.size / SAMPLE_RATE, seconds, depths))
         if progress is not None:
             progress(scores[-1])
     return Evaluation(tuple(scores))
@@ -149,54 +142,42 @@ def evaluate(
 
 def score(
     utterance: Utterance,
-    texts: Sequence[str],
+    nbest: Sequence[Hypothesis],
     lexicon: SlotLexicon | None,
     audio_seconds: float = 0.0,
     seconds: float = 0.0,
-    mode: CostMode = "strict",
-    best: Hypothesis | None = None,
     depths: Sequence[int] = ORACLE_DEPTHS,
 ) -> Score:
-    """The errors of an n-best list [N] of texts, best first, against an utterance's labels.
+    """The errors of an n-best list, best first, against an utterance's labels.
 
-    lexicon: to read slots with; None leaves slots out. best: the first entry with its confidences; None leaves them
-    out. Raises DataError where the list is empty.
+    lexicon: to read slots with; None leaves slots out. Raises DataError where the list is empty.
     """
-    if not texts:
+    if not nbest:
         raise DataError(f"utterance {utterance.id!r}: an empty n-best list; expected at least one hypothesis")
-    words: int | None = None
-    errors: list[int] | None = None
-    sure: tuple[tuple[float, bool], ...] | None = None
-    if utterance.sure_text is not None:
-        words = len(utterance.sure_text.split())
-        errors = [word_errors(utterance.sure_text, text) for text in texts]
-        if best is not None:
-            right = right_words(utterance.sure_text, " ".join(word.text for word in best.words))
-            sure = tuple((word.confidence, hit) for word, hit in zip(best.words, right, strict=True))
-    slots: int | None = None
-    slot_errors: int | None = None
-    if utterance.slots is not None and lexicon is not None:
-        slots = len(utterance.slots)
-        slot_errors = slot_cost(texts[0], utterance.slots, lexicon, mode)
+    best, known, labels = nbest[0], utterance.sure_text, utterance.slots if lexicon is not None else None
+    errors, sure = list[int](), list[tuple[float, bool]]()
+    if known is not None:
+        errors = [word_errors(known, hypothesis.text) for hypothesis in nbest]
+        right = right_words(known, " ".join(word.text for word in best.words))
+        sure = [(word.confidence, hit) for word, hit in zip(best.words, right, strict=True)]
     return Score(
         id=utterance.id,
         speaker=utterance.speaker,
-        hypothesis=texts[0],
-        words=words,
-        word_errors=None if errors is None else errors[0],
-        oracle_errors=None if errors is None else {depth: min(errors[:depth]) for depth in depths},
-        slots=slots,
-        slot_errors=slot_errors,
+        words=None if known is None else len(known.split()),
+        word_errors=errors[0] if errors else None,
+        oracle_errors={depth: min(errors[:depth]) for depth in depths} if errors else None,
+        slots=None if labels is None else len(labels),
+        slot_errors=slot_cost(best.text, labels, lexicon) if labels is not None and lexicon is not None else None,
         audio_seconds=audio_seconds,
         seconds=seconds,
-        word_confidences=sure,
-        text_confidence=None if best is None or errors is None else (best.confidence, errors[0] == 0),
+        word_confidences=tuple(
+            (word.confidence, hit) for word, hit in zip(best.words, right, strict=known is not None)
+        ),
+        text_confidence=(best.confidence, errors[0] == 0) if errors else None,
     )
 
 
-def differences(
-    first: Evaluation, second: Evaluation, what: Literal["words", "slots"] = "words", seed: int = 0
-) -> Difference | None:
+def differences(first: Evaluation, second: Evaluation, what: Literal["words", "slots"] = "words") -> Difference | None:
     """The paired bootstrap of ``second`` against ``first``, which list the same utterances in the same order.
 
     Speakers are resampled, or utterances where there are fewer than ``FEW_SPEAKERS``. None where nothing is labelled or
@@ -204,21 +185,14 @@ def differences(
     """
     if [row.id for row in first.scores] != [row.id for row in second.scores]:
         raise ConfigurationError("comparison: the two evaluations list other utterances; evaluate the same corpus")
-    pairs = [
-        (a.word_errors, b.word_errors, a.words, a) if what == "words" else (a.slot_errors, b.slot_errors, a.slots, a)
-        for a, b in zip(first.scores, second.scores, strict=True)
-    ]
-    counted = [(a, b, size, row) for a, b, size, row in pairs if a is not None and b is not None and size is not None]
-    if not sum(a for a, _, _, _ in counted) or not sum(size for _, _, size, _ in counted):
+    errors = attrgetter("word_errors" if what == "words" else "slot_errors")
+    rows = [(errors(a), errors(b), getattr(a, what), a) for a, b in zip(first.scores, second.scores, strict=True)]
+    rows = [row for row in rows if None not in row[:3]]
+    if not sum(row[0] for row in rows) or not sum(row[2] for row in rows):
         return None
-    few = len({row.speaker for _, _, _, row in counted}) < FEW_SPEAKERS
-    return paired_bootstrap(
-        [a for a, _, _, _ in counted],
-        [b for _, b, _, _ in counted],
-        [size for _, _, size, _ in counted],
-        [row.id if few else row.speaker for _, _, _, row in counted],
-        seed,
-    )
+    ours, theirs, sizes, scores = zip(*rows, strict=True)
+    few = len({row.speaker for row in scores}) < FEW_SPEAKERS
+    return paired_bootstrap(ours, theirs, sizes, [row.id if few else row.speaker for row in scores])
 
 
 def word_errors(reference: str, hypothesis: str) -> int:
