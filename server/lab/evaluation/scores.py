@@ -170,9 +170,7 @@ def score(
         slot_errors=slot_cost(best.text, labels, lexicon) if labels is not None and lexicon is not None else None,
         audio_seconds=audio_seconds,
         seconds=seconds,
-        word_confidences=tuple(
-            (word.confidence, hit) for word, hit in zip(best.words, right, strict=known is not None)
-        ),
+        word_confidences=tuple(sure),
         text_confidence=(best.confidence, errors[0] == 0) if errors else None,
     )
 
