@@ -96,7 +96,7 @@ def command(
         rows: dict[str, Any] = {name: {"systems": _compared(by_system)} for name, by_system in found.items()}
         tables = [_table(f"{title}, {name}", by_system, by_system["greedy"]) for name, by_system in found.items()]
     else:
-        rows, listed = {}, dict[str, Evaluation]()
+        rows, listed = {}, cast("dict[str, Evaluation]", {})
         for name, evaluation in evaluations.items():
             parts = evaluation.of_speakers() if speakers else {}
             rows[name] = evaluation.as_json()
