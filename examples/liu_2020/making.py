@@ -40,7 +40,7 @@ from examples.liu_2020.meetings import (
 from examples.rao_2023.domains import Stage
 from export.bundles import bundle_run
 from rescoring.combination import CombinationWeights
-from server.lab.evaluation import word_errors
+from server.lab.evaluation.scores import word_errors
 from server.lab.simulation.progress import Tell
 from server.lab.training.background import TextSources, run_language_model, run_ngram
 from server.lab.training.data import Example

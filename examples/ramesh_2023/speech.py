@@ -19,7 +19,7 @@ from server.lab.corpora.partitions import Item, speaker_silos
 from server.lab.corpora.utterance import Utterance
 from server.lab.training.clips import Clips, HeldClips, ReadClips
 from server.lab.training.data import Example
-from server.lab.training.data.spectra import log_spectra
+from server.lab.training.spectra import log_spectra
 
 Language = Literal["en", "fr"]
 

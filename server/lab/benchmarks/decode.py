@@ -19,7 +19,7 @@ from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.runtimes.onnxruntime import PRECISIONS, Precision
 from export.benchmarks import decode
 from server.lab.corpora import Corpus, open_corpus
-from server.lab.evaluation import evaluate
+from server.lab.evaluation.scores import evaluate
 
 __all__ = ["benchmark", "unseen_speech", "word_errors"]
 

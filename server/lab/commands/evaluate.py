@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
     from device_sdk.runtimes.onnxruntime import Precision
     from server.lab.corpora import Corpus
-    from server.lab.evaluation import Evaluation
+    from server.lab.evaluation.scores import Evaluation
 
 __all__ = ["command"]
 
@@ -135,7 +135,7 @@ def _measure(
     from device_sdk.decoding.recognizer import Recognizer
     from device_sdk.decoding.settings import DecodingSettings
     from device_sdk.personalization.rescorer import Rescorer
-    from server.lab.evaluation import ORACLE_DEPTHS, evaluate
+    from server.lab.evaluation.scores import ORACLE_DEPTHS, evaluate
 
     second_pass = Rescorer(bundle).rescore if rescored else None
     settings = DecodingSettings(beam=beam, nbest=nbest)
@@ -150,7 +150,7 @@ def _measure(
 
 def _compared(by_system: Mapping[str, Evaluation]) -> dict[str, Any]:
     """Figures of each system, with its differences to the first one."""
-    from server.lab.evaluation import differences
+    from server.lab.evaluation.scores import differences
 
     first = next(iter(by_system.values()))
     rows = {name: evaluation.as_json() for name, evaluation in by_system.items()}
@@ -174,7 +174,7 @@ def _table(title: str, rows: Mapping[str, Evaluation], first: Evaluation | None 
     """One row an evaluation. first: what the others are compared with, with the 95 % interval of the difference."""
     from rich.table import Table
 
-    from server.lab.evaluation import differences
+    from server.lab.evaluation.scores import differences
     from server.lab.statistics import in_percent
 
     depths = sorted({depth for evaluation in rows.values() for depth in evaluation.depths})[1:]

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from export.networks.cpc import CPC
 from server.lab.corpora.utterance import Utterance, Waveform
-from server.lab.training.data import Batch, Example, alignable, batches, collate
-from server.lab.training.data.examples import Features
+from server.lab.training.data import Batch, Example, Features, alignable, batches, collate
 from server.lab.training.trainer import Loss, Sampler, Task
 
 __all__ = ["Change", "ClipSampler", "Clips", "CpcTask", "HeldClips", "ReadClips"]

@@ -17,7 +17,8 @@ from device_sdk.hypothesis import Hypothesis
 from rescoring.combination import LEAST, Calibration, Curve
 from rescoring.marginals import posteriors
 from server.lab.corpora.utterance import Utterance, Waveform
-from server.lab.evaluation import Reliability, right_words, word_errors
+from server.lab.evaluation.reliability import Reliability
+from server.lab.evaluation.scores import right_words, word_errors
 
 __all__ = ["SCALES", "Fitted", "Heard", "fit", "fit_and_check", "hear"]
 

@@ -21,7 +21,7 @@ from rescoring.combination import CombinationWeights, LanguageModel, combine
 from rescoring.words import WordList
 from server.lab.corpora.acoustics import change_speed
 from server.lab.corpora.utterance import Corpus, Utterance, Waveform
-from server.lab.evaluation import word_errors
+from server.lab.evaluation.scores import word_errors
 
 __all__ = ["DevelopmentLists", "ListEntry", "at_speeds", "gather", "stack"]
 

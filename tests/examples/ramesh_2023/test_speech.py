@@ -8,7 +8,7 @@ import pytest
 from device_sdk.errors import DataError
 from examples.cohorts import DIGITS, digit_string
 from examples.ramesh_2023.speech import corpora_speech
-from server.lab.training.data.spectra import BINS
+from server.lab.training.spectra import BINS
 from tests.server.lab.corpora.test_recipes import librilight, librispeech, mls
 
 PARTS = ("train-clean-100", "train-clean-360", "train-other-500", "dev-clean", "dev-other", "test-clean", "test-other")

@@ -12,7 +12,7 @@ from device_sdk.decoding.recognizer import Recognizer
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.personalization.rescorer import Rescorer
 from server.lab.corpora import open_corpus
-from server.lab.evaluation import Evaluation, evaluate
+from server.lab.evaluation.scores import Evaluation, evaluate
 
 UNTRAINED = {"barista": ("v02", "v03", "v05", "v08", "v24", "v35", "v46"), "fsdd": ("lucas",)}
 

@@ -14,7 +14,7 @@ from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result, Scores, Word
 from server.lab.corpora.utterance import Corpus, Utterance, Waveform
-from server.lab.evaluation import Evaluation, Score, differences, evaluate, right_words, score, word_errors
+from server.lab.evaluation.scores import Evaluation, Score, differences, evaluate, right_words, score, word_errors
 
 LEXICON = SlotLexicon({"drink": ("mocha", "latte"), "size": ("small", "large")})
 

@@ -18,9 +18,9 @@ from export.networks.cpc import CPC, ContextShape, Contrast
 from server.lab.corpora.utterance import Utterance
 from server.lab.training.clips import ClipSampler, CpcTask, HeldClips, ReadClips
 from server.lab.training.data import Example
-from server.lab.training.data.spectra import BINS, log_spectra
 from server.lab.training.pieces import train_pieces
 from server.lab.training.rnnt.task import Phases, RnntTask
+from server.lab.training.spectra import BINS, log_spectra
 from server.lab.training.trainer import Budget, Settings, Trainer
 
 TEXTS = ("one two", "two", "six one", "one", "two six two", "six")

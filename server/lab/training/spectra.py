@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.lab.corpora.utterance import Waveform
-from server.lab.training.data.examples import Features
+from server.lab.training.data import Features
 
 __all__ = ["BINS", "log_spectra"]
 
