@@ -73,13 +73,13 @@ def rnnt(
         text or [],
         data or [],
         command_line(),
-        snapshots,
         language=language,
         begin=begin,
         fresh_pieces=fresh_pieces,
         frozen=freeze or (),
         device=torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")),
         tensorboard=tensorboard,
+        snapshots=snapshots,
         show=not json_output,
     )
     typer.echo(json.dumps(result) if json_output else f"weights: {out / 'weights.safetensors'}")

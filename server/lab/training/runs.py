@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from device_sdk.errors import ConfigurationError, DataError
 from device_sdk.features.logmel import logmel
@@ -17,29 +16,20 @@ from server.lab.corpora import grammar, open_corpus
 from server.lab.corpora.acoustics import GENTLE, apply_scene, draw_scene
 from server.lab.corpora.made import made_corpus
 from server.lab.corpora.readers import DIGITS, digit_files, load_audio
-from server.lab.corpora.roles import Role, role_of, split_voices
+from server.lab.corpora.roles import role_of, split_voices
 from server.lab.corpora.utterance import Corpus, Utterance
 from server.lab.corpora.voices import Voice, VoiceSet, draw_voice, speak
 from server.lab.training.data import Example
 from server.lab.training.pieces import read_sentences, train_pieces, word_list
 from server.lab.training.rnnt import Recipe, train_rnnt
 from server.lab.training.rnnt.adaptation import Start, read_start
-from server.lab.training.rnnt.run import CPU
 from server.lab.training.speech import Mixture, Recording, record, sentence
 from server.lab.training.trainer import write_atomically
 
-__all__ = [
-    "language_examples",
-    "language_voices",
-    "digits",
-    "portable",
-    "prepare",
-    "prepare_language",
-    "real_recordings",
-    "run_rnnt",
-    "split_sentences",
-    "sure",
-]
+__all__ = ["digits", "language_examples", "language_voices", "portable", "real_recordings", "run_rnnt"]
+
+Prepared = tuple[Mixture, list[str], list[Example], dict[str, Any]]
+"""What a shard is made of, all given sentences, the utterances to watch, and details for the card."""
 
 _KINDS = ("barista", "fsdd", "folder")
 _WATCHED_PER_SOURCE = 60
@@ -47,17 +37,58 @@ _LANGUAGE_VOICES = 400
 _WATCHED: dict[VoiceSet, str] = {"devices": "made.development", "heldout": "made.heldout"}
 
 
-def prepare(
-    texts: Sequence[Path], data: Sequence[str], watch: int = _WATCHED_PER_SOURCE
-) -> tuple[Mixture, list[str], list[Example], dict[str, Any]]:
-    """Read what was given. Returns the mixture, all given sentences, the utterances to watch, and details for the card.
+def run_rnnt(
+    recipe: Recipe,
+    out: Path,
+    texts: Sequence[Path],
+    data: Sequence[str],
+    command: str,
+    *,
+    language: str | None = None,
+    begin: Path | None = None,
+    fresh_pieces: bool = False,
+    frozen: Sequence[str] = (),
+    **how: Any,
+) -> dict[str, Any]:
+    """``idiolect train rnnt``. Returns the last line of the log.
 
-    data: KIND:PATH each. Given sentences outside the grammar's base split are not spoken, since they may be said by
-    simulated devices.
+    language: of espeak-ng's voices where it is not English. begin: a bundle, or the folder of a run, to go on from;
+    fresh_pieces, frozen: see :class:`server.lab.training.rnnt.adaptation.Start`. how: see
+    :func:`server.lab.training.rnnt.train_rnnt`.
     """
+    if begin is None and (fresh_pieces or frozen):
+        raise ConfigurationError("fresh pieces and frozen parameters: found no network to begin with; give --begin")
+    if language is not None and data:
+        raise ConfigurationError("--language and --data exclude each other: real speech is read as English")
+    prepared = _english(texts, data) if language is None else _foreign(language, texts)
+    mixture, sentences, watched, details = prepared
+    out.mkdir(parents=True, exist_ok=True)
+    start, pieces = None, b""
+    if begin is not None:
+        parameters, pieces = read_start(begin)
+        start = Start(parameters, fresh_pieces, tuple(frozen))
+        details |= {"begin": portable(str(begin)), "fresh_pieces": fresh_pieces, "frozen": list(frozen)}
+    if start is None or fresh_pieces:
+        pieces = _pieces(recipe, mixture, out)
+    words = word_list(grammar.vocabulary() if language is None else (), sentences)
+    write_atomically(out / "words.txt", ("\n".join(words) + "\n").encode())
+    details |= {
+        "command": portable(command.replace(str(out), "RUN")),
+        "words": len(words),
+        "text": [portable(str(path)) for path in texts],
+        "sentences": len(mixture.sentences),
+    }
+    return train_rnnt(recipe, mixture, pieces, out, watched, details, begin=start, **how)
+
+
+def _english(texts: Sequence[Path], data: Sequence[str]) -> Prepared:
+    """data: KIND:PATH each. Given sentences outside the grammar's base split are not spoken, since they may be said by
+    simulated devices."""
     sentences = [line for path in texts for line in read_sentences(path)]
+    each = max(1, _WATCHED_PER_SOURCE // 10)
+    watched = [_example(one, "made.development") for one in made_corpus("base", 10, each, seed=12).utterances]
+    watched += [_example(one, "made.devices") for one in made_corpus("devices", 10, each, seed=11).utterances]
     recordings: list[Recording] = []
-    watched = _watched_made(watch)
     voices: dict[str, Any] = {}
     for given in data:
         kind, _, path = given.partition(":")
@@ -67,92 +98,35 @@ def prepare(
         recordings += real_recordings(kind, Path(path), corpus)
         voices[kind] = split_voices(kind, corpus.speakers)
         for role in ("development", "devices", "heldout"):
-            watched += _watch(sure(corpus.utterances, kind, role), f"{kind}.{role}", watch)
-    spoken = tuple(line for line in sentences if grammar.split_of(line) == "base" and len(line.split()) <= 14)
-    mixture = Mixture(
-        sentences=spoken, recordings=tuple(recordings), recorded=0.3 if recordings else 0.0, waiting=0.2, quiet=0.04
-    )
-    outside = sorted({r.text for r in recordings if " " in r.text and grammar.split_of(r.text) != "base"})
+            known = [one for one in corpus.utterances if one.sure_text and one.speaker in voices[kind][role]]
+            chosen = np.random.default_rng(0).permutation(len(known))[:_WATCHED_PER_SOURCE]
+            watched += [_example(known[index], f"{kind}.{role}") for index in sorted(chosen)]
+    base = {line: grammar.split_of(line) == "base" for line in (*sentences, *(r.text for r in recordings))}
+    spoken = tuple(line for line in sentences if base[line] and len(line.split()) <= 14)
+    mixture = Mixture(spoken, tuple(recordings), recorded=0.3 if recordings else 0.0, waiting=0.2, quiet=0.04)
     details = {
         "voices": voices,
         "data": [portable(given) for given in data],
-        "text": [portable(str(path)) for path in texts],
-        "sentences": len(spoken),
         "recordings": len(recordings),
-        "recorded_sentences_outside_base_split": outside,
+        "recorded_sentences_outside_base_split": sorted(
+            {r.text for r in recordings if " " in r.text and not base[r.text]}
+        ),
     }
     return mixture, sentences, watched, details
 
 
-def prepare_language(
-    language: str, texts: Sequence[Path], watch: int = _WATCHED_PER_SOURCE
-) -> tuple[Mixture, list[str], list[Example], dict[str, Any]]:
-    """As :func:`prepare`, for espeak-ng's voices of another language than English, which say the given sentences."""
+def _foreign(language: str, texts: Sequence[Path]) -> Prepared:
+    """Espeak-ng's voices of another language than English say the given sentences."""
     if not texts:
         raise DataError(f"--language {language}: found no sentences; give some with --text, one a line")
     sentences = [line for path in texts for line in read_sentences(path, english=False)]
-    spoken, watched = split_sentences(sentences, watch)
-    mixture = Mixture(
-        sentences=tuple(spoken),
-        intents={},
-        sentences_share=1.0,
-        recorded=0.0,
-        voices=language_voices(language, "base", _LANGUAGE_VOICES, seed=1),
-    )
-    details = {"language": language, "text": [portable(str(path)) for path in texts], "sentences": len(spoken)}
-    return mixture, spoken, language_examples(language, watched), details
-
-
-def run_rnnt(
-    recipe: Recipe,
-    out: Path,
-    texts: Sequence[Path],
-    data: Sequence[str],
-    command: str = "",
-    snapshots: Path | None = None,
-    *,
-    language: str | None = None,
-    begin: Path | None = None,
-    fresh_pieces: bool = False,
-    frozen: Sequence[str] = (),
-    device: torch.device = CPU,
-    tensorboard: Path | None = None,
-    show: bool = True,
-) -> dict[str, Any]:
-    """``idiolect train rnnt``. Returns the last line of the log.
-
-    language: of espeak-ng's voices where it is not English. begin: a bundle, or the folder of a run, to go on from;
-    fresh_pieces, frozen: see :class:`server.lab.training.rnnt.adaptation.Start`.
-    """
-    if begin is None and (fresh_pieces or frozen):
-        raise ConfigurationError("fresh pieces and frozen parameters: found no network to begin with; give --begin")
-    if language is not None and data:
-        raise ConfigurationError("--language and --data exclude each other: real speech is read as English")
-    prepared = prepare(texts, data) if language is None else prepare_language(language, texts)
-    mixture, sentences, watched, details = prepared
-    out.mkdir(parents=True, exist_ok=True)
-    start, pieces = None, b""
-    if begin is not None:
-        parameters, pieces = read_start(begin)
-        start = Start(parameters, fresh_pieces, tuple(frozen))
-        details = {**details, "begin": portable(str(begin)), "fresh_pieces": fresh_pieces, "frozen": list(frozen)}
-    if start is None or fresh_pieces:
-        pieces = _pieces(recipe, mixture, out)
-    words = word_list(grammar.vocabulary() if language is None else (), sentences)
-    write_atomically(out / "words.txt", ("\n".join(words) + "\n").encode())
-    return train_rnnt(
-        recipe,
-        mixture,
-        pieces,
-        out,
-        watched,
-        {"command": portable(command.replace(str(out), "RUN")), "words": len(words), **details},
-        snapshots=snapshots,
-        begin=start,
-        device=device,
-        tensorboard=tensorboard,
-        show=show,
-    )
+    count = min(_WATCHED_PER_SOURCE, len(sentences) // 10)
+    kept = set(np.random.default_rng(0).permutation(len(sentences))[count:].tolist())
+    watched = [line for number, line in enumerate(sentences) if number not in kept]
+    spoken = [sentences[number] for number in sorted(kept)]
+    voices = language_voices(language, "base", _LANGUAGE_VOICES, seed=1)
+    mixture = Mixture(tuple(spoken), intents={}, sentences_share=1.0, recorded=0.0, voices=voices)
+    return mixture, spoken, language_examples(language, watched), {"language": language}
 
 
 def language_voices(language: str, voice_set: VoiceSet, count: int, seed: int) -> tuple[Voice, ...]:
@@ -165,14 +139,6 @@ def language_voices(language: str, voice_set: VoiceSet, count: int, seed: int) -
     except DataError as error:
         raise DataError(f"language: found {language!r}, expected one that espeak-ng speaks, like fr") from error
     return voices
-
-
-def split_sentences(sentences: Sequence[str], watched: int) -> tuple[list[str], list[str]]:
-    """Sentences to train on, and at most ``watched`` others, a tenth of all at most."""
-    count = min(watched, len(sentences) // 10)
-    chosen = set(np.random.default_rng(0).permutation(len(sentences))[:count].tolist())
-    kept = [sentence for number, sentence in enumerate(sentences) if number not in chosen]
-    return kept, [sentences[number] for number in sorted(chosen)]
 
 
 def language_examples(language: str, sentences: Sequence[str]) -> list[Example]:
@@ -201,11 +167,6 @@ def digits(path: Path) -> list[Recording]:
     return [Recording(load_audio(file), DIGITS[digit], speaker, "fsdd") for speaker, digit, _, file in rows]
 
 
-def sure(utterances: Iterable[Utterance], kind: str, role: Role) -> list[Utterance]:
-    """Utterances of one role whose words can be scored."""
-    return [u for u in utterances if u.sure_text and role_of(kind, u.speaker) == role]
-
-
 def portable(text: str) -> str:
     """A path or command as it may be published: ``$IDIOLECT_DATA`` stands for that folder."""
     folder = os.environ.get("IDIOLECT_DATA", "")
@@ -219,23 +180,6 @@ def _pieces(recipe: Recipe, mixture: Mixture, out: Path) -> bytes:
     generator = np.random.default_rng([recipe.seed, 0x70])
     lines = [sentence(mixture, generator) for _ in range(30_000 if recipe.architecture.pieces > 100 else 2_000)]
     return train_pieces([*lines, *mixture.sentences, *(r.text for r in mixture.recordings)], recipe.architecture.pieces)
-
-
-def _watched_made(count: int) -> list[Example]:
-    each = max(1, count // 10)
-    return [
-        _example(utterance, source)
-        for source, corpus in (
-            ("made.development", made_corpus("base", 10, each, seed=12)),
-            ("made.devices", made_corpus("devices", 10, each, seed=11)),
-        )
-        for utterance in corpus.utterances
-    ]
-
-
-def _watch(utterances: Sequence[Utterance], source: str, count: int) -> list[Example]:
-    chosen = np.random.default_rng(0).permutation(len(utterances))[:count]
-    return [_example(utterances[index], source) for index in sorted(chosen)]
 
 
 def _example(utterance: Utterance, source: str) -> Example:

@@ -48,11 +48,9 @@ def train_rnnt(
     watched: Sequence[Example] = (),
     details: Mapping[str, Any] | None = None,
     *,
-    speech: Path | None = None,
     snapshots: Path | None = None,
     begin: Mapping[str, NDArray[np.floating]] | Start | None = None,
     device: torch.device = CPU,
-    observers: Sequence[Observer] = (),
     tensorboard: Path | None = None,
     show: bool = True,
 ) -> dict[str, Any]:
@@ -62,8 +60,8 @@ def train_rnnt(
     are trained by RNN-T at once, the recipe's earlier phases left out, while a :class:`Start` says what is new or
     stays as it is. watched: utterances to report word errors on, by source, which are not trained on; those whose
     source ends with ``.development`` choose the weights that are exported. details: what ``training.json`` should also
-    say. snapshots: receives copies of the weights on the way. observers: told of every step. device: to train on.
-    tensorboard: a folder for its event files.
+    say. snapshots: receives copies of the weights on the way. device: to train on. tensorboard: a folder for its event
+    files. show: a progress bar.
     Writes weights.safetensors, tokenizer.model, training.json, log.jsonl and checkpoint.safetensors to ``out``.
     Raises LearningError when a gradient is no longer a number.
     """
@@ -82,8 +80,8 @@ def train_rnnt(
     result = _Result(task, out, {**(details or {}), "recipe": asdict(recipe)}, snapshots)
     with ExitStack() as stack:
         stack.enter_context(_without_denormals())
-        maker = stack.enter_context(ShardMaker(speech or out / "speech", mixture, recipe.seed, recipe.shard))
-        told = [*observers, stack.enter_context(progress_bar(show))]
+        maker = stack.enter_context(ShardMaker(out / "speech", mixture, recipe.seed, recipe.shard))
+        told: list[Observer] = [stack.enter_context(progress_bar(show))]
         if tensorboard is not None:
             told.append(stack.enter_context(TensorBoard(tensorboard)))
         if start is None and not (out / "checkpoint.safetensors").exists():

@@ -9,7 +9,7 @@ import soundfile
 from device_sdk.errors import DataError
 from server.lab.corpora.roles import VOICES, role_of, split_voices
 from server.lab.corpora.utterance import Corpus, Utterance
-from server.lab.training.runs import digits, real_recordings, sure
+from server.lab.training.runs import digits, real_recordings
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,3 @@ def test_only_sure_words_of_base_voices_are_trained_on() -> None:
 
     corpus = Corpus("barista", (utterance("a", "v36", True), utterance("b", "v36", False), utterance("c", "v02", True)))
     assert [r.speaker for r in real_recordings("barista", Path(), corpus)] == ["v36"]
-    assert [u.id for u in sure(corpus.utterances, "barista", "devices")] == ["c"]

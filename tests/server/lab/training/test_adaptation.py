@@ -14,8 +14,9 @@ from device_sdk.bundle.architecture import PRESETS
 from device_sdk.errors import BundleError, ConfigurationError, DataError
 from export.networks.rnnt import RNNT
 from server.lab.commands.train import app
+from server.lab.training import runs
 from server.lab.training.rnnt.adaptation import Start, freeze, read_start
-from server.lab.training.runs import language_examples, language_voices, split_sentences
+from server.lab.training.runs import language_voices
 from tests.tiny import tiny_weights
 
 pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
@@ -82,17 +83,19 @@ def test_a_start_is_a_bundle_or_a_run(tmp_path: Path, tiny_bundle: Bundle) -> No
     assert again.keys() == parameters.keys()
 
 
-def test_another_language_has_its_own_voices_and_sentences() -> None:
+def test_another_language_has_its_own_voices_and_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     voices = language_voices("fr", "base", 3, seed=1)
     assert {voice.accent for voice in voices} == {"fr"}
     assert voices != language_voices("fr", "devices", 3, seed=1)
     with pytest.raises(DataError, match="language: found 'klingonish'"):
         language_voices("klingonish", "base", 1, seed=1)
-    kept, watched = split_sentences(FRENCH, 6)
-    assert len(watched) == 6 and set(kept) | set(watched) == set(FRENCH) and not set(kept) & set(watched)
-    examples = language_examples("fr", watched[:2])
+    monkeypatch.setattr(runs, "_WATCHED_PER_SOURCE", 2)
+    (tmp_path / "text.txt").write_text("\n".join(FRENCH), "utf-8")
+    mixture, spoken, examples, _ = runs._foreign("fr", [tmp_path / "text.txt"])
+    watched = sorted(set(FRENCH) - set(spoken), key=FRENCH.index)
+    assert len(watched) == 2 and mixture.sentences == tuple(spoken)
     assert [(example.text, example.source) for example in examples] == [
-        (text, source) for source in ("made.development", "made.heldout") for text in watched[:2]
+        (text, source) for source in ("made.development", "made.heldout") for text in watched
     ]
 
 
