@@ -24,25 +24,15 @@ COMMANDS = "idiolect.commands"
 BENCHMARKS = "idiolect.benchmarks"
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
 
-EXTRAS = {
-    "alembic": "idiolect-server",
+_OF_SERVER = "alembic export fastapi jiwer onnx prometheus_client securesystemslib server sqlalchemy tuf uvicorn"
+EXTRAS = dict.fromkeys(_OF_SERVER.split(), "idiolect-server") | {
     "espeakng_loader": "idiolect-server[simulate]",
     "executorch": "idiolect[executorch]",
-    "export": "idiolect-server",
-    "fastapi": "idiolect-server",
-    "jiwer": "idiolect-server",
     "kaldi_native_fbank": "idiolect-server[bench]",
     "kenlm": "idiolect[ngram]",
-    "onnx": "idiolect-server",
-    "prometheus_client": "idiolect-server",
-    "securesystemslib": "idiolect-server",
-    "server": "idiolect-server",
     "sherpa_onnx": "idiolect-server[bench]",
     "sounddevice": "idiolect[mic]",
-    "sqlalchemy": "idiolect-server",
     "torch": "idiolect-server[train]",
-    "tuf": "idiolect-server",
-    "uvicorn": "idiolect-server",
 }
 """Which install brings an optional module."""
 

@@ -31,7 +31,7 @@ class Figure:
     @property
     def ratio(self) -> float | None:
         """ours / peer."""
-        return None if self.peer_value in (None, 0) else self.ours / float(self.peer_value or 1.0)
+        return self.ours / self.peer_value if self.peer_value else None
 
     @property
     def holds(self) -> bool | None:
@@ -41,16 +41,8 @@ class Figure:
         return value <= self.target if self.lower_is_better else value >= self.target
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "metric": self.metric,
-            "unit": self.unit,
-            "ours": self.ours,
-            "peer": self.peer,
-            "peer_value": self.peer_value,
-            "ratio": self.ratio,
-            "target": self.target,
-            "holds": self.holds,
-        }
+        names = ("metric", "unit", "ours", "peer", "peer_value", "ratio", "target", "holds")
+        return {name: getattr(self, name) for name in names}
 
 
 def as_json(name: str, figures: Sequence[Figure]) -> dict[str, Any]:

@@ -45,18 +45,12 @@ def _print_table(report: dict[str, Any]) -> None:
     for column in ("metric", "ours", "unit", "peer", "peer's", "ratio", "target", "holds"):
         table.add_column(column, justify="left" if column in {"metric", "unit", "peer"} else "right")
     for figure in report["figures"]:
-        table.add_row(
-            figure["metric"],
-            _number(figure["ours"]),
-            figure["unit"],
-            figure["peer"] or "",
-            _number(figure["peer_value"]),
-            _number(figure["ratio"]),
-            _number(figure["target"]),
-            {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[figure["holds"]],
-        )
+        names = ("metric", "ours", "unit", "peer", "peer_value", "ratio", "target", "holds")
+        table.add_row(*(_cell(figure[name]) for name in names))
     print_table(Console(), table)
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+def _cell(value: float | str | bool | None) -> str:
+    if isinstance(value, bool):
+        return "[green]yes[/]" if value else "[red]no[/]"
+    return value or "" if isinstance(value, str | None) else f"{value:.4g}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-__all__ = ["AsJson", "Output", "deliver", "print_table", "write_file", "write_whole", "written_whole"]
+__all__ = ["AsJson", "Output", "deliver", "print_table", "write_file", "written_whole"]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 Output = Annotated[Path | None, typer.Option("--output", help="Also write the JSON to this file.")]
@@ -44,17 +44,13 @@ def written_whole(path: Path) -> Iterator[IO[str]]:
         raise
 
 
-def write_whole(path: Path, text: str) -> None:
-    with written_whole(path) as out:
-        out.write(text)
-
-
 def write_file(path: Path, text: str, *, folders: bool = False) -> None:
-    """:func:`write_whole`; ``folders`` makes those that are missing. Raises DataError naming the file."""
+    """Whole or not at all; ``folders`` makes those that are missing. Raises DataError naming the file."""
     try:
         if folders:
             path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
+        with written_whole(path) as out:
+            out.write(text)
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror})") from error
 

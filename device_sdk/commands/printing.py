@@ -13,7 +13,7 @@ from device_sdk.hypothesis import Word
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from device_sdk.hypothesis import Hypothesis, Partial, Result
+    from device_sdk.hypothesis import Partial, Result
 
 __all__ = ["Partials", "print_result", "result_as_json", "subtitles"]
 
@@ -33,12 +33,7 @@ def result_as_json(result: Result) -> dict[str, Any]:
                 "scores": asdict(hypothesis.scores),
                 "tokens": list(hypothesis.tokens),
                 "words": [
-                    {
-                        "text": word.text,
-                        "start": round(word.start, 4),
-                        "end": round(word.end, 4),
-                        "confidence": round(word.confidence, 4),
-                    }
+                    {name: value if name == "text" else round(value, 4) for name, value in asdict(word).items()}
                     for word in hypothesis.words
                 ],
             }
@@ -72,19 +67,14 @@ def print_result(console: Console, name: str, result: Result, format_text: bool)
         table.add_column(column, justify="right")
     table.add_column("text")
     for rank, hypothesis in enumerate(result.nbest, 1):
-        parts = [f"{part:.2f}" for part in _parts(hypothesis)]
-        if hotwords:
-            parts.append(f"{hypothesis.scores.hotword:.2f}")
+        scores = hypothesis.scores
+        parts = [hypothesis.score, scores.acoustic, scores.neural, scores.ngram, scores.personal, scores.hotword]
+        shown = [f"{part:.2f}" for part in parts[: None if hotwords else -1]]
         text = formatted(hypothesis.text) if format_text else hypothesis.text
-        table.add_row(str(rank), *parts, f"{100 * hypothesis.confidence:.0f}%", Text(text))
+        table.add_row(str(rank), *shown, f"{100 * hypothesis.confidence:.0f}%", Text(text))
     print_table(console, table)
     times = "  ".join(f"{word.text} {word.start:.2f}-{word.end:.2f}" for word in best.words)
     console.print(Text(f"{times}\n" if times else "(no words)\n"))
-
-
-def _parts(hypothesis: Hypothesis) -> tuple[float, ...]:
-    scores = hypothesis.scores
-    return hypothesis.score, scores.acoustic, scores.neural, scores.ngram, scores.personal
 
 
 class Partials:

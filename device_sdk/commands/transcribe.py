@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -97,10 +97,29 @@ def command(
     With --state a device hears them, made by the first use: every result has the id that idiolect device correct takes.
     """
     from device_sdk.audio import SAMPLE_AUDIO, check_sample_rate
-    from device_sdk.commands.sources import Format
+    from device_sdk.commands.sources import ENCODINGS, Format
 
     given = [str(path) for path in (*(files or ()), *((SAMPLE_AUDIO,) if sample else ()))]
-    _check(given, mic, raw, microphone, encoding, chunk, jobs, srt and vtt)
+    other = next((name for name in given if name != STDIN), STDIN)
+    wrong = {
+        "transcribe: found no input, expected audio files, folders, - for standard input, --mic or --sample": (
+            not given and not mic
+        ),
+        f"--mic: found {other} too, expected the microphone alone": mic and given,
+        f"-: found {other} too, expected standard input alone": STDIN in given and len(given) > 1,
+        "-: standard input is the terminal, expected audio: idiolect transcribe - < FILE.wav": (
+            STDIN in given and sys.stdin.isatty()
+        ),
+        "--raw: found no -, expected raw samples from standard input": raw and STDIN not in given,
+        "--microphone: found no --mic, expected both": microphone is not None and not mic,
+        f"--encoding: found {encoding!r}, expected one of {', '.join(ENCODINGS)}": encoding not in ENCODINGS,
+        f"--chunk: found {chunk}, expected a positive number of seconds": not 0.0 < chunk <= DAY,
+        f"--jobs: found {jobs}, expected 1 or more processes": jobs < 1,
+        "--srt, --vtt: found both, expected one of them": srt and vtt,
+    }
+    for message, holds in wrong.items():
+        if holds:
+            raise ConfigurationError(message)
     width = max(8, nbest or 0) if beam is None else beam
     length = min(8, width) if nbest is None else nbest
     options = Options(bundle, width, length, rescore, precision, mono, strict, read_hotwords(hotwords))
@@ -142,43 +161,6 @@ def _device(options: Options, state: Path, key_file: Path | None, jobs: int) -> 
             print(f"idiolect: {hint}", file=sys.stderr)
 
 
-def _check(
-    given: Sequence[str],
-    mic: bool,
-    raw: bool,
-    microphone: str | None,
-    encoding: str,
-    chunk: float,
-    jobs: int,
-    both: bool,
-) -> None:
-    from device_sdk.commands.sources import ENCODINGS
-
-    if not given and not mic:
-        raise ConfigurationError(
-            "transcribe: found no input, expected audio files, folders, - for standard input, --mic or --sample"
-        )
-    if mic and given:
-        raise ConfigurationError(f"--mic: found {given[0]} too, expected the microphone alone")
-    if STDIN in given and len(given) > 1:
-        other = next(name for name in given if name != STDIN)
-        raise ConfigurationError(f"-: found {other} too, expected standard input alone")
-    if STDIN in given and sys.stdin.isatty():
-        raise ConfigurationError("-: standard input is the terminal, expected audio: idiolect transcribe - < FILE.wav")
-    if raw and STDIN not in given:
-        raise ConfigurationError("--raw: found no -, expected raw samples from standard input")
-    if microphone is not None and not mic:
-        raise ConfigurationError("--microphone: found no --mic, expected both")
-    if encoding not in ENCODINGS:
-        raise ConfigurationError(f"--encoding: found {encoding!r}, expected one of {', '.join(ENCODINGS)}")
-    if not 0.0 < chunk <= DAY:
-        raise ConfigurationError(f"--chunk: found {chunk}, expected a positive number of seconds")
-    if jobs < 1:
-        raise ConfigurationError(f"--jobs: found {jobs}, expected 1 or more processes")
-    if both:
-        raise ConfigurationError("--srt, --vtt: found both, expected one of them")
-
-
 @dataclass(frozen=True, slots=True)
 class _Showing:
     """Where results go: standard output as tables, text, JSON or subtitles (srt, vtt or none), and a file. with_ids:
@@ -196,9 +178,7 @@ class _Showing:
             raise ConfigurationError(f"--json, --{self.subtitles}: found both, expected one of them")
         if (path := self.output) is not None and (path.is_dir() or not path.parent.is_dir()):
             found = "a folder" if path.is_dir() else f"a file in {path.parent}, which is no folder"
-            raise ConfigurationError(
-                f"--output: {path} is {found}; expected the name of a file in a folder that exists"
-            )
+            raise ConfigurationError(f"--output: {path} is {found}; expected a file's name in a folder that exists")
 
     def utterance(self, result: Result) -> dict[str, Any]:
         """A result as JSON values."""
@@ -249,11 +229,9 @@ class _Showing:
         lines = [cue for result in results for cue in subtitles(result, self.format_text)]
         return srt(lines) if self.subtitles == "srt" else webvtt(lines)
 
-    @contextmanager
-    def file(self) -> Iterator[IO[str] | None]:
+    def file(self) -> AbstractContextManager[IO[str] | None]:
         """The file that JSON or subtitles are written to."""
-        with ExitStack() as stack:
-            yield None if self.output is None else stack.enter_context(written_whole(self.output))
+        return nullcontext() if self.output is None else written_whole(self.output)
 
 
 def _listed(given: Sequence[str]) -> tuple[list[Path], dict[Path, AudioError]]:
@@ -295,12 +273,13 @@ def _one_file(options: Options, showing: _Showing, path: Path, chunk: float) -> 
         if showing.as_json or (showing.subtitles and showing.output is None):
             print(text, end="")
     if heard is not None and not showing.as_json and not showing.subtitles:
-        if len(heard.results) == 1:
-            print_result(console, showing.heading(str(path), heard.results[0]), heard.results[0], showing.format_text)
-        elif not heard.results:
+        if not heard.results:
             print(f"{path}: nothing was said in {heard.seconds:.2f} s", file=sys.stderr)
-        for result in heard.results if len(heard.results) > 1 else ():
-            showing.tell(console, str(path), result)
+        for result in heard.results:
+            if len(heard.results) == 1:
+                print_result(console, showing.heading(str(path), result), result, showing.format_text)
+            else:
+                showing.tell(console, str(path), result)
     return heard is not None
 
 

@@ -7,6 +7,7 @@ accountant approximates this number; here it is computed."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from device_sdk.errors import PrivacyError
 
@@ -33,16 +34,7 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
         return math.inf
     if gaussian_delta(ratio, 0.0) <= delta:
         return 0.0
-    low, high = 0.0, 1.0
-    while gaussian_delta(ratio, high) > delta:
-        low, high = high, 2 * high
-    for _ in range(100):
-        middle = (low + high) / 2
-        if gaussian_delta(ratio, middle) > delta:
-            low = middle
-        else:
-            high = middle
-    return high
+    return _edge(lambda epsilon: gaussian_delta(ratio, epsilon) > delta, math.inf)[1]
 
 
 def gaussian_ratio(epsilon: float, delta: float) -> float:
@@ -51,16 +43,18 @@ def gaussian_ratio(epsilon: float, delta: float) -> float:
     Raises PrivacyError for values outside their domain."""
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise PrivacyError(f"epsilon {epsilon!r}, delta {delta!r}: expected epsilon > 0 and delta inside (0, 1)")
+    return _edge(lambda ratio: gaussian_delta(ratio, epsilon) <= delta, 1e6)[0]
+
+
+def _edge(holds: Callable[[float], bool], most: float) -> tuple[float, float]:
+    """Two neighbours: up to the first, in (0, most], it holds, and from the second on it does not."""
     low, high = 0.0, 1.0
-    while high < 1e6 and gaussian_delta(high, epsilon) <= delta:
+    while high < most and holds(high):
         low, high = high, 2 * high
     for _ in range(100):
         middle = (low + high) / 2
-        if gaussian_delta(middle, epsilon) <= delta:
-            low = middle
-        else:
-            high = middle
-    return low
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 def _normal_cdf(value: float) -> float:

@@ -26,7 +26,6 @@ __all__ = [
     "commitment",
     "derived_key",
     "load_private_key",
-    "new_secret",
     "open_sealed",
     "public_key",
     "roster_digest",
@@ -37,11 +36,6 @@ __all__ = [
 
 PROTOCOL = "idiolect-secure-aggregation-v1"
 _NONCE_BYTES = 12
-
-
-def new_secret() -> bytes:
-    """32 bytes of the system's generator: an X25519 private key, or the seed of a device's own mask."""
-    return os.urandom(SECRET_BYTES)
 
 
 def load_private_key(private: bytes) -> X25519PrivateKey:

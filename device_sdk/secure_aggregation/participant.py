@@ -12,6 +12,7 @@ than the sum. After either, the device takes no further part in this round."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -25,6 +26,7 @@ from device_sdk.errors import PrivacyError, ProtocolError
 from device_sdk.secure_aggregation import keys, masks
 from device_sdk.secure_aggregation.shares import split
 from device_sdk.wire.secure_aggregation import (
+    SECRET_BYTES,
     SHARE_BYTES,
     DealtShares,
     KeyAdvertisement,
@@ -77,7 +79,7 @@ def advertise(
 ) -> Participant:
     """Stage 1: fresh keys, signed. words: length of the vector, over the word list of that digest. minimum: the fewest
     devices whose sum this one lets be revealed."""
-    sharing, masking, seed = keys.new_secret(), keys.new_secret(), keys.new_secret()
+    sharing, masking, seed = (os.urandom(SECRET_BYTES) for _ in range(3))
     unsigned = KeyAdvertisement(
         device_id=device_id,
         round_id=round_id,
@@ -88,8 +90,7 @@ def advertise(
         seed_commitment=keys.commitment(seed),
         signature=bytes(64),
     )
-    signature = identity.sign(keys.advertised_bytes(unsigned))
-    advertised = unsigned.model_copy(update={"signature": signature})
+    advertised = unsigned.model_copy(update={"signature": identity.sign(keys.advertised_bytes(unsigned))})
     return Participant(sharing=sharing, masking=masking, seed=seed, minimum=minimum, words=words, advertised=advertised)
 
 
@@ -111,13 +112,9 @@ def share(participant: Participant, roster: Roster) -> Participant:
         for index, member in enumerate(roster.members)
         if member.device_id != own
     }
-    return participant.model_copy(
-        update={
-            "roster": roster,
-            "own_share": of_seed[roster.point(own) - 1],
-            "dealt": DealtShares(device_id=own, round_id=roster.round_id, sealed=sealed),
-        }
-    )
+    dealt = DealtShares(device_id=own, round_id=roster.round_id, sealed=sealed)
+    own_share = of_seed[roster.point(own) - 1]
+    return participant.model_copy(update={"roster": roster, "own_share": own_share, "dealt": dealt})
 
 
 def mask(participant: Participant, deliveries: Mapping[str, bytes], vector: NDArray[np.int64]) -> Participant:
@@ -175,12 +172,9 @@ def reveal(participant: Participant, signatures: Mapping[str, bytes]) -> Partici
             )
     if len(signatures.keys() | {own}) < roster.threshold:
         _too_few("signatures", len(signatures.keys() | {own}), roster)
-    seeds, mask_keys = {own: participant.own_share}, {}
-    for name, (of_mask_key, of_seed) in _opened(participant, roster).items():
-        if name in survivors:
-            seeds[name] = of_seed
-        else:
-            mask_keys[name] = of_mask_key
+    opened = _opened(participant, roster)
+    seeds = {own: participant.own_share} | {name: seed for name, (_, seed) in opened.items() if name in survivors}
+    mask_keys = {name: key for name, (key, _) in opened.items() if name not in survivors}
     revealed = RevealedShares(device_id=own, round_id=roster.round_id, seeds=seeds, mask_keys=mask_keys)
     return participant.model_copy(update={"revealed": revealed})
 

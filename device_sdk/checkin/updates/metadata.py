@@ -80,16 +80,16 @@ def refresh(client: Client, store: Store, trusted_root: bytes, device_id: str) -
     CheckInError: what the server says is older than what was seen, expired, inconsistent, signed by other keys or by
     too few, or not to be had. ConfigurationError: ``trusted_root`` is no root that signs itself."""
     from tuf.api.exceptions import DownloadError, RepositoryError
-    from tuf.api.metadata import Metadata, Targets
+    from tuf.api.metadata import Metadata
+    from tuf.api.metadata import Targets as Signed
     from tuf.ngclient import Updater
 
     first = _root_version(trusted_root)
     with tempfile.TemporaryDirectory(prefix="idiolect-updates-") as name:
         folder = Path(name)
         _lay_out(store, folder, first)
-        fetcher = cast("FetcherInterface", _Fetcher(client))
         try:
-            updater = Updater(name, ROUTE, fetcher=fetcher, bootstrap=trusted_root)
+            updater = Updater(name, ROUTE, fetcher=cast("FetcherInterface", _Fetcher(client)), bootstrap=trusted_root)
         except RepositoryError as error:
             raise ConfigurationError(f"trusted_root: {error}; expected a root.json that signs itself") from error
         try:
@@ -98,10 +98,9 @@ def refresh(client: Client, store: Store, trusted_root: bytes, device_id: str) -
             raise CheckInError(f"{client.url}{ROUTE}: {type(error).__name__}: {error}") from error
         finally:
             _keep(store, folder, first)
-        verified = Metadata[Targets].from_bytes((folder / "targets.json").read_bytes()).signed
-    return release_of(
-        {name: (file.length, file.hashes, file.custom) for name, file in verified.targets.items()}, device_id
-    )
+        verified = Metadata[Signed].from_bytes((folder / "targets.json").read_bytes()).signed
+    targets = {name: (file.length, file.hashes, file.custom) for name, file in verified.targets.items()}
+    return release_of(targets, device_id)
 
 
 class _Fetcher:
@@ -126,26 +125,22 @@ class _Fetcher:
 def _lay_out(store: Store, folder: Path, first: int) -> None:
     (folder / "root_history").mkdir()
     for name in store.names(_TABLE):
-        content = store.get(_TABLE, name)
         number, _, role = name.partition(".")
-        if content is not None and name in _ROLES:
-            (folder / name).write_bytes(content)
-        elif content is not None and role == "root.json" and int(number) > first:
-            (folder / "root_history" / name).write_bytes(content)
+        if name in _ROLES:
+            (folder / name).write_bytes(store.get(_TABLE, name) or b"")
+        elif role == "root.json" and int(number) > first:
+            (folder / "root_history" / name).write_bytes(store.get(_TABLE, name) or b"")
 
 
 def _keep(store: Store, folder: Path, first: int) -> None:
     """Everything that is verified. Roots up to the app's own are not needed any more."""
-    verified = {name: folder / name for name in _ROLES if (folder / name).is_file()}
-    for path in (folder / "root_history").glob("*.root.json"):
-        if int(path.name.partition(".")[0]) > first:
-            verified[path.name] = path
+    roots = (path for path in (folder / "root_history").glob("*.root.json") if int(path.name.split(".")[0]) > first)
+    verified = {path.name: path.read_bytes() for path in (*map(folder.joinpath, _ROLES), *roots) if path.is_file()}
     with store.transaction():
         for name in store.names(_TABLE):
             if name not in verified:
                 store.delete(_TABLE, name)
-        for name, path in verified.items():
-            content = path.read_bytes()
+        for name, content in verified.items():
             if store.get(_TABLE, name) != content:
                 store.put(_TABLE, name, content)
 
@@ -167,9 +162,9 @@ def _root_version(trusted_root: bytes) -> int:
 def release_of(targets: Targets, device_id: str = "") -> Release:
     """device_id: this device's at the server: it gets the rollout's model where it belongs to the share of the devices
     that is to have it. CheckInError: the targets do not say which model and which marginals are current."""
-    current = _current(targets, "models/", ".safetensors")
+    current = _current(targets, "models/")
     model = _in_rollout(targets, device_id) or current
-    marginals = _current(targets, "marginals/", ".float64")
+    marginals = _current(targets, "marginals/")
     teacher = targets[model.name][2].get("teacher")
     return Release(
         model,
@@ -181,27 +176,22 @@ def release_of(targets: Targets, device_id: str = "") -> Release:
 
 def _in_rollout(targets: Targets, device_id: str) -> Target | None:
     """The model that goes to some devices first, where this one is among them."""
-    for name, (_, _, custom) in sorted(targets.items()):
-        if not (name.startswith("models/") and name.endswith(".safetensors") and isinstance(custom, dict)):
-            continue
+    for name, custom in _marked(targets, "models/"):
         share = custom.get("rollout")  # in millionths
-        if not isinstance(share, int) or not device_id:
-            continue
-        target = _target(targets, name)
-        if arm_of(device_id, target.version, share / MILLIONTHS) == "rollout":
-            return target
+        if isinstance(share, int) and device_id:
+            target = _target(targets, name)
+            if arm_of(device_id, target.version, share / MILLIONTHS) == "rollout":
+                return target
     return None
 
 
-def _current(targets: Targets, folder: str, ending: str) -> Target:
-    current = [
-        name
-        for name, (_, _, custom) in targets.items()
-        if name.startswith(folder)
-        and name.endswith(ending)
-        and isinstance(custom, dict)
-        and custom.get("current") is True
-    ]
+def _marked(targets: Targets, folder: str) -> list[tuple[str, dict[str, Any]]]:
+    found = sorted((name, custom) for name, (_, _, custom) in targets.items() if isinstance(custom, dict))
+    return [(name, custom) for name, custom in found if name.startswith(folder)]
+
+
+def _current(targets: Targets, folder: str) -> Target:
+    current = [name for name, custom in _marked(targets, folder) if custom.get("current") is True]
     if len(current) != 1:
         raise CheckInError(f"targets: found {len(current)} targets {folder}* that are current, expected one")
     return _target(targets, current[0])
