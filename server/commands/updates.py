@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from device_sdk.commands.output import AsJson
+from device_sdk.commands.output import AsJson, deliver
 
 __all__ = ["app"]
 
@@ -61,15 +61,8 @@ def rotate(
     """Propose the next root, with a new key or a later expiry; it counts once it is signed."""
     from server.signing.roots import rotate
 
-    found = rotate(
-        folder,
-        role=role,
-        days=days,
-        revoke=revoke,
-        threshold=threshold,
-        root_passphrase=root_passphrase,
-        passphrase=passphrase,
-    )
+    phrases = {"root_passphrase": root_passphrase, "passphrase": passphrase}
+    found = rotate(folder, role=role, days=days, revoke=revoke, threshold=threshold, **phrases)
     typer.echo(f"root {found.version} needs {found.missing} signatures: idiolect updates sign-root {folder} KEY")
 
 
@@ -96,25 +89,11 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     from server.signing.roots import proposed, read_chain, signing_of
 
     latest = read_chain(folder / "server" / "roots")[-1].root
-    found: dict[str, Any] = {
-        "version": latest.version,
-        "expires": latest.expires.isoformat(),
-        "roles": {
-            name: {"threshold": role.threshold, "key_ids": list(role.keyids)} for name, role in latest.roles.items()
-        },
-        "proposed": None,
-    }
+    roles = {name: {"threshold": role.threshold, "key_ids": list(role.keyids)} for name, role in latest.roles.items()}
+    found: dict[str, Any] = {"version": latest.version, "expires": latest.expires.isoformat(), "roles": roles}
     proposal = proposed(folder)
-    if proposal is not None:
-        signing = signing_of(proposal, latest)
-        found["proposed"] = {
-            "version": signing.version,
-            "signed": list(signing.signed),
-            "unsigned": list(signing.unsigned),
-            "missing": signing.missing,
-        }
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
+    found["proposed"] = None if proposal is None else asdict(signing_of(proposal, latest))
+    if deliver(found, as_json, None):
         return
     rows = [(name, role["threshold"], "\n".join(role["key_ids"])) for name, role in found["roles"].items()]
     show(f"Root {latest.version}, expires {found['expires']}", ("role", "signatures", "keys"), rows)

@@ -7,13 +7,16 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from securesystemslib.signer import CryptoSigner
 from sqlalchemy import Connection
+from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets, Timestamp
 
 from device_sdk.errors import ConfigurationError
 from server.settings import UpdateSettings
-from server.signing import signing, store
+from server.signing import store
 from server.signing.keys import public_key, read_key
 from server.signing.roots import ONLINE, Online, Signed, read_chain
 from server.storage.database import Database
@@ -93,25 +96,19 @@ class Repository:
 
     def _sign(self, connection: Connection, trust: Trust, due: frozenset[Online], now: float) -> None:
         latest = store.last_publication(connection)
-        rows = {role: store.newest(connection, role) for role in ONLINE}
+        named: store.Row | None = None
         for role in ONLINE:
-            if role not in due:
-                continue
-            before = rows[role]
-            version = max(int(now), 0 if before is None else before.version + 1, 1)
-            expires = now + getattr(self._settings, role)
-            signer = trust.signers[role]
-            if role == "targets":
-                body = signing.signed_targets(store.published_files(connection), version, expires, signer)
-            elif role == "snapshot":
-                named = _there(rows["targets"])
-                body = signing.signed_snapshot(named.body, named.version, version, expires, signer)
-            else:
-                named = _there(rows["snapshot"])
-                body = signing.signed_timestamp(named.body, named.version, version, expires, signer)
-            row = store.Row(role, version, body, public_key(signer).keyid, expires, latest)
-            store.keep(connection, row)
-            rows[role] = row
+            row = store.newest(connection, role)
+            if role in due:
+                version = max(int(now), 1 if row is None else row.version + 1)
+                expires = now + getattr(self._settings, role)
+                content = _content(connection, role, named, version, datetime.fromtimestamp(int(expires), UTC))
+                metadata: Metadata[Any] = Metadata(content)
+                signer = trust.signers[role]
+                metadata.sign(signer)
+                row = store.Row(role, version, metadata.to_bytes(), public_key(signer).keyid, expires, latest)
+                store.keep(connection, row)
+            named = row
 
     def _newest(self) -> Trust:
         """Roots and keys as the folder has them, read again when it has changed."""
@@ -134,12 +131,9 @@ class Repository:
 
 def _load(settings: UpdateSettings) -> Trust:
     roots = read_chain(settings.folder / "roots")
-    newest = roots[-1].root
-    keys = settings.folder / "keys"
-    held = {}
-    for path in sorted(keys.glob("*.pem")):
-        signer = read_key(path, settings.passphrase)
-        held[public_key(signer).keyid] = signer
+    newest, keys = roots[-1].root, settings.folder / "keys"
+    read = [read_key(path, settings.passphrase) for path in sorted(keys.glob("*.pem"))]
+    held = {public_key(signer).keyid: signer for signer in read}
     signers: dict[Online, CryptoSigner] = {}
     for role in ONLINE:
         known = [held[keyid] for keyid in newest.roles[role].keyids if keyid in held]
@@ -152,6 +146,19 @@ def _load(settings: UpdateSettings) -> Trust:
     return Trust(roots, signers)
 
 
-def _there(row: store.Row | None) -> store.Row:
-    assert row is not None, "a role is signed after the one that it names"
-    return row
+def _content(
+    connection: Connection, role: Online, named: store.Row | None, version: int, expires: datetime
+) -> Targets | Snapshot | Timestamp:
+    """What a role says. named: the metadata that it names, of the role before; None for targets."""
+    if named is None:
+        targets = {
+            file.path: TargetFile(
+                file.length, {"sha256": file.sha256}, file.path, {"custom": file.custom} if file.custom else None
+            )
+            for file in store.published_files(connection)
+        }
+        return Targets(version=version, expires=expires, targets=targets)
+    meta = MetaFile.from_data(named.version, named.body, ["sha256"])
+    if role == "snapshot":
+        return Snapshot(version=version, expires=expires, meta={"targets.json": meta})
+    return Timestamp(version=version, expires=expires, snapshot_meta=meta)

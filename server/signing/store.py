@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select
 
@@ -11,15 +12,24 @@ from server.registry.marginals import find_marginals
 from server.registry.models import current_version, find_model, list_models
 from server.rounds.rollout.store import read_settings, running
 from server.signing.roots import Online
-from server.signing.signing import Published
 from server.storage.schema import publications, update_metadata
 
-__all__ = ["Row", "find", "keep", "last_publication", "newest", "published_files"]
+__all__ = ["Published", "Row", "find", "keep", "last_publication", "newest", "published_files"]
 
 LISTED = 1000
 """Older published models than so many are named no more: no device is sent back that far."""
 KEPT = 8
 """Versions of a role that stay, for devices that have seen the timestamp before the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One file that devices may install. path: its target's name; custom: what the signature says of it besides."""
+
+    path: str
+    length: int
+    sha256: str
+    custom: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +45,9 @@ class Row:
 
 
 def newest(connection: Connection, role: Online) -> Row | None:
-    query = (
-        select(update_metadata)
-        .where(update_metadata.c.role == role)
-        .order_by(update_metadata.c.version.desc())
-        .limit(1)
-    )
-    row = connection.execute(query).first()
+    table = update_metadata
+    query = select(table).where(table.c.role == role).order_by(table.c.version.desc())
+    row = connection.execute(query.limit(1)).first()
     return None if row is None else Row(*row)
 
 
@@ -54,16 +60,7 @@ def find(connection: Connection, role: str, version: int) -> bytes | None:
 def keep(connection: Connection, row: Row) -> None:
     """Adds a version and drops those that no device can ask for any more."""
     table = update_metadata
-    connection.execute(
-        insert(table).values(
-            role=row.role,
-            version=row.version,
-            body=row.body,
-            key_id=row.key_id,
-            expires_at=row.expires_at,
-            publication=row.publication,
-        )
-    )
+    connection.execute(insert(table).values(asdict(row)))
     of_role = table.c.role == row.role
     oldest = connection.execute(
         select(table.c.version).where(of_role).order_by(table.c.version.desc()).limit(1).offset(KEPT)
