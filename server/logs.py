@@ -48,14 +48,9 @@ class Lines(logging.Formatter):
     """One line a record, and the frames of an error below it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        request = REQUEST.get()
-        named = [f"request={request}"] if request is not None else []
-        named += [f"{name}={value}" for name, value in getattr(record, "fields", {}).items()]
+        named = [f"{name}={value}" for name, value in _fields(record).items()]
         parts = (_time(record), record.levelname, record.name, record.getMessage(), *named)
-        lines = [" ".join(parts)]
-        if record.exc_info is not None and record.exc_info[1] is not None:
-            lines += _told(record.exc_info[1])
-        return "\n".join(lines)
+        return "\n".join([" ".join(parts), *_error(record)])
 
 
 class JsonLines(logging.Formatter):
@@ -68,13 +63,8 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        request = REQUEST.get()
-        if request is not None:
-            line["request"] = request
-        line |= getattr(record, "fields", {})
-        if record.exc_info is not None and record.exc_info[1] is not None:
-            line["error"] = _told(record.exc_info[1])
-        return json.dumps(line, default=str)
+        error = _error(record)
+        return json.dumps(line | _fields(record) | ({"error": error} if error else {}), default=str)
 
 
 class _StandardError(logging.Handler):
@@ -88,7 +78,19 @@ def _time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
 
-def _told(error: BaseException) -> list[str]:
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """The request that it is about, and what the call itself has named."""
+    request = REQUEST.get()
+    named: dict[str, Any] = getattr(record, "fields", {})
+    return named if request is None else {"request": request} | named
+
+
+def _error(record: logging.LogRecord) -> list[str]:
+    error = record.exc_info[1] if record.exc_info is not None else None
+    return [] if error is None else _lines_of(error)
+
+
+def _lines_of(error: BaseException) -> list[str]:
     """An error, those that it holds, and the one that it came from; each with its frames, the innermost last."""
     words = f": {error}" if isinstance(error, _OWN_WORDS) else ""
     lines = [f"{type(error).__module__}.{type(error).__qualname__}{words}"]
@@ -97,8 +99,8 @@ def _told(error: BaseException) -> list[str]:
     ]
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            lines += _told(inner)
+            lines += _lines_of(inner)
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None:
-        lines += ["from", *_told(cause)]
+        lines += ["from", *_lines_of(cause)]
     return lines

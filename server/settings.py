@@ -45,12 +45,6 @@ class Limits:
     held_bytes: int = 128 * 1024 * 1024
     free_bytes: int = 256 * 1024 * 1024
 
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if not value > 0:
-                raise ConfigurationError(f"limits.{name}: found {value!r}, expected a positive number")
-
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -173,16 +167,15 @@ class ServerSettings:
                 raise ConfigurationError(f"{name}: found {value}, expected {least} or more")
         if self.processes > 1 and self.database_url.startswith("sqlite"):
             raise ConfigurationError(
-                f"processes: found {self.processes} with an SQLite database, expected 1: its file has one writer, for "
-                "whom other processes would have to poll; for more processes give a postgresql:// database"
+                f"processes: found {self.processes} with an SQLite database, expected 1: its file has one writer; for "
+                "more processes give a postgresql:// database"
             )
         for proxy in self.trusted_proxies:
             try:
                 ip_network(proxy)
             except ValueError as error:
-                raise ConfigurationError(
-                    f"trusted_proxies: found {proxy!r} ({error}), expected an address or a network such as 10.0.0.0/8"
-                ) from error
+                found = f"trusted_proxies: found {proxy!r} ({error})"
+                raise ConfigurationError(f"{found}, expected an address or a network such as 10.0.0.0/8") from error
         if not 0 < self.delta_probability < 1:
             raise ConfigurationError(f"delta_probability: found {self.delta_probability!r}, expected inside (0, 1)")
 

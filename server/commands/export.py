@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,9 +19,8 @@ __all__ = ["app"]
 app = typer.Typer(help="Write bundles, and bundles for other runtimes.", no_args_is_help=True, add_completion=False)
 
 
-@app.callback()
-def _group() -> None:
-    """Write bundles, and bundles for other runtimes."""
+GivenBundle = Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")]
+OutFolder = Annotated[Path, typer.Argument(help="Folder to write.")]
 
 
 @app.command()
@@ -62,7 +60,7 @@ def bundle(
 
 @app.command()
 def refresh(
-    bundle: Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")],
+    bundle: GivenBundle,
     out: Annotated[Path, typer.Argument(help="Folder to write, or a file ending in .zip; may be BUNDLE itself.")],
     version: Annotated[str | None, typer.Option(help="Version of the weights; the bundle's own if none.")] = None,
     as_json: AsJson = False,
@@ -80,12 +78,7 @@ def refresh(
 
 
 @app.command()
-def sherpa(
-    bundle: Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write.")],
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+def sherpa(bundle: GivenBundle, out: OutFolder, as_json: AsJson = False, output: Output = None) -> None:
     """Write BUNDLE for sherpa-onnx, streaming and offline; the README.md in OUT says how to load it. Needs no torch."""
     from device_sdk.bundle import Bundle
     from export.sherpa import export_sherpa
@@ -96,8 +89,8 @@ def sherpa(
 
 @app.command()
 def executorch(
-    bundle: Annotated[str, typer.Argument(help="Folder or zip of a bundle, or 'default' for the packaged one.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    bundle: GivenBundle,
+    out: OutFolder,
     training: Annotated[
         bool, typer.Option("--training", help="Also write training programs, for utterances up to three sizes.")
     ] = False,
@@ -119,36 +112,29 @@ def _report(written: Path, as_json: bool, output: Path | None) -> None:
     from device_sdk.bundle import Bundle
 
     opened = Bundle.open(written)
-    size = sum(entry.size for entry in opened.manifest.files.values())
-    report = {
-        "path": str(written),
-        "name": opened.manifest.name,
-        "version": opened.version,
-        "parameters": opened.architecture.parameter_count(),
-        "bytes": size,
-        "files": sorted(opened.manifest.files),
-    }
-    line = f"{written}: {report['parameters']:,} parameters, {size / 1e6:.1f} MB, version {opened.version}"
-    _print(report, line, as_json, output)
+    sizes = {name: opened.manifest.files[name].size for name in sorted(opened.manifest.files)}
+    parameters = opened.architecture.parameter_count()
+    _tell(opened, written, sizes, f"{parameters:,} parameters", {"parameters": parameters}, as_json, output)
 
 
 def _report_files(bundle: Bundle, folder: Path, as_json: bool, output: Path | None) -> None:
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}
+    _tell(bundle, folder, sizes, ", ".join(sizes), {}, as_json, output)
+
+
+def _tell(
+    bundle: Bundle,
+    written: Path,
+    sizes: dict[str, int],
+    what: str,
+    more: dict[str, int],
+    as_json: bool,
+    output: Path | None,
+) -> None:
     size = sum(sizes.values())
-    report = {
-        "path": str(folder),
-        "name": bundle.manifest.name,
-        "version": bundle.version,
-        "bytes": size,
-        "files": list(sizes),
-    }
-    line = f"{folder}: {', '.join(sizes)}; {size / 1e6:.1f} MB, version {bundle.version}"
-    _print(report, line, as_json, output)
-
-
-def _print(report: Mapping[str, object], line: str, as_json: bool, output: Path | None) -> None:
-    if not deliver(report, as_json, output):
-        print(line)
+    named = {"path": str(written), "name": bundle.manifest.name, "version": bundle.version}
+    if not deliver(named | more | {"bytes": size, "files": list(sizes)}, as_json, output):
+        print(f"{written}: {what}{', ' if more else '; '}{size / 1e6:.1f} MB, version {bundle.version}")
 
 
 def _licence(given: Path | None, folders: list[Path]) -> str:

@@ -6,15 +6,15 @@ import json
 import os
 import secrets
 from collections.abc import Callable
-from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
 from device_sdk.commands.secrets import holds_password, keep_from_process_list
 from device_sdk.errors import ConfigurationError
+from server.commands.backup import Blobs, Place
 from server.logs import configure
 from server.rate_limit import Rate
 from server.serve import run, run_many, write_private
@@ -23,27 +23,20 @@ from server.storage.blobs import keep_private
 __all__ = ["command", "read_tokens"]
 
 
-class LogFormat(StrEnum):
-    """Of what is logged."""
+def _rate_option(what: str) -> Any:
+    return typer.Option(metavar="RATE:BURST", help=f"{what}, and at once after a rest.")
 
-    TEXT = "text"
-    JSON = "json"
+
+def _cap_option(what: str) -> Any:
+    return typer.Option(help=f"Largest epsilon a device may spend on {what}.")
 
 
 def command(
     bundle: Annotated[
         Path | None, typer.Option(help="Bundle whose weights, word list and background start a new database.")
     ] = None,
-    database: Annotated[
-        str, typer.Option(envvar="IDIOLECT_DATABASE", help="SQLite file, or a database URL.", show_envvar=True)
-    ] = "idiolect-server.db",
-    blobs: Annotated[
-        str | None,
-        typer.Option(
-            envvar="IDIOLECT_BLOBS",
-            help="Folder of weights and raw deltas, or s3://bucket/prefix.  [default: the database's name + .blobs]",
-        ),
-    ] = None,
+    database: Place = "idiolect-server.db",
+    blobs: Blobs = None,
     rehearsal: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,15 +66,9 @@ def command(
     operator_token: Annotated[
         str | None, typer.Option(envvar="IDIOLECT_OPERATOR_TOKEN", help="What operators' commands show.")
     ] = None,
-    marginals_cap: Annotated[
-        float, typer.Option(help="Largest epsilon a device may spend on marginals; 'inf' for no bound.")
-    ] = 100.0,
-    deltas_cap: Annotated[
-        float, typer.Option(help="Largest epsilon a device may spend on deltas; deltas without noise need 'inf'.")
-    ] = float("inf"),
-    words_cap: Annotated[
-        float, typer.Option(help="Largest epsilon a device may spend on naming new words; 'inf' for no bound.")
-    ] = 100.0,
+    marginals_cap: Annotated[float, _cap_option("marginals; 'inf' for no bound")] = 100.0,
+    deltas_cap: Annotated[float, _cap_option("deltas; deltas without noise need 'inf'")] = float("inf"),
+    words_cap: Annotated[float, _cap_option("naming new words; 'inf' for no bound")] = 100.0,
     retry_after: Annotated[
         float, typer.Option(help="Seconds after which devices check in again, where they are not too many.", min=0.01)
     ] = 60.0,
@@ -138,22 +125,16 @@ def command(
             "several times.  [default: this machine]",
         ),
     ] = None,
-    address_rate: Annotated[
-        str, typer.Option(metavar="RATE:BURST", help="Requests a second of one address, and at once after a rest.")
-    ] = "50:3000",
-    device_rate: Annotated[
-        str, typer.Option(metavar="RATE:BURST", help="Requests a second of one device, and at once after a rest.")
-    ] = "2:120",
-    enrolment_rate: Annotated[
-        str, typer.Option(metavar="RATE:BURST", help="Enrolments a second of one address, and at once after a rest.")
-    ] = "1:100",
+    address_rate: Annotated[str, _rate_option("Requests a second of one address")] = "50:3000",
+    device_rate: Annotated[str, _rate_option("Requests a second of one device")] = "2:120",
+    enrolment_rate: Annotated[str, _rate_option("Enrolments a second of one address")] = "1:100",
     enrolment_uses: Annotated[
         int, typer.Option(help="Devices that the enrolment token lets in; 0 for any number.", min=0)
     ] = 10_000,
     ready_file: Annotated[
         Path | None, typer.Option(help="Written with the URL as JSON once the server accepts connections.")
     ] = None,
-    log_format: Annotated[LogFormat, typer.Option(help="Lines for people, or JSON objects.")] = LogFormat.TEXT,
+    log_format: Annotated[Literal["text", "json"], typer.Option(help="Lines for people, or JSON objects.")] = "text",
     verbose: Annotated[bool, typer.Option(help="Log every request, and what comes of it, at DEBUG.")] = False,
     inherited: Annotated[int | None, typer.Option("--socket", hidden=True)] = None,
 ) -> None:
@@ -171,14 +152,15 @@ def command(
         }
     )
     _check_place("--database", database, folder=False)
-    _check_place("--blobs", str(blobs or default_blobs(database)), folder=True)
+    place = blobs or default_blobs(database)
+    _check_place("--blobs", str(place), folder=True)
     os.umask(0o077)  # what a server writes is its user's alone
-    configure(log_format.value, verbose=verbose)
+    configure(log_format, verbose=verbose)
     stem = Path(database) if "://" not in database else Path("idiolect-server")
     tokens = read_tokens(token_file or stem.with_suffix(".tokens.json"), enrolment_token, operator_token)
     settings = ServerSettings(
         database=database,
-        blobs=blobs or default_blobs(database),
+        blobs=place,
         enrolment_token=tokens[0],
         operator_token=tokens[1],
         marginals_cap=marginals_cap,
@@ -192,29 +174,20 @@ def command(
         rollout=RolloutSettings(share=rollout, seconds=rollout_seconds, patience=rollout_patience) if rollout else None,
         workers=workers,
         ray=ray,
-        rates=Rates(
-            _rate("address-rate", address_rate),
-            _rate("device-rate", device_rate),
-            _rate("enrolment-rate", enrolment_rate),
-        ),
+        rates=Rates(_rate("address", address_rate), _rate("device", device_rate), _rate("enrolment", enrolment_rate)),
         enrolment_uses=enrolment_uses or None,
         trusted_proxies=tuple(trusted_proxy) if trusted_proxy else THIS_MACHINE,
         processes=processes,
         member=inherited is not None,
     )
+    initial = initial_from_bundle(bundle)
     if processes > 1 and inherited is None:
-        run_many(settings, initial_from_bundle(bundle), host=host, port=port, ready_file=ready_file)
+        run_many(settings, initial, host=host, port=port, ready_file=ready_file)
         return
-    run(
-        settings,
-        initial_from_bundle(bundle),
-        host=host,
-        port=port,
-        ready_file=ready_file,
-        inherited=inherited,
-        rehearse=_speech("rehearsal")(bundle, rehearsal) if rehearsal else None,
-        evaluate=_speech("held-out")(bundle, held_out, tolerance) if held_out else None,
-    )
+    rehearse = _speech("rehearsal")(bundle, rehearsal) if rehearsal else None
+    evaluate = _speech("held-out")(bundle, held_out, tolerance) if held_out else None
+    where: dict[str, Any] = {"host": host, "port": port, "ready_file": ready_file, "inherited": inherited}
+    run(settings, initial, **where, rehearse=rehearse, evaluate=evaluate)
 
 
 def _check_place(option: str, given: str, *, folder: bool) -> None:
@@ -225,13 +198,13 @@ def _check_place(option: str, given: str, *, folder: bool) -> None:
         raise ConfigurationError(f"{option}: {place} is a {found}; expected a {expected}, or a name that is free")
 
 
-def _rate(option: str, given: str) -> Rate:
+def _rate(name: str, given: str) -> Rate:
     """Raises ConfigurationError."""
     per_second, _, burst = given.partition(":")
     try:
         return Rate(float(per_second), float(burst))
     except ValueError as error:
-        raise ConfigurationError(f"--{option}: found {given!r}, expected RATE:BURST such as 50:3000") from error
+        raise ConfigurationError(f"--{name}-rate: found {given!r}, expected RATE:BURST such as 50:3000") from error
 
 
 def read_tokens(path: Path, enrolment: str | None, operator: str | None) -> tuple[str, str]:

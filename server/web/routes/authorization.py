@@ -58,16 +58,15 @@ _PUBLISHED = (
     "metadata announces, and is rate-limited by address"
 )
 _PAGE = "pages show what a viewer may read"
+_PAGES = ("", "/rounds", "/rounds/{round_id}", "/models", "/marginals", "/marginals/{version}", "/privacy", "/audit")
+_ROUND = f"{_V1}/rounds/{{round_id}}"
 
 TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     # Devices
     ("POST", f"{_V1}/enrol"): Rule(Caller.ENROLLING),
     ("POST", f"{_V1}/check-in"): Rule(Caller.DEVICE),
-    ("POST", f"{_V1}/rounds/{{round_id}}/marginals"): Rule(Caller.DEVICE),
-    ("POST", f"{_V1}/rounds/{{round_id}}/deltas"): Rule(Caller.DEVICE),
-    ("POST", f"{_V1}/rounds/{{round_id}}/words"): Rule(Caller.DEVICE),
-    ("POST", f"{_V1}/rounds/{{round_id}}/aggregation"): Rule(Caller.DEVICE),
-    ("POST", f"{_V1}/rounds/{{round_id}}/aggregation/{{stage}}"): Rule(Caller.DEVICE),
+    **{("POST", _ROUND + end): Rule(Caller.DEVICE) for end in ("/marginals", "/deltas", "/words")},
+    **{("POST", _ROUND + end): Rule(Caller.DEVICE) for end in ("/aggregation", "/aggregation/{stage}")},
     ("GET", f"{_V1}/models/{{version}}"): Rule(Caller.ANYBODY, _PUBLISHED),
     ("GET", f"{_V1}/models/{{version}}/from/{{base}}"): Rule(Caller.ANYBODY, _PUBLISHED),
     ("GET", f"{_V1}/marginals/{{version}}"): Rule(Caller.ANYBODY, _PUBLISHED),
@@ -111,14 +110,7 @@ TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/dashboard/sign-in"): Rule(Caller.ANYBODY, "where the token is shown"),
     ("POST", "/dashboard/sign-in"): Rule(Caller.ANYBODY, "checks the token itself, and answers with a page"),
     ("POST", "/dashboard/sign-out"): Rule(Caller.ANYBODY, "takes the caller's own cookie away"),
-    ("GET", "/dashboard"): Rule(Caller.SIGNED_IN, _PAGE),
-    ("GET", "/dashboard/rounds"): Rule(Caller.SIGNED_IN, _PAGE),
-    ("GET", "/dashboard/rounds/{round_id}"): Rule(Caller.SIGNED_IN, _PAGE),
-    ("GET", "/dashboard/models"): Rule(Caller.SIGNED_IN, _PAGE),
-    ("GET", "/dashboard/marginals"): Rule(Caller.SIGNED_IN, _PAGE),
-    ("GET", "/dashboard/marginals/{version}"): Rule(Caller.SIGNED_IN, _PAGE),
-    ("GET", "/dashboard/privacy"): Rule(Caller.SIGNED_IN, _PAGE),
-    ("GET", "/dashboard/audit"): Rule(Caller.SIGNED_IN, _PAGE),
+    **{("GET", f"/dashboard{page}"): Rule(Caller.SIGNED_IN, _PAGE) for page in _PAGES},
     # Whoever watches over the process
     ("GET", "/healthz"): Rule(Caller.ANYBODY, "a load balancer has no token, and it tells only that the process runs"),
     ("HEAD", "/healthz"): Rule(Caller.ANYBODY, "as GET"),

@@ -61,15 +61,8 @@ def post_sign_in(request: Request, body: Form) -> Response:
     with server.database.write() as connection:
         record(connection, operator.name, "sign-in", "dashboard", now)
     found = RedirectResponse("/dashboard", 303, headers=HEADERS)
-    found.set_cookie(
-        COOKIE,
-        ticket(operator.name, server.ticket_key, now),
-        max_age=SECONDS,
-        path="/dashboard",
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="strict",
-    )
+    value, secure = ticket(operator.name, server.ticket_key, now), request.url.scheme == "https"
+    found.set_cookie(COOKIE, value, SECONDS, path="/dashboard", secure=secure, httponly=True, samesite="strict")
     return found
 
 
@@ -103,12 +96,8 @@ def get_models(request: Request) -> Response:
 
 
 @router.get("/dashboard/marginals")
-def get_marginals(request: Request) -> Response:
-    return _page(request, "marginals", lambda server: pages.marginals(server, None))
-
-
 @router.get("/dashboard/marginals/{version}")
-def get_marginals_version(request: Request, version: int) -> Response:
+def get_marginals(request: Request, version: int | None = None) -> Response:
     return _page(request, "marginals", lambda server: pages.marginals(server, version))
 
 
@@ -126,11 +115,10 @@ def _page(
     request: Request, page: str, content: Callable[[Any], pages.Page], *, template: str = "", live: bool = False
 ) -> Response:
     """The page, for whoever has a ticket; the way to one for anybody else."""
-    server = service(request)
     if (operator := _signed_in(request)) is None:
         return RedirectResponse("/dashboard/sign-in", 303, headers=HEADERS)
     try:
-        shown = content(server)
+        shown = content(service(request))
     except Refusal as refusal:
         return _html("problem.html", refusal.status, page=page, live=False, operator=operator, detail=refusal.detail)
     return _html(template or f"{page}.html", 200, page=page, live=live, operator=operator, content=shown)
@@ -144,12 +132,9 @@ def _elsewhere() -> Response:
 def _signed_in(request: Request) -> Operator | None:
     """Whose ticket the request shows, if they are still an operator."""
     server = service(request)
-    ticket = request.cookies.get(COOKIE, "")
-    name = holder(ticket, server.ticket_key, server.settings.clock())
-    if name is None:
-        return None
-    if name == BOOTSTRAP:
-        return Operator(name, Role.ADMINISTRATOR)
+    name = holder(request.cookies.get(COOKIE, ""), server.ticket_key, server.settings.clock())
+    if name is None or name == BOOTSTRAP:
+        return None if name is None else Operator(name, Role.ADMINISTRATOR)
     with server.database.read() as connection:
         row = find_operator(connection, name)
     return None if row is None or row.revoked_at is not None else Operator(row.name, Role(row.role))
