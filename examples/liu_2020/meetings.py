@@ -115,7 +115,6 @@ MEETINGS = Domain(
         "development": ("Andrea", "Nguyen", "ed", "grandpa", "m3", "pablo"),
         "test": ("Annie", "Mike", "belinda", "f5", "linda", "m5", "mike2", "pedro"),
     },
-    accents=("en-us",),
     scenes=replace(QUIET, snr_db=(20.0, 40.0)),
 )
 """Whose voices, in which rooms."""

@@ -17,14 +17,12 @@ from safetensors.numpy import load_file
 from device_sdk.bundle import Bundle
 from device_sdk.bundle.architecture import PRESETS
 from device_sdk.errors import ConfigurationError
-from examples.rao_2023.domains import QUIET, general, people, read_requests
+from examples.rao_2023.domains import QUIET, general, people
 from server.lab.corpora.acoustics import GENTLE, Ranges
 from server.lab.training.data import Example
 from server.lab.training.rnnt import Recipe, train_rnnt
 from server.lab.training.speech import Mixture
 from server.lab.training.trainer import Budget
-
-__all__ = ["STAGES", "BaseStage", "train_base"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -76,58 +74,46 @@ def train_base(
     those whose source ends with ``.development``.
     """
     weights: Weights = bundle.weights
+    presets = [name for name, architecture in PRESETS.items() if architecture == bundle.architecture]
+    if not presets:
+        known = ", ".join(PRESETS)
+        raise ConfigurationError(f"bundle: expected one of the architectures {known}; give --base instead")
     for number, stage in enumerate(stages, 1):
         folder = out / f"stage-{number}"
-        if not _finished(folder):
-            recipe, mixture = _plan(data, bundle, stage, minutes, longest, max(turns, stage.turns), threads)
-            pieces = bundle.file("tokenizer.model").read_bytes()
-            train_rnnt(recipe, mixture, pieces, folder, watched, begin=weights)
+        if not _is_finished(folder):
+            share = minutes * stage.share
+            recipe = Recipe(
+                preset=presets[0],
+                budget=Budget(minutes=share),
+                peak=1.5e-3,
+                helper=0.0,
+                augment_share=0.0,
+                made_augmented=stage.changed,
+                dropout=0.05,
+                average=0.998,
+                shard=max(40, min(stage.shard, round(_SHARD_A_MINUTE * share))),
+                window=stage.window,
+                batch=40,
+                seconds=120.0,
+                threads=threads,
+            )
+            mixture = _mixture(data, stage, longest, max(turns, stage.turns))
+            train_rnnt(recipe, mixture, bundle.file("tokenizer.model").read_bytes(), folder, watched, begin=weights)
         weights = load_file(folder / "weights.safetensors")
     return weights
 
 
-def _plan(
-    data: Path, bundle: Bundle, stage: BaseStage, minutes: float, longest: int, turns: int, threads: int
-) -> tuple[Recipe, Mixture]:
-    domain = general(data, longest, turns, unsaid=read_requests(data / "slurp" / "devel.jsonl"))
+def _mixture(data: Path, stage: BaseStage, longest: int, turns: int) -> Mixture:
+    domain = general(data, longest, turns)
+    sentences = tuple(sentence.text for sentence in domain.sentences["learn"])
     speakers = people(domain, "learn", stage.people, np.random.default_rng(0))
-    mixture = Mixture(
-        sentences=tuple(sentence.text for sentence in domain.sentences["learn"]),
-        intents={},
-        sentences_share=1.0,
-        recorded=0.0,
-        narrow=0.0,
-        scenes=stage.scenes,
-        voices=tuple(person.voice for person in speakers),
-    )
-    recipe = Recipe(
-        preset=_preset(bundle),
-        budget=Budget(minutes=minutes * stage.share),
-        peak=1.5e-3,
-        helper=0.0,
-        augment_share=0.0,
-        made_augmented=stage.changed,
-        dropout=0.05,
-        average=0.998,
-        shard=max(40, min(stage.shard, round(_SHARD_A_MINUTE * minutes * stage.share))),
-        window=stage.window,
-        batch=40,
-        seconds=120.0,
-        threads=threads,
-    )
-    return recipe, mixture
-
-
-def _preset(bundle: Bundle) -> str:
-    for name, architecture in PRESETS.items():
-        if architecture == bundle.architecture:
-            return name
-    raise ConfigurationError(
-        f"bundle: found {bundle.architecture}, expected one of the presets {', '.join(PRESETS)}; give --base instead"
+    voices = tuple(person.voice for person in speakers)
+    return Mixture(
+        sentences, intents={}, sentences_share=1.0, recorded=0.0, narrow=0.0, scenes=stage.scenes, voices=voices
     )
 
 
-def _finished(folder: Path) -> bool:
+def _is_finished(folder: Path) -> bool:
     """Whether a run has written its result, which it does at its end (and, without the blank's bias, on the way)."""
     path = folder / "training.json"
     return path.exists() and "blank_lowered_by" in (json.loads(path.read_text("utf-8"))["result"] or {})

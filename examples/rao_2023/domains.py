@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,25 +25,11 @@ from server.lab.corpora.utterance import clean
 from server.lab.corpora.voices import Voice
 from server.lab.training.pieces import read_sentences
 
-__all__ = [
-    "Domain",
-    "Sentence",
-    "Stage",
-    "general",
-    "newly_frequent",
-    "people",
-    "read_requests",
-    "requests",
-    "says_any",
-    "stage_of",
-]
-
 Ngram = tuple[str, ...]
 
 Stage = Literal["learn", "development", "test"]
 """What a sentence or a voice is for: learned from; to choose settings by; for the figures alone."""
 
-_ACCENTS = ("en-us",)
 _SHARES: Mapping[Stage, float] = {"learn": 0.75, "development": 0.07, "test": 0.18}
 
 _GENERAL_VARIANTS = ("f1", "f2", "f4", "m1", "m2", "m4", "m6", "m7", "Alex", "adam", "david", "edward", "paul", "steph")
@@ -63,16 +49,6 @@ NARROW = replace(QUIET, band=1.0, low_hz=(300.0, 400.0), high_hz=(2400.0, 2800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How differently people speak: ranges of :class:`server.lab.corpora.voices.Voice`."""
-
-    pitch: tuple[int, int] = (40, 60)
-    rate: tuple[int, int] = (140, 175)
-    pitch_range: tuple[int, int] = (40, 60)
-    tract: tuple[float, float] = (0.97, 1.04)
-
-
-@dataclass(frozen=True, slots=True)
 class Sentence:
     """text: lower-case words. slots: slot -> value; a type that a sentence names twice is numbered from 2."""
 
@@ -87,9 +63,7 @@ class Domain:
     name: str
     sentences: Mapping[Stage, tuple[Sentence, ...]]
     variants: Mapping[Stage, tuple[str, ...]]
-    accents: tuple[str, ...]
     scenes: Ranges = QUIET
-    manner: Manner = Manner()
 
 
 def stage_of(text: str) -> Stage:
@@ -97,47 +71,51 @@ def stage_of(text: str) -> Stage:
     return assign(text, _SHARES, b"idiolect stage")
 
 
-def general(data: Path, longest: int, turns: int, least: int = 3, unsaid: Sequence[Sentence] = ()) -> Domain:
+def general(data: Path, longest: int, turns: int, least: int = 3) -> Domain:
     """The first ``turns`` distinct turns of meetings (``ami``) and the assistant sentences of ``slurp/lm.txt``, of 3 to
-    ``longest`` words, each of which is said ``least`` times, but for those of ``unsaid``.
+    ``longest`` words, each of which is said ``least`` times, but for those that are requests.
 
     Raises DataError where a file is missing.
     """
-    path = data / "ami" / "meetings.jsonl"
-    meetings = _rows(path, "a meeting a line, with turns")
-    known = {sentence.text for sentence in unsaid}
+    known = {sentence.text for sentence in read_requests(data)}
 
     def kept(lines: Iterable[str]) -> list[str]:
         return [text for text in dict.fromkeys(lines) if 3 <= len(text.split()) <= longest and text not in known]
 
+    meetings = _rows(data / "ami" / "meetings.jsonl", "a meeting a line, with turns")
     said = kept(clean(turn["text"]) for meeting in meetings for turn in meeting["turns"])[:turns]
     texts = list(dict.fromkeys([*said, *kept(read_sentences(data / "slurp" / "lm.txt"))]))
-    sentences = _of_words([Sentence(text) for text in texts], _frequent(texts, least))
-    return Domain("general", _staged(sentences), _variants(_GENERAL_VARIANTS), _ACCENTS)
+    return _domain("general", map(Sentence, texts), texts, least, _GENERAL_VARIANTS, QUIET)
 
 
-def requests(data: Path, longest: int, before: Domain, least: int = 3) -> Domain:
+def requests(data: Path, longest: int, before: Domain) -> Domain:
     """Labelled requests (``slurp/devel.jsonl``) of 2 to ``longest`` words, by other voices, over a narrow band.
 
-    Their words are those that the sentences of ``before`` say ``least`` times: names of people and of places that occur
+    Their words are those that the sentences of ``before`` say three times: names of people and of places that occur
     once are no matter of learning.
     """
-    known = _frequent([sentence.text for sentence in before.sentences["learn"]], least)
-    found = [s for s in read_requests(data / "slurp" / "devel.jsonl") if 2 <= len(s.text.split()) <= longest]
-    return Domain("requests", _staged(_of_words(found, known)), _variants(_REQUESTS_VARIANTS), _ACCENTS, NARROW)
+    found = [sentence for sentence in read_requests(data) if 2 <= len(sentence.text.split()) <= longest]
+    texts = [sentence.text for sentence in before.sentences["learn"]]
+    return _domain("requests", found, texts, 3, _REQUESTS_VARIANTS, NARROW)
 
 
-def _frequent(texts: Iterable[str], least: int) -> set[str]:
+def _domain(
+    name: str, found: Iterable[Sentence], texts: Iterable[str], least: int, learn: tuple[str, ...], scenes: Ranges
+) -> Domain:
+    """Of the sentences whose words ``texts`` say so often in the stage that learns. learn: its variants."""
     counts = Counter(word for text in texts if stage_of(text) == "learn" for word in text.split())
-    return {word for word, count in counts.items() if count >= least}
+    words = {word for word, count in counts.items() if count >= least}
+    known = [sentence for sentence in found if words.issuperset(sentence.text.split())]
+    sentences = {stage: tuple(each for each in known if stage_of(each.text) == stage) for stage in _SHARES}
+    variants: dict[Stage, tuple[str, ...]]
+    variants = {"learn": learn, "development": _DEVELOPMENT_VARIANTS, "test": _TEST_VARIANTS}
+    return Domain(name, sentences, variants, scenes)
 
 
-def _of_words(sentences: Iterable[Sentence], words: set[str]) -> list[Sentence]:
-    return [sentence for sentence in sentences if words.issuperset(sentence.text.split())]
-
-
-def read_requests(path: Path) -> list[Sentence]:
-    """The distinct sentences of SLURP with the values of their entities. Raises DataError naming file and line."""
+def read_requests(data: Path) -> list[Sentence]:
+    """The distinct sentences of SLURP (``slurp/devel.jsonl``) with the values of their entities. Raises DataError
+    naming file and line."""
+    path = data / "slurp" / "devel.jsonl"
     found: dict[str, Sentence] = {}
     for number, row in enumerate(_rows(path, "one of SLURP's sentences a line"), 1):
         try:
@@ -160,29 +138,15 @@ def read_requests(path: Path) -> list[Sentence]:
 
 def people(domain: Domain, stage: Stage, count: int, generator: np.random.Generator) -> tuple[Person, ...]:
     """``count`` people of a stage, each with one voice and one scene for life; variants are dealt round."""
-    variants, manner = domain.variants[stage], domain.manner
+    variants = domain.variants[stage]
     dealt = [variants[i] for _ in range(-(-count // len(variants))) for i in generator.permutation(len(variants))]
     found = []
     for number, variant in enumerate(dealt[:count]):
-        accent = domain.accents[generator.integers(len(domain.accents))]
-        voice = Voice(
-            accent,
-            variant,
-            pitch=int(generator.integers(*manner.pitch)),
-            rate=int(generator.integers(*manner.rate)),
-            pitch_range=int(generator.integers(*manner.pitch_range)),
-            tract=float(np.round(generator.uniform(*manner.tract), 3)),
-        )
+        pitch, rate, spread = (int(generator.integers(*span)) for span in ((40, 60), (140, 175), (40, 60)))
+        tract = float(np.round(generator.uniform(0.97, 1.04), 3))
+        voice = Voice("en-us", variant, pitch=pitch, rate=rate, pitch_range=spread, tract=tract)
         found.append(Person(f"{domain.name}-{stage}-{number:04d}", voice, draw_scene(generator, domain.scenes), None))
     return tuple(found)
-
-
-def _variants(learn: tuple[str, ...]) -> dict[Stage, tuple[str, ...]]:
-    return {"learn": learn, "development": _DEVELOPMENT_VARIANTS, "test": _TEST_VARIANTS}
-
-
-def _staged(sentences: Sequence[Sentence]) -> dict[Stage, tuple[Sentence, ...]]:
-    return {stage: tuple(s for s in sentences if stage_of(s.text) == stage) for stage in _SHARES}
 
 
 def _rows(path: Path, expected: str) -> list[dict[str, Any]]:
@@ -197,39 +161,28 @@ def _rows(path: Path, expected: str) -> list[dict[str, Any]]:
     return rows
 
 
-def newly_frequent(
-    before: Iterable[str], now: Iterable[str], factor: float = 5.0, longest: int = 3, least: int = 3
-) -> frozenset[Ngram]:
-    """n-grams of one to ``longest`` words that are at least ``factor`` times as frequent now as before (Rao et al.
-    2023's *Delta* test sets, section 3).
+def newly_frequent(before: Iterable[str], now: Iterable[str], factor: float = 5.0, least: int = 3) -> frozenset[Ngram]:
+    """n-grams of one to three words that are at least ``factor`` times as frequent now as before (Rao et al. 2023's
+    *Delta* test sets, section 3).
 
     Frequency is the share among n-grams of the same length; what was never said before counts as said half a time.
     least: times that an n-gram must have been said now, below which its frequency means little.
     """
-    old, new = _counts(before, longest), _counts(now, longest)
-    frequent: set[Ngram] = set()
-    for order in range(1, longest + 1):
-        all_old, all_new = max(1, old[order].total()), max(1, new[order].total())
-        for ngram, count in new[order].items():
-            if count >= least and count / all_new >= factor * max(old[order][ngram], 0.5) / all_old:
-                frequent.add(ngram)
-    return frozenset(frequent)
+    old, new = (Counter(ngram for text in texts for ngram in _ngrams(text)) for texts in (before, now))
+    all_old, all_new = (Counter(len(ngram) for ngram in counts.elements()) for counts in (old, new))
+
+    def has_grown(ngram: Ngram) -> bool:
+        before = max(old[ngram], 0.5) / max(1, all_old[len(ngram)])
+        return new[ngram] >= least and new[ngram] / all_new[len(ngram)] >= factor * before
+
+    return frozenset(filter(has_grown, new))
 
 
-def says_any(text: str, ngrams: frozenset[Ngram], longest: int = 3) -> bool:
+def says_any(text: str, ngrams: frozenset[Ngram]) -> bool:
     """Whether a text holds one of the n-grams."""
+    return not ngrams.isdisjoint(_ngrams(text))
+
+
+def _ngrams(text: str) -> list[Ngram]:
     words = text.split()
-    return any(
-        tuple(words[start : start + order]) in ngrams
-        for order in range(1, longest + 1)
-        for start in range(len(words) - order + 1)
-    )
-
-
-def _counts(texts: Iterable[str], longest: int) -> dict[int, Counter[Ngram]]:
-    counts: dict[int, Counter[Ngram]] = {order: Counter() for order in range(1, longest + 1)}
-    for text in texts:
-        words = text.split()
-        for order, counter in counts.items():
-            counter.update(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
-    return counts
+    return [tuple(words[start:end]) for end in range(len(words) + 1) for start in range(max(0, end - 3), end)]

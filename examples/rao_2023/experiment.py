@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -19,17 +19,15 @@ from device_sdk.bundle import Bundle
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.settings import TeacherSettings
 from examples.rao_2023.base import train_base
-from examples.rao_2023.domains import Domain, Stage, general, newly_frequent, read_requests, requests, says_any
-from examples.rao_2023.methods import CohortSettings, Method, TextModel, general_text
-from examples.rao_2023.rounds import Learned, learn, transcribe
-from examples.rao_2023.speech import Clip, Said, clips_each, kept_clips
+from examples.rao_2023.domains import Domain, Stage, general, newly_frequent, requests, says_any
+from examples.rao_2023.methods import CohortSettings, Method, general_text
+from examples.rao_2023.rounds import Knowledge, Learned, learn, transcribe
+from examples.rao_2023.speech import Clip, Said, clips_each, keep_clips
 from examples.runner import Errors, digest, kept
 from export.networks.rnnt import RNNT
 from server.lab.evaluation.scores import word_errors
 from server.lab.simulation.progress import Tell
 from server.lab.training.data import Example
-
-__all__ = ["INITIAL", "Experiment", "Row", "Scale", "errors", "methods", "teacher_name"]
 
 INITIAL = "initial"
 
@@ -144,20 +142,16 @@ class Experiment:
 
     @cached_property
     def general(self) -> Domain:
-        unsaid = read_requests(self.data / "slurp" / "devel.jsonl")
-        return general(self.data, self.scale.longest, self.scale.turns, unsaid=unsaid)
+        return general(self.data, self.scale.longest, self.scale.turns)
 
     @cached_property
-    def lexicon(self) -> SlotLexicon:
-        """The values of every slot, of all stages: an app knows what it can be asked for."""
-        return SlotLexicon.from_labels(s.slots for stage in self.requests.sentences.values() for s in stage)
-
-    @cached_property
-    def text(self) -> TextModel:
-        """What the second pass knows: every general sentence of the stage that learns, short or long."""
-        unsaid = read_requests(self.data / "slurp" / "devel.jsonl")
-        sentences = general(self.data, _LONGEST, _TURNS, least=1, unsaid=unsaid).sentences["learn"]
-        return general_text([sentence.text for sentence in sentences])
+    def known(self) -> Knowledge:
+        """Every word of what people say to their devices; the values of every slot, of all stages, since an app knows
+        what it can be asked for; and, for the second pass, every general sentence of the stage that learns."""
+        words = sorted({word for each in self.requests.sentences["learn"] for word in each.text.split()})
+        lexicon = SlotLexicon.from_labels(each.slots for stage in self.requests.sentences.values() for each in stage)
+        sentences = general(self.data, _LONGEST, _TURNS, least=1).sentences["learn"]
+        return Knowledge(words, lexicon, general_text([sentence.text for sentence in sentences]))
 
     @cached_property
     def delta(self) -> list[bool]:
@@ -168,27 +162,19 @@ class Experiment:
 
     def tested(self, domain: Domain, stage: Stage = "test") -> list[Clip]:
         """The clips of a domain's test (or development)."""
-        if (domain.name, stage) in self._tested:
-            return self._tested[domain.name, stage]
-        count = self.scale.test if stage == "test" else self.scale.development
-        path = self.work / "speech" / f"{domain.name}-{stage}.safetensors"
-        seed = _TEST_SEED if stage == "test" else 1
-        told = partial(self.tell, f"speech, {domain.name}, {stage}")
-        self._tested[domain.name, stage] = clips = kept_clips(
-            path, domain.sentences[stage], lambda: clips_each(domain, stage, self.scale.tested, count, seed, told)
-        )
-        return clips
-
-    @cached_property
-    def words(self) -> list[str]:
-        """Every word of what people say to their devices."""
-        return sorted({word for sentence in self.requests.sentences["learn"] for word in sentence.text.split()})
+        if (domain.name, stage) not in self._tested:
+            count, seed = (self.scale.test, _TEST_SEED) if stage == "test" else (self.scale.development, 1)
+            path = self.work / "speech" / f"{domain.name}-{stage}.safetensors"
+            told = partial(self.tell, f"speech, {domain.name}, {stage}")
+            make = partial(clips_each, domain, stage, self.scale.tested, count, seed, told)
+            self._tested[domain.name, stage] = keep_clips(path, domain.sentences[stage], make)
+        return self._tested[domain.name, stage]
 
     def said(self, domain: Domain, count: int, seed: int) -> Said:
         """What people say to their devices (or what is remembered of the old domain), in the order of time."""
         folder = self.work / "speech" if count <= _KEPT else None
-        what = f"speech, {domain.name}, seed {seed}"
-        return Said(domain, "learn", self.scale.persons, count, seed, folder, partial(self.tell, what))
+        told = partial(self.tell, f"speech, {domain.name}, seed {seed}")
+        return Said(domain, self.scale.persons, count, seed, folder, told)
 
     @cached_property
     def base(self) -> Mapping[str, NDArray[np.float32]]:
@@ -201,9 +187,8 @@ class Experiment:
             for domain, source in ((self.general, "general.development"), (self.requests, "requests"))
             for clip in self.tested(domain, "development")
         ]
-        base = self.work / "base"
         given = (scale.base_minutes, scale.longest, scale.turns)
-        return train_base(self.data, self.bundle, base, *given, watched, self.threads)
+        return train_base(self.data, self.bundle, self.work / "base", *given, watched, self.threads)
 
     def row(self, method: Method | None, seed: int) -> Row:
         """One method under one seed, or the initial model; a finished one is read."""
@@ -212,20 +197,17 @@ class Experiment:
 
     def _run(self, method: Method | None, seed: int) -> Row:
         begun = time.monotonic()
-        found = Row(INITIAL if method is None else method.name, seed, (), ())
-        weights = self.base
-        if method is not None:
-            learned = self._learned(method, seed)
-            weights = learned.weights
-            found = replace(found, curve=learned.curve, losses=learned.losses, diverged=learned.diverged)
-        network = RNNT(self.bundle.architecture).eval().from_parameters(weights)
+        learned = Learned(self.base, (), ()) if method is None else self._learn(method, seed)
+        network = RNNT(self.bundle.architecture).eval().from_parameters(learned.weights)
         new, old = (
             tuple(transcribe(network, self.bundle.tokenizer, self.tested(domain)))
             for domain in (self.requests, self.general)
         )
-        return replace(found, requests=new, general=old, seconds=round(time.monotonic() - begun, 1))
+        seconds = round(time.monotonic() - begun, 1)
+        name = INITIAL if method is None else method.name
+        return Row(name, seed, new, old, learned.curve, learned.losses, learned.diverged, seconds)
 
-    def _learned(self, method: Method, seed: int) -> Learned:
+    def _learn(self, method: Method, seed: int) -> Learned:
         cohort, development = self.scale.cohort, self.tested(self.requests, "development")
         count = cohort.rounds * cohort.batch
 
@@ -233,27 +215,13 @@ class Experiment:
             self.tell(f"{method.name}, seed {seed}", number, cohort.rounds)
             return errors(development, transcribe(student, self.bundle.tokenizer, development)).rate
 
-        return learn(
-            self.bundle.architecture,
-            self.base,
-            self.bundle.tokenizer,
-            method,
-            cohort,
-            self.said(self.requests, count * cohort.devices, seed),
-            self.said(self.general, count * method.rehearsal, seed),
-            self.words,
-            self.lexicon,
-            self.text,
-            seed,
-            watch,
-        )
+        said = self.said(self.requests, count * cohort.devices, seed)
+        remembered = self.said(self.general, count * method.rehearsal, seed)
+        return learn(self.bundle, self.base, method, cohort, said, remembered, self.known, seed, watch)
 
 
 def errors(clips: Sequence[Clip], texts: Sequence[str]) -> Errors:
     """Word errors of each hypothesis [N] against its clip [N]."""
-    pairs = list(zip(clips, texts, strict=True))
-    return Errors(
-        [word_errors(clip.sentence.text, text) for clip, text in pairs],
-        [len(clip.sentence.text.split()) for clip, _ in pairs],
-        [clip.person for clip, _ in pairs],
-    )
+    truths = [clip.sentence.text for clip in clips]
+    wrong = [word_errors(truth, text) for truth, text in zip(truths, texts, strict=True)]
+    return Errors(wrong, [len(truth.split()) for truth in truths], [clip.person for clip in clips])

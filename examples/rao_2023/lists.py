@@ -20,8 +20,6 @@ from device_sdk.bundle.architecture import BLANK
 from export.networks.rnnt import RNNT
 from server.lab.training.data import collate
 
-__all__ = ["NBest", "nbest"]
-
 NBest = tuple[tuple[tuple[int, ...], float], ...]
 """(tokens, log-probability in nats) of one utterance, best first, no tokens twice."""
 
@@ -65,18 +63,12 @@ class _Hypotheses:
 
 
 def _begin(network: RNNT, size: int, beam: int, longest: int) -> _Hypotheses:
-    score = torch.full((size, beam), _NEVER, dtype=torch.float64)
+    score, none = torch.full((size, beam), _NEVER, dtype=torch.float64), torch.zeros((size, beam), dtype=torch.int64)
     score[:, 0] = 0.0
-    output, (h, c) = network.predictor(network.embedding(torch.full((1, 1), BLANK)))
-    return _Hypotheses(
-        score,
-        torch.zeros((size, beam), dtype=torch.int64),
-        torch.zeros((size, beam), dtype=torch.int64),
-        torch.zeros((size, beam, longest), dtype=torch.int64),
-        network.joiner_predictor(output)[:, 0].expand(size, beam, -1),
-        h[:, :, None].expand(-1, size, beam, -1),
-        c[:, :, None].expand(-1, size, beam, -1),
-    )
+    output, state = network.predictor(network.embedding(torch.full((1, 1), BLANK)))
+    h, c = (part[:, :, None].expand(-1, size, beam, -1) for part in state)
+    tokens, predicted = none[:, :, None].expand(-1, -1, longest), network.joiner_predictor(output)[:, 0]
+    return _Hypotheses(score, none, none, tokens, predicted.expand(size, beam, -1), h, c)
 
 
 def _advance(
@@ -95,7 +87,7 @@ def _advance(
         if not row.numel():
             break
         parent, token = (part[row, column] for part in (place // scored.shape[2], place % scored.shape[2]))
-        frontier = _extended(network, frontier, row, column, parent, token)
+        frontier = _extend(network, frontier, row, column, parent, token)
         score = torch.full_like(held.score, _NEVER)
         scored = torch.full_like(scored, _NEVER)
         scored[row, column] = (
@@ -104,10 +96,10 @@ def _advance(
         score[row, column] = scored[row, column, BLANK]
         stayed.append(replace(frontier, score=score))
         best_stayed = torch.maximum(best_stayed, score.max(1, keepdim=True).values)
-    return stayed[0] if len(stayed) == 1 else _merged(stayed)
+    return stayed[0] if len(stayed) == 1 else _merge(stayed)
 
 
-def _extended(
+def _extend(
     network: RNNT, held: _Hypotheses, row: Tensor, column: Tensor, parent: Tensor, token: Tensor
 ) -> _Hypotheses:
     """The hypotheses (row, parent), each with one more token, at (row, column); what is elsewhere means nothing."""
@@ -129,14 +121,15 @@ def _extended(
 def _step(lstm: nn.LSTM, given: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """(h, c) [layers, N, H] after one more input [N, E]. Torch's own LSTM repacks its weights at every call, which for
     a single step is most of the time."""
-    after: list[tuple[Tensor, Tensor]] = []
+    after_h, after_c = [given], []
     for layer, weights in enumerate(lstm.all_weights):
-        after.append(torch.lstm_cell(given, (h[layer], c[layer]), *weights))
-        given = after[-1][0]
-    return torch.stack([state[0] for state in after]), torch.stack([state[1] for state in after])
+        output, cell = torch.lstm_cell(after_h[-1], (h[layer], c[layer]), *weights)
+        after_h.append(output)
+        after_c.append(cell)
+    return torch.stack(after_h[1:]), torch.stack(after_c)
 
 
-def _merged(parts: Sequence[_Hypotheses]) -> _Hypotheses:
+def _merge(parts: Sequence[_Hypotheses]) -> _Hypotheses:
     """The K best of several sets of hypotheses, the probabilities of equal tokens added."""
     score, codes = torch.cat([part.score for part in parts], 1), torch.cat([part.codes for part in parts], 1)
     real = score > _NEVER / 2
@@ -145,15 +138,11 @@ def _merged(parts: Sequence[_Hypotheses]) -> _Hypotheses:
     total = torch.where(same, score[:, None], torch.full_like(score, _NEVER)[:, None]).logsumexp(2)
     score, kept = torch.where(first, total, torch.full_like(score, _NEVER)).topk(parts[0].score.shape[1])
     line = torch.arange(score.shape[0])[:, None]
-    return _Hypotheses(
-        score,
-        codes[line, kept],
-        torch.cat([part.lengths for part in parts], 1)[line, kept],
-        torch.cat([part.tokens for part in parts], 1)[line, kept],
-        torch.cat([part.predicted for part in parts], 1)[line, kept],
-        torch.cat([part.h for part in parts], 2)[:, line, kept],
-        torch.cat([part.c for part in parts], 2)[:, line, kept],
+    lengths, tokens, predicted = (
+        torch.cat([getattr(part, name) for part in parts], 1)[line, kept] for name in ("lengths", "tokens", "predicted")
     )
+    h, c = (torch.cat([getattr(part, name) for part in parts], 2)[:, line, kept] for name in ("h", "c"))
+    return _Hypotheses(score, codes[line, kept], lengths, tokens, predicted, h, c)
 
 
 def _lists(held: _Hypotheses) -> list[NBest]:

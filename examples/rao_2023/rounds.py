@@ -12,17 +12,19 @@ one list; T: stacked frames (30 ms); M: mel bins.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from device_sdk.bundle.architecture import Architecture
+from device_sdk.bundle import Bundle
 from device_sdk.bundle.bundle import Tokenizer
-from device_sdk.errors import ConfigurationError, LearningError
+from device_sdk.errors import LearningError
 from device_sdk.feedback.signals import Alternate, Semantics, costs
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.learning.objectives import Objective, Tokens, expected_cost, label, posterior, supervision, total
@@ -31,28 +33,16 @@ from device_sdk.learning.teacher import follow
 from examples.rao_2023.domains import Sentence
 from examples.rao_2023.lists import NBest, nbest
 from examples.rao_2023.methods import CohortSettings, Method, TextModel, teacher_labels
-from examples.rao_2023.noise import noisy_cost
 from examples.rao_2023.speech import Clip
 from export.losses.rnnt import rnnt_loss
 from export.networks.rnnt import RNNT
 from server.aggregation import optimizers
 from server.lab.training.data import collate
 
-__all__ = [
-    "Learned",
-    "alternate",
-    "gradient",
-    "learn",
-    "likelihoods",
-    "mean_loss",
-    "policy_gradient",
-    "transcribe",
-    "weak_losses",
-]
-
 Arrays = Mapping[str, NDArray[np.float32]]
 
 _BLANK = 0
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,59 +56,65 @@ class Learned:
     diverged: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What feedback and teachers know besides sound. words: what an alternate recognizer mistakes words for. lexicon:
+    the slots' values. text: the second pass over a teacher's n-best."""
+
+    words: Sequence[str]
+    lexicon: SlotLexicon
+    text: TextModel
+
+
 def learn(
-    architecture: Architecture,
+    bundle: Bundle,
     base: Arrays,
-    tokenizer: Tokenizer,
     method: Method,
     settings: CohortSettings,
     said: Sequence[Clip],
     remembered: Sequence[Clip],
-    words: Sequence[str],
-    lexicon: SlotLexicon,
-    text: TextModel,
+    known: Knowledge,
     seed: int,
     watch: Callable[[int, RNNT], float | None] = lambda *_: None,
 ) -> Learned:
     """All rounds of one method.
 
-    base: parameters and constants to begin with. said: the devices' clips in the order of time, used once each.
-    remembered: transcribed clips of the old domain, used once each by rehearsal. words: what an
-    alternate recognizer mistakes words for. lexicon: the slots' values. text: the second pass over a teacher's n-best.
-    watch: called after every ``evaluate_every`` rounds with the round and the student; what it returns makes the curve.
-    ConfigurationError: fewer clips than the rounds need.
+    bundle: of the architecture and the tokenizer. base: parameters and constants to begin with. said: the devices'
+    clips in the order of time, used once each. remembered: transcribed clips of the old domain, used once each by
+    rehearsal. watch: called after every ``evaluate_every`` rounds with the round and the student; what it returns makes
+    the curve.
     """
+    architecture, tokenizer, mean = bundle.architecture, bundle.tokenizer, base["features.mean"]
     each, extra = settings.devices * settings.batch, method.rehearsal * settings.batch
-    for name, clips, needed in (("said", said, each), ("remembered", remembered, extra)):
-        if len(clips) < needed * settings.rounds:
-            raise ConfigurationError(f"{name}: found {len(clips)} clips, expected {needed * settings.rounds}, all new")
     generator = np.random.default_rng([seed, 0x70])
-    student, teacher = RNNT(architecture).eval(), RNNT(architecture).eval()
+    student, teacher = (RNNT(architecture).eval().from_parameters(base) for _ in range(2))
     weights, trusted, taught = dict(base), base, {name: base[name] for name in architecture.parameter_shapes()}
-    student.from_parameters(weights)
-    teacher.from_parameters(weights)
     state = optimizers.init(settings.optimizer, architecture.parameter_shapes())
     losses: list[float] = []
     curve: list[tuple[int, float]] = []
     for number in range(settings.rounds):
         clips = said[number * each : (number + 1) * each]
         features = [clip.features.astype(np.float32) for clip in clips]
-        lists = _lists(student, features, method, settings)
-        labels = _labels(teacher, features, clips, tokenizer, method, settings, text)
+        lists: list[NBest] = nbest(student, features, settings.beam) if method.weak else [()] * each
+        labels: Sequence[tuple[int, ...] | None] = [None] * each
+        if method.label == "transcript":
+            labels = [tuple(tokenizer.encode(clip.sentence.text)) for clip in clips]
+        elif method.label == "teacher":
+            labels = teacher_labels(teacher, features, tokenizer.decode, known.text, settings.labels)
         objectives: list[Objective] = []
         seen: list[NDArray[np.float32]] = []
         for clip, clean, hypotheses, chosen in zip(clips, features, lists, labels, strict=True):
-            parts = [] if chosen is None else [label(chosen)]
+            told = chosen if chosen and _BLANK not in chosen else None  # blank: pieces cannot write it
+            parts = [] if told is None else [label(told)]
             if hypotheses:
-                given = (method, settings, tokenizer.decode, words, lexicon, generator)
-                parts += weak_losses(hypotheses, chosen, clip.sentence, *given)
+                given = (method, settings, tokenizer.decode, known, generator)
+                parts += weak_losses(hypotheses, told, clip.sentence, *given)
             if parts:
                 objectives.append(total(parts))
-                seen.append(mask(clean, base["features.mean"], settings.masks, generator))
+                seen.append(mask(clean, mean, settings.masks, generator))
         for clip in remembered[number * extra : (number + 1) * extra]:
-            transcript = tuple(tokenizer.encode(clip.sentence.text))
-            objectives.append(supervision(transcript))
-            seen.append(mask(clip.features.astype(np.float32), base["features.mean"], settings.masks, generator))
+            objectives.append(supervision(tuple(tokenizer.encode(clip.sentence.text))))
+            seen.append(mask(clip.features.astype(np.float32), mean, settings.masks, generator))
         loss = 0.0
         if objectives:
             try:
@@ -139,45 +135,39 @@ def learn(
     return Learned(weights, tuple(losses), tuple(curve))
 
 
-def transcribe(
-    network: RNNT, tokenizer: Tokenizer, clips: Sequence[Clip], beam: int = 4, at_once: int = 48
-) -> list[str]:
+def transcribe(network: RNNT, tokenizer: Tokenizer, clips: Sequence[Clip], at_once: int = 48) -> list[str]:
     """The first hypothesis of each clip, by the devices' search, in batches of like length."""
     order = sorted(range(len(clips)), key=lambda index: clips[index].features.shape[0])
     texts = [""] * len(clips)
     for start in range(0, len(order), at_once):
         chosen = order[start : start + at_once]
-        for index, entries in zip(chosen, nbest(network, [clips[i].features for i in chosen], beam), strict=True):
+        for index, entries in zip(chosen, nbest(network, [clips[i].features for i in chosen]), strict=True):
             texts[index] = tokenizer.decode(entries[0][0])
     return texts
 
 
-def _lists(
-    student: RNNT, features: Sequence[NDArray[np.float32]], method: Method, settings: CohortSettings
-) -> list[NBest]:
-    if not method.weak:
-        return [()] * len(features)
-    return nbest(student, features, settings.beam)
+def truncated_normal(sigma: float, size: int, generator: np.random.Generator) -> NDArray[np.float64]:
+    """U' ~ N(0, sigma^2) given that it lies in [0, 1], float64 [size]; 0 for sigma 0.
+
+    By inversion of the distribution function, so exact to rounding, with one uniform number a value.
+    """
+    uniform = generator.random(size)
+    if sigma == 0:
+        return np.zeros(size)
+    mass = _NORMAL.cdf(1.0 / sigma) - 0.5
+    # Through the lower tail: 0.5 - u * mass is never 0, while 0.5 + u * mass may round to 1.
+    drawn = [-sigma * _NORMAL.inv_cdf(0.5 - share * mass) for share in uniform.tolist()]
+    return np.clip(np.array(drawn, np.float64), 0.0, 1.0)
 
 
-def _labels(
-    teacher: RNNT,
-    features: Sequence[NDArray[np.float32]],
-    clips: Sequence[Clip],
-    tokenizer: Tokenizer,
-    method: Method,
-    settings: CohortSettings,
-    text: TextModel,
-) -> list[tuple[int, ...] | None]:
-    """The tokens to teach, None for none: the teacher is not sure, heard nothing, or pieces cannot write it."""
-    if method.label == "none":
-        return [None] * len(clips)
-    found: Sequence[tuple[int, ...] | None]
-    if method.label == "transcript":
-        found = [tuple(tokenizer.encode(clip.sentence.text)) for clip in clips]
-    else:
-        found = teacher_labels(teacher, features, tokenizer.decode, text, settings.labels)
-    return [tokens if tokens and _BLANK not in tokens else None for tokens in found]
+def noisy_cost(cost: bool, sigma: float, generator: np.random.Generator) -> float:
+    """M' = M + (-1)^M U', in [0, 1]: what a user who errs reports of a binary cost (Rao et al. 2023, results on noisy
+    feedback). U': see :func:`truncated_normal`.
+
+    E[M'] = (1 - 2 mu) E[M] + mu with mu = E[U'], so that learning keeps its direction while mu < 1/2.
+    """
+    noise = float(truncated_normal(sigma, 1, generator)[0])
+    return 1.0 - noise if cost else noise
 
 
 def alternate(text: str, words: Sequence[str], rate: float, generator: np.random.Generator) -> str:
@@ -191,21 +181,6 @@ def alternate(text: str, words: Sequence[str], rate: float, generator: np.random
     return " ".join(heard) or text
 
 
-def policy_gradient(
-    hypotheses: Sequence[Tokens], chances: NDArray[np.float64], served: int, weight: float
-) -> Objective:
-    """REINFORCE under the policy that the served hypothesis was drawn from, the normalized n-best p (section 2.3.2).
-
-    weight: b - M, baseline minus cost. grad log p_s = -(grad NLL_s - sum_j p_j grad NLL_j), so the weights on the NLLs
-    are (b - M)(1 - p_s) for the served one and -(b - M) p_j for the others. They add up to zero: what is made less
-    likely gives its probability to the list, where log p(y) alone would be pushed down without an end.
-    chances: p, float64 [N].
-    """
-    weights = -weight * chances
-    weights[served] += weight
-    return Objective(tuple(hypotheses), weights.astype(np.float32), np.zeros(len(weights), np.float32))
-
-
 def weak_losses(
     hypotheses: NBest,
     taught: Tokens | None,
@@ -213,84 +188,41 @@ def weak_losses(
     method: Method,
     settings: CohortSettings,
     decode: Callable[[Sequence[int]], str],
-    words: Sequence[str],
-    lexicon: SlotLexicon,
+    known: Knowledge,
     generator: np.random.Generator,
 ) -> list[Objective]:
     """The losses of one utterance by what feedback says of its n-best; none where it says the same of every entry.
 
     taught: the label beside them, if any, whose cost is then part of the expectation, as the devices have it (a sum of
-    losses is over one set of hypotheses). words: what the alternate recognizer mistakes words for. lexicon: the slots'
-    values.
+    losses is over one set of hypotheses).
+
+    A score is REINFORCE under the policy that the served hypothesis was drawn from, the normalized n-best p (section
+    2.3.2): grad log p_s = -(grad NLL_s - sum_j p_j grad NLL_j), so with b - M, baseline minus cost, the weights on the
+    NLLs are (b - M)(1 - p_s) for the served one and -(b - M) p_j for the others. They add up to zero: what is made less
+    likely gives its probability to the list, where log p(y) alone would be pushed down without an end.
     """
     tokens = [entry for entry, _ in hypotheses]
     texts = [decode(entry) for entry in tokens]
     if "score" in method.weak:
         chances = posterior([score for _, score in hypotheses])
         served = int(generator.choice(len(tokens), p=chances))
-        cost = noisy_cost(float(texts[served] != sentence.text), method.sigma, generator)
-        return [policy_gradient(tokens, chances, served, settings.weight * (settings.baseline - cost))]
+        cost = noisy_cost(texts[served] != sentence.text, method.sigma, generator)
+        weight = settings.weight * (settings.baseline - cost)
+        weights = -weight * chances
+        weights[served] += weight
+        return [Objective(tuple(tokens), weights.astype(np.float32), np.zeros(len(weights), np.float32))]
     if taught is not None and taught not in tokens:
         tokens, texts = [*tokens, taught], [*texts, decode(taught)]
     losses = []
     for kind in method.weak:
         if kind == "transcript":
-            heard = alternate(sentence.text, words, settings.alternate_errors, generator)
+            heard = alternate(sentence.text, known.words, settings.alternate_errors, generator)
             values = costs(Alternate(heard), texts, texts[0])
         else:
-            values = costs(Semantics(sentence.slots, lexicon, "paper"), texts, texts[0])
+            values = costs(Semantics(sentence.slots, known.lexicon, "paper"), texts, texts[0])
         if np.ptp(values) > 0:
             losses.append(expected_cost(tokens, values, settings.weight))
     return losses
-
-
-def likelihoods(
-    network: RNNT,
-    features: Sequence[NDArray[np.floating]],
-    hypotheses: Sequence[Sequence[Tokens]],
-    *,
-    dtype: torch.dtype | None = None,
-    pruning: float = 0.0,
-) -> Tensor:
-    """Negative log-likelihoods [R] (nats, float64) of all hypotheses of B utterances, over one encoder pass.
-
-    features: B times [F, M] raw log-mel; hypotheses: each utterance's. dtype, pruning: of the joint, see
-    :func:`export.losses.rnnt.rnnt_loss`.
-    """
-    index = torch.tensor([place for place, entries in enumerate(hypotheses) for _ in entries])
-    rows = [tokens for entries in hypotheses for tokens in entries]
-    batch = collate([(f.astype(np.float32), ()) for f in features], network.architecture.subsampling_factor)
-    lengths = torch.tensor([len(tokens) for tokens in rows])
-    tokens = torch.zeros((len(rows), max(1, int(lengths.max()))), dtype=torch.int64)
-    for row, given in enumerate(rows):
-        tokens[row, : len(given)] = torch.tensor(given, dtype=torch.int64)
-    return rnnt_loss(
-        network.encode(batch.features).float()[index],
-        network.predict(tokens).float(),
-        network.joiner_output.weight,
-        network.joiner_output.bias,
-        tokens,
-        batch.frames[index],
-        lengths,
-        dtype=dtype,
-        pruning=pruning,
-    )
-
-
-def mean_loss(nll: Tensor, objectives: Sequence[Objective]) -> Tensor:
-    """Mean over B utterances of sum_i w_i NLL_i + c E[M], nats, float64 (Rao et al. 2023, eq. 1 and section 2.3.2).
-
-    nll: [R] of all their hypotheses, utterance after utterance.
-    """
-    loss = nll @ torch.from_numpy(np.concatenate([o.weights for o in objectives]).astype(np.float64))
-    start = 0
-    for objective in objectives:
-        count = len(objective.hypotheses)
-        if objective.cost_scale:
-            chances = torch.softmax(-nll[start : start + count], 0)
-            loss = loss + objective.cost_scale * (chances @ torch.from_numpy(objective.costs.astype(np.float64)))
-        start += count
-    return loss / len(objectives)
 
 
 def gradient(
@@ -301,18 +233,45 @@ def gradient(
     bfloat16: bool = False,
     pruning: float = 0.0,
 ) -> tuple[float, Arrays]:
-    """(mean loss, its gradient by public parameter name, LSTMs in ONNX layout) of a cohort.
+    """(mean loss over B utterances of sum_i w_i NLL_i + c E[M], nats (Rao et al. 2023, eq. 1 and section 2.3.2); its
+    gradient by public parameter name, LSTMs in ONNX layout).
 
-    bfloat16: the networks' matrix products in it; the lattice stays float64. LearningError: no longer a number.
+    features: B times [F, M] raw log-mel. bfloat16: the networks' matrix products in it; the lattice stays float64.
+    pruning: of the joint, see :func:`export.losses.rnnt.rnnt_loss`. LearningError: no longer a number.
     """
     network.zero_grad(set_to_none=True)
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-        dtype = torch.bfloat16 if bfloat16 else None
-        hypotheses = [objective.hypotheses for objective in objectives]
-        loss = mean_loss(likelihoods(network, features, hypotheses, dtype=dtype, pruning=pruning), objectives)
+        nll = _likelihoods(network, features, objectives, torch.bfloat16 if bfloat16 else None, pruning)
+        loss = nll @ torch.from_numpy(np.concatenate([each.weights for each in objectives]).astype(np.float64))
+        own = torch.split(nll, [len(each.hypotheses) for each in objectives])
+        for objective, values in zip(objectives, own, strict=True):
+            if objective.cost_scale:
+                expected = torch.softmax(-values, 0) @ torch.from_numpy(objective.costs.astype(np.float64))
+                loss = loss + objective.cost_scale * expected
+        loss = loss / len(objectives)
     loss.backward()  # type: ignore[no-untyped-call]
-    found = network.to_gradients()
-    value = float(loss.detach())
-    if not (np.isfinite(value) and all(np.isfinite(array).all() for array in found.values())):
+    found, value = network.to_gradients(), float(loss.detach())
+    if not (math.isfinite(value) and all(np.isfinite(array).all() for array in found.values())):
         raise LearningError("cohort: the gradient is not a number; lower the server's learning rate")
     return value, found
+
+
+def _likelihoods(
+    network: RNNT,
+    features: Sequence[NDArray[np.floating]],
+    objectives: Sequence[Objective],
+    dtype: torch.dtype | None,
+    pruning: float,
+) -> Tensor:
+    """Negative log-likelihoods [R] (nats, float64) of all hypotheses, over one encoder pass."""
+    places, rows = zip(*((b, tokens) for b, each in enumerate(objectives) for tokens in each.hypotheses), strict=True)
+    index, lengths = torch.tensor(places), torch.tensor([len(tokens) for tokens in rows])
+    batch = collate([(f.astype(np.float32), ()) for f in features], network.architecture.subsampling_factor)
+    tokens = torch.zeros((len(rows), max(1, int(lengths.max()))), dtype=torch.int64)
+    for row, given in enumerate(rows):
+        tokens[row, : len(given)] = torch.tensor(given, dtype=torch.int64)
+    encoded, predicted = network.encode(batch.features).float()[index], network.predict(tokens).float()
+    output, frames = network.joiner_output, batch.frames[index]
+    return rnnt_loss(
+        encoded, predicted, output.weight, output.bias, tokens, frames, lengths, dtype=dtype, pruning=pruning
+    )

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.features.logmel import logmel
+from examples.cohorts import keep_speech
 from examples.rao_2023.domains import Domain, Sentence, Stage, people
 from server.lab.corpora.made import Person, say
-from server.lab.training.data import Example, read_shard, write_shard
+from server.lab.training.data import Example
 
-__all__ = ["Clip", "Said", "clips_each", "kept_clips"]
+Told = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class Clip:
 
 
 class Said(Sequence[Clip]):
-    """What the people of a stage say, in the order of time: every clip by a random one of them, a random sentence.
+    """What the people of the stage that learns say, in the order of time: every clip by a random one of them, a random
+    sentence.
 
     Made in chunks when they are first asked for, each a function of (seed, chunk), and kept in ``folder``, or, where
     that is None, forgotten once the next one is needed: years of speech fit on no disk.
@@ -37,24 +39,10 @@ class Said(Sequence[Clip]):
     CHUNK = 480
 
     def __init__(
-        self,
-        domain: Domain,
-        stage: Stage,
-        persons: int,
-        total: int,
-        seed: int,
-        folder: Path | None,
-        tell: Callable[[int, int], None] = lambda *_: None,
+        self, domain: Domain, persons: int, total: int, seed: int, folder: Path | None, tell: Told = lambda *_: None
     ) -> None:
-        self.domain, self.stage, self.total, self.seed, self.folder, self.tell = (
-            domain,
-            stage,
-            total,
-            seed,
-            folder,
-            tell,
-        )
-        self.cast = people(domain, stage, persons, self._generator())
+        self.domain, self.total, self.seed, self.folder, self.tell = domain, total, seed, folder, tell
+        self.cast = people(domain, "learn", persons, _generator(domain, "learn", seed))
         self._held: dict[int, list[Clip]] = {}
 
     def __len__(self) -> int:
@@ -80,57 +68,47 @@ class Said(Sequence[Clip]):
             else:
                 size = min(self.CHUNK, self.total - number * self.CHUNK)
                 part = "" if size == self.CHUNK else f"-{size}"  # the last one; who asks for more makes more
-                path = self.folder / f"{self.domain.name}-{self.stage}-{self.seed}-{number:05d}{part}.safetensors"
-                self._held[number] = kept_clips(path, self.domain.sentences[self.stage], lambda: self._make(number))
+                path = self.folder / f"{self.domain.name}-learn-{self.seed}-{number:05d}{part}.safetensors"
+                sentences = self.domain.sentences["learn"]
+                self._held[number] = keep_clips(path, sentences, lambda: self._make(number))
         return self._held[number]
 
     def _make(self, number: int) -> list[Clip]:
-        generator = self._generator(number + 1)
-        sentences = self.domain.sentences[self.stage]
+        generator, sentences = _generator(self.domain, "learn", self.seed, number + 1), self.domain.sentences["learn"]
         found = []
-        first = number * self.CHUNK
-        for place in range(first, min(first + self.CHUNK, self.total)):
+        for place in range(number * self.CHUNK, min((number + 1) * self.CHUNK, self.total)):
             person = self.cast[generator.integers(len(self.cast))]
             sentence = sentences[generator.integers(len(sentences))]
             found.append(_clip(sentence, person, (self.seed, place)))
             self.tell(place + 1, self.total)
         return found
 
-    def _generator(self, *number: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, *self.domain.name.encode(), *self.stage.encode(), *number])
-
 
 def clips_each(
-    domain: Domain,
-    stage: Stage,
-    persons: int,
-    count: int,
-    seed: int,
-    tell: Callable[[int, int], None] = lambda *_: None,
+    domain: Domain, stage: Stage, persons: int, count: int, seed: int, tell: Told = lambda *_: None
 ) -> list[Clip]:
     """``count`` clips that go through the people and the sentences of a stage in turn: what a test hears."""
-    generator = np.random.default_rng([seed, *domain.name.encode(), *stage.encode()])
-    cast = people(domain, stage, persons, generator)
-    order = [int(i) for i in generator.permutation(len(domain.sentences[stage]))]
+    generator = _generator(domain, stage, seed)
+    cast, sentences = people(domain, stage, persons, generator), domain.sentences[stage]
+    order = generator.permutation(len(sentences))
     found = []
     for number in range(count):
-        person, sentence = cast[number % len(cast)], domain.sentences[stage][order[number % len(order)]]
-        found.append(_clip(sentence, person, (seed, number)))
+        sentence = sentences[order[number % len(order)]]
+        found.append(_clip(sentence, cast[number % len(cast)], (seed, number)))
         tell(number + 1, count)
     return found
+
+
+def _generator(domain: Domain, stage: Stage, seed: int, *number: int) -> np.random.Generator:
+    return np.random.default_rng([seed, *domain.name.encode(), *stage.encode(), *number])
 
 
 def _clip(sentence: Sentence, person: Person, seed: tuple[int, ...]) -> Clip:
     return Clip(logmel(say(sentence.text, person, seed)).astype(np.float16), sentence, person.name)
 
 
-def kept_clips(path: Path, sentences: Sequence[Sentence], make: Callable[[], list[Clip]]) -> list[Clip]:
+def keep_clips(path: Path, sentences: Sequence[Sentence], make: Callable[[], list[Clip]]) -> list[Clip]:
     """The clips in a file, which is made first where there is none."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_shard(path, [Example(clip.features, clip.sentence.text, clip.person) for clip in make()])
     known = {sentence.text: sentence for sentence in sentences}
-    return [
-        Clip(example.features.astype(np.float16, copy=False), known[example.text], example.source)
-        for example in read_shard(path)
-    ]
+    examples = keep_speech(path, lambda: [Example(clip.features, clip.sentence.text, clip.person) for clip in make()])
+    return [Clip(each.features.astype(np.float16, copy=False), known[each.text], each.source) for each in examples]

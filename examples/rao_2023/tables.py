@@ -13,10 +13,9 @@ from examples.rao_2023.experiment import INITIAL, Experiment, Row, errors, teach
 from examples.runner import Errors
 from server.lab.simulation.progress import Shown
 
-__all__ = ["chart", "judged", "summary", "table"]
-
 TESTS = ("requests", "delta", "general")
 _EMA, _ORACLE, _STILL = "teacher EMA", "supervised oracle", "teacher not updated"
+_REHEARSAL = "EMA + rehearsal"
 _WEAK = ("EMA + slots", "EMA + transcript + slots", "EMA + score")
 
 
@@ -57,42 +56,39 @@ def summary(experiment: Experiment, rows: Sequence[Row]) -> dict[str, Any]:
 def judged(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The paper's findings as bars; those that the rows allow."""
     rows: Mapping[str, Any] = document["rows"]
-    rate = {name: entry["requests"]["mean"] for name, entry in rows.items()}
-    old = {name: entry["general"]["mean"] for name, entry in rows.items()}
-    initial = rate[INITIAL]
-    yield runner.finding("initial word error on requests", initial, "0.25 to 0.35", 0.25 <= initial <= 0.35)
-    if _EMA in rate:
-        cut = 1 - rate[_EMA] / initial
-        yield runner.finding("relative cut by a teacher that follows (EMA)", cut, "at least 0.34", cut >= 0.34)
+    rate, old = ({name: entry[test]["mean"] for name, entry in rows.items()} for test in ("requests", "general"))
+
+    def against(name: str, other: str) -> Any:
+        return rows[name]["requests"]["against"][other]["absolute"]
+
+    initial, ema, finding = rate[INITIAL], rate.get(_EMA), runner.finding
+    yield finding("initial word error on requests", initial, "0.25 to 0.35", 0.25 <= initial <= 0.35)
+    if ema is not None:
+        cut = 1 - ema / initial
+        yield finding("relative cut by a teacher that follows (EMA)", cut, "at least 0.34", cut >= 0.34)
         if _ORACLE in rate:
-            over = rate[_EMA] / rate[_ORACLE] - 1
-            yield runner.finding("EMA above the supervised oracle, relative", over, "at most 0.15", over <= 0.15)
+            over = ema / rate[_ORACLE] - 1
+            yield finding("EMA above the supervised oracle, relative", over, "at most 0.15", over <= 0.15)
         if _STILL in rate:
-            share = (initial - rate[_STILL]) / (initial - rate[_EMA]) if initial > rate[_EMA] else float("nan")
-            yield runner.finding("gain without teacher updates, share of EMA's", share, "at most 0.60", share <= 0.60)
-        weak = {name: rows[name]["requests"]["against"][_EMA]["absolute"]["mean"] for name in _WEAK if name in rows}
-        if weak:
+            share = (initial - rate[_STILL]) / (initial - ema) if initial > ema else float("nan")
+            yield finding("gain without teacher updates, share of EMA's", share, "at most 0.60", share <= 0.60)
+        if weak := {name: against(name, _EMA)["mean"] for name in _WEAK if name in rows}:
             best = min(weak, key=lambda name: weak[name])
-            yield runner.finding(f"best of slots and scores ({best}) minus EMA", weak[best], "below 0", weak[best] < 0)
-        at_once = document.get("scale", {}).get("at_once")
-        if at_once in rows:
-            interval = rows[at_once]["requests"]["against"][_EMA]["absolute"]
+            yield finding(f"best of slots and scores ({best}) minus EMA", weak[best], "below 0", weak[best] < 0)
+        if (at_once := document.get("scale", {}).get("at_once")) in rows:
+            interval = against(at_once, _EMA)
             worse = bool(rows[at_once]["diverged"]) or interval["low"] > 0
-            yield runner.finding(
-                f"{at_once}, the student itself, minus EMA", interval["mean"], "diverged, or interval above 0", worse
-            )
-        if "EMA + rehearsal" in rate:
-            lost, kept = old[_EMA] - old[INITIAL], old["EMA + rehearsal"] - old[INITIAL]
+            text = f"{at_once}, the student itself, minus EMA"
+            yield finding(text, interval["mean"], "diverged, or interval above 0", worse)
+        if _REHEARSAL in rate:
+            lost, kept = old[_EMA] - old[INITIAL], old[_REHEARSAL] - old[INITIAL]
             share = kept / lost if lost > 0 else float("nan")
-            yield runner.finding(
-                "loss on the old domain with rehearsal, share of that without", share, "at most 0.50", share <= 0.50
-            )
-    for name in ("score only, noise 0", "score only, noise 0.4"):
-        if name in rows:
-            interval = rows[name]["requests"]["against"][INITIAL]["absolute"]
-            yield runner.finding(
-                f"{name}: change of word error", interval["mean"], "interval below 0", interval["high"] < 0
-            )
+            text = "loss on the old domain with rehearsal, share of that without"
+            yield finding(text, share, "at most 0.50", share <= 0.50)
+    for name in (name for name in ("score only, noise 0", "score only, noise 0.4") if name in rows):
+        interval = against(name, INITIAL)
+        text = f"{name}: change of word error"
+        yield finding(text, interval["mean"], "interval below 0", interval["high"] < 0)
 
 
 def table(document: Mapping[str, Any]) -> Table:
@@ -115,9 +111,8 @@ def table(document: Mapping[str, Any]) -> Table:
 
 def chart(document: Mapping[str, Any]) -> str:
     """Word errors, a group of bars a row."""
-    return runner.chart(
-        (name, {test: entry[test]["mean"] for test in TESTS}) for name, entry in document["rows"].items()
-    )
+    rows = document["rows"].items()
+    return runner.chart((name, {test: entry[test]["mean"] for test in TESTS}) for name, entry in rows)
 
 
 def _measure(experiment: Experiment, row: Row) -> dict[str, Errors]:

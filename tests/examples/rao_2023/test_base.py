@@ -12,18 +12,12 @@ pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiol
 from device_sdk.bundle import Bundle
 from examples.rao_2023 import base
 from examples.rao_2023.base import STAGES, train_base
-from tests.examples.rao_2023.data import write_data
-
-
-def test_the_shares_of_the_stages_are_the_whole() -> None:
-    assert sum(stage.share for stage in STAGES) == pytest.approx(1.0)
 
 
 @pytest.mark.slow
 def test_stages_follow_each_other_and_are_kept(
-    tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = write_data(tmp_path / "data")
     stages = [replace(stage, share=0.5, people=min(stage.people, 4)) for stage in STAGES[1:]]
     first = train_base(data, tiny_bundle, tmp_path / "work", 0.02, 8, 100, [], stages=stages)
     assert any((first[name] != value).any() for name, value in tiny_bundle.weights.items())

@@ -19,14 +19,8 @@ from examples.rao_2023.methods import CohortSettings
 from examples.rao_2023.speech import Clip
 from examples.rao_2023.tables import summary
 from examples.runner import Errors
-from tests.examples.rao_2023.data import write_data
 
 SMALL = Scale(persons=3, tested=2, test=4, development=2, cohort=CohortSettings(rounds=2, devices=2, evaluate_every=2))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("data"))
 
 
 def experiment(data: Path, work: Path, bundle: Bundle) -> Experiment:

@@ -8,12 +8,11 @@ import pytest
 pytest.importorskip("espeakng_loader", reason="espeak-ng is not installed (idiolect-server[simulate])")
 from examples.rao_2023.domains import Domain, general
 from examples.rao_2023.speech import Clip, Said, clips_each
-from tests.examples.rao_2023.data import write_data
 
 
 @pytest.fixture(scope="module")
-def domain(tmp_path_factory: pytest.TempPathFactory) -> Domain:
-    return general(write_data(tmp_path_factory.mktemp("data")), 9, 100)
+def domain(data: Path) -> Domain:
+    return general(data, 9, 100)
 
 
 @pytest.fixture(autouse=True)
@@ -30,17 +29,17 @@ def same(one: list[Clip], other: list[Clip]) -> bool:
 
 def test_what_is_said_is_the_same_kept_or_not(domain: Domain, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    kept = Said(domain, "learn", 4, 7, 5, tmp_path, lambda *done: told.append(done))
+    kept = Said(domain, 4, 7, 5, tmp_path, lambda *done: told.append(done))
     whole = kept[:]
     assert len(kept) == len(whole) == 7 and told == [(number, 7) for number in range(1, 8)]
     assert len(list(tmp_path.iterdir())) == 3
-    passing = Said(domain, "learn", 4, 7, 5, None)
+    passing = Said(domain, 4, 7, 5, None)
     assert same([*passing[4:], *passing[:4]], [*whole[4:], *whole[:4]])
     told.clear()
-    again = Said(domain, "learn", 4, 7, 5, tmp_path, lambda *done: told.append(done))
+    again = Said(domain, 4, 7, 5, tmp_path, lambda *done: told.append(done))
     assert same(again[2:6], whole[2:6]) and not told, "read, not made again"
-    assert not same(Said(domain, "learn", 4, 7, 6, None)[:], whole), "another seed says something else"
-    more = Said(domain, "learn", 4, 9, 5, tmp_path)
+    assert not same(Said(domain, 4, 7, 6, None)[:], whole), "another seed says something else"
+    more = Said(domain, 4, 9, 5, tmp_path)
     assert same(more[:7], whole) and len(more[:]) == 9, "what was kept for fewer is no limit"
     with pytest.raises(IndexError):
         kept[7]

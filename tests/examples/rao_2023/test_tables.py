@@ -24,22 +24,19 @@ GOOD = {
 }
 
 
-def document(rates: dict[str, tuple[float, float]], half: float = 0.005) -> dict[str, Any]:
+def interval(mean: float) -> dict[str, float]:
+    return {"mean": mean, "low": mean - 0.005, "high": mean + 0.005}
+
+
+def document(rates: dict[str, tuple[float, float]]) -> dict[str, Any]:
     rows = {}
     for name, (new, old) in rates.items():
         entry: dict[str, Any] = {"diverged": {}, "curve": [], "seconds": 1.0}
         for test, rate in (("requests", new), ("delta", new), ("general", old)):
             change = rate - (rates[INITIAL][0] if test != "general" else rates[INITIAL][1])
-            interval = {
-                "mean": change,
-                "low": change - half,
-                "high": change + half,
-                "excludes_zero": abs(change) > half,
-            }
-            against = {} if name == INITIAL else {INITIAL: {"absolute": interval, "relative": interval}}
+            against = {} if name == INITIAL else {INITIAL: dict.fromkeys(("absolute", "relative"), interval(change))}
             if name.startswith("EMA"):
-                other = rate - rates["teacher EMA"][0]
-                against["teacher EMA"] = {"absolute": {"mean": other, "low": other - half, "high": other + half}}
+                against["teacher EMA"] = {"absolute": interval(rate - rates["teacher EMA"][0])}
             entry[test] = {"mean": rate, "by_seed": {"1": rate}, "std": None, "against": against}
         rows[name] = entry
     return {"seeds": [1], "rows": rows, "scale": {"at_once": AT_ONCE}}
@@ -63,16 +60,12 @@ def test_all_findings_hold_on_what_the_paper_found() -> None:
         ("score only, noise 0.4", (0.298, 0.2), "noise 0.4"),
         (AT_ONCE, (0.193, 0.26), "the student itself"),
         ("EMA + rehearsal", (0.2, 0.24), "with rehearsal"),
+        ("teacher EMA", (0.19, 0.20), "with rehearsal"),  # nothing is lost without it, either
     ],
 )
 def test_each_finding_can_fail(name: str, rates: tuple[float, float], failing: str) -> None:
     findings = list(judged(document({**GOOD, name: rates})))
     assert any(failing in each["finding"] and not each["holds"] for each in findings), findings
-
-
-def test_no_loss_on_the_old_domain_is_no_proof_of_rehearsal() -> None:
-    findings = list(judged(document({**GOOD, "teacher EMA": (0.19, 0.20)})))
-    assert [each["holds"] for each in findings if "rehearsal" in each["finding"]] == [False]
 
 
 def test_the_tables_show_every_row() -> None:
