@@ -8,6 +8,7 @@ runs them by hand and prints what they ended in.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import selectors
@@ -16,11 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 __all__ = ["Ending", "drive"]
 
@@ -61,8 +63,8 @@ def _batch(
     bundle: Path, cases: list[int], seed: int, scratch: Path, patience: float, endings: list[Ending]
 ) -> str | None:
     """Runs cases until they are done (None) or the child is lost (what happened to it)."""
-    words = [sys.executable, "-m", "tests.device_sdk.damage.driver", str(bundle), "--child", str(scratch)]
-    words += ["--seed", str(seed)]
+    module = "tests.device_sdk.damage.driver"
+    words = [sys.executable, "-m", module, str(bundle), "--child", str(scratch), "--seed", str(seed)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as asked:
         asked.write(json.dumps(cases).encode())
@@ -99,9 +101,6 @@ def _batch(
 
 
 def _child(bundle: Path, cases: list[int], seed: int, scratch: Path) -> None:
-    import faulthandler
-    import warnings
-
     faulthandler.enable()
     warnings.simplefilter("ignore")
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -109,15 +108,17 @@ def _child(bundle: Path, cases: list[int], seed: int, scratch: Path) -> None:
     from tests.device_sdk.damage.cases import Ground, kind_of, run
 
     ground = Ground.lay(bundle, scratch / "case")
-    _limit_memory()
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers.write(b"ready\n")
     for case in cases:
         began = time.perf_counter()
         try:
             good, how = True, run(ground, seed, case)
         except Exception as error:
-            import traceback
-
             place = [frame for frame in traceback.extract_tb(error.__traceback__) if "damage" not in frame.filename]
             where = f" at {place[-1].filename}:{place[-1].lineno}" if place else ""
             good, how = False, f"{type(error).__name__}: {str(error)[:300]}{where}"
@@ -125,26 +126,10 @@ def _child(bundle: Path, cases: list[int], seed: int, scratch: Path) -> None:
         answers.write(json.dumps(ending | {"seconds": round(time.perf_counter() - began, 4)}).encode() + b"\n")
 
 
-def _limit_memory() -> None:
-    if sys.platform != "win32":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _report(endings: Sequence[Ending]) -> dict[str, Any]:
-    counts: dict[str, Counter[str]] = {}
-    for ending in endings:
-        counts.setdefault(ending.kind, Counter())[ending.how if ending.good else "WRONG"] += 1
-    return {kind: dict(found.most_common()) for kind, found in sorted(counts.items())}
-
-
 def _main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=json.loads)
     parser.add_argument("--child", type=Path)
@@ -153,12 +138,14 @@ def _main() -> int:
         _child(given.bundle, json.load(sys.stdin), given.seed, given.child)
         return 0
     began = time.perf_counter()
-    cases = given.cases or range(given.first, given.first + given.count)
+    cases = given.cases or range(given.count)
     endings = drive(given.bundle, cases, given.seed)
+    counts: dict[str, Counter[str]] = {}
     for ending in endings:
+        counts.setdefault(ending.kind, Counter())[ending.how if ending.good else "WRONG"] += 1
         if not ending.good:
             print(f"case {ending.case} ({ending.kind}): {ending.how}")
-    print(json.dumps(_report(endings), indent=2))
+    print(json.dumps({kind: dict(found.most_common()) for kind, found in sorted(counts.items())}, indent=2))
     wrong = sum(not ending.good for ending in endings)
     slowest = max(endings, key=lambda ending: ending.seconds)
     print(f"{len(endings)} cases, {wrong} wrong, {time.perf_counter() - began:.0f} s; slowest {slowest}")

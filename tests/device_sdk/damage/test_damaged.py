@@ -11,6 +11,7 @@ import pytest
 from device_sdk.bundle import Bundle
 from tests.device_sdk.damage import cases
 from tests.device_sdk.damage.driver import Ending, drive
+from tests.device_sdk.damage.harm import damaged
 
 SEED = 1
 
@@ -62,5 +63,5 @@ def test_crashes_hangs_and_foreign_errors_are_seen(
 
 def test_the_same_number_makes_the_same_case(tiny_bundle: Bundle) -> None:
     content = (tiny_bundle.path / "encoder.onnx").read_bytes()
-    made = [cases._damaged(content, np.random.default_rng([SEED, case])) for case in (7, 7, 8)]
+    made = [damaged(content, np.random.default_rng([SEED, case])) for case in (7, 7, 8)]
     assert made[0] == made[1] != made[2]

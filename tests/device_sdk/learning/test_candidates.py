@@ -56,65 +56,24 @@ def test_candidates_come_from_both_lists_and_the_slots() -> None:
     candidates = gather(SERVED, TEACHER, TRUTH, encode, LearningSettings())
     assert candidates.texts[:4] == (*SERVED.texts, "a ladder with soy milk")
     assert "a latte with soy milk" in candidates.texts[4:]
-    assert candidates.costs[:4].tolist() == [1.0, 0.5, 1.0, 0.5]
-    assert not candidates.costs[4:].any()
-    assert candidates.nlls[:4].tolist() == [1.0, 2.0, 4.0, 3.0]
-    assert np.isnan(candidates.nlls[4:]).all()
-    without = gather(SERVED, TEACHER, TRUTH, encode, LearningSettings(repair=False))
-    assert len(without.texts) == 4
+    assert candidates.costs[:4].tolist() == [1.0, 0.5, 1.0, 0.5] and not candidates.costs[4:].any()
+    assert candidates.nlls[:4].tolist() == [1.0, 2.0, 4.0, 3.0] and np.isnan(candidates.nlls[4:]).all()
+    assert len(gather(SERVED, TEACHER, TRUTH, encode, LearningSettings(repair=False)).texts) == 4
 
 
 def test_texts_that_the_pieces_cannot_write_are_no_candidates() -> None:
-    settings = LearningSettings()
-    candidates, loss = build(Corrected("a zebra"), settings)
-    assert "a zebra" not in candidates.texts
-    assert isinstance(loss, Objective)
-    assert loss.weights.sum() == 0, "no label, but what was served still costs"
-    assert loss.cost_scale == 1.0
-
-
-def test_the_teacher_labels_what_feedback_does_not_contradict() -> None:
-    settings = LearningSettings(cost_weight=0.0)
-    _, loss = build(None, settings)
-    assert isinstance(loss, Objective)
-    assert loss.hypotheses == (tuple(encode("a latte with milk")),)
-    _, loss = build(Semantics({"drink": "latte", "milk": "milk"}, LEXICON), settings)
-    assert isinstance(loss, Objective)
-    assert loss.hypotheses == (tuple(encode("a latte with milk")),)
-    assert loss.weights.tolist() == [1.0]
-
-
-def test_feedback_overrules_the_teacher() -> None:
-    _, loss = build(TRUTH, LearningSettings(cost_weight=0.0))
-    assert isinstance(loss, Objective)
-    (label,) = loss.hypotheses
-    assert sorted(label) != sorted(encode("a latte with milk"))
-    assert {PIECES["latte"], PIECES["soy"], PIECES["milk"]} <= set(label)
-
-
-def test_without_a_right_candidate_the_label_weighs_less() -> None:
-    _, loss = build(TRUTH, LearningSettings(cost_weight=0.0, repair=False))
-    assert isinstance(loss, Objective)
-    assert loss.hypotheses == (tuple(encode("a latte with milk")),)
-    assert loss.weights.tolist() == [0.5]
+    candidates, loss = build(Corrected("a zebra"), LearningSettings())
+    assert "a zebra" not in candidates.texts and isinstance(loss, Objective)
+    assert (loss.weights.sum(), loss.cost_scale) == (0, 1.0), "no label, but what was served still costs"
 
 
 @pytest.mark.parametrize(
-    ("signal", "label"),
-    [
-        (Accepted(), "a ladder with milk"),
-        (Corrected("a coffee with milk"), "a coffee with milk"),
-        (Cancelled(), None),
-    ],
+    ("repair", "label", "weight"), [(True, "latte soy milk", 1.0), (False, "a latte with milk", 0.5)]
 )
-def test_labels_of_the_other_signals(signal, label: str | None) -> None:
-    candidates, loss = build(signal, LearningSettings())
-    assert isinstance(loss, Objective)
-    labels = [loss.hypotheses[index] for index in np.flatnonzero(loss.weights)]
-    weighed = [candidates.texts[candidates.tokens.index(tokens)] for tokens in labels]
-    assert weighed == ([] if label is None else [label])
-    assert loss.cost_scale == 1.0
-    assert len(loss.hypotheses) <= LearningSettings().hypotheses + 2
+def test_feedback_overrules_the_teacher_and_without_a_right_candidate_weighs_less(repair, label, weight) -> None:
+    _, loss = build(TRUTH, LearningSettings(cost_weight=0.0, repair=repair))
+    assert isinstance(loss, Objective) and loss.weights.tolist() == [weight]
+    assert {*encode(label)} <= {*loss.hypotheses[0]} and (repair or loss.hypotheses == (tuple(encode(label)),))
 
 
 def test_an_unsure_teacher_or_equal_costs_teach_nothing() -> None:
@@ -132,6 +91,7 @@ SECOND = "a latte with milk"  # likelier than any other that was not served firs
     ("signal", "labels", "expected"),
     [
         (None, "feedback", {SECOND: 1.0}),
+        (Semantics({"drink": "latte", "milk": "milk"}, LEXICON), "feedback", {SECOND: 1.0}),
         (Accepted(), "feedback", {SERVED.texts[0]: 1.0}),
         (Accepted(), "teacher", {SECOND: 1.0}),
         (Cancelled(), "feedback", {}),
@@ -163,13 +123,14 @@ def test_the_label_of_every_signal(signal, labels, expected: dict[str, float]) -
 
 
 def test_a_correction_weighs_as_supervision_and_nothing_else_labels() -> None:
-    _, loss = build(Corrected("a coffee with milk"), LearningSettings(supervision_weight=0.25, cost_weight=0.0))
-    assert isinstance(loss, Objective)
-    assert loss.weights.tolist() == [0.25]
-    assert loss.hypotheses == (tuple(encode("a coffee with milk")),)
-    assert build(Corrected("a coffee"), LearningSettings(supervision_weight=0, cost_weight=0))[1] == (
-        "the feedback says nothing"
-    )
+    for weight, expected in ((0.25, [0.25]), (0.0, None)):
+        settings = LearningSettings(supervision_weight=weight, cost_weight=0.0)
+        _, loss = build(Corrected("a coffee with milk"), settings)
+        if expected is None:
+            assert loss == "the feedback says nothing"
+        else:
+            assert isinstance(loss, Objective) and loss.weights.tolist() == expected
+            assert loss.hypotheses == (tuple(encode("a coffee with milk")),)
 
 
 SIGNALS = [
@@ -225,26 +186,17 @@ def test_a_step_on_the_expected_cost_favours_the_cheap(signal) -> None:
     assert np.all((moved < nlls) == (p * (mean - loss.costs) > 0))
 
 
-def test_the_running_baseline_is_given() -> None:
-    settings = LearningSettings(label_weight=0.0, cost_weight=0.0, reinforce_weight=1.0, baseline=0.9)
+def test_reinforce_is_on_what_was_served_against_the_baseline() -> None:
+    settings = LearningSettings(label_weight=0.0, cost_weight=0.0, reinforce_weight=2.0, baseline=0.9)
+    candidates = known(gather(SERVED, TEACHER, TRUTH, encode, settings))
     for baseline, weight in ((None, 0.9 - 1.0), (0.25, 0.25 - 1.0)):
-        candidates = known(gather(SERVED, TEACHER, TRUTH, encode, settings))
         loss = objective(candidates, TEACHER, TRUTH, settings, baseline)
-        assert isinstance(loss, Objective)
-        assert loss.weights.tolist() == pytest.approx([weight])
+        assert isinstance(loss, Objective) and loss.hypotheses == (SERVED.tokens[0],)
+        assert loss.weights.tolist() == pytest.approx([2.0 * weight])
     assert objective(candidates, TEACHER, TRUTH, settings, 1.0) == "the feedback says nothing"
-
-
-def test_reinforce_is_on_what_was_served() -> None:
-    settings = LearningSettings(label_weight=0.0, cost_weight=0.0, reinforce_weight=2.0, baseline=0.25)
-    _, loss = build(TRUTH, settings)
-    assert isinstance(loss, Objective)
-    assert loss.hypotheses == (SERVED.tokens[0],)
-    assert loss.weights.tolist() == [-1.5]
     _, both = build(TRUTH, LearningSettings(label_weight=0.0, reinforce_weight=1.0, hypotheses=1))
-    assert isinstance(both, Objective)
+    assert isinstance(both, Objective) and both.cost_scale == 1.0
     assert both.weights[both.hypotheses.index(SERVED.tokens[0])] == -1.0
-    assert both.cost_scale == 1.0
 
 
 def test_an_apps_own_costs_are_checked() -> None:

@@ -1,8 +1,10 @@
-"""What a device sends of its learning: which arrays, how clipped, how noised, how written."""
+"""What a device sends of its learning: which arrays, how clipped, noised and written; and sums of gradients."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +12,14 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from device_sdk import Bundle, Device, StateError
 from device_sdk.errors import LearningError, PrivacyError, ProtocolError
-from device_sdk.learning.delta import add_noise, bound, difference, secret_gaussian
+from device_sdk.learning.delta import add, add_noise, bound, difference, empty, mean, secret_gaussian
 from device_sdk.privacy.clipping import clip, layer_bounds
+from device_sdk.state import records
 from device_sdk.wire.delta_codec import LEVELS, SCALE, decode, encode, group_sizes
 from device_sdk.wire.messages import DeltaPlan
+from tests.device_sdk.devices import KEY
 
 CLIPPINGS = ("global", "uniform", "dim")
 NARROW = [("float16", "tensor"), ("int8", "tensor"), ("int8", "row")]
@@ -71,6 +76,9 @@ def test_delta_is_local_minus_base_bounded() -> None:
     np.testing.assert_allclose(delta["p1"], [0.8], rtol=1e-6)
 
 
+UNBOUNDED = DeltaPlan.model_construct(clip_norm=0.0, clipping="global")
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
@@ -79,11 +87,9 @@ def test_delta_is_local_minus_base_bounded() -> None:
         (lambda: difference(arrays([math.nan]), arrays([1.0])), LearningError, "not finite"),
         (lambda: add_noise(arrays([1.0]), -1.0), PrivacyError, "noise_stddev"),
         (lambda: add_noise(arrays([1.0]), math.nan), PrivacyError, "noise_stddev"),
-        (
-            lambda: bound(arrays([1.0]), DeltaPlan.model_construct(clip_norm=0.0, clipping="global")),
-            PrivacyError,
-            "clip_norm",
-        ),
+        (lambda: bound(arrays([1.0]), UNBOUNDED), PrivacyError, "clip_norm"),
+        (lambda: add(empty(SHAPES), {"v": np.zeros(1, np.float32)}), LearningError, "v: not a parameter"),
+        (lambda: add(empty(SHAPES), {"b": np.full(4, np.nan, np.float32)}), LearningError, "b: found values"),
     ],
 )
 def test_impossible_deltas(call, error, words) -> None:
@@ -93,16 +99,10 @@ def test_impossible_deltas(call, error, words) -> None:
 
 def test_the_noise_is_normal_and_never_repeats() -> None:
     values = secret_gaussian(200_001)
-    assert values.shape == (200_001,)
-    assert abs(values.mean()) < 0.015
-    assert abs(values.std() - 1.0) < 0.01
+    assert values.shape == (200_001,) and abs(values.mean()) < 0.015 and abs(values.std() - 1.0) < 0.01
     for quantile, expected in ((0.0228, -2.0), (0.1587, -1.0), (0.5, 0.0), (0.8413, 1.0), (0.9772, 2.0)):
         assert abs(np.quantile(values, quantile) - expected) < 0.05
     assert abs(np.mean(values[:100_000] * values[100_000:200_000])) < 0.02
-    np.random.seed(0)
-    first = secret_gaussian(4)
-    np.random.seed(0)
-    assert not np.array_equal(first, secret_gaussian(4)), "no seed can be set"
 
 
 def test_noise_is_on_a_grid_whatever_the_value() -> None:
@@ -133,8 +133,7 @@ def test_rounding_goes_to_a_neighbouring_level(encoding, scale_per, values, powe
     tensors = encode(before, encoding, scale_per)
     after = decode(tensors, encoding, scale_per)
     for name, array in before.items():
-        assert after[name].dtype == np.float32
-        assert after[name].shape == array.shape
+        assert after[name].dtype == np.float32 and after[name].shape == array.shape
         if encoding == "int8":
             assert float(tensors[SCALE + name][0]) * LEVELS >= float(np.abs(array).max())
         step = steps(array, tensors[SCALE + name], encoding)
@@ -161,12 +160,15 @@ def test_rounding_is_unbiased(encoding, scale_per) -> None:
         assert np.square(mean[:, 30:60] - narrow).mean() < 0.05 * np.square(narrow).mean()
 
 
-def test_the_same_delta_is_never_written_twice_alike() -> None:
-    values = {"w": np.random.default_rng(0).normal(size=(20, 20)).astype(np.float32)}
+WEIGHTS = {"w": np.random.default_rng(0).normal(size=(20, 20)).astype(np.float32)}
+
+
+@pytest.mark.parametrize("draw", [lambda: secret_gaussian(4), lambda: encode(WEIGHTS, "int8")["w"]])
+def test_no_seed_can_be_set_for_noise_and_rounding(draw) -> None:
     np.random.seed(0)
-    first = encode(values, "int8")["w"]
+    first = draw()
     np.random.seed(0)
-    assert not np.array_equal(first, encode(values, "int8")["w"]), "no seed can be set"
+    assert not np.array_equal(first, draw())
 
 
 def test_rounding_adds_little_to_the_noise() -> None:
@@ -217,3 +219,89 @@ def test_damaged_encodings_are_refused_by_name(encoding, changes, message) -> No
     tensors = encode({"w": np.ones((2, 2), np.float32)}, encoding) | changes
     with pytest.raises(ProtocolError, match=message):
         decode({name: tensor for name, tensor in tensors.items() if tensor is not None}, encoding)
+
+
+SHAPES = {"w": (2, 3), "b": (4,)}
+# Small integers: float32 sums of them are exact, so the algebra can be tested for equality.
+values = st.lists(st.integers(-64, 64), min_size=10, max_size=10)
+
+
+def gradient(flat: list[int]) -> dict[str, np.ndarray]:
+    array = np.array(flat, np.float32)
+    return {"w": array[:6].reshape(2, 3), "b": array[6:]}
+
+
+@given(st.lists(values, min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_the_mean_does_not_depend_on_the_order(gradients, order) -> None:
+    total = again = empty(SHAPES)
+    for each in gradients:
+        total = add(total, gradient(each))
+    for each in order.sample(gradients, len(gradients)):
+        again = add(again, gradient(each))
+    assert total.utterances == again.utterances == len(gradients)
+    for name, array in mean(total).items():
+        assert np.array_equal(array, mean(again)[name])
+        expected = np.mean([gradient(each)[name] for each in gradients], axis=0, dtype=np.float64)
+        np.testing.assert_allclose(array, expected, rtol=1e-6)
+
+
+def test_a_sum_is_not_changed_by_adding_to_it() -> None:
+    total = add(empty(SHAPES, limit=2), gradient([1] * 10))
+    more = add(total, {"b": np.full(4, 2.0, np.float32)})  # a subset: the rest counts as zero
+    assert (empty(SHAPES).full, total.full, more.full) == (False, False, True)
+    assert total.sum["b"].tolist() == [1] * 4
+    assert mean(more)["b"].tolist() == [1.5] * 4 and mean(more)["w"].tolist() == [[0.5] * 3] * 2
+    assert not any(array.any() for array in mean(empty(SHAPES)).values())
+
+
+def test_gradients_come_back_and_are_dropped_with_their_base(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    shapes, rng = tiny_bundle.architecture.parameter_shapes(), np.random.default_rng(0)
+    total = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    for base, utterances in ((tiny_bundle.version, 2), ("another", 0)):
+        with Device.open(tmp_path, KEY, tiny_bundle) as device:
+            records.write_gradients(device._model_state.store, records.Collected(base, total, 2, 5))
+        with Device.open(tmp_path, KEY, tiny_bundle) as device:
+            found = device.student.gradients
+            assert found is not None and (found.utterances, found.limit) == (utterances, 5)
+            assert not utterances or all(np.array_equal(found.sum[name], total[name]) for name in shapes)
+            device.forget()
+            assert device.student.gradients is None
+
+
+def test_gradients_are_dropped_where_the_user_no_longer_shares_them(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    shapes = tiny_bundle.architecture.parameter_shapes()
+    ones = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:
+        device.agree("deltas")
+        model_state = device._model_state
+        model_state.collect(3)
+        assert device.student.gradients is not None
+        model_state.commit(replace(device.student, gradients=add(device.student.gradients, ones)))
+        assert records.read_gradients(model_state.store) is not None
+        device.withdraw("deltas")
+        assert device.student.gradients is records.read_gradients(model_state.store) is None
+        assert "gradients" not in model_state.store.names("weights")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (np.zeros(3, np.float32), "joiner.output.bias: found float32"),
+        (np.full(64, np.inf, np.float32), "joiner.output.bias: found float32"),
+        (np.zeros(64), "joiner.output.bias: found float64"),
+        (b"{", "weights/gradients: the value cannot be read"),
+        (b'{"base": "tiny-0", "utterances": 3, "limit": 4}', "found 3 utterances of 4"),
+        (b'{"base": "tiny-0", "utterances": 0, "limit": 0}', "found 0 utterances of 0"),
+    ],
+)
+def test_damaged_gradients_are_named(tmp_path: Path, tiny_bundle: Bundle, damage, message: str) -> None:
+    shapes = tiny_bundle.architecture.parameter_shapes()
+    with Device.open(tmp_path, KEY, tiny_bundle) as device:
+        if isinstance(damage, bytes):
+            device._store.put("settings", "gradients", damage)
+        else:
+            arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+            total = arrays | {"joiner.output.bias": damage}
+            records.write_gradients(device._store, records.Collected(tiny_bundle.version, total, 1, 2))
+    with pytest.raises(StateError, match=message):
+        Device.open(tmp_path, KEY, tiny_bundle)

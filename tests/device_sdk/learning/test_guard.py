@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.errors import ConfigurationError, StateError
+from device_sdk.errors import StateError
 from device_sdk.hypothesis import Hypothesis, Scores
 from device_sdk.learning.candidates import Heard
 from device_sdk.learning.guard import (
     Comparison,
+    DivergenceSettings,
     GuardSettings,
+    Reading,
     Watch,
     capital,
     compare,
+    divergence,
     from_bytes,
     harm,
     harm_withheld,
@@ -35,18 +37,12 @@ RIGHT, WRONG = "turn on the light", "one two three four"
 def heard(*texts: str, sure: float = 0.97) -> Heard:
     """An n-best list whose first entry has the share ``sure`` and whose others share the rest."""
     shares = [sure, *[(1 - sure) / max(1, len(texts) - 1)] * (len(texts) - 1)]
-    return Heard(
-        texts, tuple((number + 1,) for number in range(len(texts))), tuple(math.log(max(s, 1e-9)) for s in shares)
-    )
+    return Heard(texts, tuple((at + 1,) for at in range(len(texts))), tuple(math.log(share) for share in shares))
 
 
 def example(text: str = RIGHT) -> Example:
     nbest = (Hypothesis((1,), text, (), Scores(acoustic=0.0), 0.0),)
     return Example("id", np.zeros((3, 4), np.float32), nbest, None, 0.0)
-
-
-def by_feedback(costs: dict[str, float]):
-    return lambda example, texts: [costs[text] for text in texts]
 
 
 def no_feedback(example: Example, texts: Sequence[str]) -> None:
@@ -56,16 +52,17 @@ def no_feedback(example: Example, texts: Sequence[str]) -> None:
 @pytest.mark.parametrize(
     ("local", "base", "costs", "expected"),
     [
-        ((RIGHT,), (RIGHT,), {RIGHT: 0.0}, (0.0, None)),
-        ((WRONG,), (RIGHT,), {RIGHT: 0.0, WRONG: 1.0}, (1.0, None)),
-        ((RIGHT,), (WRONG,), {RIGHT: 0.0, WRONG: 1.0}, (-1.0, None)),  # confirmed: no drift, however far it is
-        ((WRONG,), (RIGHT,), None, (None, 1.0)),
+        (heard(RIGHT), heard(RIGHT), {RIGHT: 0.0}, (0.0, None)),
+        (heard(WRONG), heard(RIGHT), {RIGHT: 0.0, WRONG: 1.0}, (1.0, None)),
+        (heard(RIGHT), heard(WRONG), {RIGHT: 0.0, WRONG: 1.0}, (-1.0, None)),  # confirmed: no drift, however far it is
+        (heard(WRONG), heard(RIGHT), None, (None, 1.0)),
+        (heard(RIGHT, WRONG, sure=0.75), heard(RIGHT, WRONG, sure=0.5), {RIGHT: 0.0, WRONG: 1.0}, (-0.25, None)),
+        (Heard((), (), ()), heard(RIGHT), None, (None, None)),
     ],
 )
-def test_two_models_on_one_utterance(local, base, costs, expected) -> None:
-    price = no_feedback if costs is None else by_feedback(costs)
-    other = heard(*base, sure=1.0)
-    found = compare(example(), heard(*local, sure=1.0), other, other, price)
+def test_two_models_on_one_utterance(local: Heard, base: Heard, costs, expected) -> None:
+    price = no_feedback if costs is None else lambda example, texts: [costs[text] for text in texts]
+    found = compare(example(), local, base, base, price)
     assert (found.feedback, found.drift) == tuple(None if value is None else pytest.approx(value) for value in expected)
 
 
@@ -96,16 +93,6 @@ def test_a_model_is_proven_by_what_feedback_confirmed_in_a_row(seen: list[Compar
     for each in seen:
         watch = watch_one(watch, each, SETTINGS)
     assert watch.confirmed == expected
-
-
-def test_what_heard_nothing_is_not_compared() -> None:
-    assert compare(example(), Heard((), (), ()), heard(RIGHT), heard(RIGHT), no_feedback) == Comparison()
-
-
-def test_costs_are_expected_over_the_list() -> None:
-    local, base = heard(RIGHT, WRONG, sure=0.75), heard(RIGHT, WRONG, sure=0.5)
-    found = compare(example(), local, base, base, by_feedback({RIGHT: 0.0, WRONG: 1.0}))
-    assert found.feedback == pytest.approx(0.25 - 0.5)
 
 
 @given(st.lists(st.floats(-1.0, 1.0), max_size=30), st.floats(0.0, 0.3), st.floats(0.01, 0.75))
@@ -196,19 +183,26 @@ def test_damaged_records_are_refused(content: bytes) -> None:
         from_bytes(content)
 
 
+FINE = Reading(10, 10, 0.5)
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("readings", "found"),
     [
-        {"withhold": -1},
-        {"capacity": 0},
-        {"interval": 0},
-        {"drift": 1.1},
-        {"tolerance": -0.1},
-        {"bet": 0.0},
-        {"doubt": 1.0},
-        {"bet": 0.9, "drift": 0.25},
+        ([], False),
+        ([FINE] * 4, False),
+        ([Reading(2, 10, -5.0)] * 3, False),
+        ([Reading(2, 10, -5.0)] * 4, True),
+        ([Reading(0, 10, -5.0)] * 4, True),
+        ([Reading(30, 10, -5.0)] * 4, True),
+        ([Reading(2, 10, 5.0)] * 4, False),  # shorter, and more likely
+        ([Reading(10, 10, -50.0)] * 4, False),  # other words, as many
+        ([Reading(2, 10, -math.inf), FINE, FINE, Reading(2, 10, -1.0)], True),
+        ([Reading(2, 10, -5.0)] * 9 + [FINE] * 4, False),
+        ([FINE] * 9 + [Reading(2, 10, -5.0)] * 4, True),
+        ([Reading(0, 0, 0.0)] * 4, False),  # nobody spoke
     ],
 )
-def test_impossible_settings_are_named(change: dict[str, float]) -> None:
-    with pytest.raises(ConfigurationError, match=r"guard\."):
-        replace(SETTINGS, **change)
+def test_divergence_of_self_learning_is_read_from_its_labels(readings, found: bool) -> None:
+    why = divergence(readings, DivergenceSettings(window=4))
+    assert why.startswith("labels drift: over 4 utterances") if found else why is None

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import Corrected, Device, DeviceSettings, GuardSettings
+from device_sdk import Device, DeviceSettings, GuardSettings
 from device_sdk.bundle import Bundle
-from device_sdk.errors import AudioError, ConfigurationError, LearningError
+from device_sdk.errors import AudioError, LearningError
 from device_sdk.learning.learner import Student, Trainer, rehearse_one
 from device_sdk.learning.rehearsal import Transcribed, is_due, lesson, rotation
 from device_sdk.learning.settings import LearningSettings, RehearsalSettings, StepSettings
 from device_sdk.runtimes.training import TrainingSession
-from tests.signals import noise
+from tests.device_sdk.devices import KEY, tell
+from tests.signals import hiss
 
-KEY = bytes(range(32))
-NOISE = (np.random.default_rng(1).normal(size=9600) * 0.05).astype(np.float32)
+NOISE = hiss(1)
 
 
 @pytest.mark.parametrize(
@@ -53,21 +53,18 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("waveform", "text", "error", "words"), IMPOSSIBLE)
-def test_impossible_lessons(tiny_bundle: Bundle, waveform, text: str, error, words: str) -> None:
-    with pytest.raises(error, match=words):
-        lesson(Transcribed(waveform, text), tiny_bundle)
-
-
-@pytest.mark.parametrize(("waveform", "text", "words"), [(case[0], case[1], case[3]) for case in IMPOSSIBLE])
 def test_what_cannot_be_rehearsed_is_skipped_and_said(
-    tmp_path: Path, tiny_bundle: Bundle, waveform, text: str, words: str
+    tmp_path: Path, tiny_bundle: Bundle, waveform, text: str, error, words: str
 ) -> None:
     """The user's own steps stay, and learning goes on."""
+    spoken = Transcribed(waveform, text)
+    with pytest.raises(error, match=words):
+        lesson(spoken, tiny_bundle)
     learning = LearningSettings(passes=1, rehearsal=RehearsalSettings(every=1))
     settings = DeviceSettings(learning=learning, guard=GuardSettings(watch=False))
-    with Device.open(tmp_path, KEY, tiny_bundle, settings, rehearsal=[Transcribed(waveform, text)]) as device:
+    with Device.open(tmp_path, KEY, tiny_bundle, settings, rehearsal=[spoken]) as device:
         for seed in range(2):
-            device.feedback(device.recognize(noise(9600, seed), 16_000), Corrected("turn on the light"))
+            tell(device, seed)
         report = device.learn()
     assert (report.utterances, report.steps, report.rehearsed) == (2, 2, 0)
     assert report.stopped == "nothing left to learn from"
@@ -78,19 +75,11 @@ def test_what_cannot_be_rehearsed_is_skipped_and_said(
 def test_rehearsing_lowers_the_loss_and_is_not_the_users(tiny_bundle: Bundle) -> None:
     parameters = {name: tiny_bundle.weights[name] for name in tiny_bundle.architecture.parameter_shapes()}
     settings = LearningSettings(passes=3, step=StepSettings(learning_rate=0.05))
-    session = TrainingSession(tiny_bundle)
-    student = Student(parameters, parameters)
-    spoken = Transcribed(NOISE, "turn on the light")
-    losses = []
+    trainer = Trainer(TrainingSession(tiny_bundle), tiny_bundle, settings, np.random.default_rng(0))
+    student, losses = Student(parameters, parameters), []
     for _ in range(4):
-        outcome = rehearse_one(student, spoken, Trainer(session, tiny_bundle, settings, np.random.default_rng(0)))
+        outcome = rehearse_one(student, Transcribed(NOISE, "turn on the light"), trainer)
         student = outcome.student
         losses += outcome.losses
     assert losses[-1] < 0.8 * losses[0]
     assert (student.steps, student.utterances) == (12, 0)
-
-
-def test_impossible_settings() -> None:
-    for change, words in (({"every": 0}, "rehearsal.every: found 0"), ({"weight": -1.0}, "rehearsal.weight")):
-        with pytest.raises(ConfigurationError, match=words):
-            RehearsalSettings(**change)

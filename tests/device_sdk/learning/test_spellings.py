@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from device_sdk import (
@@ -24,6 +25,7 @@ from device_sdk.learning.candidates import Candidates, gather, objective
 from device_sdk.learning.memory import Example
 from device_sdk.learning.settings import LearningSettings
 from device_sdk.learning.teacher import Teacher, heard_of
+from tests.device_sdk.devices import KEY
 from tests.signals import noise
 
 PHRASE = "zugzwang"
@@ -39,57 +41,48 @@ def hear(device: Device) -> tuple[Result, str, Example]:
 
 
 def candidates_of(device: Device, example: Example, signal: Signal | None) -> Candidates:
-    taught, score = Teacher(device.base, device.settings.decoding, device._local._open).hear(
-        device.student.teacher, example
-    )
-    encode = device.base.tokenizer.encode
-    found = gather(heard_of(example.nbest), taught, signal, encode, SETTINGS.learning)
-    for index, nll in enumerate(found.nlls):
-        if nll != nll:
-            found.nlls[index] = -score([found.tokens[index]])[0]
+    teacher = Teacher(device.base, device.settings.decoding, device._local._open)
+    taught, score = teacher.hear(device.student.teacher, example)
+    found = gather(heard_of(example.nbest), taught, signal, device.base.tokenizer.encode, SETTINGS.learning)
+    for index in np.flatnonzero(np.isnan(found.nlls)):
+        found.nlls[index] = -score([found.tokens[index]])[0]
     return found
 
 
-def test_texts_hold_the_phrase_and_tokens_what_was_heard(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    with Device.open(tmp_path, bytes(32), tiny_bundle, SETTINGS) as device:
+def test_every_hypothesis_is_there_once_as_the_app_had_it(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """Texts hold the phrase, tokens what was heard."""
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         result, heard, example = hear(device)
         decoded = tiny_bundle.tokenizer.decode(result.nbest[0].tokens)
         assert PHRASE in result.text.split() and heard in decoded.split() and PHRASE not in decoded
         counted = device._model_state.cache.unlisted
         assert PHRASE in counted and heard not in counted
         assert example.nbest == result.nbest
+        for signal in (None, Accepted()):
+            found = candidates_of(device, example, signal)
+            assert not any(heard in text.split() for text in found.texts)
+            assert len(set(found.texts)) == len(found.texts) and len(set(found.tokens)) == len(found.tokens)
+            assert (found.texts[0], found.tokens[0]) == (result.text, result.nbest[0].tokens) and found.costs[0] == 0.0
 
 
-@pytest.mark.parametrize("signal", [None, Accepted()])
-def test_learning_has_every_hypothesis_once_as_the_app_had_it(
-    tmp_path: Path, tiny_bundle: Bundle, signal: Signal | None
-) -> None:
-    with Device.open(tmp_path, bytes(32), tiny_bundle, SETTINGS) as device:
-        result, heard, example = hear(device)
-        found = candidates_of(device, example, signal)
-        assert not any(heard in text.split() for text in found.texts)
-        assert len(set(found.texts)) == len(found.texts) and len(set(found.tokens)) == len(found.tokens)
-        assert found.texts[0] == result.text and found.tokens[0] == result.nbest[0].tokens
-        assert found.costs[0] == 0.0
-
-
-@pytest.mark.parametrize("kind", ["accepted", "corrected", "semantics"])
-def test_the_label_of_a_confirmed_phrase_is_what_was_heard_for_it(
-    tmp_path: Path, tiny_bundle: Bundle, kind: str
-) -> None:
-    with Device.open(tmp_path, bytes(32), tiny_bundle, SETTINGS) as device:
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda text: Accepted(),
+        lambda text: Corrected(text.upper()),
+        lambda text: Semantics({"who": PHRASE}, SlotLexicon({"who": [PHRASE]})),
+    ],
+    ids=["accepted", "corrected", "semantics"],
+)
+def test_the_label_of_a_confirmed_phrase_is_what_was_heard_for_it(tmp_path: Path, tiny_bundle: Bundle, say) -> None:
+    with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
         result, _, example = hear(device)
-        signals = {
-            "accepted": Accepted(),
-            "corrected": Corrected(result.text.upper()),
-            "semantics": Semantics({"who": PHRASE}, SlotLexicon({"who": [PHRASE]})),
-        }
-        settings = LearningSettings(cost_weight=0.0, labels="feedback")
-        found = candidates_of(device, example, signals[kind])
-        loss = objective(found, None, signals[kind], settings)
+        signal = say(result.text)
+        found = candidates_of(device, example, signal)
+        loss = objective(found, None, signal, LearningSettings(cost_weight=0.0, labels="feedback"))
         assert not isinstance(loss, str)
         assert loss.hypotheses == (found.tokens[found.texts.index(result.text)],) == (result.nbest[0].tokens,)
-        device.feedback(result, signals[kind])
+        device.feedback(result, signal)
         report = device.learn()
         assert (report.utterances, report.steps, report.cost) == (1, 1, 0.0)
         assert PHRASE in device._model_state.cache.unlisted

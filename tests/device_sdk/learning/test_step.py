@@ -1,3 +1,5 @@
+"""A step: clipped SGD, masks, the preconditioner, and adapters, in whose factors a sum is found without a change."""
+
 from __future__ import annotations
 
 import math
@@ -7,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.errors import ConfigurationError, LearningError
-from device_sdk.learning.settings import MaskSettings, StepSettings, TeacherSettings
-from device_sdk.learning.step import Momentum, mask, sgd
-from device_sdk.learning.teacher import follow
+from device_sdk.bundle.second_moments import moments
+from device_sdk.errors import LearningError
+from device_sdk.learning.settings import MaskSettings, StepSettings
+from device_sdk.learning.step import Momentum, factor_scales, factorize, mask, merge, precondition, scales, sgd
+
+Arrays = dict[str, np.ndarray]
+seeds = st.integers(0, 2**32 - 1)
 
 
-def arrays(*values: list[float]) -> dict[str, np.ndarray]:
+def arrays(*values: list[float]) -> Arrays:
     return {f"p{index}": np.array(value, np.float32) for index, value in enumerate(values)}
-
-
-vectors = st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=6)
 
 
 def test_a_step_by_hand() -> None:
@@ -42,73 +44,157 @@ def test_momentum_adds_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gradient", "loss", "momentum", "words"),
+    ("gradient", "loss", "momentum", "settings", "words"),
     [
-        ([1.0], math.nan, Momentum(), "loss: found nan"),
-        ([1.0], math.inf, Momentum(), "loss: found inf"),
-        ([math.nan], 1.0, Momentum(), "gradient p0"),
-        ([3e38, 3e38], 1.0, Momentum(), "norm|not finite"),
-        ([2e4], 1.0, Momentum(), "gradient norm: found 2e.04"),
-        ([1.0], 1000.0, Momentum(loss=20.0), "running mean 20"),
+        ([1.0], math.nan, Momentum(), StepSettings(), "loss: found nan"),
+        ([1.0], math.inf, Momentum(), StepSettings(), "loss: found inf"),
+        ([math.nan], 1.0, Momentum(), StepSettings(), "gradient p0"),
+        ([3e38, 3e38], 1.0, Momentum(), StepSettings(), "norm|not finite"),
+        ([2e4], 1.0, Momentum(), StepSettings(), "gradient norm: found 2e.04"),
+        ([1.0], 1000.0, Momentum(loss=20.0), StepSettings(), "running mean 20"),
+        ([1e3], 1.0, Momentum(), StepSettings(learning_rate=1e38, clip_norm=1e3), "p0: the step leaves"),
     ],
 )
-def test_divergence_is_refused_and_the_weights_stay(gradient, loss, momentum, words) -> None:
+def test_divergence_is_refused_and_the_weights_stay(gradient, loss, momentum, settings, words) -> None:
     weights = arrays([1.0] * len(gradient))
     with np.errstate(all="ignore"), pytest.raises(LearningError, match=words):
-        sgd(weights, arrays(gradient), loss, momentum, StepSettings())
+        sgd(weights, arrays(gradient), loss, momentum, settings)
     assert weights["p0"].tolist() == [1.0] * len(gradient)
 
 
 def test_a_hard_utterance_after_easy_ones_is_no_divergence() -> None:
-    stepped, _, _ = sgd(arrays([1.0]), arrays([1.0]), 40.0, Momentum(loss=0.5), StepSettings())
-    assert stepped["p0"][0] < 1.0
-
-
-def test_a_step_that_would_overflow_is_refused() -> None:
-    settings = StepSettings(learning_rate=1e38, clip_norm=1e3)
-    with np.errstate(all="ignore"), pytest.raises(LearningError, match="p0: the step leaves"):
-        sgd(arrays([1.0]), arrays([1e3]), 1.0, Momentum(), settings)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: StepSettings(learning_rate=0.0),
-        lambda: StepSettings(clip_norm=math.inf),
-        lambda: StepSettings(momentum=1.0),
-        lambda: TeacherSettings(decay=1.5),
-        lambda: TeacherSettings(interval=0),
-        lambda: TeacherSettings(confidence=-0.1),
-        lambda: MaskSettings(time_masks=-1),
-        lambda: MaskSettings(time_share=2.0),
-    ],
-)
-def test_settings_outside_their_domain(make) -> None:
-    with pytest.raises(ConfigurationError, match="found"):
-        make()
-
-
-def test_the_teacher_is_an_average_at_its_interval() -> None:
-    teacher, student = arrays([0.0]), arrays([1.0])
-    settings = TeacherSettings(decay=0.9, interval=2)
-    assert follow(teacher, student, 1, settings) is teacher
-    np.testing.assert_allclose(follow(teacher, student, 2, settings)["p0"], [0.1], rtol=1e-6)
-    for step in range(200):
-        teacher = follow(teacher, student, step, settings)
-    np.testing.assert_allclose(teacher["p0"], [1.0], atol=1e-4)
+    assert sgd(arrays([1.0]), arrays([1.0]), 40.0, Momentum(loss=0.5), StepSettings())[0]["p0"][0] < 1.0
 
 
 @given(st.integers(1, 80), st.integers(0, 1000))
 def test_masks_put_the_mean_and_stay_within_their_share(frames: int, seed: int) -> None:
-    generator = np.random.default_rng(seed)
+    generator, mean = np.random.default_rng(seed), np.full(16, 99.0, np.float32)
     features = generator.normal(size=(frames, 16)).astype(np.float32)
-    mean = np.full(16, 99.0, np.float32)
     settings = MaskSettings(frequency_masks=1, frequency_width=5, time_masks=3, time_width=10, time_share=0.3)
     result = mask(features, mean, settings, np.random.default_rng(seed))
     changed = result != features
-    assert np.all(result[changed] == 99.0)
+    assert np.all(result[changed] == 99.0) and not np.any(features == 99.0)
     assert changed.all(axis=0).sum() <= 5 or frames < 4
     assert changed.all(axis=1).sum() <= int(0.3 * frames)
-    assert not np.any(features == 99.0)
-    none = MaskSettings(frequency_masks=0, time_masks=0)
-    np.testing.assert_array_equal(mask(features, mean, none, generator), features)
+    np.testing.assert_array_equal(mask(features, mean, MaskSettings(0, 0, 0, 0), generator), features)
+
+
+# The preconditioner
+
+
+def squares(seed: int) -> Arrays:
+    generator = np.random.default_rng(seed)
+    return {"w": generator.exponential(1e-5, (4, 3)), "v": generator.exponential(1e-2, (2, 5)), "b": np.ones(3) * 1e-3}
+
+
+def test_scales_by_hand() -> None:
+    # w: mean 4, rows 1 and 7, columns 3 and 5; without damping w's factors are 2 / sqrt(rows * columns).
+    factors, given = scales(moments({"w": np.array([[1.0, 1.0], [5.0, 9.0]])}), 1e-9), np.ones((2, 2), np.float32)
+    expected = 2.0 / np.sqrt(np.outer([1.0, 7.0], [3.0, 5.0]))
+    np.testing.assert_allclose(precondition({"w": given}, factors)["w"], expected / expected.mean(), rtol=1e-5)
+    assert (given == 1.0).all()
+
+
+@given(seeds, st.floats(1e-3, 10.0))
+def test_factors_have_mean_one_and_are_positive(seed: int, damping: float) -> None:
+    ones = {name: np.ones(value.shape, np.float32) for name, value in squares(seed).items()}
+    scaled = precondition(ones, scales(moments(squares(seed)), damping))
+    values = np.concatenate([value.ravel() for value in scaled.values()])
+    assert (values > 0).all() and values.mean() == pytest.approx(1.0, rel=1e-4)
+
+
+@given(seeds)
+def test_gradients_of_separable_size_become_alike(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    rows, columns = generator.uniform(0.5, 2.0, 6), generator.uniform(0.5, 2.0, 4)
+    sizes = {"w": np.outer(rows, columns), "b": generator.uniform(5.0, 20.0, 5)}
+    gradients = {name: np.sqrt(value).astype(np.float32) for name, value in sizes.items()}
+    scaled = precondition(gradients, scales(moments(sizes), 1e-6))
+    values = np.concatenate([value.ravel() for value in scaled.values()])
+    np.testing.assert_allclose(values, values[0], rtol=1e-3)
+
+
+@given(seeds, st.floats(1e-6, 1e6))
+def test_the_unit_of_the_loss_does_not_matter(seed: int, unit: float) -> None:
+    one, other = (scales(moments({n: u * v for n, v in squares(seed).items()}), 0.1) for u in (1.0, unit))
+    for name, factors in one.items():
+        for a, b in zip(factors, other[name], strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-3)
+
+
+def test_large_damping_leaves_directions_within_a_tensor() -> None:
+    gradient = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+    scaled = precondition({"w": gradient}, scales(moments(squares(0)), 1e6))["w"]
+    np.testing.assert_allclose(scaled / gradient, (scaled / gradient).mean(), rtol=1e-4)
+
+
+# Adapters
+
+SHAPES = {"wide": (6, 20), "tall": (30, 5), "thin": (2, 9)}
+
+
+def matrices(seed: int) -> Arrays:
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+@given(st.integers(0, 999), st.integers(1, 8), st.integers(0, 8))
+def test_a_change_of_low_rank_is_found_again(seed: int, rank: int, changed: int) -> None:
+    rng, start, weights = np.random.default_rng(seed), matrices(seed), {}
+    for name, (out, width) in SHAPES.items():
+        change = rng.normal(size=(out, min(changed, rank))) @ rng.normal(size=(min(changed, rank), width))
+        weights[name] = start[name] + change.astype(np.float32)
+    factors = factorize(weights, start, SHAPES, rank, np.random.default_rng(1))
+    for name, (out, width) in SHAPES.items():
+        up, down = factors[f"{name}.up"], factors[f"{name}.down"]
+        assert up.shape == (out, min(rank, out, width)) and down.shape == (min(rank, out, width), width)
+        np.testing.assert_allclose(up @ down, weights[name] - start[name], atol=2e-5)
+        np.testing.assert_allclose(down @ down.T, np.eye(len(down)), atol=1e-5)
+
+
+def test_without_a_change_up_is_zero_and_down_is_random() -> None:
+    first, second = (factorize(matrices(3), matrices(3), SHAPES, 2, np.random.default_rng(seed)) for seed in (0, 1))
+    for name in SHAPES:
+        assert not first[f"{name}.up"].any()
+        assert np.abs(first[f"{name}.down"] - second[f"{name}.down"]).max() > 0.01
+
+
+@given(st.integers(0, 999))
+def test_steps_on_factors_change_the_sum_by_their_rank(seed: int) -> None:
+    rng, start, rank = np.random.default_rng(seed), matrices(seed), 2
+    weights, factors = dict(start), factorize(start, start, SHAPES, rank, rng)
+    for turn in range(4):
+        after = {name: value + rng.normal(0, 0.3, value.shape).astype(np.float32) for name, value in factors.items()}
+        weights, factors = merge(weights, factors, after, SHAPES), after
+        if turn == 1:  # as after a restart
+            factors = factorize(weights, start, SHAPES, rank, rng)
+    for name in SHAPES:
+        change = weights[name] - start[name]
+        np.testing.assert_allclose(factors[f"{name}.up"] @ factors[f"{name}.down"], change, atol=1e-4)
+        singular = np.linalg.svd(change.astype(np.float64), compute_uv=False)
+        assert (singular[rank:] < 1e-5 * singular[0]).all()
+
+
+def test_a_change_of_full_rank_stays_in_the_sum() -> None:
+    """As after steps on every parameter: what two factors cannot hold is part of the matrix beneath them."""
+    weights = matrices(1)
+    factors = factorize(weights, matrices(0), SHAPES, 2, np.random.default_rng(0))
+    for name, same in merge(weights, factors, factors, SHAPES).items():
+        np.testing.assert_array_equal(same, weights[name])
+
+
+def test_a_sum_that_is_not_finite_is_refused() -> None:
+    start = matrices(0)
+    factors = factorize(start, start, SHAPES, 2, np.random.default_rng(0))
+    after = {name: np.full_like(value, 1e30) for name, value in factors.items()}
+    with np.errstate(all="ignore"), pytest.raises(LearningError, match="adapters wide: the step leaves"):
+        merge(start, factors, after, SHAPES)
+
+
+def test_factors_are_scaled_like_their_matrix() -> None:
+    rows, columns = np.array([1.0, 2.0, 6.0], np.float32), np.array([4.0, 8.0], np.float32)
+    found = factor_scales({"m": (rows, columns), "bias": (rows,)}, ["m"])
+    assert {name: [factor.tolist() for factor in factors] for name, factors in found.items()} == {
+        "m.up": [[6.0, 12.0, 36.0], [1.0]],
+        "m.down": [[1.0], [12.0, 24.0]],
+    }

@@ -9,7 +9,8 @@ from device_sdk.device import Device
 from device_sdk.feedback.signals import Cancelled, Semantics
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.settings import DeviceSettings
-from tests.device_sdk.test_device import KEY, speech
+from tests.device_sdk.devices import KEY
+from tests.signals import hiss as speech
 
 COUNTING = DeviceSettings(learn=False)
 

@@ -28,7 +28,8 @@ from device_sdk.feedback.repetition import carried_back, silence
 from device_sdk.feedback.signals import Alternate, Semantics
 from device_sdk.feedback.slots import SlotLexicon
 from device_sdk.hypothesis import Hypothesis, Result, Scores
-from tests.device_sdk.test_device import KEY, speech
+from tests.device_sdk.devices import KEY
+from tests.signals import hiss as speech
 
 LEXICON = SlotLexicon({"room": ("kitchen", "bedroom")})
 FEATURES = np.zeros((30, 64), np.float32)

@@ -13,7 +13,7 @@ import pytest
 from device_sdk import Bundle, BundleError, Corrected, Device, DeviceSettings, LearningSettings, StateError
 from device_sdk.checkin import reports
 from device_sdk.state import Store, records
-from tests.device_sdk.damage.cases import _fitting
+from tests.device_sdk.damage.cases import manifest_of
 from tests.signals import noise
 
 KEY = bytes(range(32))
@@ -91,7 +91,7 @@ def test_a_new_bundle_that_cannot_recognize_costs_nothing_that_was_learned(
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     files[name] = files[name][:-40]
     (folder / name).write_bytes(files[name])
-    (folder / "manifest.json").write_bytes(_fitting(files, "next"))
+    (folder / "manifest.json").write_bytes(manifest_of(files, "next"))
     assert json.loads((folder / "manifest.json").read_text())["version"] == "next"
     with pytest.raises(BundleError, match=name):
         Device.open(tmp_path / "state", KEY, Bundle.open(folder), SETTINGS)
