@@ -11,6 +11,7 @@ import tempfile
 import zlib
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -36,33 +37,26 @@ IDENTIFIER = r"[A-Za-z0-9._-]{1,64}"
 def findings(folder: Path, key: bytes, bundle: Bundle) -> list[str]:
     """Everything in the folder that is not as declared: files, tables, columns, rows, values. Reads a copy, so that a
     folder in use can be audited with its write-ahead log."""
-    found = [f"file {path.name}" for path in folder.iterdir() if not _declared(path.name)]
+    names = (path.name for path in folder.iterdir())
+    found = [f"file {name}" for name in names if not any(re.fullmatch(pattern, name) for pattern in FILES)]
     content = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     found += [f"file lock: {len(content['lock'])} bytes"] if content.get("lock") else []
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(shutil.copytree(folder, Path(scratch) / "copy"))
-        connection = sqlite3.connect(copy / "state.sqlite")
-        try:
+        with closing(sqlite3.connect(copy / "state.sqlite")) as connection:
             found += _structure(connection)
             if found:
                 return found
-            values: list[bytes] = []
             names = "\n".join(row[0] for table in TABLES for row in connection.execute(f"SELECT name FROM {table}"))
-            named: set[str] = set()
+            values, named = list[bytes](), {""}
             for what in _values(connection, content, key, bundle):
                 if isinstance(what, str):
                     found.append(what)
                 else:
                     values.append(what[0])
-                    named |= {what[1]} - {""}
-        finally:
-            connection.close()
+                    named.add(what[1])
     found += [f"file {name}: no row names it" for name in content if name.endswith(".sealed") and name not in named]
     return found + _readable(values, content, names.encode())
-
-
-def _declared(name: str) -> bool:
-    return any(re.fullmatch(pattern, name) for pattern in FILES)
 
 
 def _structure(connection: sqlite3.Connection) -> list[str]:
@@ -86,7 +80,7 @@ def _values(
 ) -> Iterator[str | tuple[bytes, str]]:
     """What is wrong with a value, or (the value, the file it lies in)."""
     salt = connection.execute("SELECT value FROM meta WHERE name = 'salt'").fetchone()[0]
-    aead = _aead(key, salt)
+    aead = AESGCM(HKDF(SHA256(), 32, salt, b"idiolect device state, version 1").derive(key))
     for table in TABLES:
         for name, value, file in connection.execute(f"SELECT name, value, file FROM {table}"):
             place = f"{table}/{name}"
@@ -125,11 +119,6 @@ def _readable(values: list[bytes], files: dict[str, bytes], names: bytes) -> lis
     return found
 
 
-def _aead(key: bytes, salt: bytes) -> AESGCM:
-    derived = HKDF(algorithm=SHA256(), length=32, salt=salt, info=b"idiolect device state, version 1").derive(key)
-    return AESGCM(derived)
-
-
 def _counts(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     if table == "marginals":
         return len(plain) == 8 * len(bundle.words)
@@ -165,9 +154,8 @@ def _weights(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:
     arrays = load(plain)
     header = json.loads(plain[8 : 8 + int.from_bytes(plain[:8], "little")])
     known = name.startswith("published")  # the server's own words about its model
-    return (known or "__metadata__" not in header) and all(
-        shapes.get(each) == array.shape for each, array in arrays.items()
-    )
+    fit = all(shapes.get(each) == array.shape for each, array in arrays.items())
+    return fit and (known or "__metadata__" not in header)
 
 
 def _identity(table: str, name: str, plain: bytes, bundle: Bundle) -> bool:

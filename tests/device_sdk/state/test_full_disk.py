@@ -9,47 +9,44 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings, StateError
+from device_sdk import Bundle, Device, StateError
+from tests.device_sdk.devices import KEY, LIGHT, quick, tell
 from tests.signals import noise
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and mounts are Linux's")
 
-KEY = bytes(range(32))
-SETTINGS = DeviceSettings(keep_corrected=True, learning=LearningSettings(passes=1))
+SETTINGS = replace(quick(), keep_corrected=True)
 
 FULL = """
 import json, logging, resource, sys
 from device_sdk import *
-from tests.device_sdk.state.test_full_disk import KEY, SETTINGS
-from tests.signals import noise
+from tests.device_sdk.state.test_full_disk import KEY, LIGHT, SETTINGS, figures, noise, tell
 bundle = Bundle.open(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 logging.basicConfig(level=logging.WARNING)
-said = {}
 with Device.open(sys.argv[1], KEY, bundle, SETTINGS) as device:
-    before = device.learned()
-    said["utterances"], said["steps"], said["kept"] = before.utterances, before.steps, before.kept
+    said = {"figures": figures(device)}
     result = device.recognize(noise(9_600, 5), 16_000)
     said["heard"] = bool(result.text)
     for name, call in {
-        "feedback": lambda: device.feedback(result, Corrected("lights on")),
-        "learn": lambda: device.learn(),
+        "feedback": lambda: device.feedback(result, LIGHT),
+        "learn": device.learn,
         "agree": lambda: device.agree("words"),
-        "forget": lambda: device.forget(),
+        "forget": device.forget,
     }.items():
         try:
             call()
             said[name] = "done"
         except StateError as error:
             said[name] = str(error)
-    said["steps after"] = device.student.steps
-    said["consent"] = device.consent.words
+    said["steps after"], said["consent"] = device.student.steps, device.consent.words
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    device.feedback(device.recognize(noise(9_600, 6), 16_000), Corrected("lights on"))
+    tell(device, 6)
     said["with room again"] = device.learn().steps
 print(json.dumps(said))
 """
@@ -59,18 +56,16 @@ def lived(folder: Path, bundle: Bundle, *, killed: bool = False) -> None:
     """A device that counted, learned, and keeps a correction."""
     with Device.open(folder, KEY, bundle, SETTINGS) as device:
         device.agree("keeping")
-        for seed in range(2):
-            device.feedback(device.recognize(noise(9_600, seed), 16_000), Corrected("turn on the light"))
-            if not seed:
-                device.learn()
+        tell(device, 0)
+        device.learn()
+        tell(device, 1)
         if killed:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def figures(folder: Path, bundle: Bundle) -> tuple[int, int, int]:
-    with Device.open(folder, KEY, bundle, SETTINGS) as device:
-        learned = device.learned()
-        return learned.utterances, learned.steps, learned.kept
+def figures(device: Device) -> tuple[int, int, int]:
+    learned = device.learned()
+    return learned.utterances, learned.steps, learned.kept
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])
@@ -85,17 +80,13 @@ def test_a_device_without_room_opens_hears_and_refuses_to_write(
         assert (tmp_path / "state.sqlite-wal").stat().st_size > 0
     else:
         lived(tmp_path, tiny_bundle)
+    command, environment = [sys.executable, "-c", FULL, tmp_path, tiny_bundle.path], {"PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path), str(tiny_bundle.path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    assert (said["utterances"], said["steps"], said["kept"], said["heard"]) == (2, 1, 1, True)
+    assert (said["figures"], said["heard"]) == ([2, 1, 1], True)
     assert "counted in memory only" in done.stderr and "no room" in done.stderr
     for call in ("feedback", "learn", "agree", "forget"):
         assert "make room on the disk" in said[call], said
@@ -107,40 +98,37 @@ def test_a_device_without_room_opens_hears_and_refuses_to_write(
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = (
-        shutil.which("mount")
-        and not subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True, check=False
-        ).returncode
-    )
-    if not mounted:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a small disk is not allowed here")
     yield disk
     subprocess.run(["umount", "-l", disk], check=True)
 
 
-def test_a_full_disk_opens(small_disk: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
-    folder, ballast = small_disk / "state", small_disk / "ballast"
-    lived(folder, tiny_bundle)
-    expected = figures(folder, tiny_bundle)
-    with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+def fill(disk: Path) -> Path:
+    with (disk / "ballast").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
         while True:
             file.write(bytes(4096))
+    return disk / "ballast"
+
+
+def test_a_full_disk_opens(small_disk: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    folder = small_disk / "state"
+    lived(folder, tiny_bundle)
+    ballast = fill(small_disk)
     with Device.open(folder, KEY, tiny_bundle, SETTINGS) as device:
-        learned = device.learned()
-        assert (learned.utterances, learned.steps, learned.kept) == expected
+        assert figures(device) == (2, 1, 1)
         result = device.recognize(noise(9_600, 7), 16_000)
         assert result.text
         with pytest.raises(StateError, match="make room on the disk"):
-            device.feedback(result, Corrected("lights on"))
+            device.feedback(result, LIGHT)
     assert "no room" in caplog.text
     ballast.unlink()
-    assert figures(folder, tiny_bundle) == expected
+    with Device.open(folder, KEY, tiny_bundle, SETTINGS) as device:
+        assert figures(device) == (2, 1, 1)
 
 
 def test_without_room_no_new_state_begins(small_disk: Path, tiny_bundle: Bundle) -> None:
-    with (small_disk / "ballast").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-        while True:
-            file.write(bytes(4096))
+    fill(small_disk)
     with pytest.raises(StateError, match="make room on the disk"):
         Device.open(small_disk / "new", KEY, tiny_bundle)

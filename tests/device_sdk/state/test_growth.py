@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings
+from device_sdk import Bundle, Device
 from device_sdk.bundle import weights as weight_files
 from device_sdk.state import records
-from tests.signals import noise
+from tests.device_sdk.devices import KEY, quick, tell
 
-KEY = bytes(range(32))
-SETTINGS = DeviceSettings(keep_corrected=True, learning=LearningSettings(passes=1), memory_utterances=8)
+SETTINGS = replace(quick(), keep_corrected=True, memory_utterances=8)
 ROUNDS = 12
 
 
 def published(bundle: Bundle, number: int) -> records.Published:
     """Another model of the same shapes."""
-    generator = np.random.default_rng(number)
-    weights = {
-        name: (array + 1e-3 * generator.standard_normal(array.shape)).astype(np.float32)
-        if name in bundle.architecture.parameter_shapes()
-        else array
-        for name, array in bundle.weights.items()
-    }
+    generator, weights = np.random.default_rng(number), dict(bundle.weights)
+    for name, shape in bundle.architecture.parameter_shapes().items():
+        weights[name] = (weights[name] + 1e-3 * generator.standard_normal(shape)).astype(np.float32)
     return records.Published(f"round-{number}", weight_files.serialize(weights))
 
 
@@ -39,8 +35,7 @@ def test_a_folder_does_not_grow_from_round_to_round(tmp_path: Path, tiny_bundle:
         with Device.open(tmp_path, KEY, tiny_bundle, SETTINGS) as device:
             device.agree("keeping", "marginals", "deltas")
             for seed in range(8):
-                result = device.recognize(noise(9_600, 8 * number + seed), 16_000)
-                device.feedback(result, Corrected("turn on the light"))
+                tell(device, 8 * number + seed)
             device.learn()
             learned.append(size(tmp_path))
             device._model_state.adopt(published(tiny_bundle, number), keep=0.5)

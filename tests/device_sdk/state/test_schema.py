@@ -6,23 +6,25 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from device_sdk import Bundle, Corrected, Device, DeviceSettings, LearningSettings, OfferBounds
+from device_sdk import Bundle, Corrected, Device, OfferBounds
 from device_sdk.checkin import aggregation, identity, reports
 from device_sdk.features.channel import Channel
-from device_sdk.state import Store, records
+from device_sdk.state import Store
 from device_sdk.state.schema import TABLES, content_of
 from device_sdk.wire.messages import MarginalPlan, RoundOffer, WordPlan
+from tests.device_sdk.devices import KEY, quick, tell
 from tests.device_sdk.state.audit import findings
-from tests.signals import noise
 
-KEY = bytes(range(32))
 SERVER = "https://server.example"
-SETTINGS = DeviceSettings(keep_corrected=True, learning=LearningSettings(passes=1, wait_seconds=0.0))
+SETTINGS = replace(quick(wait_seconds=0.0), keep_corrected=True)
+SAID = Corrected("turn on the borborygmus")
 
 
 def test_a_record_is_declared_by_its_whole_name() -> None:
@@ -36,8 +38,7 @@ def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
     with Device.open(folder, KEY, bundle, SETTINGS) as device:
         device.agree("keeping", "marginals", "deltas", "words")
         for seed in range(3):
-            result = device.recognize(noise(9_600, seed), 16_000)
-            device.feedback(result.utterance_id, Corrected("turn on the borborygmus"))
+            tell(device, seed, SAID)
             device.learn()
         store, model_state = device._store, device._model_state
         who = identity.keep_id(store, identity.create(store, SERVER), "device-1")
@@ -50,7 +51,7 @@ def _session(folder: Path, bundle: Bundle, look: Callable[[], None]) -> None:
         aggregation._join(who, model_state, "r2", shares, OfferBounds())
         model_state.keep_channel(Channel((-9.0,) * bundle.features.mel_bins, 12.0))
         model_state.keep_marginals(3, bundle.words.digest, np.asarray(bundle.background, np.float64))
-        device.feedback(device.recognize(noise(9_600, 9), 16_000), Corrected("turn on the borborygmus"))
+        tell(device, 9, SAID)
         look()
 
 
@@ -72,19 +73,11 @@ def test_a_real_session_leaves_what_is_declared(tmp_path: Path, tiny_bundle: Bun
     folder = tmp_path / "state"
     _session(folder, tiny_bundle, look)
     assert findings(folder, KEY, tiny_bundle) == []
-    store = Store(folder, KEY)
-    held = {f"{table}/{name}" for table in TABLES for name in store.names(table) if table != "outbox"}
-    assert {
-        "counts/cache",
-        "counts/given",
-        "marginals/global",
-        "weights/local",
-        "weights/teacher",
-        "settings/local",
-    } <= held
-    assert store.names("outbox") and store.names("identity")
-    store.erase()
-    store.close()
+    with closing(Store(folder, KEY)) as store:
+        held = {f"{table}/{name}" for table in TABLES for name in store.names(table)}
+        assert {"counts/cache", "counts/given", "marginals/global", "weights/local", "weights/teacher"} <= held
+        assert store.names("outbox") and store.names("identity")
+        store.erase()
     assert findings(folder, KEY, tiny_bundle) == []
 
 
@@ -101,28 +94,19 @@ def _row(table: str, name: str, value: bytes) -> Callable[[Path], None]:
 
 def _sealed(table: str, name: str, value: bytes) -> Callable[[Path], None]:
     def plant(folder: Path) -> None:
-        store = Store(folder, KEY)
-        store.put(table, name, value)
-        store.close()
+        with closing(Store(folder, KEY)) as store:
+            store.put(table, name, value)
 
     return plant
 
 
 def _sql(folder: Path, statement: str, *values: object) -> None:
-    with sqlite3.connect(folder / "state.sqlite") as connection:
+    with closing(sqlite3.connect(folder / "state.sqlite")) as connection, connection:
         connection.execute(statement, values)
-    connection.close()
 
 
-def _file(name: str, content: bytes) -> Callable[[Path], None]:
-    def plant(folder: Path) -> None:
-        (folder / name).write_bytes(content)
-
-    return plant
-
-
-def _clear_sealed(folder: Path) -> None:
-    next(iter(sorted(folder.glob("*.sealed")))).write_bytes(b"weights in the clear " * 1000)
+def _file(pattern: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: min(folder.glob(pattern), default=folder / pattern).write_bytes(content)
 
 
 CACHE = {"format": 1, "words_digest": "d", "listed": {}, "unlisted": {}, "utterances": 1, "pending_utterances": 1}
@@ -135,7 +119,7 @@ CACHE = {"format": 1, "words_digest": "d", "listed": {}, "unlisted": {}, "uttera
         (_file("state.sqlite-journal", b""), "file state.sqlite-journal"),
         (_file("0" * 32 + ".sealed", b"said"), "no row names it"),
         (_file("lock", b"said"), "file lock: 4 bytes"),
-        (_clear_sealed, "not sealed with the key"),
+        (_file("*.sealed", b"weights in the clear " * 1000), "not sealed with the key"),
         (lambda folder: _sql(folder, "CREATE TABLE transcripts (text TEXT)"), "table transcripts"),
         (lambda folder: _sql(folder, "CREATE INDEX words ON counts (value)"), "index words"),
         (lambda folder: _sql(folder, "ALTER TABLE counts ADD COLUMN text TEXT"), "columns of counts"),
@@ -170,17 +154,8 @@ def test_whatever_is_not_declared_is_found(
 def test_what_is_in_the_clear_anywhere_in_a_file_is_found(state: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
     folder = tmp_path / "state"
     shutil.copytree(state, folder)
-    store = Store(folder, KEY)
-    value = store.get("counts", "cache") or b""
-    store.close()
+    with closing(Store(folder, KEY)) as store:
+        value = store.get("counts", "cache") or b""
     with (folder / "state.sqlite").open("ab") as file:
         file.write(bytes(4096) + value)
     assert any("in the clear" in each for each in findings(folder, KEY, tiny_bundle))
-
-
-def test_local_weights_are_read_back_from_the_audited_folder(state: Path, tiny_bundle: Bundle) -> None:
-    store = Store(state, KEY)
-    base = {name: tiny_bundle.weights[name] for name in tiny_bundle.architecture.parameter_shapes()}
-    found = records.read_local(store, base)
-    store.close()
-    assert found is not None and found.steps == 3
