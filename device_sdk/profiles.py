@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import shutil
 import time
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
@@ -28,14 +28,6 @@ __all__ = ["Profiles"]
 
 _FOLDER = "profiles"
 _LONGEST_NAME = 200
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a profile lies and what opens it. Neither tells the name without the app's key."""
-
-    folder: Path
-    key: bytes
 
 
 class Profiles:
@@ -70,8 +62,7 @@ class Profiles:
         """The device of this user, as new where there was none. StateError: in use elsewhere, or damaged."""
         device = self._devices.get(name)
         if device is None:
-            place = self._place(name)
-            store = Store(place.folder, place.key)
+            store = Store(*self._place(name))
             try:
                 if records.read_text(store, "profile") != name:
                     records.write_text(store, "profile", name)
@@ -85,7 +76,7 @@ class Profiles:
     def names(self) -> tuple[str, ...]:
         """The users that have a profile, sorted. StateError: one cannot be read, since another process uses it, say."""
         found = set(self._devices)
-        taken = {self._place(name).folder.name for name in found}
+        taken = {self._place(name)[0].name for name in found}
         for folder in self._folder.iterdir() if self._folder.is_dir() else ():
             if folder.name not in taken and (name := self._name_in(folder)) is not None:
                 found.add(name)
@@ -93,18 +84,14 @@ class Profiles:
 
     def forget(self, name: str) -> None:
         """Erases everything of this user, the profile itself too; the others stay as they are."""
-        place = self._place(name)
-        device = self._devices.pop(name, None)
-        if device is not None:
+        folder, key = self._place(name)
+        if (device := self._devices.pop(name, None)) is not None:
             device.forget()
             device.close()
-        elif place.folder.is_dir():
-            store = Store(place.folder, place.key)
-            try:
+        elif folder.is_dir():
+            with closing(Store(folder, key)) as store:
                 store.erase()
-            finally:
-                store.close()
-        shutil.rmtree(place.folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def close(self, learn_seconds: float | None = None) -> None:
         """Closes every device. learn_seconds: they learn first, for so long in all at most."""
@@ -121,22 +108,23 @@ class Profiles:
     ) -> None:
         self.close()
 
-    def _place(self, name: str) -> _Place:
+    def _place(self, name: str) -> tuple[Path, bytes]:
+        """Where a profile lies and what opens it. Neither tells the name without the app's key."""
         if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
             raise ConfigurationError(f"profile: expected a name of 1 to {_LONGEST_NAME} characters")
         folder = hmac.new(self._derived(b"idiolect profile folder"), name.encode(), hashlib.sha256).hexdigest()[:32]
-        return _Place(self._folder / folder, self._derived(b"idiolect profile key\0" + folder.encode()))
+        return self._folder / folder, self._key_of(folder)
+
+    def _key_of(self, folder: str) -> bytes:
+        return self._derived(b"idiolect profile key\0" + folder.encode())
 
     def _derived(self, info: bytes) -> bytes:
         return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(self._key)
 
     def _name_in(self, folder: Path) -> str | None:
         """The name kept in a folder; None for one that an erasure left, which is taken away."""
-        store = Store(folder, self._derived(b"idiolect profile key\0" + folder.name.encode()))
-        try:
+        with closing(Store(folder, self._key_of(folder.name))) as store:
             name = records.read_text(store, "profile")
-        finally:
-            store.close()
         if name is None:
             shutil.rmtree(folder, ignore_errors=True)
         return name

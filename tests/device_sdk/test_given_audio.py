@@ -11,9 +11,9 @@ import pytest
 import soundfile
 
 from device_sdk import AudioError, Bundle, Device, Recognizer, Result
+from tests.device_sdk.devices import KEY
 from tests.signals import chirp
 
-KEY = bytes(range(32))
 SOUND = np.round(chirp(16_000) * 32_767).astype(np.int16)
 
 

@@ -25,7 +25,6 @@ from device_sdk import (
     DeviceSettings,
     GuardSettings,
     Hotword,
-    LearningSettings,
     Rating,
     Semantics,
     SlotLexicon,
@@ -33,15 +32,12 @@ from device_sdk import (
 )
 from device_sdk.feedback.signals import Repeated, Signal, combined
 from device_sdk.learning import kept
-from device_sdk.learning.memory import Bounds, Recent
+from tests.device_sdk.devices import KEY, quick, tell
 from tests.device_sdk.state.audit import findings
 from tests.signals import noise
 
-KEY = bytes(range(32))
-SETTINGS = DeviceSettings(
-    keep_corrected=True, learning=LearningSettings(passes=1), guard=GuardSettings(watch=False), memory_utterances=8
-)
-SAID = "turn on the borborygmus"
+SETTINGS = replace(quick(), keep_corrected=True, guard=GuardSettings(watch=False), memory_utterances=8)
+SAID = Corrected("turn on the borborygmus")
 
 
 def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS, *, keeping: bool = True) -> Device:
@@ -51,19 +47,13 @@ def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS, *,
     return device
 
 
-def correct(device: Device, seed: int = 1, signal: Signal = Corrected(SAID), seconds: float = 0.6) -> str:
-    result = device.recognize(noise(int(16_000 * seconds), seed), 16_000)
-    device.feedback(result, signal)
-    return result.utterance_id
-
-
 def rows(device: Device) -> list[str]:
     return device._store.names("kept")
 
 
 def test_a_correction_outlives_its_process_and_is_learned_from_once(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with opened(tmp_path, tiny_bundle) as device:
-        heard = correct(device)
+        heard = tell(device, signal=SAID)
         before = device._recent.get(heard)
         assert [(each.utterance_id, each.kept) for each in device.remembered()] == [(heard, True)]
     with opened(tmp_path, tiny_bundle) as device:
@@ -73,9 +63,7 @@ def test_a_correction_outlives_its_process_and_is_learned_from_once(tmp_path: Pa
         after = device._recent.get(heard)
         assert before is not None and after is not None and after.signal == before.signal
         assert after.nbest == before.nbest and np.array_equal(after.features, before.features)
-        assert "1 utterance" in device.learned().describe()[-4] and "on its disk" in " ".join(
-            device.learned().describe()
-        )
+        assert "1 utterance" in device.learned().describe()[-4] and "on its disk" in str(device.learned())
         device.feedback(heard, Accepted())
         assert device.learn().steps == 1 and rows(device) == []
         assert device.learn().steps == 0
@@ -89,14 +77,14 @@ LEXICON = SlotLexicon({"place": ("kitchen", "bedroom")})
 @pytest.mark.parametrize(
     ("signals", "stays"),
     [
-        ((Corrected(SAID),), True),
+        ((SAID,), True),
         ((Accepted(),), True),
-        ((Semantics({"place": "kitchen"}, LEXICON), Corrected(SAID), Rating(0.7)), True),
+        ((Semantics({"place": "kitchen"}, LEXICON), SAID, Rating(0.7)), True),
         ((Accepted(), Semantics({"place": "bedroom"}, LEXICON, "paper")), True),
         ((Rating(0.9),), False),
         ((Semantics({"place": "kitchen"}, LEXICON),), False),
-        ((Corrected(SAID), Cancelled()), False),
-        ((Corrected(SAID), Repeated(("turn it on",)), Accepted()), True),
+        ((SAID, Cancelled()), False),
+        ((SAID, Repeated(("turn it on",)), Accepted()), True),
         ((), False),
     ],
 )
@@ -134,8 +122,8 @@ def test_nothing_is_kept_unless_app_and_user_let_it_and_what_is_lost_is_said(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         with opened(tmp_path, tiny_bundle, settings, keeping=keeping) as device:
-            correct(device, 1)
-            correct(device, 2)
+            tell(device, 1)
+            tell(device, 2)
             device.recognize(noise(9_600, 3), 16_000)
             assert not any(each.kept for each in device.remembered()) and rows(device) == []
         said = [each.getMessage() for each in caplog.records if "feedback" in each.getMessage()]
@@ -144,13 +132,7 @@ def test_nothing_is_kept_unless_app_and_user_let_it_and_what_is_lost_is_said(
         assert device.remembered() == ()
 
 
-def other(bundle: Bundle, tmp_path: Path) -> Bundle:
-    changed = bundle.with_weights(bundle.weights, "another")
-    assert changed.version != bundle.version
-    return changed
-
-
-@pytest.mark.parametrize("seconds", [0.4, 1.5], ids=["row", "file"])
+@pytest.mark.parametrize("samples", [6_400, 24_000], ids=["row", "file"])
 @pytest.mark.parametrize(
     "go",
     [
@@ -164,24 +146,21 @@ def other(bundle: Bundle, tmp_path: Path) -> Bundle:
     ids=["learned from", "forget", "withdraw keeping", "withdraw learning", "cancelled", "a day later"],
 )
 def test_what_was_kept_is_zeroed_when_it_goes(
-    tmp_path: Path, tiny_bundle: Bundle, go: Callable[[Device], object], seconds: float
+    tmp_path: Path, tiny_bundle: Bundle, go: Callable[[Device], object], samples: int
 ) -> None:
     with opened(tmp_path, tiny_bundle) as device:
-        correct(device, seconds=seconds)
+        tell(device, samples=samples)
         value, file = device._store._rows("SELECT value, file FROM kept")[0]
-        held = None if file is None else (tmp_path / file).open("rb")
-        sealed = value if held is None else held.read()
-        assert (file is None) == (seconds < 1) and len(sealed) > 10_000
-        go(device)
-        assert rows(device) == [] and not any(each.kept for each in device.remembered())
-        for path in tmp_path.iterdir():
-            content = path.read_bytes()
-            assert not any(sealed[at : at + 32] in content for at in range(0, len(sealed) - 32, 512)), path.name
-        if held is not None:
+        with (tmp_path / (file or "lock")).open("rb") as held:
+            sealed = value or held.read()
+            assert (file is None) == (samples < 9_000) and len(sealed) > 10_000
+            go(device)
+            assert rows(device) == [] and not any(each.kept for each in device.remembered())
+            for path in tmp_path.iterdir():
+                content = path.read_bytes()
+                assert not any(sealed[at : at + 32] in content for at in range(0, len(sealed) - 32, 512)), path.name
             held.seek(0)
-            assert not any(held.read())
-            held.close()
-            assert not (tmp_path / file).exists()
+            assert not any(held.read()) and not (file and (tmp_path / file).exists())
 
 
 def test_an_app_that_lets_it_no_more_or_ships_another_bundle_finds_nothing(
@@ -189,10 +168,10 @@ def test_an_app_that_lets_it_no_more_or_ships_another_bundle_finds_nothing(
 ) -> None:
     for settings, bundle in (
         (replace(SETTINGS, keep_corrected=False), tiny_bundle),
-        (SETTINGS, other(tiny_bundle, tmp_path)),
+        (SETTINGS, tiny_bundle.with_weights(tiny_bundle.weights, "another")),
     ):
         with opened(tmp_path, tiny_bundle) as device:
-            correct(device)
+            tell(device)
         caplog.clear()
         with caplog.at_level(logging.WARNING), opened(tmp_path, bundle, settings) as device:
             assert rows(device) == [] and device.remembered() == ()
@@ -204,7 +183,7 @@ def test_a_day_after_it_was_heard_the_next_opening_erases_it(
 ) -> None:
     with opened(tmp_path, tiny_bundle) as device:
         for seed, age in ((1, 86_000), (2, 86_500), (3, -90_000)):
-            example = device._recent.get(correct(device, seed))
+            example = device._recent.get(tell(device, seed))
             assert example is not None
             aged = kept.to_bytes(replace(example, kept=time.time() - age), device._model_state.handed_on())
             device._store.put("kept", example.utterance_id, aged)
@@ -218,8 +197,8 @@ def test_a_day_after_it_was_heard_the_next_opening_erases_it(
 
 def test_the_disk_holds_it_sealed_and_as_declared(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with opened(tmp_path, tiny_bundle) as device:
-        correct(device, 1, seconds=0.4)
-        correct(device, 2, seconds=1.5)
+        tell(device, 1, samples=6_400)
+        tell(device, 2, samples=24_000)
         assert len(rows(device)) == 2 and findings(tmp_path, KEY, tiny_bundle) == []
 
 
@@ -227,7 +206,7 @@ def test_a_damaged_one_is_left_out_and_said(
     tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(tmp_path, tiny_bundle) as device:
-        good, bad = correct(device, 1), correct(device, 2)
+        good, bad = tell(device, 1), tell(device, 2)
         for content in (b"", b"x" * 99, device._store.get("kept", good)[:-9]):  # type: ignore[index]
             with pytest.raises(StateError, match=f"kept/{bad}"):
                 kept.from_bytes(content, bad, tiny_bundle)
@@ -237,42 +216,12 @@ def test_a_damaged_one_is_left_out_and_said(
     assert f"kept/{bad}" in caplog.text
 
 
-def test_memory_is_bounded_and_what_it_loses_is_counted() -> None:
-    now = [1_000.0]
-    recent = Recent(2, 60.0, lambda: now[0], lambda: 5_000.0 + now[0], bounds=Bounds(3, 4 * 400))
-    frames = np.zeros((1, 100), np.float32)
-
-    def add(name: str, sound: np.ndarray = frames, *, marked: bool = True, on_disk: bool = False) -> None:
-        recent.add(name, sound, (), None)
-        if marked:
-            recent.mark(name, Accepted())
-        if on_disk:
-            recent.keep(name)
-
-    for name in ("a", "b", "c"):
-        add(name, on_disk=True)
-    add("d"), add("e", marked=False)
-    assert [each.utterance_id for each in recent.contents()] == ["a", "b", "c", "d", "e"], "each kind in its own bound"
-    add("f")
-    assert (recent.lost(), recent.gone()) == (1, ()), "d was confirmed, and pushed out by f"
-    add("g", on_disk=True)
-    assert (recent.lost(), recent.gone(), recent.lost(), recent.gone()) == (1, ("a",), 0, ())
-    add("h", np.zeros((3, 100), np.float32), on_disk=True)
-    assert recent.gone() == ("b", "c"), "too many bytes"
-    recent.lost()
-    now[0] += 61
-    assert recent.lost() == 1, "f, after a minute; nobody had said anything about e"
-    assert [each.utterance_id for each in recent.contents()] == ["g", "h"]
-    now[0] += 86_400
-    assert (recent.contents(), recent.gone(), recent.lost()) == ((), ("g", "h"), 2)
-
-
 def test_the_report_of_learning_tells_what_came_too_late(
     tmp_path: Path, tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = replace(SETTINGS, keep_corrected=False, memory_seconds=0.5)
     with caplog.at_level(logging.WARNING), opened(tmp_path, tiny_bundle, settings) as device:
-        correct(device, 1)
+        tell(device, 1)
         time.sleep(0.6)
         report = device.learn()
         assert (report.utterances, report.lost, device.learn().lost) == (0, 1, 0)
@@ -286,14 +235,14 @@ def test_closing_may_learn_first_and_for_so_long(
     with caplog.at_level(logging.WARNING):
         device = opened(tmp_path, tiny_bundle, settings)
         for seed in range(3):
-            correct(device, seed)
+            tell(device, seed)
         device.close(learn_seconds=60.0)
         device.close(learn_seconds=60.0)
     assert caplog.text == ""
     with caplog.at_level(logging.WARNING):
         device = opened(tmp_path, tiny_bundle, settings)
         assert device.student.utterances == 3
-        correct(device)
+        tell(device)
         device.close(learn_seconds=0.0)
     assert "1 utterance with feedback" in caplog.text
     with opened(tmp_path, tiny_bundle, replace(settings, learn=False)) as device:
@@ -303,7 +252,7 @@ def test_closing_may_learn_first_and_for_so_long(
 
 def test_what_is_withheld_to_check_learning_with_is_kept_no_more(tmp_path: Path, tiny_bundle: Bundle) -> None:
     with opened(tmp_path, tiny_bundle, replace(SETTINGS, guard=GuardSettings(withhold=1))) as device:
-        correct(device)
+        tell(device)
         assert device.learn().utterances == 0 and rows(device) == []
         assert [(each.withheld, each.kept) for each in device.remembered()] == [(True, False)]
 
@@ -316,7 +265,7 @@ with opened(Path(sys.argv[1]), Bundle.open(sys.argv[2])) as device:
     rng = random.Random(int(sys.argv[3]))
     while True:
         if rng.random() < 0.75:
-            correct(device, rng.randrange(9), seconds=rng.choice((0.3, 1.2)))
+            tell(device, rng.randrange(9), samples=rng.choice((4_800, 19_200)))
             print("corrected", flush=True)
         else:
             device.learn()

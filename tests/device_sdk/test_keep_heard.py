@@ -8,29 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import (
-    Accepted,
-    Bundle,
-    ConfigurationError,
-    Corrected,
-    Device,
-    DeviceSettings,
-    FeedbackError,
-    GuardSettings,
-    LearningSettings,
-)
-from device_sdk.learning.memory import Bounds, Recent
+from device_sdk import Accepted, Bundle, Corrected, Device, DeviceSettings, FeedbackError, GuardSettings
 from device_sdk.personalization import cache as caches
+from tests.device_sdk.devices import KEY, LIGHT, quick
 from tests.device_sdk.state.audit import findings
 from tests.signals import noise
 
-KEY = bytes(range(32))
-SETTINGS = DeviceSettings(
-    keep_corrected=True,
-    keep_heard=True,
-    learning=LearningSettings(passes=1, wait_seconds=600),
-    guard=GuardSettings(withhold=0),
-)
+SETTINGS = replace(quick(wait_seconds=600), keep_corrected=True, keep_heard=True, guard=GuardSettings(withhold=0))
 
 
 def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS) -> Device:
@@ -47,7 +31,7 @@ def test_another_process_corrects_and_a_third_learns(tmp_path: Path, tiny_bundle
         (remembered,) = device.remembered()
         assert remembered.utterance_id == heard.utterance_id and 3500 < remembered.seconds_left <= 3600
         assert device.learn().steps == 0, "it waits"
-        device.feedback(heard.utterance_id, Corrected("turn on the light"))
+        device.feedback(heard.utterance_id, LIGHT)
         assert device.remembered()[0].seconds_left > 80_000
         assert "1 utterance" in str(device.learned()) and "on its disk" in str(device.learned())
     with opened(tmp_path, tiny_bundle) as device:
@@ -57,23 +41,24 @@ def test_another_process_corrects_and_a_third_learns(tmp_path: Path, tiny_bundle
 
 
 def test_a_correction_in_another_process_mends_the_counts(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    def counted(device: Device) -> tuple[object, object]:
+        return device.learned().words, device.learned().unlisted
+
     with opened(tmp_path, tiny_bundle) as device:
         device.agree("keeping", "marginals")
-        heard = device.recognize(noise(9_600, 1), 16_000)
-        device.feedback(heard, Corrected("turn on the light"))
-        expected = device.learned().words, device.learned().unlisted
+        device.feedback(device.recognize(noise(9_600, 1), 16_000), LIGHT)
+        expected = counted(device)
         device.forget()
         device.agree("keeping", "marginals")
         heard = device.recognize(noise(9_600, 1), 16_000)
-        assert (device.learned().words, device.learned().unlisted) != expected
+        assert counted(device) != expected
     with opened(tmp_path, tiny_bundle) as device:
-        device.feedback(heard.utterance_id, Corrected("turn on the light"))
-        assert (device.learned().words, device.learned().unlisted) == expected
-        assert device.learned().utterances == 1
+        device.feedback(heard.utterance_id, LIGHT)
+        assert counted(device) == expected and device.learned().utterances == 1
         assert due(device) == {"turn", "on", "the", "light"} and device._model_state.cache.pending_utterances == 1
     with opened(tmp_path, tiny_bundle) as device:
         device.feedback(heard.utterance_id, Corrected("turn off the light"))
-        assert (device.learned().words, device.learned().unlisted) == expected, "once"
+        assert counted(device) == expected, "once"
 
 
 def due(device: Device) -> set[str]:
@@ -98,7 +83,7 @@ def test_what_was_reported_or_never_to_be_is_not_due_by_a_correction(
             device.withdraw("marginals")
             device.agree("marginals")
     with opened(tmp_path, tiny_bundle) as device:
-        device.feedback(heard.utterance_id, Corrected("turn on the light"))
+        device.feedback(heard.utterance_id, LIGHT)
         assert due(device) == set() and device._model_state.cache.pending_utterances == 0
         assert dict(device.learned().words).keys() == {"turn", "on", "the", "light"}
 
@@ -114,23 +99,3 @@ def test_it_is_not_on_the_disk_without_app_and_user(tmp_path: Path, tiny_bundle:
         assert len(device._store.names("kept")) == (why == "the app no more")
     with opened(tmp_path, tiny_bundle, replace(SETTINGS, keep_heard=False)) as device:
         assert device.remembered() == () and device._store.names("kept") == []
-
-
-def test_it_takes_what_keeps_corrections() -> None:
-    with pytest.raises(ConfigurationError, match="keep_heard: found True without keep_corrected"):
-        DeviceSettings(keep_heard=True)
-
-
-def test_an_hour_bounds_it_and_it_makes_room_first() -> None:
-    now = [0.0]
-    recent = Recent(9, 60.0, lambda: now[0], lambda: 5_000.0 + now[0], Bounds(2, 10_000))
-    for name in ("confirmed", "heard"):
-        recent.add(name, np.zeros((1, 100), np.float32), (), None)
-        if name == "confirmed":
-            recent.mark(name, Accepted())
-        recent.keep(name)
-    recent.add("later", np.zeros((1, 100), np.float32), (), None)
-    recent.keep("later")
-    assert recent.gone() == ("heard",)
-    now[0] += 61
-    assert (recent.gone(), recent.kept(), recent.lost()) == (("later",), ("confirmed",), 0)

@@ -8,24 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk import (
-    Bundle,
-    Conditions,
-    ConfigurationError,
-    Corrected,
-    DeviceSettings,
-    LearningSettings,
-    Profiles,
-    Rating,
-    StateError,
-)
+from device_sdk import Bundle, Conditions, ConfigurationError, Profiles, Rating, StateError
 from device_sdk.feedback.signals import Signal
 from device_sdk.learning.rehearsal import Transcribed
 from device_sdk.learning.settings import RehearsalSettings
+from tests.device_sdk.devices import KEY, LIGHT, quick, tell
 from tests.signals import noise
 
-KEY = bytes(range(32))
-SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0))
+SETTINGS = quick(cost_weight=0.0)
 
 
 @pytest.fixture
@@ -36,9 +26,8 @@ def profiles(tmp_path: Path, tiny_bundle: Bundle):
 
 def test_users_share_nothing(profiles: Profiles, tmp_path: Path, tiny_bundle: Bundle) -> None:
     ana, ben = profiles["ana"], profiles["ben"]
-    heard = ana.recognize(noise(9600, 1), 16_000)
     ana.agree("marginals")
-    ana.feedback(heard.utterance_id, Corrected("turn on the light"))
+    tell(ana)
     ana.learn()
     assert (ana.learned().utterances, ana.student.steps) == (1, 1)
     assert (ben.learned().utterances, ben.student.steps, ben.consent.marginals) == (0, 0, False)
@@ -67,9 +56,7 @@ def test_profiles_are_there_again_and_tell_no_name_without_the_key(tmp_path: Pat
 
 def test_every_profile_has_a_key_of_its_own(profiles: Profiles) -> None:
     ana, ben = profiles._place("ana"), profiles._place("ben")
-    assert len({KEY, ana.key, ben.key}) == 3
-    assert ana.folder != ben.folder
-    assert profiles._place("ana") == ana
+    assert profiles._place("ana") == ana and len({KEY, *ana, *ben}) == 5
 
 
 def test_one_user_is_forgotten_and_the_others_stay(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -84,9 +71,7 @@ def test_one_user_is_forgotten_and_the_others_stay(tmp_path: Path, tiny_bundle: 
         profiles.forget("zoë")  # without opening it first
         profiles.forget("nobody")
         assert profiles.names() == ("ben",)
-        assert profiles["ben"].learned().utterances == 1
-        folders = list((tmp_path / "profiles").iterdir())
-        assert len(folders) == 1
+        assert profiles["ben"].learned().utterances == len(list((tmp_path / "profiles").iterdir())) == 1
 
 
 def test_what_the_app_brings_is_every_users(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -107,18 +92,13 @@ def test_what_the_app_brings_is_every_users(tmp_path: Path, tiny_bundle: Bundle)
         return None
 
     with Profiles(
-        tmp_path,
-        KEY,
-        tiny_bundle,
-        replace(SETTINGS, learning=learning),
-        cost_function=costs,
-        conditions=conditions,
-        policy=policy,
+        tmp_path, KEY, tiny_bundle, replace(SETTINGS, learning=learning),
+        cost_function=costs, conditions=conditions, policy=policy,
         rehearsal=[Transcribed(noise(9600, 7), "turn on the light")],
-    ) as profiles:
+    ) as profiles:  # fmt: skip
         for name in ("ana", "ben"):
             asked.clear()
-            profiles[name].feedback(profiles[name].recognize(noise(9600, 1), 16_000), Rating(0.5))
+            tell(profiles[name], 1, Rating(0.5))
             assert profiles[name].learn().rehearsed == 1
             assert {"costs", "conditions", "learn at 0.5"} == set(asked)
     with pytest.raises(TypeError, match=r"found argument 'rehearsals', expected \['conditions',"):
@@ -131,13 +111,8 @@ def test_what_is_no_name_is_refused(profiles: Profiles, name: str) -> None:
         _ = profiles[name]
 
 
-def test_a_key_that_is_none_is_refused(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    with pytest.raises(StateError, match="key"):
-        Profiles(tmp_path, b"short", tiny_bundle)
-
-
 def test_a_late_feedback_finds_its_user_after_a_change(profiles: Profiles) -> None:
     heard = profiles["ana"].recognize(noise(9600, 1), 16_000)
     profiles["ben"].recognize(noise(9600, 2), 16_000)
-    profiles["ana"].feedback(heard.utterance_id, Corrected("turn on the light"))
+    profiles["ana"].feedback(heard.utterance_id, LIGHT)
     assert (profiles["ana"].learn().steps, profiles["ben"].learn().steps) == (1, 0)

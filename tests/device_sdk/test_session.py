@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import AudioError, Corrected, Device, Endpointing, EndpointRule, Result
+from device_sdk import AudioError, Device, Endpointing, EndpointRule, RecognitionSession, Result
 from device_sdk.bundle import Bundle
+from tests.device_sdk.devices import KEY, LIGHT
 from tests.signals import noise
 from tests.speech import conversation, cut, packaged
 
-KEY = bytes(range(32))
 HALF_A_SECOND = Endpointing(None, None, EndpointRule(min_utterance_length=0.6))
 
 
@@ -29,26 +29,25 @@ def test_every_utterance_of_a_stream_is_remembered(device: Device) -> None:
     samples = noise(4 * 9_600)
     found = [event for event in session.segments(cut(iter([samples]), 2_000)) if isinstance(event, Result)]
     assert [result.offset for result in found] == pytest.approx([0.0, 0.6, 1.2, 1.8])
-    assert len({result.utterance_id for result in found}) == 4
-    assert device.learned().utterances == 4
+    assert len({result.utterance_id for result in found}) == device.learned().utterances == 4
     for result in found:
-        device.feedback(result.utterance_id, Corrected("turn on the light"))
+        device.feedback(result.utterance_id, LIGHT)
     assert device.learn().utterances == 4
 
 
 def test_the_next_utterance_has_the_newest_model(device: Device) -> None:
+    def hear(session: RecognitionSession) -> Result:
+        session.feed(noise(9_600))
+        return session.finish()
+
     session = device.session(16_000)
-    session.feed(noise(9_600))
-    first = session.finish()
-    device.feedback(first.utterance_id, Corrected("turn on the light"))
+    first = hear(session)
+    device.feedback(first.utterance_id, LIGHT)
     assert device.learn().steps > 0
     session.reset()
-    session.feed(noise(9_600))
-    second = session.finish()
+    second, fresh = hear(session), hear(device.session(16_000))
     assert second.offset == pytest.approx(0.6)
-    fresh = device.session(16_000)
-    fresh.feed(noise(9_600))
-    acoustic = [[hypothesis.scores.acoustic for hypothesis in each.nbest] for each in (first, second, fresh.finish())]
+    acoustic = [[hypothesis.scores.acoustic for hypothesis in each.nbest] for each in (first, second, fresh)]
     assert acoustic[0] != acoustic[1] == acoustic[2]
 
 
