@@ -1,4 +1,4 @@
-"""A warm process that brings up devices, one child each, and kills them.
+"""A warm process that brings up devices, one child each, and kills them; and campaigns of such lives.
 
 Standard input: one JSON order a line. Standard output: one JSON ending a line. No session is opened before the fork.
 """
@@ -10,11 +10,13 @@ import os
 import random
 import select
 import signal
+import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +28,20 @@ from device_sdk import (
     Client,
     Corrected,
     Device,
-    DeviceSettings,
-    LearningSettings,
     Profiles,
     Semantics,
     SlotLexicon,
 )
 from device_sdk.learning import StepSettings
-from device_sdk.state.outbox import waiting
+from device_sdk.state.outbox import one_by_one
+from tests.architecture.sources import ROOT
 from tests.bounds import ANYTHING
+from tests.device_sdk.devices import KEY, quick
 from tests.device_sdk.sigkill.points import Points
 from tests.server.parties import ENROLMENT
 from tests.signals import chirp
 
-__all__ = ["KEY", "SETTINGS", "USERS", "Order"]
-
-KEY = bytes(range(32))
-SETTINGS = DeviceSettings(
-    bounds=ANYTHING,
-    learning=LearningSettings(passes=1, hypotheses=2, wait_seconds=0.0, step=StepSettings(learning_rate=0.02)),
-)
+SETTINGS = replace(quick(hypotheses=2, wait_seconds=0.0, step=StepSettings(learning_rate=0.02)), bounds=ANYTHING)
 USERS = ("ana", "ben", "zoë")
 SOUNDS = [chirp(4_000, seed) for seed in range(4)]
 SIGNALS = (
@@ -59,21 +55,51 @@ SIGNALS = (
 
 @dataclass(frozen=True)
 class Order:
-    """One life. seed: of what it does; actions: how many things; forgets: whether forgetting is among them; point, at:
-    where to die, see :class:`Points`; after: seconds to die after, 0 for never; progress: file that the life writes
-    to; shared: the device of several users, without a server."""
+    """One life. actions: how many things it does; forgets: whether forgetting is among them; shared: the device of
+    several users, without a server; seed: of what it does; progress: file that it writes to; point, at: where to die,
+    see :class:`Points`; after: seconds to die after, 0 for never."""
 
     state: str
     bundle: str
     url: str
-    progress: str
-    seed: int
     actions: int
     forgets: bool
-    point: str
-    at: int
-    after: float
     shared: bool = False
+    seed: int = 0
+    progress: str = ""
+    point: str = ""
+    at: int = 0
+    after: float = 0.0
+
+
+def lives(order: Order, kills: int, seed: int, points: Counter[str]) -> Iterator[list[dict[str, Any]]]:
+    """What each life over one state folder told, until ``kills`` were killed, half of them at a point, half at a
+    moment, which ``points`` counts. Every other point is one of those that killed least, so that none is left out
+    because few lives pass it."""
+    rng, known, seconds, number = random.Random(seed), Counter[str](), 1.0, 0
+    progress = Path(f"{order.state}.jsonl")
+    command = [sys.executable, "-m", "tests.device_sdk.sigkill.nursery"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as nursery:
+        assert nursery.stdin is not None and nursery.stdout is not None
+        while points.total() < kills:
+            fewest = min((points[name] for name in known), default=0)
+            names = [name for name in sorted(known) if number % 4 == 3 or points[name] == fewest]
+            point, after = rng.choice(names) if number % 2 else "", rng.uniform(0.02, 1.1 * seconds)
+            at, after = (rng.randint(1, known[point]), 0.0) if point else (0, after if number else 0.0)
+            progress.write_bytes(b"")
+            each = replace(order, seed=seed * 100_000 + number, progress=str(progress), point=point, at=at, after=after)
+            nursery.stdin.write(json.dumps(asdict(each)) + "\n")
+            nursery.stdin.flush()
+            ending = json.loads(nursery.stdout.readline())
+            told = [json.loads(line) for line in progress.read_text("utf-8").splitlines()]
+            if ending["code"] == 0:  # it lived to the end: how long lives are
+                known |= Counter(told[-1]["points"])
+                seconds = ending["seconds"]
+            else:
+                assert ending["code"] == -9, told[-1:]
+                points[told[-1]["point"] if point else "a moment"] += 1
+            yield told
+            number += 1
 
 
 def life(order: Order, bundle: Bundle, tell: Callable[..., None]) -> None:
@@ -174,7 +200,7 @@ def held(device: Device, server: str) -> dict[str, int]:
     """Reports that wait: id -> utterances whose counts they hold; deltas hold none."""
     return {
         report.report_id: json.loads(report.restore)["utterances"] if report.kind == "marginals" else 0
-        for report in waiting(device._store, server)
+        for report in one_by_one(device._store, server)
     }
 
 

@@ -3,13 +3,10 @@ twice, and what was to be forgotten is forgotten whole or not at all."""
 
 from __future__ import annotations
 
-import json
-import random
 import sqlite3
-import subprocess
 import sys
 from collections import Counter
-from dataclasses import asdict
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +16,9 @@ import pytest
 from device_sdk.bundle import Bundle
 from device_sdk.checkin import identity
 from device_sdk.device import Device
-from device_sdk.feedback import Corrected
 from server.rounds.reports import id_of_report
-from tests.architecture.sources import ROOT
-from tests.device_sdk.sigkill.nursery import KEY, SETTINGS, SOUNDS, Order, figures, held
+from tests.device_sdk.devices import tell
+from tests.device_sdk.sigkill.nursery import KEY, SETTINGS, Order, figures, held, lives
 from tests.live import LiveServer
 from tests.server.parties import ENROLMENT, NO_NOISE, Operator
 
@@ -31,105 +27,44 @@ pytest.importorskip("fastapi")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and waits for processes by descriptor")
 
 PLANS = {"marginals": {"epsilon": NO_NOISE}, "deltas": {"clip_norm": 10.0}, "suppression": 0.0}
-ACTIONS = 10
-
-
-class Nursery:
-    """Owns the warm process that forks, and kills, a device at a time."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.device_sdk.sigkill.nursery"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def bring_up(self, order: Order) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asdict(order)) + "\n")
-        self._process.stdin.flush()
-        ending: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return ending
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(300)
 
 
 def campaign(folder: Path, bundle: Bundle, kills: int, *, forgets: bool, seed: int) -> Counter[str]:
-    """Kills ``kills`` devices over one state folder, half of them at a point, half at a moment, and checks the state
-    after each. Every other point is one of those that killed least, so that none is left out because few lives pass it.
-    Returns the points."""
-    rng, points, known, seconds = random.Random(seed), Counter[str](), Counter[str](), 1.0
-    folder.mkdir()
-    state, nursery, last, killed, noted = folder / "state", Nursery(), None, 0, dict[str, int]()
+    """Kills ``kills`` devices over one state folder and checks the state after each. Returns the points."""
+    state, points, last, noted = folder / "state", Counter[str](), None, dict[str, int]()
     with LiveServer(folder / "server", bundle.path) as server, httpx.Client(timeout=300) as http:
         operator = Operator(http, server.url)
         round_id = operator.open(**PLANS)
-        try:
-            number = 0
-            while killed < kills:
-                by_point = bool(number % 2)
-                fewest = min((points[name] for name in known), default=0)
-                names = [name for name in sorted(known) if number % 4 == 3 or points[name] == fewest]
-                point = rng.choice(names) if by_point else ""
-                progress = folder / f"{number}.jsonl"
-                progress.touch()
-                ending = nursery.bring_up(
-                    Order(
-                        str(state), str(bundle.path), server.url, str(progress), seed * 100_000 + number, ACTIONS,
-                        forgets,
-                        point, at=rng.randint(1, known[point]) if by_point else 0,
-                        after=0.0 if by_point or number == 0 else rng.uniform(0.02, 1.1 * seconds),
-                    )
-                )  # fmt: skip
-                told = [json.loads(line) for line in progress.read_text().splitlines()]
-                if ending["code"] == 0:  # it lived to the end: how long lives are
-                    known |= Counter(told[-1]["points"])
-                    seconds = ending["seconds"]
-                else:
-                    assert ending["code"] == -9, told[-1:]
-                    killed += 1
-                    points[told[-1]["point"] if by_point else "a moment"] += 1
-                _note(server, noted)
-                last = _check(state, bundle, server, told, last, noted)
-                progress.unlink()
-                if number % 7 == 6:
-                    operator.close(round_id)
-                    round_id = operator.open(**PLANS)
-                number += 1
-        finally:
-            nursery.close()
+        order = Order(str(state), str(bundle.path), server.url, 10, forgets)
+        for number, told in enumerate(lives(order, kills, seed, points)):
+            _note(server, noted)
+            last = _check(state, bundle, server, told, last, noted)
+            if number % 7 == 6:
+                operator.close(round_id)
+                round_id = operator.open(**PLANS)
         with Device.open(state, KEY, bundle, SETTINGS) as device:  # it works as ever
             device.agree("counting", "learning", "marginals", "deltas")
             device.check_in(server.url, ENROLMENT)
             operator.close(round_id)
             device.check_in(server.url)
             operator.open(**PLANS)
-            device.feedback(device.recognize(SOUNDS[0], 16_000).utterance_id, Corrected("turn on the light"))
+            tell(device)
             assert device.learn().steps == 1
             sent = device.check_in(server.url).sent
             assert [(each.kind, each.refused) for each in sent] == [("marginals", None), ("deltas", None)]
             assert held(device, server.url) == {}, "nothing waits once the server can be reached"
-        with sqlite3.connect(f"file:{server.folder / 'server.db'}?mode=ro", uri=True) as database:
-            streams = dict(database.execute("SELECT stream, count(*) FROM reports GROUP BY stream"))
-            assert database.execute("SELECT count(*) - count(DISTINCT report_id) FROM ledger").fetchone() == (0,)
-        database.close()
+        streams = dict(_rows(server, "SELECT stream, count(*) FROM reports GROUP BY stream"))
+        assert _rows(server, "SELECT count(*) - count(DISTINCT report_id) FROM ledger") == [(0,)]
         assert min(streams["marginals"], streams["deltas"]) >= 1
     return points
 
 
+Told = dict[str, Any]
+
+
 def _check(
-    state: Path,
-    bundle: Bundle,
-    server: LiveServer,
-    told: list[dict[str, Any]],
-    last: dict[str, Any] | None,
-    noted: dict[str, int],
-) -> dict[str, Any]:
+    state: Path, bundle: Bundle, server: LiveServer, told: list[Told], last: Told | None, noted: dict[str, int]
+) -> Told:
     """The state after an ending. told: by the life that ended; last: what held before it; noted: see :func:`_note`."""
     with Device.open(state, KEY, bundle, SETTINGS) as device:
         now = figures(device)
@@ -164,19 +99,18 @@ def _check(
 
 def _note(server: LiveServer, noted: dict[str, int]) -> None:
     """Writes down how many utterances every report of counts is of: the server forgets that with the round."""
-    with sqlite3.connect(f"file:{server.folder / 'server.db'}?mode=ro", uri=True) as database:
-        noted |= dict(
-            database.execute("SELECT id, utterances FROM reports WHERE stream = 'marginals' AND utterances > 0")
-        )
-    database.close()
+    noted |= dict(_rows(server, "SELECT id, utterances FROM reports WHERE stream = 'marginals' AND utterances > 0"))
+
+
+def _rows(server: LiveServer, query: str, *values: object) -> list[tuple]:
+    with closing(sqlite3.connect(f"file:{server.folder / 'server.db'}?mode=ro", uri=True)) as database:
+        return database.execute(query, values).fetchall()
 
 
 def _conserved(device: Device, server: LiveServer, device_id: str, noted: dict[str, int]) -> None:
     """Every utterance is in one place: pending, in a report that waits, or in one that the server has counted once."""
-    with sqlite3.connect(f"file:{server.folder / 'server.db'}?mode=ro", uri=True) as database:
-        query = "SELECT id FROM reports WHERE device_id = ? AND stream = 'marginals'"
-        counted = {name for (name,) in database.execute(query, (device_id,))}
-    database.close()
+    query = "SELECT id FROM reports WHERE device_id = ? AND stream = 'marginals'"
+    counted = {name for (name,) in _rows(server, query, device_id)}
     cache, told = device._model_state.cache, sum(noted.get(name, 0) for name in counted)
     reports = held(device, server.url).items()
     waiting = sum(count for name, count in reports if id_of_report(device_id, name) not in counted)
