@@ -23,8 +23,6 @@ from server.lab.corpora import SAMPLE_RATE, Waveform
 from server.lab.corpora.grammar import sample
 from server.lab.corpora.voices import MAINSTREAM_ACCENTS, VARIANTS, Voice, speak
 
-__all__ = ["VOICES", "Lived", "live", "voices"]
-
 VOICES, ROUNDS, OTHERS, CALLS = 5, 32, 33, 5
 NAMES = {"saoirse": "seersha", "niamh": "neev", "joaquin": "wakeen", "siobhan": "shivawn", "xochitl": "sochee"}
 """A name -> how to write it for the synthesizer to say it."""
@@ -50,10 +48,8 @@ class Lived:
         return not self.rolled_back and self.before - self.after <= LOST_AT_MOST and 2 * self.name_heard > CALLS
 
 
-@dataclass(frozen=True, slots=True)
-class _Spoken:
-    text: str
-    waveform: Waveform
+Spoken = tuple[str, Waveform]
+"""What is said, and how it sounds."""
 
 
 def voices(seed: int) -> Iterator[Voice]:
@@ -69,7 +65,7 @@ def live(voice: Voice, name: str, seed: int, bundle: Bundle) -> Lived | None:
     commands, calls = _commands(voice, generator), _calls(voice, name, generator)
     with tempfile.TemporaryDirectory() as folder, Device.open(folder, bytes(32), bundle) as device:
         device.withdraw("counting", "learning")
-        known = [spoken.text for spoken in islice(commands, 2 * OTHERS) if _right(device, spoken)][:OTHERS]
+        known = [spoken[0] for spoken in islice(commands, 2 * OTHERS) if _right(device, spoken)][:OTHERS]
         if len(known) < OTHERS:
             return None
         others = [_say(text, text, voice, generator) for text in known]
@@ -77,10 +73,10 @@ def live(voice: Voice, name: str, seed: int, bundle: Bundle) -> Lived | None:
         device.agree("counting", "learning")
         rolled_back, learned = [], 0
         for _ in range(ROUNDS):
-            for spoken in (next(commands), next(calls)):
-                result = device.recognize(spoken.waveform, SAMPLE_RATE)
-                right = result.text == spoken.text
-                device.feedback(result, Accepted() if right else Corrected(spoken.text))
+            for text, waveform in (next(commands), next(calls)):
+                result = device.recognize(waveform, SAMPLE_RATE)
+                right = result.text == text
+                device.feedback(result, Accepted() if right else Corrected(text))
             learned += right
             if (why := device.learn().rolled_back) is not None:
                 rolled_back.append(why)
@@ -90,11 +86,11 @@ def live(voice: Voice, name: str, seed: int, bundle: Bundle) -> Lived | None:
     return Lived(voice.name, name, tuple(rolled_back), before, after, learned, name_heard)
 
 
-def _right(device: Device, spoken: _Spoken) -> bool:
-    return device.recognize(spoken.waveform, SAMPLE_RATE).text == spoken.text
+def _right(device: Device, spoken: Spoken) -> bool:
+    return device.recognize(spoken[1], SAMPLE_RATE).text == spoken[0]
 
 
-def _commands(voice: Voice, generator: np.random.Generator) -> Iterator[_Spoken]:
+def _commands(voice: Voice, generator: np.random.Generator) -> Iterator[Spoken]:
     said: set[str] = set()
     while True:
         if (text := sample(generator, "devices").text) not in said:
@@ -102,35 +98,30 @@ def _commands(voice: Voice, generator: np.random.Generator) -> Iterator[_Spoken]
             yield _say(text, text, voice, generator)
 
 
-def _calls(voice: Voice, name: str, generator: np.random.Generator) -> Iterator[_Spoken]:
+def _calls(voice: Voice, name: str, generator: np.random.Generator) -> Iterator[Spoken]:
     while True:
         yield _say(f"call {name}", f"call {NAMES[name]}", voice, generator)
 
 
-def _say(text: str, sound: str, voice: Voice, generator: np.random.Generator) -> _Spoken:
+def _say(text: str, sound: str, voice: Voice, generator: np.random.Generator) -> Spoken:
     """Nobody says anything twice quite alike."""
     pitch, rate = voice.pitch + int(generator.integers(-4, 5)), voice.rate + int(generator.integers(-10, 11))
-    return _Spoken(text, speak(sound, replace(voice, pitch=pitch, rate=rate)))
+    return text, speak(sound, replace(voice, pitch=pitch, rate=rate))
 
 
 def main(
     seed: Annotated[int, typer.Option(help="Draws the voices and what they say.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    bundle, names, lives = Bundle.open(), iter(NAMES), []
-    name = next(names)
-    for voice in voices(seed):
-        lived = live(voice, name, seed, bundle)
+    bundle, candidates, names, lives = Bundle.open(), voices(seed), list(NAMES), list[Lived]()
+    while len(lives) < VOICES and (voice := next(candidates, None)) is not None:
+        lived = live(voice, names[len(lives)], seed, bundle)
         if lived is None:
             print(f"{voice.name}: hears too little of it, left out", file=sys.stderr, flush=True)
             continue
         lives.append(lived)
         found = {**asdict(lived), "holds": lived.holds}
-        line = json.dumps(found) if as_json else ", ".join(f"{key} {value}" for key, value in found.items())
-        print(line, flush=True)
-        if len(lives) == VOICES:
-            break
-        name = next(names)
+        print(json.dumps(found) if as_json else ", ".join(f"{key} {each}" for key, each in found.items()), flush=True)
     raise typer.Exit(len(lives) < VOICES or not all(lived.holds for lived in lives))
 
 

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jiwer
 import numpy as np
@@ -87,33 +87,40 @@ def in_one_stream(orders: Sequence[Order], pauses: Iterator[float]) -> tuple[Flo
     return np.concatenate(parts), spans
 
 
-def percentages(said: Sequence[str], heard: Sequence[str]) -> tuple[float, float]:
-    """Word errors and deletions."""
-    found = jiwer.process_words([" ".join(said)], [" ".join(heard)])
-    words = found.hits + found.substitutions + found.deletions
-    return 100.0 * found.wer, 100.0 * found.deletions / words
+def judged(
+    name: str,
+    orders: Sequence[Order],
+    heard: Sequence[str],
+    met: int,
+    pause: float | None = None,
+    alone: Row | None = None,
+) -> Row:
+    """heard: texts of the results; met: orders in one of them; pause, alone: what word errors may be beyond these."""
+    found = jiwer.process_words([" ".join(order.text for order in orders)], [" ".join(heard)])
+    deletions = found.deletions / (found.hits + found.substitutions + found.deletions)
+    row = Row(name, len(orders), met, len(heard), 100.0 * found.wer, 100.0 * deletions)
+    if pause is None or alone is None:
+        return row
+    close = row.word_errors <= alone.word_errors + PAUSES[pause] and row.deletions <= alone.deletions + DELETIONS
+    return replace(row, holds=met == len(orders) and close)
 
 
-def met(spans: Sequence[tuple[float, float]], results: Sequence[tuple[float, float]]) -> int:
+def count_met(spans: Sequence[tuple[float, float]], results: Sequence[tuple[float, float]]) -> int:
     """Spans that overlap a result: both are (begin, end) in seconds."""
     return sum(any(begin < until and since < end for since, until in results) for begin, end in spans)
 
 
 def one_at_a_time(recognizer: Recognizer, orders: Sequence[Order]) -> Row:
     heard = [recognizer.recognize(order.recording, SAMPLE_RATE).text for order in orders]
-    errors, deletions = percentages([order.text for order in orders], heard)
-    return Row("one at a time", len(orders), sum(map(bool, heard)), len(heard), errors, deletions)
+    return judged("one at a time", orders, heard, sum(map(bool, heard)))
 
 
 def streamed(recognizer: Recognizer, orders: Sequence[Order], pause: float, alone: Row) -> Row:
     waveform, spans = in_one_stream(orders, cycle([pause]))
     chunks = (waveform[at : at + 1_600] for at in range(0, waveform.size, 1_600))
     results = [event for event in recognizer.session(SAMPLE_RATE).segments(chunks) if isinstance(event, Result)]
-    errors, deletions = percentages([order.text for order in orders], [result.text for result in results])
-    places = [(result.offset, result.offset + result.seconds) for result in results]
-    return judged(
-        f"pauses of {pause} s", len(orders), met(spans, places), len(results), errors, deletions, pause, alone
-    )
+    met = count_met(spans, [(result.offset, result.offset + result.seconds) for result in results])
+    return judged(f"pauses of {pause} s", orders, [result.text for result in results], met, pause, alone)
 
 
 def in_a_file(orders: Sequence[Order], alone: Row, seconds: float = FILE_SECONDS) -> Row:
@@ -130,23 +137,13 @@ def in_a_file(orders: Sequence[Order], alone: Row, seconds: float = FILE_SECONDS
         command = [sys.executable, "-m", "device_sdk.cli", "transcribe", str(path), "--json"]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
     (entry,) = json.loads(done.stdout)["files"]
-    errors, deletions = percentages([order.text for order in chosen], [entry["text"]])
-    places = [(each["offset"], each["offset"] + each["seconds"]) for each in entry["utterances"]]
-    name = f"a file of {entry['seconds'] / 60:.0f} minutes"
-    return judged(name, len(chosen), met(spans, places), len(places), errors, deletions, min(PAUSES), alone)
-
-
-def judged(
-    name: str, orders: int, met: int, results: int, errors: float, deletions: float, pause: float, alone: Row
-) -> Row:
-    holds = met == orders and errors <= alone.word_errors + PAUSES[pause] and deletions <= alone.deletions + DELETIONS
-    return Row(name, orders, met, results, errors, deletions, holds)
+    met = count_met(spans, [(each["offset"], each["offset"] + each["seconds"]) for each in entry["utterances"]])
+    row = judged(f"a file of {entry['seconds'] / 60:.0f} minutes", chosen, [entry["text"]], met, min(PAUSES), alone)
+    return replace(row, results=len(entry["utterances"]))
 
 
 def show(rows: Sequence[Row]) -> None:
-    table = Table()
-    for column in ("heard", "orders", "in a result", "results", "word errors", "deletions", "holds"):
-        table.add_column(column, justify="left" if column == "heard" else "right")
+    table = Table(*("heard", "orders", "in a result", "results", "word errors", "deletions", "holds"))
     for row in rows:
         figures = (f"{row.word_errors:.1f} %", f"{row.deletions:.1f} %", "yes" if row.holds else "NO")
         table.add_row(row.name, str(row.orders), str(row.met), str(row.results), *figures)
@@ -162,9 +159,8 @@ def main(json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fa
     alone = one_at_a_time(recognizer, orders)
     rows = [alone, *(streamed(recognizer, orders, pause, alone) for pause in PAUSES), in_a_file(orders, alone)]
     holds = all(row.holds for row in rows)
-    found: dict[str, Any] = {"rows": [asdict(row) for row in rows], "holds": holds}
     if json_:
-        print(json.dumps(found, indent=2))
+        print(json.dumps({"rows": [asdict(row) for row in rows], "holds": holds}, indent=2))
     else:
         show(rows)
     raise typer.Exit(not holds)

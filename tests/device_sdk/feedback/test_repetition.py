@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.errors import ConfigurationError
 from device_sdk.feedback.repetition import RepetitionSettings, is_repetition, likeness
 
 FIRST = ("play hello for beyond", "play halo by beyonce")
@@ -52,16 +51,3 @@ def test_likeness_is_a_share_and_symmetric(first: list[str], second: list[str]) 
     assert 0.0 <= found <= 1.0
     assert found == likeness(second, first)
     assert (found == 1.0) == bool({*first} & {*second} - {""})
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"similarity": -0.1}, "repetition.similarity: found -0.1"),
-        ({"seconds": math.inf}, "repetition.seconds"),
-        ({"texts": 0}, "repetition.texts"),
-    ],
-)
-def test_impossible_settings(change, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        RepetitionSettings(**change)

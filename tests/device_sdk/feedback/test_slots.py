@@ -70,11 +70,6 @@ def test_paper_mode_looks_for_tokens_only() -> None:
     assert slot_cost(everything, truth, LEXICON) > 0
 
 
-def test_unknown_mode_is_refused() -> None:
-    with pytest.raises(FeedbackError, match="'strict' or 'paper'"):
-        slot_cost("mocha", {"drink": "mocha"}, LEXICON, "loose")  # type: ignore[arg-type]
-
-
 def test_empty_value_is_refused() -> None:
     with pytest.raises(FeedbackError, match=r"lexicon\['drink'\]\[1\]: found no words"):
         SlotLexicon({"drink": ("mocha", " ")})
@@ -104,10 +99,4 @@ def test_errors_are_bounded(truth: dict[str, str], words: list[str]) -> None:
     errors = slot_errors(truth, found)
     assert abs(len(found) - len(truth)) <= errors <= len(found) + len(truth)
     assert slot_errors(dict(found), dict(found).items()) == 0
-
-
-@given(WORDS)
-def test_order_of_what_was_found_does_not_matter(words: list[str]) -> None:
-    found = read_slots(" ".join(words), LEXICON)
-    truth = {"drink": "mocha", "size": "medium"}
-    assert slot_errors(truth, found) == slot_errors(truth, tuple(reversed(found)))
+    assert slot_errors(truth, tuple(reversed(found))) == errors, "order does not matter"
