@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.server.databases import PLACES, placed
 from tests.server.parties import Operator, Party, serving
 
 if TYPE_CHECKING:
@@ -19,6 +20,13 @@ def http(tmp_path: Path) -> Iterator[TestClient]:
     """A client of a fresh server."""
     with serving(tmp_path) as client:
         yield client
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Of a database of either kind."""
+    with placed(request.param, tmp_path) as found:
+        yield found
 
 
 @pytest.fixture

@@ -5,12 +5,27 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from server.storage.database import Database
+import pytest
 
-__all__ = ["fresh", "template"]
+from server.storage.database import Database
+from tests.server.postgres import postgres_server
+
+PLACES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+
+
+@contextmanager
+def placed(kind: str, folder: Path) -> Iterator[str]:
+    """Where a database of a kind is: a file in the folder, or the URL of a fresh one."""
+    if kind == "sqlite":
+        yield str(folder / "server.db")
+        return
+    with postgres_server() as url:
+        yield url
 
 
 @cache

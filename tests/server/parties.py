@@ -7,7 +7,7 @@ import secrets
 import time
 import warnings
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +19,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from device_sdk.wire.messages import Problem
 from device_sdk.wire.signing import BODY_DIGEST, DEVICE, NONCE, SIGNATURE, TIMESTAMP, signed_bytes
+from server.aggregation.weights_file import parse_weights
 from server.rate_limit import Rate
 from server.registry.initial import InitialModel
 from server.settings import Rates, ServerSettings
@@ -29,10 +31,11 @@ WORDS = 40
 DIGEST = "d" * 64
 ENROLMENT, OPERATOR = "enrolment-token", "operator-token"
 HEADERS = {"Authorization": f"Bearer {OPERATOR}"}
+BIAS = "joiner.output.bias"
+SHAPES = {"encoder.0.W": (8, 6), BIAS: (5,)}
 OFTEN = Rate(per_second=1e6, burst=1e6)
 NO_NOISE = 1e8
 """An epsilon at which the noise of every draw is zero but for one chance in e^(10^4)."""
-
 
 Http = Any
 """A test client or a real one: both are httpx clients."""
@@ -69,16 +72,32 @@ def settings(folder: Path, **changes: Any) -> ServerSettings:
 
 
 @contextmanager
-def serving(folder: Path, **changes: Any) -> Iterator[Http]:
+def serving(
+    folder: Path, *, words: int = WORDS, evaluate: Any = None, rehearse: Any = None, **changes: Any
+) -> Iterator[Http]:
     """A client of a server in this process; what the server raises reaches the client as it would over a socket."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # starlette's advice on which http library its client should use
         from fastapi.testclient import TestClient
     from server.app import create_app
 
-    app = create_app(settings(folder, **changes), initial())
+    app = create_app(settings(folder, **changes), initial(words), evaluate, rehearse)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
+
+
+def until(found: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What ``found`` gives, once that is something."""
+    deadline = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+    return value
+
+
+def refusal(answer: Any) -> tuple[int, str]:
+    """Status and code of a problem."""
+    return answer.status_code, Problem.model_validate_json(answer.content).code
 
 
 class Party:
@@ -110,42 +129,25 @@ class Party:
         }
 
     def post(self, path: str, body: bytes, round_id: str | None = None, at: float | None = None) -> Any:
-        headers = self.headers("POST", path, round_id, body, at=at)
-        return self.http.request("POST", self.url + path, content=body, headers=headers)
+        return self.http.post(self.url + path, content=body, headers=self.headers("POST", path, round_id, body, at=at))
 
     def check_in(self, **changes: Any) -> Any:
-        message = {
-            "device_id": self.id,
-            "bundle_format": 1,
-            "model_version": "base-1",
-            "marginals_version": 0,
-            "words_digest": DIGEST,
-        }
-        return self.post("/v1/check-in", json.dumps(message | changes).encode())
+        return self.post("/v1/check-in", self.arrival(**changes))
+
+    def arrival(self, **changes: Any) -> bytes:
+        """The body of a check-in."""
+        message = {"device_id": self.id, "bundle_format": 1, "model_version": "base-1", "marginals_version": 0}
+        return json.dumps(message | {"words_digest": DIGEST} | changes).encode()
 
     def counts(self, round_id: str, counts: Mapping[int, int], /, **changes: Any) -> bytes:
-        message = {
-            "report_id": secrets.token_hex(8),
-            "device_id": self.id,
-            "round_id": round_id,
-            "words_digest": DIGEST,
-            "utterances": 1,
-            "counts": {str(word): count for word, count in counts.items()},
-        }
-        return json.dumps(message | changes).encode()
+        message = {"utterances": 1, "counts": {str(word): count for word, count in counts.items()}}
+        return json.dumps(self._header(round_id) | {"words_digest": DIGEST} | message | changes).encode()
 
     def send_counts(self, round_id: str, counts: Mapping[int, int], /, **changes: Any) -> Any:
         return self.post(f"/v1/rounds/{round_id}/marginals", self.counts(round_id, counts, **changes), round_id)
 
     def words(self, round_id: str, /, *words: str, **changes: Any) -> bytes:
-        message = {
-            "report_id": secrets.token_hex(8),
-            "device_id": self.id,
-            "round_id": round_id,
-            "words_digest": DIGEST,
-            "words": words,
-        }
-        return json.dumps(message | changes).encode()
+        return json.dumps(self._header(round_id) | {"words_digest": DIGEST, "words": words} | changes).encode()
 
     def send_words(self, round_id: str, /, *words: str, **changes: Any) -> Any:
         return self.post(f"/v1/rounds/{round_id}/words", self.words(round_id, *words, **changes), round_id)
@@ -153,22 +155,23 @@ class Party:
     def delta(
         self, round_id: str, arrays: Mapping[str, NDArray[Any]] | None = None, /, value: float = 0.01, **changes: Any
     ) -> bytes:
-        header = {
-            "report_id": secrets.token_hex(8),
-            "device_id": self.id,
-            "round_id": round_id,
-            "model_version": "base-1",
-            "utterances": 1,
-        }
-        if arrays is None:
-            arrays = {
-                "encoder.0.W": np.full((8, 6), value, np.float32),
-                "joiner.output.bias": np.full(5, value, np.float32),
-            }
-        return save(dict(arrays), metadata={"header": json.dumps(header | changes)})
+        header = self._header(round_id) | {"model_version": "base-1", "utterances": 1} | changes
+        return save(dict(arrays or values_of(value)), metadata={"header": json.dumps(header)})
 
     def send_delta(self, round_id: str, /, *arguments: Any, **changes: Any) -> Any:
         return self.post(f"/v1/rounds/{round_id}/deltas", self.delta(round_id, *arguments, **changes), round_id)
+
+    def _header(self, round_id: str) -> dict[str, Any]:
+        return {"report_id": secrets.token_hex(8), "device_id": self.id, "round_id": round_id}
+
+
+def values_of(value: float) -> dict[str, NDArray[np.float32]]:
+    """Of every parameter that a round moves."""
+    return {name: np.full(shape, value, np.float32) for name, shape in SHAPES.items()}
+
+
+def weights_of(http: Http, version: str) -> dict[str, NDArray[np.float32]]:
+    return parse_weights(http.get(f"/v1/models/{version}").content)
 
 
 class Operator:

@@ -4,7 +4,6 @@ is counted twice, and the books agree."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,19 +13,9 @@ from tests.server.chaos.books import check_books, check_integrity
 from tests.server.chaos.fleet import Fleet, Plan
 from tests.server.chaos.server_process import ServerProcess
 from tests.server.parties import settings
-from tests.server.postgres import postgres_server
 
 PART = Plan(devices=24, rounds=2, kills=4, senders=3)
 WHOLE = Plan(devices=500, rounds=100, kills=200)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield str(tmp_path / "server.db")
-    else:
-        with postgres_server() as url:
-            yield url
 
 
 @pytest.mark.parametrize("plan", [PART, pytest.param(WHOLE, marks=pytest.mark.slow)], ids=["part", "whole"])

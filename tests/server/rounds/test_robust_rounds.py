@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.aggregation.weights_file import parse_weights
-from server.plans.round import RoundSettings
-from tests.server.parties import Operator, Party, initial
+from tests.server.parties import Operator, Party, initial, weights_of
 
 HONEST = [0.9, 1.0, 1.1, 1.2]
 
@@ -22,8 +20,7 @@ def moved(http: Any, operator: Operator, parties: list[Party], values: list[floa
         assert party.send_delta(opened, value=value).status_code == 200
     ended = operator.close(opened)
     assert ended["releases"]["deltas"]["mechanism"]["averaging"] == settings.get("averaging", "mean")
-    after = parse_weights(http.get(f"/v1/models/{ended['model_version']}").content)
-    change = after["encoder.0.W"] - initial().weights["encoder.0.W"]
+    change = weights_of(http, ended["model_version"])["encoder.0.W"] - initial().weights["encoder.0.W"]
     assert np.ptp(change) < 1e-4
     return float(change.mean())
 
@@ -37,18 +34,3 @@ def test_one_liar_among_five(
     http: Any, operator: Operator, devices: Callable[[int], list[Party]], settings: dict[str, Any], expected: float
 ) -> None:
     assert moved(http, operator, devices(5), [*HONEST, 40.0], **settings) == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"averaging": "cosine"}, "weighting: devices count alike"),
-        (
-            {"averaging": "cosine", "weighting": "uniform", "goal": 3, "deltas": {"noise_stddev": 0.1}},
-            "averaging: found 'cosine', whose noise is not accounted",
-        ),
-    ],
-)
-def test_settings_that_exclude_each_other(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        RoundSettings.model_validate({"deltas": {}} | settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import IdiolectError, LearningError, StateError
-from server.plans.round import NEXT, RoundSettings, RoundState, check
+from server.plans.round import RoundSettings, RoundState, check
 from server.privacy import noise
 from server.problems import Refusal
 from server.registry.marginals import find_marginals, read_counts
@@ -21,9 +20,11 @@ from server.rounds import releases as releasing
 from server.rounds.evaluation import Evaluation
 from server.rounds.store import find_round, transition
 from server.service import Service
-from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, initial, settings
+from tests.server.parties import HEADERS, Operator, Party, initial, serving, settings, until
 from tests.server.releases.rounds import go_on
+from tests.server.rounds.test_sampling import AMPLIFIED, NOISED
 
+UNIFORM: dict[str, Any] = {"marginals": None, "deltas": {}, "weighting": "uniform", "goal": 4}
 ALLOWED = [
     ("planned", "open"),
     ("open", "closing"),
@@ -44,11 +45,6 @@ def test_only_the_ways_of_the_design(source: RoundState, target: RoundState) -> 
             check(source, target)
 
 
-def test_every_way_ends() -> None:
-    assert set(NEXT) == set(RoundState)
-    assert NEXT[RoundState.PUBLISHED] == NEXT[RoundState.ABANDONED] == ()
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -59,22 +55,42 @@ def test_every_way_ends() -> None:
         ({"marginals": {"epsilon": float("inf")}}, "epsilon"),
         ({"marginals": {"max_weight": 1e300}}, "max_weight"),
         ({"deltas": {"clip_norm": float("nan")}}, "clip_norm|greater"),
-        ({"seconds": -1}, "seconds"),
-        ({"smoothing": 0}, "smoothing"),
-        ({"optimizer": {"kind": "lion"}}, "optimizer"),
         ({"optimizer": {"momentum": 1.0}}, "optimizer"),
-        ({"typo": 1}, "typo"),
         ({"teacher": {}}, "teacher: found a plan without one for deltas"),
         ({"rehearsal": {}}, "rehearsal: found a plan without one for deltas"),
-        ({"deltas": {}, "teacher": {"decay": 1.5}}, "decay"),
-        ({"deltas": {}, "rehearsal": {"pseudo_devices": 0}}, "pseudo_devices"),
         ({"deltas": {"kind": "gradient", "minimum_utterances": 20}}, "at most batch_size = 16"),
-        ({"deltas": {"encoding": "int4"}}, "encoding"),
-        ({"deltas": {"clipping": "both"}}, "clipping"),
-        ({"rounds": 0}, "rounds"),
+        ({"words": {"epsilon": 1e300}}, "epsilon"),
+        ({"words": {"delta": 1.0}}, "delta"),
+        # weighting and averaging
+        (UNIFORM | {"weighting": "loss", "deltas": {"noise_stddev": 0.1}}, "weights by loss depend on the data"),
+        (UNIFORM | {"weighting": "word_errors", "noise_multiplier": 1.0}, "weights by word_errors depend"),
+        (UNIFORM | {"weighting": "loss", "averaging": "cosine"}, "devices count alike with averaging 'cosine'"),
+        (UNIFORM | {"weighting": "loss", "deltas": {"measure": "word_error"}}, "deltas.measure"),
+        (UNIFORM | {"deltas": {"measure": "loss"}}, "deltas.measure: found 'loss', expected 'none'"),
+        (UNIFORM | {"server_step": {}, "deltas": None, "marginals": {}}, "server_step"),
+        ({"deltas": {}, "averaging": "cosine"}, "weighting: devices count alike"),
+        (UNIFORM | {"averaging": "cosine", "deltas": {"noise_stddev": 0.1}}, "found 'cosine', whose noise is not acc"),
+        # sampling
+        ({"sampling": {"kind": "fixed", "rate": 0.1}}, "rate"),
+        ({"sampling": {"rate": 0.1, "over_selection": 2.0}}, "over_selection"),
+        ({"sampling": AMPLIFIED | {"kind": "fixed", "rate": None}, "goal": 5}, "kind"),
+        ({"sampling": {"amplified": True, "over_selection": 2.0}}, "over_selection: found 2.0; amplified"),
+        ({"sampling": {"amplified": True}}, "rate: found none"),
+        ({"sampling": {}}, "sampling.rate, goal"),
+        ({"sampling": AMPLIFIED, "goal": 5}, "goal: found 5"),
+        ({"sampling": AMPLIFIED, "minimum": 5}, "minimum: found 5"),
+        ({"sampling": AMPLIFIED, "marginals": {"trust": "local"}}, "marginals"),
+        ({"sampling": AMPLIFIED, "marginals": {"mode": "paper"}}, "marginals"),
+        ({"sampling": AMPLIFIED, "deltas": {}}, "noise_multiplier: found 0"),
+        ({"sampling": AMPLIFIED, "words": {}}, "words: found a plan in an amplified round"),
+        (NOISED | {"deltas": {"noise_stddev": 0.1}}, "noise_multiplier: found the server's noise and"),
+        (NOISED | {"deltas": {"encoding": "int8"}}, "deltas.encoding"),
+        (NOISED | {"weighting": "utterances"}, "weighting"),
+        (NOISED | {"sampling": None}, "goal: with noise"),
+        ({"noise_multiplier": 1.0}, "noise_multiplier: found noise without"),
     ],
 )
-def test_bad_settings(fields: dict[str, Any], message: str) -> None:
+def test_settings_that_contradict_themselves(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RoundSettings.model_validate(fields)
 
@@ -94,13 +110,6 @@ def test_one_round_is_open_at_a_time(http: Any, operator: Operator) -> None:
     assert again.json()["code"] == "wrong_state"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
-
-
 def test_closes_by_itself_when_every_stream_has_its_goal(
     operator: Operator, devices: Callable[[int], list[Party]]
 ) -> None:
@@ -113,16 +122,16 @@ def test_closes_by_itself_when_every_stream_has_its_goal(
     assert operator.get(f"rounds/{round_id}")["state"] == "open"
     for device in (first, second):
         device.send_delta(round_id)
-    wait_until(lambda: operator.get(f"rounds/{round_id}")["state"] == "published")
+    until(lambda: operator.get(f"rounds/{round_id}")["state"] == "published")
     assert operator.close(round_id)["marginals_version"] == 1
 
 
 def test_the_deadline_closes_a_round(operator: Operator, device: Party) -> None:
     round_id = operator.open(seconds=2.0)  # enough to report on a busy machine
     device.send_counts(round_id, {1: 256})
-    wait_until(lambda: operator.get(f"rounds/{round_id}")["state"] == "published")
+    until(lambda: operator.get(f"rounds/{round_id}")["state"] == "published")
     empty = operator.open(seconds=0.01)
-    wait_until(lambda: operator.get(f"rounds/{empty}")["state"] == "abandoned")
+    until(lambda: operator.get(f"rounds/{empty}")["state"] == "abandoned")
     assert "fewer than the minimum" in operator.get(f"rounds/{empty}")["note"]
 
 
@@ -138,29 +147,6 @@ def test_below_the_minimum_nothing_is_released(operator: Operator, devices: Call
     first.send_counts(lone, {1: 256})
     assert operator.close(lone)["state"] == "abandoned"
     assert operator.get("status")["marginals_version"] == 1
-
-
-def test_noise_fixes_the_denominator(operator: Operator, devices: Callable[[int], list[Party]], http: Any) -> None:
-    round_id = operator.open(marginals=None, deltas={"noise_stddev": 1e-9}, weighting="uniform", goal=4)
-    for device in devices(2):
-        device.send_delta(round_id, value=0.04, utterances=9)
-    found = operator.close(round_id)
-    from server.aggregation.weights_file import parse_weights
-
-    moved = parse_weights(http.get(f"/v1/models/{found['model_version']}").content)
-    assert np.allclose(moved["joiner.output.bias"] - initial().weights["joiner.output.bias"], 2 * 0.04 / 4, atol=1e-6)
-    assert found["releases"]["deltas"]["mechanism"]["denominator"] == 4
-
-
-def test_adam_keeps_its_state_along_the_lineage(operator: Operator, device: Party, http: Any) -> None:
-    for number in range(2):
-        round_id = operator.open(marginals=None, deltas={}, optimizer={"kind": "adam", "learning_rate": 0.1})
-        device.send_delta(round_id, model_version=operator.get("status")["model_version"])
-        assert operator.close(round_id)["state"] == "published"
-        own: Service = http.app.state.service
-        with own.database.read() as connection:
-            query = "SELECT count(optimizer_sha256) FROM models"
-            assert connection.exec_driver_sql(query).scalar() == number + 1
 
 
 def test_a_diverging_optimizer_publishes_nothing(operator: Operator, device: Party) -> None:
@@ -191,7 +177,8 @@ def test_the_evaluation_decides(tmp_path: Path, verdict: Evaluation | IdiolectEr
             raise verdict
         return verdict
 
-    with serving(tmp_path, evaluate) as (operator, device):
+    with serving(tmp_path, tick_seconds=60.0, evaluate=evaluate) as http:
+        operator, device = Operator(http), Party(http).enrol()
         round_id = operator.open(deltas={})
         device.send_delta(round_id)
         found = operator.close(round_id)
@@ -224,24 +211,6 @@ def test_a_push_meanwhile_is_not_overwritten(operator: Operator, device: Party, 
     assert "kept unpublished" in found["note"]
 
 
-class serving:
-    """A server in this process over a folder, an operator and a device."""
-
-    def __init__(self, folder: Path, evaluate: Any = None) -> None:
-        from fastapi.testclient import TestClient
-
-        from server.app import create_app
-
-        self.client = TestClient(create_app(settings(folder, tick_seconds=60.0), initial(), evaluate))
-
-    def __enter__(self) -> tuple[Operator, Party]:
-        self.client.__enter__()
-        return Operator(self.client), Party(self.client).enrol()
-
-    def __exit__(self, *_: object) -> None:
-        self.client.__exit__(None, None, None)
-
-
 class Stop(BaseException):
     """Stands for the end of the process: nothing of the project catches it."""
 
@@ -266,7 +235,8 @@ def test_a_round_goes_on_where_it_was_cut(
     """Cut before or after each step: one release, one publication, the right counts, one teacher, one round that
     follows, no raw contribution left."""
     whole = getattr(module, point)
-    with serving(tmp_path) as (operator, device):
+    with serving(tmp_path, tick_seconds=60.0) as http:
+        operator, device = Operator(http), Party(http).enrol()
         round_id = operator.open(deltas={}, teacher={"interval": 1}, rounds=2)
         device.send_counts(round_id, {7: 256})
         device.send_delta(round_id)
@@ -276,14 +246,14 @@ def test_a_round_goes_on_where_it_was_cut(
                 whole(*arguments, **named)
             raise Stop
 
-        own: Service = operator.http.app.state.service
+        own: Service = http.app.state.service
         monkeypatch.setattr(module, point, cut)
         with pytest.raises(Stop):
             own.close_round(round_id)
         monkeypatch.setattr(module, point, whole)
     again = Service(settings(tmp_path), initial())
     with again:
-        wait_until(lambda: _state(again, round_id) == "published")
+        until(lambda: _state(again, round_id) == "published")
     with again.database.read() as connection:
         assert read_counts(find_marginals(connection, 1)).nonzero()[0].tolist() == [7]
         for table, rows in (("releases", 2), ("marginals", 2), ("models", 3), ("publications", 4), ("ledger", 2)):
@@ -304,10 +274,11 @@ def _state(service: Service, round_id: str) -> str:
 
 def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both draw from the one stored key, and the second one finds the round aggregated."""
-    with serving(tmp_path) as (operator, device):
+    with serving(tmp_path, tick_seconds=60.0) as http:
+        operator, device = Operator(http), Party(http).enrol()
         round_id = operator.open(marginals={"epsilon": 0.1})
         device.send_counts(round_id, {7: 256})
-        own: Service = operator.http.app.state.service
+        own: Service = http.app.state.service
         both = threading.Barrier(2)
         draws: list[Any] = []
 
@@ -343,18 +314,20 @@ def test_a_failing_step_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monke
         return whole(*arguments)
 
     monkeypatch.setattr(releasing, "noised", once)
-    with serving(tmp_path) as (operator, device):
+    with serving(tmp_path, tick_seconds=60.0) as http:
+        operator, device = Operator(http), Party(http).enrol()
         round_id = operator.open(goal=1)
         device.send_counts(round_id, {7: 256})
-        wait_until(lambda: operator.get(f"rounds/{round_id}")["state"] == "published")
+        until(lambda: operator.get(f"rounds/{round_id}")["state"] == "published")
     assert len(calls) == 2
 
 
 def test_a_damaged_delta_stops_the_round_until_it_is_abandoned(tmp_path: Path) -> None:
-    with serving(tmp_path) as (operator, device):
+    with serving(tmp_path, tick_seconds=60.0) as http:
+        operator, device = Operator(http), Party(http).enrol()
         round_id = operator.open(deltas={})
         device.send_delta(round_id)
-        own: Service = operator.http.app.state.service
+        own: Service = http.app.state.service
         for name in own.blobs.names("deltas"):
             own.blobs.path(name).write_bytes(device.delta(round_id))
         with pytest.raises(StateError, match="differs from what was accepted"):
@@ -372,11 +345,12 @@ def test_a_damaged_delta_stops_the_round_until_it_is_abandoned(tmp_path: Path) -
 
 
 def test_an_abandoned_round_keeps_nothing_that_was_sent(tmp_path: Path) -> None:
-    with serving(tmp_path) as (operator, device):
+    with serving(tmp_path, tick_seconds=60.0) as http:
+        operator, device = Operator(http), Party(http).enrol()
         round_id = operator.open(deltas={})
         device.send_counts(round_id, {7: 256})
         device.send_delta(round_id)
-        own: Service = operator.http.app.state.service
+        own: Service = http.app.state.service
         assert len(list(own.blobs.names("deltas"))) == 1
         assert operator.post(f"rounds/{round_id}/abandon")["state"] == "abandoned"
         assert list(own.blobs.names("deltas")) == []
@@ -384,16 +358,3 @@ def test_an_abandoned_round_keeps_nothing_that_was_sent(tmp_path: Path) -> None:
             kept = connection.exec_driver_sql("SELECT counts, blob FROM reports").fetchall()
             assert kept == [(None, None)] * 2
             assert connection.exec_driver_sql("SELECT count(*) FROM ledger").scalar() == 2
-
-
-def test_epsilon_decides_what_survives(operator: Operator, devices: Callable[[int], list[Party]]) -> None:
-    assert NO_NOISE > 1e6
-    round_id = operator.open(marginals={"epsilon": 1.0})
-    for device in devices(2):
-        device.send_counts(round_id, {1: 256})
-    found = operator.close(round_id)
-    figures = operator.get("marginals")["marginals"][0]["figures"]
-    # Two counts against noise of scale 20: nothing may stand out.
-    assert figures["noise_deviation"] == pytest.approx(20 * 2**0.5, rel=1e-3)
-    assert figures["surviving_words"] <= 3
-    assert found["releases"]["marginals"]["mechanism"]["scale"] == 20.0

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 
 from device_sdk.wire.messages import CheckedIn, Receipt, WordPlan
-from server.app import create_app
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
 from server.privacy.new_words import threshold
 from server.rounds.releases import Release, store_release
-from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, initial, settings
+from tests.server.parties import HEADERS, NO_NOISE, Operator, Party, refusal, serving
 
 Devices = Callable[[int], list[Party]]
 TWICE = {"epsilon": NO_NOISE}
@@ -33,7 +31,7 @@ def test_what_enough_devices_name_is_released_and_nothing_else_stays(tmp_path: P
     least = threshold(WordPlan.model_validate(plan))
     secrets = [f"secret{'abcdefghijklmnopqrst'[number]}" for number in range(3 * least // 2)]
     assert len(secrets) < 20
-    with TestClient(create_app(settings(tmp_path), initial())) as http:
+    with serving(tmp_path) as http:
         operator = Operator(http)
         round_id = opened(operator, **plan)
         for secret in secrets:
@@ -71,7 +69,7 @@ def test_a_repeat_counts_once_and_a_second_report_not_at_all(operator: Operator,
     receipts = [Receipt.model_validate_json(one.post(path, body, round_id).content) for _ in range(3)]
     assert [receipt.duplicate for receipt in receipts] == [False, True, True]
     again = one.send_words(round_id, "cortado")
-    assert (again.status_code, again.json()["code"]) == (409, "already_reported")
+    assert refusal(again) == (409, "already_reported")
     two.send_words(round_id, "cortado")
     found = operator.close(round_id)
     assert (found["reports"]["words"], found["releases"]["words"]["words"]) == (2, {"cortado": 2})
@@ -84,18 +82,13 @@ def test_a_repeat_counts_once_and_a_second_report_not_at_all(operator: Operator,
     [
         ({"words": []}, 422, "bad_message", "words"),
         ({"words": "zzsecret"}, 422, "bad_message", "words"),
-        ({"words": {"zzsecret": 1}}, 422, "bad_message", "words"),
-        ({"words": [7]}, 422, "bad_message", "words.0"),
         ({"words": ["fine", "zzsecret words"]}, 422, "bad_message", "words.1"),
         ({"words": ["1zzsecret"]}, 422, "bad_message", "words.0"),
-        ({"words": ["zzsecret4711@x"]}, 422, "bad_message", "words.0"),
-        ({"words": [""]}, 422, "bad_message", "words.0"),
         ({"words": ["zzsecret" * 8]}, 422, "bad_message", "words.0"),
         ({"words": ["zzsecret", "zzsecret"]}, 422, "bad_message", "words"),
         ({"words": [f"zzsecret{'x' * number}" for number in range(6)]}, 422, "bad_words", "words"),
         ({"words": ["zzsecret", "word7"]}, 422, "bad_words", "words"),
         ({"words_digest": "e" * 64}, 409, "other_words", "words_digest"),
-        ({"utterances": 3}, 422, "bad_message", "utterances"),
         ({"round_id": "r0"}, 422, "other_round", "round_id"),
         ({"device_id": "somebody"}, 403, "other_device", "device_id"),
     ],
@@ -111,22 +104,14 @@ def test_malformed_reports_are_refused_by_name(
 
 
 def test_a_round_that_wants_none_takes_none(operator: Operator, device: Party) -> None:
-    answer = device.send_words(operator.open(), "cortado")
-    assert (answer.status_code, answer.json()["code"]) == (409, "not_collected")
-
-
-def test_too_few_reports_release_nothing(operator: Operator, device: Party) -> None:
-    round_id = operator.open(marginals=None, words=TWICE, minimum=2)
-    device.send_words(round_id, "cortado")
-    found = operator.close(round_id)
-    assert (found["state"], found["releases"]) == ("abandoned", {})
+    assert refusal(device.send_words(operator.open(), "cortado")) == (409, "not_collected")
 
 
 def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
     plan = {"epsilon": 1.0, "delta": 1e-7}
     charge = charge_for("words", RoundSettings(words=WordPlan.model_validate(plan)))
     two, three = (compose(Spent({charge: rounds}), 1e-6)[0] for rounds in (2, 3))
-    with TestClient(create_app(settings(tmp_path, words_cap=(two + three) / 2), initial())) as http:
+    with serving(tmp_path, words_cap=(two + three) / 2) as http:
         operator, device = Operator(http), Party(http).enrol()
         for number in range(3):
             round_id = opened(operator, **plan)
@@ -139,7 +124,7 @@ def test_fails_closed_at_the_cap(tmp_path: Path) -> None:
         assert found["streams"]["words"]["epsilon"] == two <= found["caps"]["words"]
         assert found["streams"]["words"]["trust_model"].startswith("central")
         dear = http.post("/v1/operator/rounds", json={"settings": {"words": {"epsilon": 50.0}}}, headers=HEADERS)
-        assert (dear.status_code, dear.json()["code"], dear.json()["field"]) == (422, "privacy_cap", "words")
+        assert (refusal(dear), dear.json()["field"]) == ((422, "privacy_cap"), "words")
         # Ten of these deltas are all that the server states epsilons at: nothing is left to say then.
         assert compose(Spent({charge: 10}), 1e-6)[0] == math.inf
 
@@ -169,19 +154,3 @@ def test_a_server_that_was_killed_draws_the_same_words_again(
     assert len(drawn) >= 3
     assert all(release.words == found for release in drawn)
     assert 0 < len(found) < len(names)
-
-
-@pytest.mark.parametrize(
-    ("plan", "field"),
-    [
-        ({"max_words": 0}, "max_words"),
-        ({"max_words": 1001}, "max_words"),
-        ({"epsilon": 0.0}, "epsilon"),
-        ({"epsilon": 1e300}, "epsilon"),
-        ({"delta": 1.0}, "delta"),
-        ({"trust": "local"}, "trust"),
-    ],
-)
-def test_impossible_plans_are_named(plan: dict[str, Any], field: str) -> None:
-    with pytest.raises(ValueError, match=field):
-        RoundSettings.model_validate({"words": plan})
