@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -52,17 +52,9 @@ class LanguageModelSettings:
     @property
     def trainer(self) -> Settings:
         """What the trainer needs of it."""
-        return Settings(
-            budget=self.budget,
-            peak=self.peak_rate,
-            warmup=self.warmup,
-            seed=self.seed,
-            weight_decay=self.weight_decay,
-            decay_vectors=False,
-            clip=self.clip,
-            average=self.average,
-            bfloat16=self.bfloat16,
-        )
+        given = asdict(self)
+        del given["batch_words"], given["unlisted"]
+        return Settings(peak=given.pop("peak_rate"), decay_vectors=False, **(given | {"budget": self.budget}))
 
 
 def train_language_model(

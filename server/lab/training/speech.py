@@ -94,11 +94,7 @@ class Mixture:
 
 def record(utterances: Iterable[Utterance], source: str) -> list[Recording]:
     """Load the utterances whose words are sure. Raises DataError when none is left."""
-    recordings = [
-        Recording(utterance.load(), utterance.sure_text, utterance.speaker, source)
-        for utterance in utterances
-        if utterance.sure_text
-    ]
+    recordings = [Recording(one.load(), one.sure_text, one.speaker, source) for one in utterances if one.sure_text]
     if not recordings:
         raise DataError(f"{source}: found no utterance with a sure text; choose other speakers")
     return recordings
@@ -144,12 +140,14 @@ def make_shard(mixture: Mixture, seed: int, index: int, count: int) -> list[Exam
         examples.append(_finish(waveform, recording.text, recording.source, generator, mixture.narrow / 2))
     examples += [_quiet(mixture, generator) for _ in range(round(count * mixture.quiet))]
     while len(examples) < count:
-        text = sentence(mixture, generator)
-        voice = _voice(mixture, generator)
+        text, voice = sentence(mixture, generator), _voice(mixture, generator)
         if generator.random() < 0.15:
             voice = replace(voice, word_gap=int(generator.integers(2, 12)))
         apart = generator.random() < (0.5 if set(text.split()) <= set(DIGITS) else 0.03)
-        spoken = _word_by_word(text, voice, generator) if apart else speak(text, voice)
+        if apart:  # each word on its own
+            spoken = np.concatenate([pad(speak(w, voice), 0.0, generator.uniform(0.0, 0.3)) for w in text.split()])
+        else:
+            spoken = speak(text, voice)
         waveform = augment(spoken, generator, _waiting(mixture.scenes, mixture, generator))
         examples.append(_finish(waveform, text, "made", generator, mixture.narrow))
     return examples
@@ -191,9 +189,8 @@ def _quiet(mixture: Mixture, generator: np.random.Generator) -> Example:
 
 
 def _voice(mixture: Mixture, generator: np.random.Generator) -> Voice:
-    if not mixture.voices:
-        return draw_voice("base", generator)
-    return mixture.voices[generator.integers(len(mixture.voices))]
+    voices = mixture.voices
+    return voices[generator.integers(len(voices))] if voices else draw_voice("base", generator)
 
 
 def join(words: Sequence[Recording], count: int, generator: np.random.Generator) -> tuple[Waveform, str]:
@@ -207,23 +204,16 @@ def join(words: Sequence[Recording], count: int, generator: np.random.Generator)
     return np.concatenate(pieces).astype(np.float32), " ".join(recording.text for recording in chosen)
 
 
-def _word_by_word(text: str, voice: Voice, generator: np.random.Generator) -> Waveform:
-    """Each word said on its own, with gaps of 0 to 0.3 s."""
-    words = [pad(speak(word, voice), 0.0, generator.uniform(0.0, 0.3)) for word in text.split()]
-    return np.concatenate(words).astype(np.float32)
-
-
-def trim(waveform: Waveform, generator: np.random.Generator, margin: float = 0.12) -> Waveform:
-    """Cut a random part of the quiet before and after the speech, but never closer than ``margin`` seconds to it."""
+def trim(waveform: Waveform, generator: np.random.Generator) -> Waveform:
+    """Cut a random part of the quiet before and after the speech, but never closer than 0.12 seconds to it."""
     block = SAMPLE_RATE // 100
     energy = np.square(waveform[: waveform.size // block * block]).reshape(-1, block).mean(1)
     if energy.size == 0 or not energy.any():
         return waveform
     loud = (energy > 0.003 * np.percentile(energy, 97)).nonzero()[0] * block
-    guard = int(margin * SAMPLE_RATE)
-    before = max(0, int(loud[0]) - guard)
-    after = max(0, waveform.size - int(loud[-1]) - block - guard)
-    start, end = int(generator.uniform(0, before)), int(generator.uniform(0, after))
+    guard = int(0.12 * SAMPLE_RATE)
+    start = int(generator.uniform(0, max(0, int(loud[0]) - guard)))
+    end = int(generator.uniform(0, max(0, waveform.size - int(loud[-1]) - block - guard)))
     return waveform[start : waveform.size - end]
 
 
@@ -259,18 +249,18 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _make(path: str, seed: int, index: int, count: int) -> None:
+def _make(path: Path, seed: int, index: int, count: int) -> None:
     assert _mixture is not None
-    write_shard(Path(path), make_shard(_mixture, seed, index, count))
+    write_shard(path, make_shard(_mixture, seed, index, count))
 
 
 class ShardMaker:
     """Owns the background process and the folder of shards. Use as a context manager."""
 
     def __init__(self, folder: Path, mixture: Mixture, seed: int, count: int) -> None:
-        self.folder, self.mixture, self.seed, self.count = folder, mixture, seed, count
+        self.folder, self.seed, self.count = folder, seed, count
         folder.mkdir(parents=True, exist_ok=True)
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(mixture,))
         self._running: dict[int, Future[None]] = {}
         self._held: dict[int, list[Example]] = {}
 
@@ -278,13 +268,14 @@ class ShardMaker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def window(self, first: int, last: int) -> list[Example]:
         """The examples of shards ``first`` to ``last``; older ones are forgotten, coming ones are begun."""
         for index in range(first, last + 1 + AHEAD):
-            self._begin(index)
+            path = self._path(index)
+            if not (index in self._held or index in self._running or path.exists()):
+                self._running[index] = self._pool.submit(_make, path, self.seed, index, self.count)
         for index in [index for index in self._held if index < first]:
             del self._held[index]
             self._path(index).unlink(missing_ok=True)
@@ -297,12 +288,3 @@ class ShardMaker:
 
     def _path(self, index: int) -> Path:
         return self.folder / f"shard-{index:05d}.safetensors"
-
-    def _begin(self, index: int) -> None:
-        if index in self._held or index in self._running or self._path(index).exists():
-            return
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(self.mixture,)
-            )
-        self._running[index] = self._pool.submit(_make, str(self._path(index)), self.seed, index, self.count)

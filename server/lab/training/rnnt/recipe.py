@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 
@@ -75,9 +75,8 @@ class Recipe:
                 "expected 0 <= flat_share <= easy_share <= ctc_share < 1"
             )
         if self.seconds <= 0 or self.batch < 1:
-            raise ConfigurationError(
-                f"seconds, batch: found {self.seconds}, {self.batch}; expected more than 0 and at least 1"
-            )
+            found = f"{self.seconds}, {self.batch}"
+            raise ConfigurationError(f"seconds, batch: found {found}; expected more than 0 and at least 1")
         _ = self.settings  # which names what makes no sense
 
     @property
@@ -93,17 +92,5 @@ class Recipe:
     @property
     def settings(self) -> Settings:
         """What the trainer needs of it."""
-        return Settings(
-            budget=self.budget,
-            peak=self.peak,
-            warmup=self.warmup,
-            seed=self.seed,
-            weight_decay=self.weight_decay,
-            clip=self.clip,
-            accumulate=self.accumulate,
-            average=self.average,
-            bfloat16=self.bfloat16,
-            checkpoint_steps=self.checkpoint_steps,
-            watch_minutes=self.snapshot_minutes,
-            watch_steps=self.watch_steps,
-        )
+        alike = {each.name for each in fields(Settings)} & {each.name for each in fields(Recipe)}
+        return Settings(watch_minutes=self.snapshot_minutes, **{name: getattr(self, name) for name in alike})
