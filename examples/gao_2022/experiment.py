@@ -123,7 +123,7 @@ class Experiment:
             return self._masked(list(users.values()), language)
         named = {f"{name}-{place:06d}": each for name, own in users.items() for place, each in enumerate(own)}
         items = items_of(named)
-        split = cross_silo(items, SILOS, seed) if recipe.holders == "silos" else speakers_together(items, 2, seed)
+        split = cross_silo(items, SILOS, seed) if recipe.holders == "silos" else speakers_together(items, seed)
         return self._masked([[named[name] for name in names] for names in split.values()], language)
 
     def task(self, language: Language, seed: int) -> SpeechCTC:

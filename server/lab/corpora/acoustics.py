@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
+from device_sdk.checks import check_interval
 from device_sdk.errors import ConfigurationError
 from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
 
@@ -174,8 +175,7 @@ def change_speed(waveform: Waveform, factor: float) -> Waveform:
     """Played ``factor`` times faster (pitch and formants rise with it), still at 16 kHz."""
     if factor == 1.0:
         return waveform
-    if not 0.25 <= factor <= 4.0:
-        raise ConfigurationError(f"speed factor {factor}: expected 0.25 to 4")
+    check_interval("speed factor", factor, "[0.25, 4]")
     return soxr.resample(waveform, SAMPLE_RATE * factor, SAMPLE_RATE, quality="LQ").astype(np.float32)
 
 
@@ -213,9 +213,9 @@ def coloured_noise(samples: int, colour: float, sway: float, generator: np.rando
     return np.asarray(noise / max(_rms(noise), 1e-12))
 
 
-def mu_law(waveform: Samples, bits: int = 8) -> Samples:
+def mu_law(waveform: Samples) -> Samples:
     """What telephone coding leaves of a waveform in [-1, 1]."""
-    mu = float(2**bits - 1)
+    mu = 255.0
     coded = np.sign(waveform) * np.log1p(mu * np.abs(waveform)) / np.log1p(mu)
     coded = np.round(coded * (mu / 2)) / (mu / 2)
     return np.asarray(np.sign(coded) * np.expm1(np.abs(coded) * np.log1p(mu)) / mu)

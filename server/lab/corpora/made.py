@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from device_sdk.errors import ConfigurationError
+from device_sdk.checks import check_interval
 from server.lab.corpora.acoustics import GENTLE, Ranges, Scene, apply_scene, draw_scene
 from server.lab.corpora.grammar import Command, Profile, lexicon, profile, sample
 from server.lab.corpora.utterance import Corpus, Utterance, Waveform
@@ -31,18 +31,14 @@ def draw_people(
     voice_set: VoiceSet, count: int, seed: int, ranges: Ranges = GENTLE, with_profiles: bool = True
 ) -> tuple[Person, ...]:
     """People of a voice set, no two with the same variant while variants last. The same for the same arguments."""
-    if count < 1:
-        raise ConfigurationError(f"number of people {count}: expected at least 1")
+    check_interval("number of people", count, "[1, inf)")
     generator = np.random.default_rng([seed, *voice_set.encode()])
     voices = draw_voices(voice_set, count, generator)
     return tuple(
         Person(
-            name=f"{voice_set}-{number:02d}",
-            voice=voice,
-            scene=draw_scene(generator, ranges),
-            profile=profile(generator) if with_profiles else None,
+            f"{voice_set}-{n:02d}", voice, draw_scene(generator, ranges), profile(generator) if with_profiles else None
         )
-        for number, voice in enumerate(voices)
+        for n, voice in enumerate(voices)
     )
 
 
@@ -53,22 +49,15 @@ def say(text: str, person: Person, seed: Sequence[int]) -> Waveform:
 
 def made_utterance(command: Command, person: Person, seed: Sequence[int]) -> Utterance:
     """A command, said."""
-    return Utterance(
-        id="-".join([person.name, *map(str, seed)]),
-        speaker=person.name,
-        text=command.text,
-        slots=command.slots,
-        score_words=True,
-        audio=partial(say, command.text, person, tuple(seed)),
-    )
+    audio = partial(say, command.text, person, tuple(seed))
+    name = "-".join([person.name, *map(str, seed)])
+    return Utterance(name, person.name, command.text, command.slots, True, audio)
 
 
-def made_corpus(
-    voice_set: VoiceSet, people: int, each: int, seed: int, ranges: Ranges = GENTLE, with_profiles: bool = True
-) -> Corpus:
+def made_corpus(voice_set: VoiceSet, people: int, each: int, seed: int) -> Corpus:
     """``each`` commands by each of some people, with sentences and voices of one split only, person after person."""
     utterances = []
-    for number, person in enumerate(draw_people(voice_set, people, seed, ranges, with_profiles)):
+    for number, person in enumerate(draw_people(voice_set, people, seed)):
         generator = np.random.default_rng([seed, number, *voice_set.encode()])
         for position in range(each):
             command = sample(generator, voice_set, person.profile)

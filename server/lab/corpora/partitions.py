@@ -30,8 +30,7 @@ class Item:
 
 
 def speaker_silos(items: Iterable[Item]) -> Partition:
-    """One client a speaker, utterances in the order of sessions and ids, which stands for time (Ramesh et al. 2023,
-    3.1)."""
+    """One client a speaker, utterances in the order of sessions and ids: of time (Ramesh et al. 2023, 3.1)."""
     return {
         speaker: tuple(item.id for item in sorted(own, key=lambda item: (_natural(item.session), _natural(item.id))))
         for speaker, own in _by_speaker(items).items()
@@ -47,8 +46,7 @@ def cross_silo(items: Iterable[Item], clients: int = 10, seed: int = 0) -> Parti
     speakers = _by_speaker(items)
     if not 1 <= clients <= len(speakers):
         raise ConfigurationError(f"clients: found {clients} for {len(speakers)} speakers, expected 1 to as many")
-    order = np.random.default_rng(seed).permutation(len(speakers))
-    shuffled = [list(speakers)[index] for index in order]
+    shuffled = [list(speakers)[index] for index in np.random.default_rng(seed).permutation(len(speakers))]
     length = {speaker: sum(item.seconds for item in own) for speaker, own in speakers.items()}
     shuffled.sort(key=lambda speaker: -np.floor(np.log2(max(length[speaker], 1e-3))))
     held: list[list[Item]] = [[] for _ in range(clients)]
@@ -60,29 +58,19 @@ def cross_silo(items: Iterable[Item], clients: int = 10, seed: int = 0) -> Parti
     return _named("silo", held)
 
 
-def speakers_together(items: Iterable[Item], each: int = 2, seed: int = 0) -> Partition:
-    """``each`` random speakers a device (Gao et al. 2022, 5.2: two, as in a home or a car; one is a device of one's
-    own).
-
-    The last device has those that are left.
-    """
-    if each < 1:
-        raise ConfigurationError(f"speakers of a device: found {each}, expected 1 or more")
+def speakers_together(items: Iterable[Item], seed: int = 0) -> Partition:
+    """Two random speakers a device, as in a home or a car (Gao et al. 2022, 5.2); the last may be alone."""
     speakers = _by_speaker(items)
-    if each == 1:
-        return {speaker: tuple(item.id for item in own) for speaker, own in speakers.items()}
-    order = np.random.default_rng(seed).permutation(len(speakers))
-    names = [list(speakers)[index] for index in order]
-    groups = [names[start : start + each] for start in range(0, len(names), each)]
-    return _named("device", [[item for speaker in group for item in speakers[speaker]] for group in groups])
+    names = [list(speakers)[index] for index in np.random.default_rng(seed).permutation(len(speakers))]
+    pairs = [names[start : start + 2] for start in range(0, len(names), 2)]
+    return _named("device", [[item for speaker in pair for item in speakers[speaker]] for pair in pairs])
 
 
-def warm_up_split(items: Iterable[Item], share: float = 0.5) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
-    """(items to begin with centrally, items of the federation): the speakers with most utterances until they hold
-    ``share`` of all utterances, and all others (Gao et al. 2022, 5.3)."""
-    _share(share)
+def warm_up_split(items: Iterable[Item]) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+    """(items to begin with centrally, items of the federation): the speakers with most utterances until they hold half
+    of all utterances, and all others (Gao et al. 2022, 5.3)."""
     speakers = _by_speaker(items)
-    wanted = share * sum(len(own) for own in speakers.values())
+    wanted = sum(map(len, speakers.values())) / 2
     first: list[Item] = []
     rest: list[Item] = []
     for _, own in sorted(speakers.items(), key=lambda pair: (-len(pair[1]), pair[0])):
@@ -90,24 +78,19 @@ def warm_up_split(items: Iterable[Item], share: float = 0.5) -> tuple[tuple[Item
     return tuple(first), tuple(rest)
 
 
-def local_tests(
-    partition: Mapping[str, Sequence[str]], share: float = 0.1, least: int = 2, seed: int = 0
-) -> tuple[Partition, Partition]:
-    """(what clients train on, what they are tested on): a random ``share`` of each client's utterances, ``least`` at
-    the least, is kept for testing (Gao et al. 2022, 5.3). A client that would have nothing left to train on is not
-    tested.
+def local_tests(partition: Mapping[str, Sequence[str]], least: int = 2, seed: int = 0) -> tuple[Partition, Partition]:
+    """(what clients train on, what they are tested on): a random tenth of each client's utterances, ``least`` at the
+    least, is kept for testing (Gao et al. 2022, 5.3). A client that would have nothing left to train on is not tested.
     """
-    _share(share)
     train: Partition = {}
     test: Partition = {}
     for number, (client, own) in enumerate(partition.items()):
-        count = max(least, round(share * len(own)))
-        if count >= len(own):
-            train[client] = tuple(own)
-            continue
-        chosen = set(np.random.default_rng([seed, number]).permutation(len(own))[:count].tolist())
-        train[client] = tuple(name for index, name in enumerate(own) if index not in chosen)
-        test[client] = tuple(name for index, name in enumerate(own) if index in chosen)
+        count = max(least, round(0.1 * len(own)))
+        chosen = np.random.default_rng([seed, number]).permutation(len(own))[:count] if count < len(own) else ()
+        kept = {own[index] for index in chosen}
+        train[client] = tuple(name for name in own if name not in kept)
+        if kept:
+            test[client] = tuple(name for name in own if name in kept)
     return train, test
 
 
@@ -126,8 +109,3 @@ def _named(stem: str, held: Sequence[Sequence[Item]]) -> Partition:
 def _natural(name: str) -> list[tuple[int, int, str]]:
     """A key that sorts chapter 9 before chapter 10."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
-
-
-def _share(share: float) -> None:
-    if not 0 < share < 1:
-        raise ConfigurationError(f"share: found {share}, expected more than 0 and less than 1")

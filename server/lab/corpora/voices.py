@@ -25,7 +25,8 @@ from typing import Any, Literal
 import numpy as np
 import soxr
 
-from device_sdk.errors import ConfigurationError, DataError, MissingExtraError
+from device_sdk.checks import check_choice, check_interval
+from device_sdk.errors import DataError, MissingExtraError
 from server.lab.corpora.utterance import SAMPLE_RATE, Waveform
 
 __all__ = [
@@ -82,12 +83,9 @@ class Voice:
     word_gap: int = 0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.pitch <= 99 and 0 <= self.pitch_range <= 99):
-            raise ConfigurationError(f"voice pitch {self.pitch}, range {self.pitch_range}: expected 0 to 99")
-        if not 80 <= self.rate <= 450:
-            raise ConfigurationError(f"voice rate {self.rate}: expected 80 to 450 words a minute")
-        if not 0.7 <= self.tract <= 1.4:
-            raise ConfigurationError(f"voice tract {self.tract}: expected 0.7 to 1.4")
+        ranges = {"pitch": "[0, 99]", "pitch_range": "[0, 99]", "rate": "[80, 450]", "tract": "[0.7, 1.4]"}
+        for name, interval in ranges.items():
+            check_interval(f"voice.{name}", getattr(self, name), interval)
 
     @property
     def name(self) -> str:
@@ -102,8 +100,7 @@ def accents_of(voice_set: VoiceSet) -> tuple[str, ...]:
 
 def draw_voice(voice_set: VoiceSet, generator: np.random.Generator, variant: str | None = None) -> Voice:
     """A random voice of a set. Device and held-out voices have a regional accent three times in four."""
-    if voice_set not in VARIANTS:
-        raise ConfigurationError(f"voice set {voice_set!r} is unknown; expected one of {', '.join(VARIANTS)}")
+    check_choice("voice set", voice_set, tuple(VARIANTS))
     regional = voice_set != "base" and generator.random() < 0.75
     accents = REGIONAL_ACCENTS if regional else MAINSTREAM_ACCENTS
     return Voice(

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.errors import ConfigurationError
+from device_sdk.checks import check_interval
 
 __all__ = ["Augmentation", "augment", "mask", "stretch", "warp"]
 
@@ -41,9 +41,8 @@ class Augmentation:
     bin_width: int = 10
 
     def __post_init__(self) -> None:
-        for name, high in (("tract", 0.3), ("tempo", 0.5), ("noise", 1.0)):
-            if not 0.0 <= getattr(self, name) <= high:
-                raise ConfigurationError(f"augmentation.{name}: found {getattr(self, name)}, expected 0 to {high}")
+        for name, interval in {"tract": "[0, 0.3]", "tempo": "[0, 0.5]", "noise": "[0, 1]"}.items():
+            check_interval(f"augmentation.{name}", getattr(self, name), interval)
 
 
 def augment(features: Features, mean: Features, settings: Augmentation, generator: np.random.Generator) -> Features:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,14 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from device_sdk.errors import ConfigurationError, DataError
+from device_sdk.checks import check_interval
+from device_sdk.errors import DataError
 from export.networks.language_model import LanguageModel
 from export.networks.language_model_shape import LanguageModelShape
 from server.lab.training.trainer import Budget, Loss, Sampler, Settings, Task, Trainer
 
 __all__ = ["LanguageModelSettings", "perplexity", "train_language_model"]
-
-DEFAULT_BUDGET = Budget(steps=2000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class LanguageModelSettings:
     that what follows an unlisted word is learned even from text that the list covers. bfloat16: multiply matrices in
     bfloat16 where that is faster; weights and losses stay float32."""
 
-    budget: Budget = DEFAULT_BUDGET
+    budget: Budget = field(default_factory=lambda: Budget(steps=2000))
     batch_words: int = 2048
     peak_rate: float = 3e-3
     warmup: int = 100
@@ -43,11 +42,8 @@ class LanguageModelSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.batch_words < 1 or not 0 <= self.unlisted < 1 or self.peak_rate <= 0:
-            raise ConfigurationError(
-                f"language model training: found batch_words={self.batch_words}, unlisted={self.unlisted}, "
-                f"peak_rate={self.peak_rate}; expected at least 1, a share in [0, 1) and more than 0"
-            )
+        for name, interval in {"batch_words": "[1, inf)", "unlisted": "[0, 1)", "peak_rate": "(0, inf)"}.items():
+            check_interval(f"language model training, {name}", getattr(self, name), interval)
 
     @property
     def trainer(self) -> Settings:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
+from device_sdk.checks import check_interval
 from device_sdk.errors import ConfigurationError
 
 __all__ = ["Budget", "Settings"]
@@ -31,15 +32,11 @@ class Budget:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.minutes is None):
             raise ConfigurationError("budget: give either steps or minutes")
-        if (self.steps or self.minutes or 0) <= 0:
-            raise ConfigurationError(f"budget: found {self.steps or self.minutes}, expected more than 0")
+        check_interval("budget", self.steps or self.minutes or 0, "(0, inf)")
 
     def progress(self, steps: int, seconds: float) -> float:
         """Share of the budget used, 0 to 1."""
-        if self.steps is not None:
-            return min(1.0, steps / self.steps)
-        assert self.minutes is not None
-        return min(1.0, seconds / (60.0 * self.minutes))
+        return min(1.0, steps / self.steps if self.steps else seconds / (60.0 * (self.minutes or 1.0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +69,10 @@ class Settings:
     shares: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for names, holds, expected in (
-            (("accumulate",), self.accumulate >= 1, "at least 1"),
-            (("clip", "peak"), self.clip > 0 and self.peak > 0, "more than 0"),
-            (("average",), 0.0 <= self.average < 1.0, "a share below 1"),
-            (
-                ("warmup", "checkpoint_steps", "watch_steps", "watch_minutes"),
-                min(self.warmup, self.checkpoint_steps, self.watch_steps, self.watch_minutes) >= 0,
-                "at least 0",
-            ),
-        ):
-            if not holds:
-                values = ", ".join(f"{name}={getattr(self, name)}" for name in names)
-                raise ConfigurationError(f"trainer: found {values}; expected {expected}")
+        least = dict.fromkeys(("warmup", "checkpoint_steps", "watch_steps", "watch_minutes"), "[0, inf)")
+        more = {"accumulate": "[1, inf)", "clip": "(0, inf)", "peak": "(0, inf)", "average": "[0, 1)"}
+        for name, interval in (least | more).items():
+            check_interval(f"trainer.{name}", getattr(self, name), interval)
 
     def optimizer(self, module: nn.Module) -> Optimizer:
         """AdamW over what requires a gradient."""

@@ -194,5 +194,5 @@ def test_made_people_speak_their_own_way() -> None:
     assert people == draw_people("devices", 2, 5) != draw_people("devices", 2, 6)
     assert draw_people("heldout", 1, 5, with_profiles=False)[0].profile is None
     assert not np.array_equal(say("hello", people[0], (1,)), say("hello", people[0], (2,)))
-    with pytest.raises(ConfigurationError, match="at least 1"):
+    with pytest.raises(ConfigurationError, match="number of people: found 0"):
         draw_people("devices", 0, 1)

@@ -127,7 +127,7 @@ def test_a_recognizer_goes_on_in_another_language(tmp_path: Path, tiny_bundle: B
         (["--freeze", "encoder"], "found no network to begin with"),
         (["--language", "fr"], "found no sentences"),
         (["--language", "fr", "--data", "fsdd:/nowhere"], "exclude each other"),
-        (["--peak", "0"], r"peak=0\.0"),
+        (["--peak", "0"], r"peak: found 0\.0"),
     ],
 )
 def test_bad_arguments_are_named(tmp_path: Path, arguments: list[str], message: str) -> None:

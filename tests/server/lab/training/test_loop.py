@@ -227,11 +227,11 @@ def test_a_budget_is_one_positive_number(numbers: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"accumulate": 0}, "accumulate=0"),
-        ({"clip": 0.0}, r"clip=0\.0"),
-        ({"average": 1.0}, r"average=1\.0"),
-        ({"watch_steps": -1}, "watch_steps=-1"),
-        ({"peak": 0.0}, r"peak=0\.0"),
+        ({"accumulate": 0}, "accumulate: found 0"),
+        ({"clip": 0.0}, r"clip: found 0\.0"),
+        ({"average": 1.0}, r"average: found 1\.0"),
+        ({"watch_steps": -1}, "watch_steps: found -1"),
+        ({"peak": 0.0}, r"peak: found 0\.0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], message: str) -> None:
