@@ -215,8 +215,7 @@ def aggregated(
             total = deltas.add(total, delta, 1.0)
         mean = deltas.finish(total)
     else:
-        with robust.spooled(read, shapes) as spool:
-            mean = robust.cosine_mean(spool)
+        mean = robust.cosine_mean(read, shapes)
     settings = OptimizerSettings(kind="sgd", learning_rate=rate)
     return optimizers.apply(settings, optimizers.init(settings, shapes), base, mean)[0]
 

@@ -22,7 +22,7 @@ from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
 from examples.liu_2020.lists import Heard, Listener
 from rescoring.combination import CombinationWeights
 from rescoring.marginals import adaptation, interpolated_marginal, nbest_weights, personal_unigram, pseudo_count
-from server.aggregation.marginals import CountSum, add, global_marginal, init, nearest_distribution
+from server.aggregation.marginals import nearest_distribution, smoothed, sum_counts, surviving_counts
 from server.plans.round import RoundSettings
 from server.privacy.noise import noised, released_variance
 
@@ -140,15 +140,13 @@ class Bounded:
 
     def publish(self, devices: Sequence[Personal]) -> Array | None:
         """The released counts of all rounds so far, smoothed with the background [n]."""
-        total: CountSum = init(len(self.background))
-        for device in devices:
-            total = add(total, bounded_counts(device.pending, self.plan))
+        reports = (bounded_counts(device.pending, self.plan) for device in devices)
+        total = sum_counts(reports, len(self.background))
         found = noised(total.total, self.plan)
         self.released = found if self.released is None else self.released + found
         self.variance += released_variance(self.plan, total.reports)
-        return global_marginal(
-            self.released, self.variance, self.background, self.smoothing, self.plan.mechanism, self.suppression
-        )
+        kept = surviving_counts(self.released, self.variance, self.plan.mechanism, self.suppression)
+        return smoothed(kept, self.background, self.smoothing)
 
 
 Server = Exact | Paper | Bounded

@@ -1,23 +1,17 @@
 """Weighted averaging of model deltas as a stream: the server holds one sum, whatever the number of devices.
 
-The sum is a monoid: ``add`` folds one delta in, ``merge`` joins two partial sums, so a round can be folded in pieces by
-several workers. Deltas are added in report-id order, so a resumed round repeats the same float32 result bit for bit.
+``add`` folds one delta in, ``merge`` joins two partial sums. Deltas are added in report-id order, so a resumed round
+repeats the same float32 result bit for bit. Up to ``UPDATES`` deltas wait and are then folded together: block by block,
+every ``RUN`` of them are summed, then every two of those sums, while the block is in the processor's cache. So each
+delta is read from memory once, the total once for ``UPDATES`` of them, and a value is rounded fewer times.
 
-Up to ``UPDATES`` deltas wait and are then folded together: block by block, every ``RUN`` of them are summed, then every
-two of those sums, while the block is in the processor's cache. So each delta is read from memory once, the total once
-for ``UPDATES`` of them, and a value is rounded fewer times than by adding one delta after the other.
+How much each device's delta counts: equations 8 to 10 of Gao et al. 2022. Those weights depend on what devices report
+of their data, so they are for rounds without noise: under noise, weights are constant and the denominator is fixed.
 
-How much each device's delta counts in a round's mean: equations 8 to 10 of Gao et al. 2022.
-
-The weights depend on what devices report of their data, so they are for rounds without noise: under noise, weights are
-constant and the denominator is fixed. What they depend on is stored with a report, so a resumed round weighs it alike.
-
-Noise: the Gaussian noise that the server adds to a sum of clipped deltas, in whole steps of a grid.
-
-A sum in float32 is rounded at every addition, by what the others sent: then one device more or less can move it by
-more than the bound of a delta, which is all that noise is made for. So every value is cut to a whole number of steps,
-and a delta beyond the bound is scaled down to it; both only make values smaller. Integers add up in any order to the
-same, and what one device adds is its own delta alone.
+Noise: a sum in float32 is rounded at every addition, by what the others sent: then one device more or less can move it
+by more than the bound of a delta, which is all that noise is made for. So where the server adds Gaussian noise every
+value is cut to a whole number of steps of a grid, and a delta beyond the bound is scaled down to it; both only make
+values smaller. Integers add up in any order to the same, and what one device adds is its own delta alone.
 
 C: clipping bound; z: noise multiplier. Steps are of z C / 2^20 and no delta is longer than C, so the ratio of what one
 of them moves and of the noise is 1 / z to the last bit, and no low-order bit of a float tells anything. A draw at such
@@ -50,8 +44,7 @@ __all__ = [
     "Weights",
     "add",
     "add_steps",
-    "by_loss",
-    "by_word_error",
+    "cost_shares",
     "finish",
     "fold",
     "in_steps",
@@ -65,6 +58,7 @@ __all__ = [
 ]
 
 Weights = Mapping[str, NDArray[np.float32]]
+Steps = Mapping[str, NDArray[np.int64]]
 Float = NDArray[np.float32]
 
 BLOCK = 1 << 17
@@ -76,9 +70,9 @@ UPDATES = 2 * RUN
 
 @dataclass(frozen=True, slots=True)
 class DeltaSum:
-    """sum: per parameter, float32, sum of weight * delta of what is folded, or int64, in steps of a grid
-    , of deltas of weight 1; weight: sum of all weights; reports: how many were
-     added; waiting: the last of them with their weights, not folded yet."""
+    """sum: per parameter, float32, sum of weight * delta of what is folded, or int64, in steps of a grid, of deltas of
+    weight 1; weight: sum of all weights; reports: how many were added; waiting: the last of them with their weights,
+    not folded yet."""
 
     sum: Mapping[str, NDArray[Any]]
     weight: float
@@ -103,7 +97,7 @@ def add(state: DeltaSum, delta: Weights, weight: float) -> DeltaSum:
     return fold(state) if len(waiting) == UPDATES else state
 
 
-def add_steps(state: DeltaSum, delta: Mapping[str, NDArray[np.int64]]) -> DeltaSum:
+def add_steps(state: DeltaSum, delta: Steps) -> DeltaSum:
     """``state``, a sum in steps, with one more delta of them, exactly. It is consumed."""
     for name, total in state.sum.items():
         np.add(total, delta[name], out=total)
@@ -174,55 +168,27 @@ def _pairwise(parts: Sequence[Float], weights: Sequence[float], scratch: Float) 
     return sums[0]
 
 
-Array = NDArray[np.float64]
-
-
 def report_weights(settings: RoundSettings, reports: Sequence[Any]) -> list[float]:
     """A weight for each stored report, in units of one device: of mean 1 where they are shares (eq. 9 and 10)."""
     match settings.weighting:
         case "utterances":  # eq. 8, whose denominator is the sum of the weights
             return [float(min(report.utterances, settings.weight_limit)) for report in reports]
-        case "loss":
-            shares = by_loss([report.loss for report in reports])
-        case "word_errors":
-            shares = by_word_error([report.word_error for report in reports])
         case "uniform":
             return [1.0] * len(reports)
+        case "loss":
+            shares = cost_shares([report.loss for report in reports])
+        case "word_errors":
+            shares = cost_shares([report.word_error for report in reports])
     return [float(share) for share in shares * len(reports)]
 
 
-def by_loss(losses: Sequence[float]) -> Array:
-    """alpha_k = exp(-L_k) / sum exp(-L) (eq. 9) -> [K], sum 1. losses: mean training loss of each device, nats.
-    Raises ValueError naming a loss that is not finite."""
-    return _softmax(-_finite(losses, "losses"))
+def cost_shares(costs: Sequence[float]) -> NDArray[np.float64]:
+    """alpha_k = exp(-L_k) / sum exp(-L) -> [K], sum 1. costs: mean training losses L, nats (eq. 9), or word errors,
+    fractions: exp(1 - wer_k) / sum exp(1 - wer) is the same (eq. 10)."""
+    array = np.asarray(costs, np.float64)
+    scaled = np.exp(array.min(initial=np.inf) - array)  # relative to the least, so that exp does not underflow
+    return np.asarray(scaled / scaled.sum())
 
-
-def by_word_error(word_errors: Sequence[float]) -> Array:
-    """alpha_k = exp(1 - wer_k) / sum exp(1 - wer) (eq. 10) -> [K], sum 1. word_errors: fractions, 0 or more; above 1 is
-    possible. Raises ValueError naming one out of that domain."""
-    errors = _finite(word_errors, "word_errors")
-    if errors.size and errors.min() < 0:
-        raise ValueError(f"word_errors[{int(errors.argmin())}]: found {errors.min():g}, expected 0 or more")
-    return _softmax(1.0 - errors)
-
-
-def _softmax(values: Array) -> Array:
-    """The largest value is subtracted first, so that exp does not underflow."""
-    if not values.size:
-        return values
-    scaled = np.exp(values - values.max())
-    return np.asarray(scaled / scaled.sum(), np.float64)
-
-
-def _finite(values: Sequence[float], name: str) -> Array:
-    array = np.asarray(values, np.float64)
-    for wrong in np.flatnonzero(~np.isfinite(array)):
-        raise ValueError(f"{name}[{wrong}]: found {array[wrong]}, expected a finite number")
-    return array
-
-
-Floats = Mapping[str, NDArray[np.float32]]
-Steps = Mapping[str, NDArray[np.int64]]
 
 STEPS = 1 << 20
 """Of the grid in one standard deviation, before it is made larger."""
@@ -243,7 +209,7 @@ class Grid:
     bound: float | None = None
 
 
-def in_steps(delta: Floats, grid: Grid) -> dict[str, NDArray[np.int64]]:
+def in_steps(delta: Weights, grid: Grid) -> dict[str, NDArray[np.int64]]:
     """The delta in whole steps, no value farther from zero than it was, and in its L2 norm, times ``step``, at most the
     bound, exactly. The caller has validated it: its values are finite, and below 2^62 steps."""
     # What float64 rounds here, a few parts in 2^53 in all, is less than what is taken off.
@@ -258,7 +224,7 @@ def in_units(total: Steps, grid: Grid) -> dict[str, NDArray[np.float32]]:
     return {name: np.asarray(values * grid.step, np.float32) for name, values in total.items()}
 
 
-def _norm_at_most(delta: Floats) -> float:
+def _norm_at_most(delta: Weights) -> float:
     """L2 norm, or a little above. Squares of float32 are exact in float64; their sum is rounded once a value."""
     squares = sum(float(np.square(values, dtype=np.float64).sum()) for values in delta.values())
     return math.sqrt(squares) * (1 + (8 + sum(values.size for values in delta.values())) * 2.0**-53)

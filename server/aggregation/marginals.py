@@ -9,25 +9,21 @@ the release (clamping, suppression, smoothing) is a function of released numbers
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.errors import ConfigurationError
 from device_sdk.wire.messages import FIXED_POINT
 
 __all__ = [
     "CountSum",
-    "add",
-    "global_marginal",
-    "init",
     "nearest_counts",
     "nearest_distribution",
-    "noise_reach",
     "smoothed",
+    "sum_counts",
     "surviving_counts",
 ]
 
@@ -42,17 +38,13 @@ class CountSum:
     reports: int
 
 
-def init(words: int) -> CountSum:
-    """The sum of no reports."""
-    return CountSum(np.zeros(words, np.int64), 0)
-
-
-def add(state: CountSum, counts: Mapping[int, int]) -> CountSum:
-    """``state`` with one more validated report: the numerator of equation 6, c_i q_i(w) being the raw count."""
-    total = state.total.copy()
-    if counts:
-        total[np.fromiter(counts.keys(), np.int64, len(counts))] += np.fromiter(counts.values(), np.int64, len(counts))
-    return CountSum(total, state.reports + 1)
+def sum_counts(reports: Iterable[Mapping[int, int]], words: int) -> CountSum:
+    """Of validated reports: the numerator of equation 6, c_i q_i(w) being the raw count."""
+    total, number = np.zeros(words, np.int64), 0
+    for counts in reports:
+        number += 1
+        total[list(counts)] += np.fromiter(counts.values(), np.int64, len(counts))
+    return CountSum(total, number)
 
 
 def surviving_counts(
@@ -65,12 +57,12 @@ def surviving_counts(
     dropped, and below as many as noise alone may reach; 0 keeps every positive count. Returns float64 [words].
     """
     counts = np.maximum(released, 0).astype(np.float64) / FIXED_POINT
-    deviations = max(suppression, noise_reach(len(released), mechanism)) if suppression else 0.0
+    deviations = max(suppression, _noise_reach(len(released), mechanism)) if suppression else 0.0
     counts[counts < deviations * np.sqrt(variance)] = 0.0
     return counts
 
 
-def noise_reach(words: int, mechanism: str) -> float:
+def _noise_reach(words: int, mechanism: str) -> float:
     """How many standard deviations noise alone may reach: fewer than one word of the list is expected beyond it.
 
     With a list of thousands of words three deviations are passed by some of them every time, by discrete Laplace noise
@@ -81,22 +73,6 @@ def noise_reach(words: int, mechanism: str) -> float:
     if mechanism == "discrete_gaussian":
         return NormalDist().inv_cdf(1.0 - 1.0 / words)
     return math.log(words / 2) / math.sqrt(2)
-
-
-def global_marginal(
-    released: Counts,
-    variance: float,
-    background: NDArray[np.float64],
-    smoothing: float,
-    mechanism: str,
-    suppression: float = 3.0,
-) -> NDArray[np.float64]:
-    """The global distribution over the words, positive everywhere.
-
-    q(w) = (c(w) + s u(w)) / (sum c + s): equation 6 on the surviving counts c, mixed with the background u, whose share
-    s / (sum c + s) shrinks as evidence grows. smoothing: s > 0, in words. Returns float64 [words] that sums to 1.
-    """
-    return smoothed(surviving_counts(released, variance, mechanism, suppression), background, smoothing)
 
 
 def nearest_counts(released: Counts) -> NDArray[np.float64]:
@@ -124,8 +100,10 @@ def nearest_distribution(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def smoothed(counts: NDArray[np.float64], background: NDArray[np.float64], smoothing: float) -> NDArray[np.float64]:
-    """q(w) = (c(w) + s u(w)) / (sum c + s), float64 [words]. Raises ConfigurationError for s that is not positive."""
-    if not smoothing > 0:
-        raise ConfigurationError(f"smoothing: found {smoothing!r}, expected a positive number of words")
+    """The global distribution, positive everywhere: q(w) = (c(w) + s u(w)) / (sum c + s), float64 [words].
+
+    Equation 6 on the surviving counts c, mixed with the background u, whose share shrinks as evidence grows. smoothing:
+    s > 0, in words.
+    """
     mixed = counts + smoothing * background
     return np.asarray(mixed / mixed.sum(), dtype=np.float64)

@@ -1,14 +1,12 @@
-"""Server optimizers: how a mean delta moves the model (FedAvg and its adaptive forms, Gao et al. 2022 and Pelikan et
-al. 2023).
+"""Server optimizers (Gao et al. 2022, Pelikan et al. 2023): how a mean delta moves the model.
 
-The pseudo-gradient is minus the mean delta, since a delta is local minus base: plain SGD with learning rate 1 moves
-the base onto the mean of the local models.
+The pseudo-gradient is minus the mean delta: plain SGD with learning rate 1 moves the base onto the local models' mean.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,8 +33,8 @@ class OptimizerState:
 def init(settings: OptimizerSettings, shapes: Mapping[str, tuple[int, ...]]) -> OptimizerState:
     """The state before the first update."""
     kept = shapes if settings.kind != "sgd" else {}
-    first, second = ({name: np.zeros(shape, np.float32) for name, shape in kept.items()} for _ in range(2))
-    return OptimizerState(settings.kind, 0, first, second)
+    moments = ({name: np.zeros(shape, np.float32) for name, shape in kept.items()} for _ in range(2))
+    return OptimizerState(settings.kind, 0, *moments)
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:
@@ -52,10 +50,8 @@ def learning_rate(settings: OptimizerSettings, step: int) -> float:
 def apply(
     settings: OptimizerSettings, state: OptimizerState, base: Mapping[str, Array], mean_delta: Mapping[str, Array]
 ) -> tuple[Arrays, OptimizerState]:
-    """One update. base may hold constants that have no delta; they are returned as they are.
-
-    Returns the new weights and the new state; a state of another kind is replaced by a fresh one.
-    """
+    """One update: the new weights, constants of ``base`` that have no delta as they are, and the new state. A state of
+    another kind is replaced by a fresh one."""
     if state.kind != settings.kind:
         state = init(settings, {name: values.shape for name, values in mean_delta.items()})
     step = state.step + 1
@@ -74,25 +70,23 @@ def apply(
 
 def state_to_arrays(state: OptimizerState) -> tuple[Arrays, dict[str, str]]:
     """Arrays and metadata to store beside the model."""
-    arrays = {f"first.{name}": values for name, values in state.first.items()}
-    arrays |= {f"second.{name}": values for name, values in state.second.items()}
+    moments = {"first": state.first, "second": state.second}
+    arrays = {f"{kind}.{name}": values for kind, held in moments.items() for name, values in held.items()}
     return arrays, {"kind": state.kind, "step": str(state.step)}
 
 
 def state_from_arrays(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> OptimizerState:
     """What :func:`state_to_arrays` stored."""
-
-    def part(prefix: str) -> Arrays:
-        return {
-            name.removeprefix(prefix): np.asarray(values) for name, values in arrays.items() if name.startswith(prefix)
-        }
-
-    return OptimizerState(metadata["kind"], int(metadata["step"]), part("first."), part("second."))
+    moments: dict[str, Arrays] = {"first": {}, "second": {}}
+    for key, values in arrays.items():
+        kind, _, name = key.partition(".")
+        moments[kind][name] = np.asarray(values)
+    return OptimizerState(metadata["kind"], int(metadata["step"]), moments["first"], moments["second"])
 
 
 def update_norm(new: Mapping[str, Array], old: Mapping[str, Array]) -> float:
     """L2 distance of two weight sets, in float64."""
-    return math.sqrt(sum(float(np.square(new[name] - old[name], dtype=np.float64).sum()) for name in new))
+    return _norm(new[name] - old[name] for name in new)
 
 
 def _change(
@@ -106,14 +100,14 @@ def _change(
     change = unbiased / (root + np.float32(settings.epsilon))
     if settings.kind == "lamb":
         change = change + np.float32(settings.weight_decay) * weights
-        lengths = _norm(weights), _norm(change)
+        lengths = _norm([weights]), _norm([change])
         # How long a parameter is in units of its change, where neither is zero.
         change = np.float32(lengths[0] / lengths[1] if min(lengths) > 0 else 1.0) * change
     return change, first, second
 
 
-def _norm(values: Array) -> float:
-    return math.sqrt(float(np.square(values, dtype=np.float64).sum()))
+def _norm(arrays: Iterable[Array]) -> float:
+    return math.sqrt(sum(float(np.square(values, dtype=np.float64).sum()) for values in arrays))
 
 
 def _average(old: Array, new: Array, keep: float) -> Array:

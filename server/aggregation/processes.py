@@ -112,8 +112,9 @@ def _mapped(path: Path, leaf: Leaf, weight: float, reports: int) -> DeltaSum:
     import numpy as np
 
     from server.aggregation.deltas import DeltaSum
+    from server.aggregation.tree_reduction import dtype_of
 
-    values, start, found = np.memmap(path, leaf.dtype, "r"), 0, {}
+    values, start, found = np.memmap(path, dtype_of(leaf.grid), "r"), 0, {}
     path.unlink()  # the mapping holds what is left of it
     for name, shape in leaf.shapes.items():
         size = math.prod(shape)

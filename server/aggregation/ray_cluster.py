@@ -75,10 +75,9 @@ class RayCluster:
         # Numerical libraries begin as many threads as there are processors, in each of as many workers.
         environment = {"env_vars": dict.fromkeys(THREADS, "1")}
         local = {"num_cpus": self._count, "include_dashboard": False} if self._address == "local" else {}
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
         try:
-            self._ray.init(
-                self._address, runtime_env=environment, log_to_driver=False, logging_level="warning", **local
-            )
+            self._ray.init(self._address, runtime_env=environment, **quiet, **local)
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise StateError(f"ray {self._address}: cannot be reached ({_first_line(error)}); is it there?") from error
         self._connected = True
@@ -97,8 +96,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class RayWorkers:
-    """Owns a :class:`~server.aggregation.ray_cluster.RayCluster`, which is reached with the first round that is
-    folded."""
+    """Owns a :class:`RayCluster`, which is reached with the first round that is folded."""
 
     def __init__(self, place: Path | str, address: str, count: int | None = None) -> None:
         """place: of the blobs, as every machine reaches it. address, count: of the cluster."""

@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.errors import ConfigurationError
-
-__all__ = ["Spool", "cosine_mean", "cosine_weights", "spooled"]
+__all__ = ["cosine_mean", "cosine_weights"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -31,80 +28,46 @@ BLOCK_BYTES = 1 << 25
 """Of all deltas together in one block of columns."""
 
 
-class Spool:
-    """Deltas on disk as rows of one matrix [K, D] float32, in the order of ``shapes``. Owned by :func:`spooled`."""
-
-    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self.shapes = dict(shapes)
-        self.values = sum(math.prod(shape) for shape in self.shapes.values())
-        self.digests: list[bytes] = []
-        self._path = path
-
-    @property
-    def reports(self) -> int:
-        """K."""
-        return len(self.digests)
-
-    def append(self, delta: Weights) -> None:
-        """Write one more row. The caller has validated the delta."""
-        digest = sha256()
-        with self._path.open("ab") as file:
-            for name in self.shapes:
-                values = np.ascontiguousarray(delta[name], "<f4").data
-                file.write(values)
-                digest.update(values)
-        self.digests.append(digest.digest())
-
-    def blocks(self, columns: int) -> Iterator[NDArray[np.float64]]:
-        """[K, at most ``columns``] from left to right, rows in the order of their digests: sums and ties know no other
-        order."""
-        order = sorted(range(self.reports), key=self.digests.__getitem__)
-        rows = np.memmap(self._path, "<f4", "r", shape=(self.reports, self.values))
-        for start in range(0, self.values, columns):
-            yield np.array(rows[:, start : start + columns], np.float32)[order].astype(np.float64)
-
-
-@contextmanager
-def spooled(
-    deltas: Iterable[Weights], shapes: Mapping[str, tuple[int, ...]], folder: Path | None = None
-) -> Iterator[Spool]:
-    """The deltas in a temporary file, which is deleted afterwards. folder: where it may grow to K model sizes."""
-    with tempfile.TemporaryDirectory(prefix="deltas-", dir=folder) as place:
-        spool = Spool(Path(place) / "rows", shapes)
-        for delta in deltas:
-            spool.append(delta)
-        yield spool
-
-
-def cosine_mean(spool: Spool, trimmed: float = 0.2) -> dict[str, NDArray[np.float32]]:
-    """The mean of whole deltas without those that point away from the others, the ``trimmed`` share of the devices at
-    most; where nobody does, nothing is lost. Zeros for no deltas.
+def cosine_mean(
+    deltas: Iterable[Weights], shapes: Mapping[str, tuple[int, ...]], trimmed: float = 0.2
+) -> dict[str, NDArray[np.float32]]:
+    """The mean of whole deltas, validated, without those that point away from the others, the ``trimmed`` share of the
+    devices at most; where nobody does, nothing is lost. Zeros for no deltas.
 
     FLTrust (Cao et al. 2021) leaves out who points away from a delta that the server trusts; here the other devices are
     what is trusted. Deltas are bounded to the median of their L2 norms (a bound as in Sun et al. 2019 that needs no
     tuning), so that less than half of the devices cannot make the result longer than an honest delta; an attacker that
     does not point away counts by its share. The share is rounded up to whole devices, at most (K - 1) / 2 of K.
-
-    Raises ConfigurationError for a share that leaves nothing.
     """
-    if not 0 <= trimmed < 0.5:
-        raise ConfigurationError(f"trimmed: found {trimmed!r}, expected a share in [0, 0.5)")
-    count = spool.reports
-    flat = np.zeros(spool.values, np.float32)
-    if count:
-        columns = max(1, BLOCK_BYTES // (12 * count))  # as float32, and as float64
-        products = np.zeros((count, count))
-        for rows in spool.blocks(columns):
-            products += rows @ rows.T
-        weights = cosine_weights(products, min(math.ceil(trimmed * count), (count - 1) // 2))
-        for number, rows in enumerate(spool.blocks(columns)):
-            flat[number * columns :][: rows.shape[1]] = weights @ rows
-    result, start = {}, 0
-    for name, shape in spool.shapes.items():
-        size = math.prod(shape)
-        result[name] = flat[start : start + size].reshape(shape)
-        start += size
-    return result
+    flat = np.zeros(sum(math.prod(shape) for shape in shapes.values()), np.float32)
+    digests: list[bytes] = []
+    with tempfile.TemporaryDirectory(prefix="deltas-") as place:
+        path = Path(place) / "rows"  # one matrix [K, D] float32
+        with path.open("wb") as file:
+            for delta in deltas:
+                content = b"".join(np.ascontiguousarray(delta[name], "<f4").data for name in shapes)
+                file.write(content)
+                digests.append(sha256(content).digest())
+        if digests:
+            count = len(digests)
+            columns = max(1, BLOCK_BYTES // (12 * count))  # as float32, and as float64
+            products = np.zeros((count, count))
+            for _, rows in _blocks(path, digests, columns):
+                products += rows @ rows.T
+            weights = cosine_weights(products, min(math.ceil(trimmed * count), (count - 1) // 2))
+            for start, rows in _blocks(path, digests, columns):
+                flat[start : start + columns] = weights @ rows
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
+    return {name: part.reshape(shapes[name]) for name, part in zip(shapes, np.split(flat, ends[:-1]), strict=True)}
+
+
+def _blocks(path: Path, digests: Sequence[bytes], columns: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """(first column, [K, at most ``columns``]) from left to right, rows in the order of their digests: sums and ties
+    know no other order."""
+    order = sorted(range(len(digests)), key=digests.__getitem__)
+    rows = np.memmap(path, "<f4", "r").reshape(len(digests), -1)
+    for start in range(0, rows.shape[1], columns):
+        yield start, np.array(rows[:, start : start + columns])[order].astype(np.float64)
 
 
 def cosine_weights(products: NDArray[np.float64], dropped: int) -> NDArray[np.float64]:

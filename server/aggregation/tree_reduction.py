@@ -1,14 +1,13 @@
 """A round's deltas folded by many workers, with a result that does not tell how many they were.
 
-Reports in the order of their ids are cut into leaves of ``LEAF``. Any worker may fold any leaf: it gets the same
-partial sum to the bit. The partial sums are merged in the order of the leaves, into one total:
+Reports in the order of their ids are cut into leaves of ``LEAF``, of which any worker may fold any to the same partial
+sum, to the bit. The partial sums are merged in the order of the leaves, into one total:
 
     ((0 + leaf 1) + leaf 2) + ... + leaf n
 
-Where every report lands depends on the reports alone, so 1, 2 or 7 workers, in this process or on other machines with
-processors of this kind, give the same bits. A worker holds one model's sum and a block of ``UPDATES`` deltas; whoever
-merges holds the total and one leaf. Where the sum gets noise, it is of whole numbers
-(:mod:`server.aggregation.deltas`), of twice the size, one delta after the other.
+So 1, 2 or 7 workers, in this process or on other machines with processors of this kind, give the same bits. A worker
+holds one model's sum and a block of ``UPDATES`` deltas; whoever merges holds the total and one leaf. Where the sum gets
+noise, it is of whole numbers (:mod:`server.aggregation.deltas`), of twice the size, one delta after the other.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from hashlib import sha256
 from typing import Protocol, TypeVar
 
@@ -38,7 +38,7 @@ __all__ = [
     "bounded_map",
     "fold_leaf",
     "leaves",
-    "merged",
+    "merge_all",
     "read_accepted",
 ]
 
@@ -68,11 +68,6 @@ class Leaf:
     shapes: Mapping[str, tuple[int, ...]]
     plan: DeltaPlan
     grid: Grid | None = None
-
-    @property
-    def dtype(self) -> type[np.float32 | np.int64]:
-        """Of the partial sum."""
-        return dtype_of(self.grid)
 
 
 class Workers(Protocol):
@@ -110,22 +105,19 @@ def leaves(
 
 def fold_leaf(blobs: BlobStore, leaf: Leaf) -> DeltaSum:
     """The leaf's partial sum, with nothing waiting. StateError: a stored delta is not what was accepted."""
-    total = deltas.init(leaf.shapes, leaf.dtype)
+    total = deltas.init(leaf.shapes, dtype_of(leaf.grid))
     for report in leaf.reports:
         delta = read_accepted(blobs, report, leaf.plan)
-        if leaf.grid is not None:
-            total = deltas.add_steps(total, in_steps(delta, leaf.grid))
-        else:
+        if leaf.grid is None:
             total = deltas.add(total, delta, report.weight)
+        else:
+            total = deltas.add_steps(total, in_steps(delta, leaf.grid))
     return deltas.fold(total)
 
 
-def merged(sums: Iterable[DeltaSum], shapes: Mapping[str, tuple[int, ...]], grid: Grid | None = None) -> DeltaSum:
+def merge_all(sums: Iterable[DeltaSum], shapes: Mapping[str, tuple[int, ...]], grid: Grid | None = None) -> DeltaSum:
     """The total of partial sums in their order, of a grid or none as they are."""
-    total = deltas.init(shapes, dtype_of(grid))
-    for each in sums:
-        total = deltas.merge(total, each)
-    return total
+    return reduce(deltas.merge, sums, deltas.init(shapes, dtype_of(grid)))
 
 
 def dtype_of(grid: Grid | None) -> type[np.float32 | np.int64]:

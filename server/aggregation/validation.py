@@ -37,11 +37,10 @@ their median by t with a chance of at most 2 exp(-t^2 / 4 r^2), here one in 3 * 
 
 
 def validate_counts(counts: Mapping[int, int], words: int, plan: MarginalPlan) -> None:
-    """Check one marginal report. words: size of the public word list.
+    """Check one marginal report, over a public list of so many words. Raises ProtocolError.
 
-    Under ``central`` trust the bounds are the plan's, of which mode ``paper`` has none; under ``local`` trust the
-    counts carry the device's own noise, so any word may appear with either sign. A share of ``distributed`` noise hides
-    nothing by itself, so a report that shows its counts is refused. Raises ProtocolError.
+    Under ``local`` trust the counts carry the device's own noise, so any word may appear with either sign. A share of
+    ``distributed`` noise hides nothing by itself, so a report that shows its counts is refused.
     """
     if plan.trust == "distributed":
         raise ProtocolError("counts: found counts in the clear; this round takes them under secure aggregation only")
@@ -75,13 +74,11 @@ def read_delta(
     delta = decode(tensors, plan.encoding, plan.scale_per)
     validate_delta(delta, shapes, plan)
     if plan.encoding == "int8":
-        largest = norm_bound(plan, sum(math.prod(shape) for shape in shapes.values())) / LEVELS
+        largest = norm_bound(plan, sum(map(math.prod, shapes.values()))) / LEVELS
         for name in delta:
-            found = float(tensors[SCALE + name].max())
-            if found > largest:
-                raise ProtocolError(
-                    f"{SCALE}{name}: found {found:.6g}, expected at most {largest:.6g}: no value is larger"
-                )
+            if (found := float(tensors[SCALE + name].max())) > largest:
+                beyond = f"found {found:.6g}, expected at most {largest:.6g}: no value is larger"
+                raise ProtocolError(f"{SCALE}{name}: {beyond}")
     return delta
 
 
@@ -93,20 +90,19 @@ def validate_delta(
     Returns its L2 norm, computed in float64. Raises ProtocolError naming the parameter.
     """
     validate_shapes(delta, shapes)
-    norms = {name: delta_norm({name: values}) for name, values in delta.items()}
-    whole = math.sqrt(sum(norm * norm for norm in norms.values()))
     groups = group_sizes(shapes, plan.scale_per)
     if plan.clipping != "global":
         for name, clip_norm in layer_bounds(shapes, plan.clip_norm, plan.clipping).items():
             bound = norm_bound(plan, math.prod(shapes[name]), groups[name], clip_norm)
-            if norms[name] > bound:
-                raise ProtocolError(
-                    f"{name}: found L2 norm {norms[name]:.6g}, expected at most {bound:.6g}; clip before sending"
-                )
-    bound = norm_bound(plan, sum(math.prod(shape) for shape in shapes.values()), max(groups.values(), default=1))
-    if whole > bound:
-        raise ProtocolError(f"delta: found L2 norm {whole:.6g}, expected at most {bound:.6g}; clip before sending")
+            _check_norm(name, delta_norm({name: delta[name]}), bound)
+    whole = delta_norm(delta)
+    _check_norm("delta", whole, norm_bound(plan, sum(map(math.prod, shapes.values())), max(groups.values(), default=1)))
     return whole
+
+
+def _check_norm(name: str, norm: float, bound: float) -> None:
+    if norm > bound:
+        raise ProtocolError(f"{name}: found L2 norm {norm:.6g}, expected at most {bound:.6g}; clip before sending")
 
 
 def validate_shapes(weights: Mapping[str, NDArray[np.float32]], shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -36,10 +36,7 @@ def dump_weights(weights: Mapping[str, NDArray[np.float32]], metadata: Mapping[s
 
 
 def parse_weights(content: bytes) -> dict[str, NDArray[np.float32]]:
-    """Every array of the file, read-only views of ``content``.
-
-    Raises ProtocolError for a damaged file and for any array that is not float32.
-    """
+    """:func:`parse_tensors` of a file in float32."""
     return parse_tensors(content, ("F32",))
 
 

@@ -20,7 +20,7 @@ from server.aggregation import deltas, optimizers, robust
 from server.aggregation import marginals as counting
 from server.aggregation.deltas import Grid, in_units, noise_grid, noised_sum, report_weights
 from server.aggregation.optimizers import update_norm
-from server.aggregation.tree_reduction import Accepted, Workers, leaves, merged, read_accepted
+from server.aggregation.tree_reduction import Accepted, Workers, leaves, merge_all, read_accepted
 from server.aggregation.validation import norm_bound
 from server.aggregation.weights_file import dump_weights, parse_weights, read_metadata
 from server.plans.round import RoundSettings
@@ -84,16 +84,13 @@ def release_marginals(
     """
     plan, inputs = settings.marginals, digest_of(contributions)
     assert plan is not None
-    if aggregate is not None:
-        total = counting.CountSum(aggregate, len(contributions))
-    else:
-        total = counting.init(marginal_registry.read_counts(previous).size)
-        for contribution in contributions:
-            total = counting.add(total, {int(word): count for word, count in (contribution.counts or {}).items()})
-    drawn = total.total
+    if aggregate is None:
+        counts = ({int(word): count for word, count in (row.counts or {}).items()} for row in contributions)
+        aggregate = counting.sum_counts(counts, marginal_registry.read_counts(previous).size)
+    drawn = aggregate
     if plan.trust == "central":
-        drawn = noised(total.total, plan, _checked(key, inputs).source(total.total.tobytes()))
-    variance = released_variance(plan, total.reports)
+        drawn = noised(aggregate, plan, _checked(key, inputs).source(aggregate.tobytes()))
+    variance = released_variance(plan, len(contributions))
     if plan.mode == "paper":
         released, cumulative = drawn, variance
         kept = counting.nearest_counts(released)
@@ -105,7 +102,7 @@ def release_marginals(
     return Release(
         stream="marginals",
         inputs_sha256=inputs,
-        reports=total.reports,
+        reports=len(contributions),
         mechanism={
             "name": plan.mechanism,
             **plan.model_dump(include={"mode", "trust", "epsilon", "max_words", "max_weight", "minimum_survivors"}),
@@ -272,11 +269,10 @@ def _sum(
     ]
     if settings.averaging != "mean":
         sent = (read_accepted(blobs, report, plan) for report in accepted)
-        with robust.spooled(sent, shapes) as spool:
-            average = robust.cosine_mean(spool, settings.trimmed)
+        average = robust.cosine_mean(sent, shapes, settings.trimmed)
         total = deltas.add(deltas.init(shapes), average, float(len(accepted)))
         return replace(deltas.fold(total), reports=len(accepted))
-    return merged(workers.fold(leaves(accepted, shapes, plan, grid)), shapes, grid)
+    return merge_all(workers.fold(leaves(accepted, shapes, plan, grid)), shapes, grid)
 
 
 def _grid(settings: RoundSettings, plan: DeltaPlan, shapes: Mapping[str, tuple[int, ...]]) -> Grid | None:

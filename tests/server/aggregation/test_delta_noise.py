@@ -10,26 +10,29 @@ import pytest
 from scipy.stats import kstest
 
 from device_sdk.errors import PrivacyError
-from server.aggregation import deltas
+from device_sdk.privacy.samplers import RandomBytes
 from server.aggregation.deltas import COARSE, COARSE_VARIANCE, FINE_VARIANCE, STEPS, noise_grid, noised_sum
 from server.privacy.noise import key_stream
 
 ZEROS = {"b": np.zeros(3, np.int64), "a": np.zeros((150, 40), np.int64)}
+VARIANCE = COARSE**2 * COARSE_VARIANCE + FINE_VARIANCE
+
+
+def key(letter: bytes = b"k") -> RandomBytes:
+    return key_stream(letter * 32, "noise")
 
 
 def test_the_noise_is_gaussian_of_the_deviation_stated() -> None:
-    found = noised_sum(ZEROS, 0.5, 2.0, key_stream(b"k" * 32, "noise"))
-    variance = deltas.COARSE**2 * deltas.COARSE_VARIANCE + deltas.FINE_VARIANCE
-    deviation = variance**0.5 * 2.0 * 0.5 / deltas.STEPS
+    found = noised_sum(ZEROS, 0.5, 2.0, key())
+    deviation = VARIANCE**0.5 * 2.0 * 0.5 / STEPS
     assert 1.0 < deviation < 1.000001, "z C, and a little more"
     assert found["a"].shape == (150, 40) and found["a"].dtype == np.float32
     assert kstest(found["a"].ravel() / deviation, "norm").pvalue > 1e-4
 
 
 def test_the_same_key_draws_the_same_noise_whatever_the_order_of_names() -> None:
-    one = noised_sum(ZEROS, 1.0, 1.0, key_stream(b"k" * 32, "noise"))
-    same = noised_sum(dict(reversed(ZEROS.items())), 1.0, 1.0, key_stream(b"k" * 32, "noise"))
-    other = noised_sum(ZEROS, 1.0, 1.0, key_stream(b"l" * 32, "noise"))
+    one, other = noised_sum(ZEROS, 1.0, 1.0, key()), noised_sum(ZEROS, 1.0, 1.0, key(b"l"))
+    same = noised_sum(dict(reversed(ZEROS.items())), 1.0, 1.0, key())
     assert all(np.array_equal(one[name], same[name]) for name in ZEROS)
     assert not np.array_equal(one["a"], other["a"])
 
@@ -37,7 +40,7 @@ def test_the_same_key_draws_the_same_noise_whatever_the_order_of_names() -> None
 def test_values_lie_on_the_grid_whatever_the_sum_was() -> None:
     """Not a bit below the grid is in it."""
     total = {"a": np.full(64, 3_294_199, np.int64)}
-    found = noised_sum(total, 1.0, 0.25, key_stream(b"k" * 32, "noise"))["a"].astype(np.float64)
+    found = noised_sum(total, 1.0, 0.25, key())["a"].astype(np.float64)
     steps = found / (0.25 / STEPS)
     assert np.abs(steps - np.rint(steps)).max() <= 0.5 * 2.0**-24 * np.abs(steps).max()
 
@@ -47,9 +50,8 @@ def test_values_lie_on_the_grid_whatever_the_sum_was() -> None:
 def test_the_ratio_of_bound_and_noise_is_what_was_asked_for(clip_norm: float, z: float) -> None:
     """In fractions: nothing here is rounded."""
     bound = Fraction(clip_norm) / Fraction(noise_grid(clip_norm, z).step)
-    variance = COARSE**2 * COARSE_VARIANCE + FINE_VARIANCE
-    assert bound**2 / variance <= 1 / Fraction(z) ** 2
-    assert bound**2 / variance >= (1 / Fraction(z) ** 2) * (1 - Fraction(1, 10**6)), "nor is there more noise than that"
+    ratio = bound**2 / VARIANCE * Fraction(z) ** 2
+    assert 1 - Fraction(1, 10**6) <= ratio <= 1, "nor is there more noise than that"
 
 
 def test_the_finer_part_smooths_the_coarser() -> None:
@@ -70,4 +72,4 @@ def test_the_finer_part_smooths_the_coarser() -> None:
 )
 def test_what_is_refused(total: dict[str, np.ndarray], clip_norm: float, z: float, message: str) -> None:
     with pytest.raises(PrivacyError, match=message):
-        noised_sum(total, clip_norm, z, key_stream(b"k" * 32, "noise"))
+        noised_sum(total, clip_norm, z, key())

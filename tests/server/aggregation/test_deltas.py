@@ -1,6 +1,9 @@
-"""The algebra of the delta sum, against float64 references."""
+"""The algebra of the delta sum against float64 references, and the weights of devices in it."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from server.aggregation.deltas import BLOCK, UPDATES, DeltaSum, add, finish, fold, init, merge, weighted_sum
+from server.aggregation.deltas import (
+    BLOCK,
+    UPDATES,
+    DeltaSum,
+    add,
+    cost_shares,
+    finish,
+    fold,
+    init,
+    merge,
+    weighted_sum,
+)
 
 SHAPES = {"a": (3, 2), "b": (4,)}
 # Small integers: float32 sums of them are exact, so the algebra can be tested for equality.
@@ -44,15 +58,6 @@ def test_merge_is_associative_and_agrees_with_one_fold(
     assert same(left, folded([*first, *second, *third]))
     assert same(merge(folded(first), init(SHAPES)), folded(first))
     assert same(merge(init(SHAPES), folded(first)), folded(first))
-
-
-@given(EXACT, st.randoms(use_true_random=False))
-def test_in_report_id_order_arrival_does_not_matter(reports: list[tuple[list[int], int]], order: object) -> None:
-    named = [(f"{number:03d}", report) for number, report in enumerate(reports)]
-    shuffled = list(named)
-    order.shuffle(shuffled)  # type: ignore[attr-defined]
-    again = folded([report for _, report in sorted(shuffled)])
-    assert same(again, folded(reports))
 
 
 def test_report_id_order_repeats_the_same_bits() -> None:
@@ -112,3 +117,22 @@ def test_pairwise_sums_round_less_than_one_after_the_other() -> None:
         state = add(state, {"w": delta}, 1.0)
     ours, theirs = (np.abs(total - exact).max() for total in (fold(state).sum["w"], plain))
     assert ours < theirs / 2
+
+
+POSITIVE = st.lists(st.floats(0.01, 50.0), min_size=1, max_size=20)
+
+
+def test_weights_by_hand() -> None:
+    """Equations 9 and 10 of Gao et al. 2022: losses a nat apart, word errors of none and all."""
+    for costs in ([1.0, 2.0], [0.0, 1.0]):
+        assert cost_shares(costs) == pytest.approx([math.e / (math.e + 1), 1 / (math.e + 1)])
+    assert cost_shares([]).size == 0
+    assert cost_shares([2000.0, 2000.0]).tolist() == [0.5, 0.5], "far from zero, where exp underflows"
+
+
+@given(POSITIVE, st.randoms(use_true_random=False))
+def test_weights_sum_to_one_follow_their_device_and_fall_with_its_cost(values: list[float], random: Any) -> None:
+    alpha, places = cost_shares(values), random.sample(range(len(values)), len(values))
+    assert alpha.sum() == pytest.approx(1.0) and (alpha > 0).all()
+    assert cost_shares([values[place] for place in places]) == pytest.approx(alpha[places])
+    assert (np.diff(cost_shares(sorted(values))) <= 1e-15).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +20,7 @@ from safetensors.numpy import save
 from device_sdk.wire.messages import DeltaPlan
 from server.aggregation.deltas import DeltaSum, Grid, in_steps, in_units, noise_grid
 from server.aggregation.processes import Processes
-from server.aggregation.tree_reduction import LEAF, Accepted, LocalWorkers, Workers, leaves, merged
+from server.aggregation.tree_reduction import LEAF, Accepted, LocalWorkers, leaves, merge_all
 from server.aggregation.weights_file import parse_weights
 from server.plans.round import RoundSettings
 from server.registry import models as model_registry
@@ -35,9 +36,9 @@ def contribution(blobs: BlobStore, number: int, value: float) -> Any:
     """A report of one value. Equal ones lie in one blob."""
     content = save({NAME: np.array([value], np.float32)})
     digest = sha256(content).hexdigest()
-    if not blobs.has(f"deltas/r1/{digest}.safetensors"):
-        blobs.put(f"deltas/r1/{digest}.safetensors", content)
     blob = f"deltas/r1/{digest}.safetensors"
+    if not blobs.has(blob):
+        blobs.put(blob, content)
     return SimpleNamespace(id=f"{number:08d}", body_sha256=digest, blob=blob, utterances=1)
 
 
@@ -57,22 +58,15 @@ def test_one_device_more_moves_a_noised_sum_by_its_bound_whatever_the_others_sen
     """The others sent what rounds one way where a sum in float32 takes 32 at a time, and the other way where the first
     of them is a stranger: half of the last bit every time, which adds up."""
     blobs = FolderBlobs(tmp_path)
-    settings = RoundSettings(
-        marginals=None,
-        deltas=DeltaPlan(clip_norm=1.0),
-        noise_multiplier=1e-3,
-        weighting="uniform",
-        goal=DEVICES,
-        minimum=1,
-    )
+    plan = {"deltas": DeltaPlan(clip_norm=1.0), "noise_multiplier": 1e-3, "weighting": "uniform", "goal": DEVICES}
+    settings = RoundSettings.model_validate({"marginals": None, **plan})
     lower = 1.0 - 2.0**-15 - 2.0**-19
     pattern = [lower] * 32 + [lower - 2.0**-11] * 32
     others = [contribution(blobs, number + 1, pattern[number % 64]) for number in range(DEVICES - 1)]
     without = released(blobs, others, settings)
     with_one = released(blobs, [contribution(blobs, 0, lower), *others], settings)
-    assert abs(with_one - without) <= 1.0 + 6 * 2**0.5 * 1e-3 + 4e-3, (
-        "the bound, the noise, and the model's own float32"
-    )
+    # The bound, the noise, and the model's own float32.
+    assert abs(with_one - without) <= 1.0 + 6 * 2**0.5 * 1e-3 + 4e-3
 
 
 SHAPES = {"encoder.0.W": (2, 3), NAME: (5,)}
@@ -87,20 +81,20 @@ def clipped(values: list[float], clip_norm: float) -> Delta:
     return {"encoder.0.W": flat[:6].astype(np.float32).reshape(2, 3), NAME: flat[6:].astype(np.float32)}
 
 
-def exact_norm(total: dict[str, Any], other: dict[str, Any], grid: Grid) -> Fraction:
-    """Square of the L2 norm of the difference, in fractions."""
-    steps = [int(a) - int(b) for name in total for a, b in zip(total[name].flat, other[name].flat, strict=True)]
+def square(total: DeltaSum, other: DeltaSum, grid: Grid) -> Fraction:
+    """Of the L2 norm of the difference, in fractions."""
+    steps = [int(step) for name in SHAPES for step in (total.sum[name] - other.sum[name]).flat]
     return Fraction(sum(step * step for step in steps)) * Fraction(grid.step) ** 2
 
 
 value = st.one_of(st.floats(-1, 1), st.sampled_from([1e6, -1e6, 1e-30, 0.0, 1.0]))
-deltas_of_others = st.lists(st.lists(value, min_size=11, max_size=11), min_size=0, max_size=2 * LEAF + 3)
+eleven = st.lists(value, min_size=11, max_size=11)
 
 
 @examples(max_examples=60, deadline=None)
 @given(
-    others=deltas_of_others,
-    one=st.lists(value, min_size=11, max_size=11),
+    others=st.lists(eleven, max_size=2 * LEAF + 3),
+    one=eleven,
     place=st.integers(0, 2 * LEAF + 3),
     clip_norm=st.sampled_from([1e-3, 0.1, 1.0, 3.7, 1e6]),
     z=st.sampled_from([1e-3, 0.3, 1.0, 7.7]),
@@ -122,11 +116,11 @@ def test_any_device_moves_the_sum_of_any_others_by_its_bound_at_most_exactly(
         return found
 
     without, with_one = total(sent), total([*sent[:place], stranger, *sent[place:]])
-    assert exact_norm(dict(with_one.sum), dict(without.sum), grid) <= Fraction(clip_norm) ** 2
+    assert square(with_one, without, grid) <= Fraction(clip_norm) ** 2
 
 
 @examples(max_examples=100, deadline=None)
-@given(values=st.lists(value, min_size=11, max_size=11), clip_norm=st.floats(1e-6, 1e6), z=st.floats(1e-5, 1e3))
+@given(values=eleven, clip_norm=st.floats(1e-6, 1e6), z=st.floats(1e-5, 1e3))
 def test_cutting_to_the_grid_takes_less_than_a_step_of_each_value(
     values: list[float], clip_norm: float, z: float
 ) -> None:
@@ -139,14 +133,11 @@ def test_cutting_to_the_grid_takes_less_than_a_step_of_each_value(
         assert (lost <= grid.step + 1e-6 * np.abs(delta[name])).all()
 
 
-def summed(deltas: list[Delta], grid: Grid | None, workers: Workers | None = None) -> DeltaSum:
-    contents = [save(delta) for delta in deltas]
-    blobs = Memory({f"deltas/r1/{number}": content for number, content in enumerate(contents)})
-    accepted = [
-        Accepted(f"deltas/r1/{number}", sha256(content).hexdigest(), 1.0) for number, content in enumerate(contents)
-    ]
+def summed(deltas: list[Delta], grid: Grid) -> DeltaSum:
+    blobs = Memory({f"deltas/r1/{number}": save(delta) for number, delta in enumerate(deltas)})
+    accepted = [Accepted(name, sha256(content).hexdigest(), 1.0) for name, content in blobs.items()]
     folded = LocalWorkers(blobs).fold(leaves(accepted, SHAPES, DeltaPlan(), grid))  # type: ignore[arg-type]
-    return merged(folded, SHAPES, grid)
+    return merge_all(folded, SHAPES, grid)
 
 
 class Memory(dict[str, bytes]):
@@ -168,13 +159,15 @@ def test_any_number_of_workers_make_the_same_bits(tmp_path: Path, noise: dict[st
         blobs.put(f"deltas/r1/{number:04d}.safetensors", content)
         accepted.append(Accepted(f"deltas/r1/{number:04d}.safetensors", sha256(content).hexdigest(), 1.0))
         exact += np.concatenate([delta[name].ravel().astype(np.float64) for name in SHAPES])
-    here = merged(LocalWorkers(blobs).fold(leaves(accepted, SHAPES, plan, grid)), SHAPES, grid)
-    backwards = merged(LocalWorkers(blobs).fold(leaves(accepted[::-1], SHAPES, plan, grid)), SHAPES, grid)
-    several = Processes(tmp_path, 2)
-    try:
-        apart = merged(several.fold(leaves(accepted, SHAPES, plan, grid)), SHAPES, grid)
-    finally:
-        several.close()
+    with closing(Processes(tmp_path, 2)) as several:
+        here, backwards, apart = (
+            merge_all(workers.fold(leaves(reports, SHAPES, plan, grid)), SHAPES, grid)
+            for workers, reports in (
+                (LocalWorkers(blobs), accepted),
+                (LocalWorkers(blobs), accepted[::-1]),
+                (several, accepted),
+            )
+        )
     for other in (backwards, apart):
         assert all(np.array_equal(here.sum[name], other.sum[name]) for name in SHAPES)
         assert (other.weight, other.reports) == (len(accepted), len(accepted))

@@ -39,13 +39,10 @@ def rounds(settings: OptimizerSettings, count: int, resume: bool = False) -> NDA
 def test_against_torch(settings: OptimizerSettings) -> None:
     torch = pytest.importorskip("torch")
     weights = torch.nn.Parameter(torch.ones(3, 2))
-    rate = settings.learning_rate
-    peer = {
-        "sgd": lambda: torch.optim.SGD([weights], rate),
-        "adam": lambda: torch.optim.Adam(
-            [weights], rate, betas=(settings.momentum, settings.second_momentum), eps=settings.epsilon
-        ),
-    }[settings.kind]()
+    betas = settings.momentum, settings.second_momentum
+    peer: Any = torch.optim.SGD([weights], settings.learning_rate)
+    if settings.kind == "adam":
+        peer = torch.optim.Adam([weights], settings.learning_rate, betas=betas, eps=settings.epsilon)
     rng = np.random.default_rng(0)
     for _ in range(6):
         weights.grad = -torch.from_numpy(rng.normal(size=(3, 2)).astype(np.float32))
@@ -59,9 +56,7 @@ def test_sgd_with_rate_one_moves_onto_the_mean() -> None:
     settings = OptimizerSettings()
     delta = {"w": np.full((3, 2), 0.25, np.float32)}
     moved, state = apply(settings, init(settings, SHAPES), base, delta)
-    assert np.array_equal(moved["w"], delta["w"])
-    assert not base["w"].any()
-    assert state.step == 1
+    assert np.array_equal(moved["w"], delta["w"]) and not base["w"].any() and state.step == 1
     assert update_norm(moved, base) == pytest.approx(0.25 * 6**0.5)
 
 

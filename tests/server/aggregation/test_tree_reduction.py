@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -25,10 +25,18 @@ from device_sdk.wire.delta_codec import encode
 from device_sdk.wire.messages import DeltaPlan, Encoding
 from server.aggregation.deltas import BLOCK, UPDATES, DeltaSum
 from server.aggregation.processes import Processes
-from server.aggregation.tree_reduction import LEAF, Accepted, Leaf, LocalWorkers, Workers, bounded_map, leaves, merged
-from server.app import create_app
+from server.aggregation.tree_reduction import (
+    LEAF,
+    Accepted,
+    Leaf,
+    LocalWorkers,
+    Workers,
+    bounded_map,
+    leaves,
+    merge_all,
+)
 from server.storage.blobs import FolderBlobs
-from tests.server.parties import Operator, Party, initial, settings
+from tests.server.parties import Operator, Party, serving, settings
 
 SHAPES = {"encoder.0.W": (3, 41), "joiner.output.bias": (BLOCK + 5,)}
 REPORTS = 3 * LEAF + 5
@@ -50,7 +58,7 @@ def stored(folder: Path, count: int, encoding: Encoding = "float32") -> tuple[Re
 
 
 def total(workers: Workers, reports: Reports, encoding: Encoding = "float32") -> DeltaSum:
-    return merged(workers.fold(leaves(reports, SHAPES, DeltaPlan(encoding=encoding))), SHAPES)
+    return merge_all(workers.fold(leaves(reports, SHAPES, DeltaPlan(encoding=encoding))), SHAPES)
 
 
 def bits(found: DeltaSum) -> tuple[bytes, float, int]:
@@ -73,46 +81,41 @@ def round_of_many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Repor
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_processes_make_the_same_bits(round_of_many: tuple[Path, Reports, DeltaSum], count: int) -> None:
     folder, reports, alone = round_of_many
-    workers = Processes(folder, count)
-    try:
+    with closing(Processes(folder, count)) as workers:
         for _ in range(2):  # a second round finds them waiting
             assert bits(total(workers, reports)) == bits(alone)
-    finally:
-        workers.close()
 
 
-def test_a_ray_cluster_makes_the_same_bits(round_of_many: tuple[Path, Reports, DeltaSum]) -> None:
+def ray_cluster(folder: Path) -> Workers:
     pytest.importorskip("ray")
     from server.aggregation.ray_cluster import RayWorkers
 
+    return RayWorkers(folder, "local", 2)
+
+
+@pytest.mark.parametrize("begin", [lambda folder: Processes(folder, 2), ray_cluster], ids=["processes", "ray"])
+def test_a_delta_that_was_changed_is_named(
+    round_of_many: tuple[Path, Reports, DeltaSum], begin: Callable[[Path], Workers]
+) -> None:
     folder, reports, alone = round_of_many
-    workers = RayWorkers(folder, "local", 2)
-    try:
-        assert bits(total(workers, reports)) == bits(alone)
+    with closing(begin(folder)) as workers:
         assert bits(total(workers, reports[:3])) == bits(total(LocalWorkers(FolderBlobs(folder)), reports[:3]))
-        with pytest.raises(StateError, match=r"0000\.safetensors: differs from what was accepted"):
-            total(workers, [Accepted(reports[0].blob, "0" * 64, 1.0)])
+        with pytest.raises(StateError, match=r"0100\.safetensors: differs from what was accepted"):
+            total(workers, [*reports[:-1], Accepted(reports[-1].blob, "0" * 64, 1.0)])
         assert bits(total(workers, reports)) == bits(alone)
-    finally:
-        workers.close()
 
 
 @pytest.mark.parametrize("encoding", ["float16", "int8"])
 def test_encoded_deltas_are_decoded_by_workers(tmp_path: Path, encoding: Encoding) -> None:
     reports, _ = stored(tmp_path, LEAF + 1, encoding)
-    workers = Processes(tmp_path, 2)
-    try:
-        assert bits(total(workers, reports, encoding)) == bits(
-            total(LocalWorkers(FolderBlobs(tmp_path)), reports, encoding)
-        )
-    finally:
-        workers.close()
+    with closing(Processes(tmp_path, 2)) as workers:
+        apart, here = (total(each, reports, encoding) for each in (workers, LocalWorkers(FolderBlobs(tmp_path))))
+    assert bits(apart) == bits(here)
 
 
 def test_a_worker_that_is_killed_costs_one_attempt(round_of_many: tuple[Path, Reports, DeltaSum]) -> None:
     folder, reports, alone = round_of_many
-    workers = Processes(folder, 2)
-    try:
+    with closing(Processes(folder, 2)) as workers:
         partial = workers.fold(leaves(reports, SHAPES, DeltaPlan()))
         next(partial)
         assert workers._pool is not None
@@ -121,20 +124,6 @@ def test_a_worker_that_is_killed_costs_one_attempt(round_of_many: tuple[Path, Re
         with pytest.raises(StateError, match="a worker ended"):
             list(partial)
         assert bits(total(workers, reports)) == bits(alone)
-    finally:
-        workers.close()
-
-
-def test_a_delta_that_was_changed_is_named(round_of_many: tuple[Path, Reports, DeltaSum]) -> None:
-    folder, reports, alone = round_of_many
-    workers = Processes(folder, 2)
-    try:
-        changed = [*reports[:-1], Accepted(reports[-1].blob, "0" * 64, 1.0)]
-        with pytest.raises(StateError, match=r"0100\.safetensors: differs"):
-            total(workers, changed)
-        assert bits(total(workers, reports)) == bits(alone)
-    finally:
-        workers.close()
 
 
 def test_no_workers_are_refused(tmp_path: Path) -> None:
@@ -176,30 +165,18 @@ def test_a_round_does_not_tell_how_many_workers_it_had(tmp_path: Path) -> None:
 
 def published(folder: Path, **changes: Any) -> bytes:
     folder.mkdir()
-    with http(folder, **changes) as client:
-        operator = Operator(client)
-        plan = {"marginals": None, "deltas": {}, "weighting": "utterances"}
-        round_id = str(operator.post("rounds", json={"settings": plan})["id"])
-        rng = np.random.default_rng(1)
+    with serving(folder, **changes) as client:
+        operator, rng = Operator(client), np.random.default_rng(1)
+        round_id = operator.open(marginals=None, deltas={}, weighting="utterances")
         for number in range(LEAF + 3):
-            arrays = {
-                "encoder.0.W": rng.normal(scale=0.02, size=(8, 6)).astype(np.float32),
-                "joiner.output.bias": rng.normal(scale=0.02, size=5).astype(np.float32),
-            }
-            sent = (
-                Party(client)
-                .enrol()
-                .send_delta(round_id, arrays, report_id=f"report-{number:03d}", utterances=1 + number % 4)
-            )
+            shapes = {"encoder.0.W": (8, 6), "joiner.output.bias": (5,)}
+            arrays = {name: rng.normal(scale=0.02, size=shape).astype(np.float32) for name, shape in shapes.items()}
+            named = {"report_id": f"report-{number:03d}", "utterances": 1 + number % 4}
+            sent = Party(client).enrol().send_delta(round_id, arrays, **named)
             assert sent.status_code == 200, sent.text
-        version = operator.close(round_id)["model_version"]
-        content = client.get(f"/v1/models/{version}").content
+        content = client.get(f"/v1/models/{operator.close(round_id)['model_version']}").content
         length = int.from_bytes(content[:8], "little")
         return bytes(content[8 + length :])  # the header names the round's inputs, whose devices differ
-
-
-def http(folder: Path, **changes: Any) -> TestClient:
-    return TestClient(create_app(settings(folder, **changes), initial()), raise_server_exceptions=False)
 
 
 PARENT = """
@@ -236,14 +213,14 @@ MEMORY = """
 import resource, sys
 from pathlib import Path
 from device_sdk.wire.messages import DeltaPlan
-from server.aggregation.tree_reduction import LEAF, Accepted, LocalWorkers, leaves, merged
+from server.aggregation.tree_reduction import LEAF, Accepted, LocalWorkers, leaves, merge_all
 from server.aggregation.processes import Processes
 from server.storage.blobs import FolderBlobs
 folder, size, digest, count = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 workers = Processes(folder, count) if count else LocalWorkers(FolderBlobs(folder, tidy=False))
 shapes = {"w": (size,)}
 reports = [Accepted("deltas/r/one.safetensors", digest, 1.0)] * (3 * LEAF)
-total = merged(workers.fold(leaves(reports, shapes, DeltaPlan())), shapes)
+total = merge_all(workers.fold(leaves(reports, shapes, DeltaPlan())), shapes)
 assert total.sum["w"][:10].tolist() == [3.0 * LEAF] * 10
 workers.close()
 print(*(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))

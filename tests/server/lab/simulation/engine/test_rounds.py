@@ -66,7 +66,7 @@ def test_weights_are_those_of_the_server(way: Any, weights: Any) -> None:
     ways = {
         "uniform": np.full(SIZE, 1 / SIZE),
         "examples": np.asarray(examples) / sum(examples),
-        "loss": deltas.by_loss(losses),
+        "loss": deltas.cost_shares(losses),
     }
     assert ways[weights].sum() == pytest.approx(1)
     expected = {
@@ -84,7 +84,7 @@ def test_word_error_weights() -> None:
         weights = {name: torch.from_numpy(values + delta[name]) for name, values in parameters(task).items()}
         score = evaluate(task, weights, held, [client])[0]
         errors.append(score.wrong / score.counted)
-    shares = deltas.by_word_error(errors)
+    shares = deltas.cost_shares(errors)
     expected = {name: sum(a * delta[name] for a, delta in zip(shares, own, strict=True)) for name in own[0]}
     close(moved(given), expected)
 
