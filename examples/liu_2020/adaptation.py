@@ -142,9 +142,9 @@ class Bounded:
         """The released counts of all rounds so far, smoothed with the background [n]."""
         reports = (bounded_counts(device.pending, self.plan) for device in devices)
         total = sum_counts(reports, len(self.background))
-        found = noised(total.total, self.plan)
+        found = noised(total, self.plan)
         self.released = found if self.released is None else self.released + found
-        self.variance += released_variance(self.plan, total.reports)
+        self.variance += released_variance(self.plan, len(devices))
         kept = surviving_counts(self.released, self.variance, self.plan.mechanism, self.suppression)
         return smoothed(kept, self.background, self.smoothing)
 

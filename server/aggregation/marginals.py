@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from device_sdk.wire.messages import FIXED_POINT
 
 __all__ = [
-    "CountSum",
     "nearest_counts",
     "nearest_distribution",
     "smoothed",
@@ -30,21 +28,13 @@ __all__ = [
 Counts = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class CountSum:
-    """total: int64 [words], in units of 1 / FIXED_POINT; reports: how many were added."""
-
-    total: Counts
-    reports: int
-
-
-def sum_counts(reports: Iterable[Mapping[int, int]], words: int) -> CountSum:
-    """Of validated reports: the numerator of equation 6, c_i q_i(w) being the raw count."""
-    total, number = np.zeros(words, np.int64), 0
+def sum_counts(reports: Iterable[Mapping[int, int]], words: int) -> Counts:
+    """Of validated reports, int64 [words] in units of 1 / FIXED_POINT: the numerator of equation 6, c_i q_i(w) being
+    the raw count."""
+    total = np.zeros(words, np.int64)
     for counts in reports:
-        number += 1
         total[list(counts)] += np.fromiter(counts.values(), np.int64, len(counts))
-    return CountSum(total, number)
+    return total
 
 
 def surviving_counts(

@@ -11,7 +11,7 @@ Counts are in words, such that the canary is 1. n: runs of one kind.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from statistics import NormalDist
@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.errors import PrivacyError
 from device_sdk.privacy.contributions import locally_noised, weight_units
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from device_sdk.privacy.samplers import discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import MarginalPlan
 from server.privacy.noise import GRID, key_stream, new_key, noised, plan_noise
 
-__all__ = ["BROKEN", "SHIPPED", "Finding", "audit", "clopper_pearson"]
+__all__ = ["BROKEN", "EVENTS", "SHIPPED", "Finding", "audit", "clopper_pearson"]
 
 Draws = NDArray[np.float64]
 Sampler = Callable[[bool, int, MarginalPlan], Draws]
@@ -67,39 +66,31 @@ class Finding:
 
 
 def audit(
-    name: str, runs: int, epsilon: float = 1.0, confidence: float = 0.95, progress: Callable[[int], None] | None = None
+    name: str,
+    runs: int,
+    epsilon: float = 1.0,
+    confidence: float = 0.95,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Finding:
-    """Attack a sampler of ``SHIPPED`` or ``BROKEN`` by name. progress: told of runs as they are done.
-
-    Raises PrivacyError for an unknown name or too few runs.
-    """
-    known = {**SHIPPED, **BROKEN}
-    if name not in known:
-        raise PrivacyError(f"sampler: found {name!r}, expected one of {', '.join(known)}")
-    if runs < 2:
-        raise PrivacyError(f"runs: found {runs}, expected at least 2, one with the canary and one without")
-    plan, draw = known[name]
+    """Attack a sampler of ``SHIPPED`` or ``BROKEN`` by name. runs: at least 2. progress: told of runs that are done."""
+    plan, draw = (SHIPPED | BROKEN)[name]
     plan = plan.model_copy(update={"epsilon": epsilon})
     each = runs // 2
-    hits = {canary: dict.fromkeys(EVENTS, 0) for canary in (False, True)}
-    for size in _chunks(each):
+    hits = {(event, canary): 0 for event in EVENTS for canary in (False, True)}
+    for start in range(0, each, CHUNK):
+        size = min(CHUNK, each - start)
         for canary in (False, True):
             counts = draw(canary, size, plan)
             for event, found in EVENTS.items():
-                hits[canary][event] += int(np.count_nonzero(found(counts)))
-            if progress is not None:
-                progress(size)
+                hits[event, canary] += int(np.count_nonzero(found(counts)))
+            progress(size)
     delta = plan.delta if plan.mechanism == "discrete_gaussian" else 0.0
-    bets = 2 * len(EVENTS)
-    risk = (1 - confidence) / bets / 2  # either of the two chances of either bet may be missed
+    risk = (1 - confidence) / len(hits) / 2  # either of the two chances of either bet may be missed
     best, best_event = 0.0, ""
-    for event in EVENTS:
-        for canary in (False, True):
-            likelier = clopper_pearson(hits[canary][event], each, risk)[0]
-            rarer = clopper_pearson(hits[not canary][event], each, risk)[1]
-            bound = _epsilon(likelier, rarer, delta)
-            if bound > best:
-                best, best_event = bound, f"{event}, {'with' if canary else 'without'} the canary"
+    for (event, canary), likelier in hits.items():
+        bounds = clopper_pearson(likelier, each, risk)[0], clopper_pearson(hits[event, not canary], each, risk)[1]
+        if (bound := _epsilon(*bounds, delta)) > best:
+            best, best_event = bound, f"{event}, {'with' if canary else 'without'} the canary"
     return Finding(name, 2 * each, epsilon, delta, best, best_event, confidence)
 
 
@@ -121,21 +112,14 @@ def _epsilon(likelier: float, rarer: float, delta: float) -> float:
         return 0.0
     if delta == 0:
         return math.log(likelier / rarer)
-    normal = NormalDist()
     if likelier >= 1:
         return math.inf
-    return gaussian_epsilon(normal.inv_cdf(likelier) - normal.inv_cdf(rarer), delta)
-
-
-def _chunks(total: int) -> Iterator[int]:
-    for start in range(0, total, CHUNK):
-        yield min(CHUNK, total - start)
+    return gaussian_epsilon(NormalDist().inv_cdf(likelier) - NormalDist().inv_cdf(rarer), delta)
 
 
 def _central(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
     unit = weight_units(plan)
-    source = key_stream(new_key(), "audit")
-    return noised(np.full(runs, unit * canary, np.int64), plan, source) / unit
+    return noised(np.full(runs, unit * canary, np.int64), plan, key_stream(new_key(), "audit")) / unit
 
 
 def _on_devices(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
@@ -165,7 +149,7 @@ def _floats(canary: bool, runs: int, plan: MarginalPlan) -> Draws:
 _LAPLACE = MarginalPlan(max_words=1)
 _GAUSSIAN = MarginalPlan(max_words=1, mechanism="discrete_gaussian")
 
-SHIPPED: Mapping[str, tuple[MarginalPlan, Sampler]] = {
+SHIPPED: dict[str, tuple[MarginalPlan, Sampler]] = {
     "server, discrete Laplace": (_LAPLACE, _central),
     "server, discrete Gaussian": (_GAUSSIAN, _central),
     "device, discrete Laplace": (MarginalPlan(max_words=1, trust="local"), _on_devices),
@@ -176,7 +160,7 @@ SHIPPED: Mapping[str, tuple[MarginalPlan, Sampler]] = {
 }
 """The samplers of the rounds, by name, with plans in which the canary is all that a report may hold."""
 
-BROKEN: Mapping[str, tuple[MarginalPlan, Sampler]] = {
+BROKEN: dict[str, tuple[MarginalPlan, Sampler]] = {
     "half the scale, discrete Laplace": (_LAPLACE, _half_the_scale),
     "half the scale, discrete Gaussian": (_GAUSSIAN, _half_the_scale),
     "numpy's Laplace, in floats": (_LAPLACE, _floats),

@@ -1,17 +1,16 @@
 """Epsilon of many charges together, by privacy loss distributions.
 
 A user's report moves up to k coordinates by w each, under independent draws: the composition of k mechanisms with
-sensitivity w dominates it, since noise whose density is log-concave tells more of a larger shift. So one report is k of
-those, ten reports are 10 k, and dp-accounting composes them, however many there are: bins of privacy loss grow wider
-with the range that they cover, so thousands of rounds take the time and the memory of hundreds. Wider bins begin where
-narrower ones do, so what is stated is never below the truth and never shrinks with a round more. It is compared with
-two bounds that just add up, pure epsilons and zero-concentrated divergences; all of them hold, so the smallest is
-stated. Anything that cannot be computed counts as infinite. A charge of a round with Poisson-sampled users is
-amplified by :func:`subsampled`.
+sensitivity w dominates it, since noise whose density is log-concave tells more of a larger shift. So ten reports are
+10 k of those, and dp-accounting composes them, however many there are: bins of privacy loss grow wider with the range
+that they cover, so thousands of rounds take the time and the memory of hundreds. Wider bins begin where narrower ones
+do, so what is stated is never below the truth and never shrinks with a round more. It is compared with two bounds that
+just add up, pure epsilons and zero-concentrated divergences; all of them hold, so the smallest is stated. Anything that
+cannot be computed counts as infinite.
 
-P0, P1: outputs without and with a user's report; q: the probability that the user is asked. Whoever cannot tell who was
-asked sees the mixture M = (1 - q) P0 + q P1. For a threshold a = e^epsilon, the hockey-stick divergence H_a(P || P') =
-sum max(0, p - a p') of the mixture follows from that of the mechanism, exactly:
+P0, P1: outputs without and with a user's report; q: the probability that the user is asked (Poisson sampling). Whoever
+cannot tell who was asked sees the mixture M = (1 - q) P0 + q P1. For a threshold a = e^epsilon, the hockey-stick
+divergence H_a(P || P') = sum max(0, p - a p') of the mixture follows from that of the mechanism, exactly:
 
     H_a(M || P0) = q H_b(P1 || P0),                b = 1 + (a - 1) / q             where b > 0, else 1 - a
     H_a(P0 || M) = (1 - a (1 - q)) H_c(P0 || P1),  c = a q / (1 - a (1 - q))       where a (1 - q) < 1, else 0
@@ -39,7 +38,7 @@ from numpy.typing import NDArray
 from device_sdk.privacy.gaussian import gaussian_epsilon
 from server.privacy.charges import Charge
 
-__all__ = ["Spent", "compose", "exchanged", "quick_bound", "subsampled", "unhurried"]
+__all__ = ["Spent", "compose", "exchanged", "quick_bound", "unhurried"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,12 +88,10 @@ def compose(total: Spent, delta: float) -> tuple[float, float]:
 
 
 def unhurried(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What ``work`` returns, for work that composes while others wait for it, as all who write do for a transaction
-    that writes.
+    """What ``work`` returns, for work that composes while others wait for it: for a transaction that writes, say.
 
     What is not known yet is not computed in there: the work is stopped, which takes its transaction back, and begun
-    anew once it is known. So the work must be such that it can be: one transaction, or several that go on where the
-    last one ended.
+    anew once it is known. So it must be one transaction, or several that go on where the last one ended.
     """
     for _ in range(ATTEMPTS):
         before = _HURRIED.set(True)
@@ -124,8 +121,7 @@ class _Compositions:
         self._computing = threading.Lock()
 
     def get(self, lines: Lines, delta: float, closed: _Closed) -> tuple[float, float]:
-        found = self._found.get((lines, delta))
-        if found is not None:
+        if (found := self._found.get((lines, delta))) is not None:
             return found
         if _HURRIED.get():
             raise _Unknown(lines, delta)
@@ -217,12 +213,9 @@ def _sums(lines: Lines, delta: float) -> tuple[float, float]:
     epsilon, squared, failure = (
         sum(getattr(charge, name) * times for charge, times in lines) for name in ("epsilon", "squared_ratio", "delta")
     )
-    if any(charge.unbounded or not _sensible(charge) for charge, _ in lines):
-        return math.inf, 0.0
     spare = delta - failure
-    if not spare > 0 and (failure or squared):
-        return math.inf, 0.0
-    if not math.isfinite(squared):
+    senseless = any(charge.unbounded or not _sensible(charge) for charge, _ in lines) or not math.isfinite(squared)
+    if senseless or (not spare > 0 and (failure or squared)):
         return math.inf, 0.0
     added = epsilon + _concentrated(squared / 2, spare)  # discrete or not, a Gaussian mechanism is rho-zCDP
     if epsilon and spare > 0:
@@ -260,11 +253,9 @@ def _loss(charge: Charge, interval: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     if charge.sampling < 1:
-        from server.privacy.composition import subsampled
-
         full = replace(charge, sampling=1.0, replaced=False)
         whole = _loss(full, interval).self_compose(_draws(full))
-        return subsampled(whole, charge.sampling, _reach(charge, interval), interval, charge.replaced)
+        return _subsampled(whole, charge.sampling, _reach(charge, interval), interval, charge.replaced)
     build, sensitivity, scale = getattr(pld, f"from_{charge.mechanism}_mechanism"), charge.sensitivity, charge.scale
     if charge.mechanism == "discrete_laplace":
         scale = 1 / scale
@@ -287,7 +278,7 @@ def _reach(charge: Charge, interval: float) -> float:
 Array = NDArray[np.float64]
 
 
-def subsampled(whole: Any, q: float, reach: float, interval: float, replaced: bool = False) -> Any:
+def _subsampled(whole: Any, q: float, reach: float, interval: float, replaced: bool) -> Any:
     """The privacy loss distribution (dp-accounting's) of a mechanism under Poisson sampling.
 
     whole: the mechanism's own, the same in both directions, as additive symmetric noise has it. q: in (0, 1). reach: a
@@ -307,8 +298,7 @@ def subsampled(whole: Any, q: float, reach: float, interval: float, replaced: bo
     removed = _removed(whole, q, epsilons)
     if replaced:
         mirrored = -np.expm1(epsilons) + np.exp(epsilons) * _removed(whole, q, -epsilons)
-        both = pmf(np.where(epsilons >= 0, removed, mirrored))
-        return PrivacyLossDistribution(both)
+        return PrivacyLossDistribution(pmf(np.where(epsilons >= 0, removed, mirrored)))
     return PrivacyLossDistribution(pmf(removed), pmf(_added(whole, q, epsilons)))
 
 

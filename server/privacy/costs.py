@@ -42,17 +42,15 @@ def round_costs(settings: RoundSettings, delta: float) -> dict[str, StreamCost]:
     for stream in settings.streams:
         charge = charge_for(stream, settings)
         everything = Spent({charge: settings.rounds})
-        user = compose(everything, delta)[0]
-        once = compose(Spent({charge: 1}), delta)[0]
-        utterance = compose(Spent({exchanged([charge])[0]: 1}), delta)[0]
+        spent = everything, Spent({charge: 1}), Spent({exchanged([charge])[0]: 1})
+        user, once, utterance = (compose(each, delta)[0] for each in spent)
+        costs[stream] = StreamCost(user, once, utterance)
         plan = settings.marginals
-        if stream != "marginals" or plan is None:
-            costs[stream] = StreamCost(user, once, utterance)
-            continue
-        releases = 1 if plan.mode == "paper" else settings.rounds  # counts so far take the place of those before
-        deviation = math.sqrt(releases * released_variance(plan, settings.minimum))
-        scale = plan_noise(plan).scale / FIXED_POINT
-        costs[stream] = StreamCost(user, once, utterance, everything.count_epsilon, scale, deviation)
+        if stream == "marginals" and plan is not None:
+            releases = 1 if plan.mode == "paper" else settings.rounds  # counts so far take the place of those before
+            deviation = math.sqrt(releases * released_variance(plan, settings.minimum))
+            scale = plan_noise(plan).scale / FIXED_POINT
+            costs[stream] = StreamCost(user, once, utterance, everything.count_epsilon, scale, deviation)
     return costs
 
 
@@ -86,8 +84,5 @@ def calibrated(plan: MarginalPlan, user_epsilon: float, rounds: int, delta: floa
         low, high = high, 2 * high
     while high - low > ROUNDING * low:
         middle = math.sqrt(low * high)
-        if total(middle) <= user_epsilon:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if total(middle) <= user_epsilon else (low, middle)
     return with_epsilon(low)

@@ -2,10 +2,10 @@
 
 A line holds the mechanism and its parameters; it is written with what makes a release computable: the report itself, or
 under secure aggregation the beginning of unmasking, whether or not a sum is taken then. Every accepted report is
-charged in full, unamplified: no sampling assumption is made. A round with amplified accounting charges everyone who was
-eligible instead, when it opens (:mod:`server.privacy.population`). Lines of one device compose over rounds (see
-:mod:`server.privacy.composition`), so the figures bound what all releases together tell about one user, and about one
-utterance. A contribution without noise, or without a bound, makes the stream's epsilon infinite from then on.
+charged in full; a round with amplified accounting charges everyone who was eligible instead, when it opens
+(:mod:`server.privacy.population`). Lines of one device compose over rounds (:mod:`server.privacy.composition`), so the
+figures bound what all releases together tell about one user, and about one utterance. A contribution without noise, or
+without a bound, makes the stream's epsilon infinite from then on.
 
 How often a device was charged for what is counted with every line, in the same transaction, and read from those totals:
 lines may be of years. When a round is forgotten (:mod:`server.rounds.retention`) its lines go, and the totals stay.
@@ -116,16 +116,12 @@ _MARK = text("INSERT INTO charged_rounds (stream, round_id) VALUES (:stream, :ro
 def settle(connection: Connection, report_ids: Sequence[str]) -> None:
     """Delete the lines of reports, which are of rounds that are forgotten; the totals say how many of theirs went."""
     own = ledger.c.report_id.in_(report_ids)
-    columns = [ledger.c[name] for name in _KEY]
-    gone = [
-        row._asdict()
-        for row in connection.execute(select(*columns, func.count().label("n")).where(own).group_by(*columns))
-    ]
-    if gone:
-        connection.execute(_SETTLE, gone)
+    if gone := connection.execute(_LINES.where(own)).mappings().all():
+        connection.execute(_SETTLE, [dict(row) for row in gone])
         connection.execute(delete(ledger).where(own))
 
 
+_LINES = select(*(ledger.c[name] for name in _KEY), func.count().label("n")).group_by(*(ledger.c[n] for n in _KEY))
 _SETTLE = text(
     f"UPDATE ledger_totals SET settled = settled + :n WHERE {' AND '.join(f'{name} = :{name}' for name in _KEY)}"
 )
@@ -134,8 +130,7 @@ _SETTLE = text(
 def differences(connection: Connection) -> list[str]:
     """Where the totals do not say what the lines do, and how: nowhere, unless something but the server wrote there."""
     counted: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
-    columns = [ledger.c[name] for name in _KEY]
-    for row in connection.execute(select(*columns, func.count().label("n")).group_by(*columns)):
+    for row in connection.execute(_LINES):
         counted[tuple(row)[:-1]][0] = row.n
     for row in connection.execute(select(ledger_totals)):
         counted[tuple(row)[: len(_KEY)]][1] = row.times - row.settled
@@ -148,30 +143,28 @@ def differences(connection: Connection) -> list[str]:
 
 def spent(connection: Connection, device_id: str, stream: str) -> Spent:
     """What a device has spent in a stream so far."""
-    found = connection.execute(_SPENT, {"charged": device_id, "asked": stream})
-    own = Counter({_charge(row): row.times for row in found})
+    own = Counter(
+        {_charge(row): row.times for row in connection.execute(_SPENT, {"charged": device_id, "asked": stream})}
+    )
     return Spent(own + population.spent_as_population(connection, device_id, stream))
 
 
-_SPENT = select(ledger_totals).where(
-    ledger_totals.c.device_id == bindparam("charged"), ledger_totals.c.stream == bindparam("asked")
-)
+_TOTALS = ledger_totals.c
+_SPENT = select(ledger_totals).where(_TOTALS.device_id == bindparam("charged"), _TOTALS.stream == bindparam("asked"))
 
 
 def check_population(connection: Connection, stream: str, charge: Charge, cap: float, delta: float, now: float) -> None:
     """Raises Refusal (409 ``privacy_cap``) where one more charge of everyone who is eligible at ``now`` would take any
-    of them past the cap: an amplified round asks all or none of them."""
+    of them past the cap."""
     if math.isinf(cap):
         return
-    query = select(ledger_totals.c.device_id).join(devices).where(ledger_totals.c.stream == stream, *eligible_at(now))
+    query = select(_TOTALS.device_id).join(devices).where(_TOTALS.stream == stream, *eligible_at(now))
     candidates = {*connection.execute(query.distinct()).scalars(), population.first_enrolled(connection, now)} - {None}
     totals = _by_device(connection, stream)
     for total in dearest(totals.get((str(device_id), stream), Spent()) for device_id in candidates):
         if not _fits(total.plus(charge), cap, delta):
-            detail = (
-                f"{stream}: a device that is eligible would pass the cap {cap:g}; an amplified round charges all of "
-                "them, so ask for more noise or a smaller rate"
-            )
+            passed = f"{stream}: a device that is eligible would pass the cap {cap:g}"
+            detail = f"{passed}; an amplified round charges all of them, so ask for more noise or a smaller rate"
             raise Refusal(409, "privacy_cap", detail, stream)
 
 
@@ -205,11 +198,9 @@ def device_summary(connection: Connection, delta: float) -> list[dict[str, Any]]
 
 
 def summary(connection: Connection, delta: float) -> dict[str, dict[str, Any]]:
-    """Per stream: the largest epsilons any device has spent, and what those numbers mean.
-
-    epsilon, delta: of a user; utterance_epsilon, utterance_delta: of an utterance; count_epsilon: of one count in all
-    releases of mode ``paper``, None without them. A stream that was never used has epsilon 0 and no rounds.
-    """
+    """Per stream: the largest epsilons any device has spent, of a user, of an utterance and, where mode ``paper`` was
+    used, of one count in all its releases; and what those numbers mean. A stream that was never used has epsilon 0 and
+    no rounds."""
     totals = _by_device(connection)
     trusts = {(stream, charge.trust) for (_, stream), total in totals.items() for charge in total.charges}
     query = select(charged_rounds.c.stream, func.count().label("n")).group_by(charged_rounds.c.stream)
@@ -260,9 +251,7 @@ def _worst(levels: list[dict[str, Any]], epsilon: str, delta: str) -> dict[str, 
 def _by_device(connection: Connection, stream: str | None = None) -> dict[tuple[str, str], Spent]:
     """(device, stream) -> what it has spent; of one stream or of all."""
     found: defaultdict[tuple[str, str], Counter[Charge]] = defaultdict(Counter)
-    query = select(ledger_totals)
-    if stream is not None:
-        query = query.where(ledger_totals.c.stream == stream)
+    query = select(ledger_totals) if stream is None else select(ledger_totals).where(_TOTALS.stream == stream)
     for row in connection.execute(query):
         found[row.device_id, row.stream][_charge(row)] = row.times
     totals = {key: Spent(charges) for key, charges in found.items()}

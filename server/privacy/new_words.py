@@ -27,11 +27,9 @@ from device_sdk.errors import PrivacyError
 from device_sdk.privacy.samplers import RandomBytes, discrete_laplaces
 from device_sdk.wire.messages import WordPlan
 from device_sdk.wire.words import is_word
+from server.privacy.noise import GRID
 
 __all__ = ["devices_of", "failure_chance", "noise_scale", "released_words", "threshold"]
-
-GRID = 1 << 20
-"""The sampler takes scales in fractions of a device with this denominator."""
 
 
 def noise_scale(plan: WordPlan) -> Fraction:
@@ -56,9 +54,9 @@ def failure_chance(plan: WordPlan, least: int) -> float:
 
 
 def devices_of(contributions: Iterable[Set[str]], listed: Set[str], plan: WordPlan) -> dict[str, int]:
-    """Word -> number of devices that named it, in alphabetical order.
+    """Word -> number of devices that named it, in alphabetical order, but for the ``listed`` ones, which are public.
+    contributions: one set of words for each device.
 
-    contributions: one set of words for each device. listed: the words that are public already; they are left out.
     Raises PrivacyError for a device that names more than the plan allows, or what is no word.
     """
     devices: Counter[str] = Counter()

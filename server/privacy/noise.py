@@ -20,17 +20,7 @@ from device_sdk.privacy.contributions import gaussian_variance, l1_sensitivity, 
 from device_sdk.privacy.samplers import RandomBytes, discrete_gaussians, discrete_laplaces
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan, NoiseMechanism
 
-__all__ = [
-    "GRID",
-    "KEY_BYTES",
-    "Noise",
-    "key_stream",
-    "laplace_variance",
-    "new_key",
-    "noised",
-    "plan_noise",
-    "released_variance",
-]
+__all__ = ["GRID", "KEY_BYTES", "Noise", "key_stream", "new_key", "noised", "plan_noise", "released_variance"]
 
 GRID = 1 << 20
 """The sampler takes Laplace scales in fractions of a unit with this denominator."""
@@ -45,8 +35,10 @@ class Noise:
 
     @property
     def variance(self) -> float:
-        """Of one draw, in squared units."""
-        return laplace_variance(self.scale) if self.mechanism == "discrete_laplace" else self.scale**2
+        """Of one draw, in squared units: 2 p / (1 - p)^2 with p = exp(-1 / scale), or the deviation's square."""
+        if self.mechanism == "discrete_gaussian":
+            return self.scale**2
+        return 2.0 * math.exp(-1.0 / self.scale) / math.expm1(-1.0 / self.scale) ** 2
 
 
 def plan_noise(plan: MarginalPlan) -> Noise:
@@ -68,14 +60,6 @@ def released_variance(plan: MarginalPlan, reports: int) -> float:
     """Variance of one word's noise in a release of so many reports, in squared words: one draw of the server's, or one
     of every device's."""
     return (1 if plan.trust == "central" else reports) * plan_noise(plan).variance / FIXED_POINT**2
-
-
-def laplace_variance(scale: float) -> float:
-    """Variance of a discrete Laplace draw of the given scale: 2 p / (1 - p)^2 with p = exp(-1 / scale)."""
-    if scale <= 0:
-        return 0.0
-    decay = math.exp(-1.0 / scale)
-    return 2.0 * decay / math.expm1(-1.0 / scale) ** 2
 
 
 def noised(

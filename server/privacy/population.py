@@ -7,17 +7,17 @@ follows from when devices were enrolled and revoked, so a million devices take o
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, insert, select
+from sqlalchemy import Connection, and_, func, insert, select
 
 from server.devices.enrolment import eligible_at
 from server.privacy.charges import LEDGER_FIELDS, Charge
 from server.storage.schema import devices, population_charges
 
-__all__ = ["by_device", "charge_population", "charged_rounds", "first_enrolled", "lines", "spent_as_population"]
+__all__ = ["by_device", "charge_population", "charged_rounds", "first_enrolled", "spent_as_population"]
 
 _PARAMETERS = (*LEDGER_FIELDS, "sampling")
 
@@ -44,14 +44,12 @@ def charge_population(
 
 def spent_as_population(connection: Connection, device_id: str, stream: str) -> Counter[Charge]:
     """Charges of the rounds that a device was eligible for, and how often each was made."""
-    columns = [population_charges.c[name] for name in _PARAMETERS]
-    joined = population_charges.join(
-        devices, and_(*eligible_at(population_charges.c.eligible_at, population_charges.c.until))
-    )
+    charges = population_charges.c
+    columns = [charges[name] for name in _PARAMETERS]
     query = (
         select(*columns, func.count().label("times"))
-        .select_from(joined)
-        .where(devices.c.id == device_id, population_charges.c.stream == stream)
+        .select_from(population_charges.join(devices, and_(*eligible_at(charges.eligible_at, charges.until))))
+        .where(devices.c.id == device_id, charges.stream == stream)
         .group_by(*columns)
     )
     return Counter({_charge(row): row.times for row in connection.execute(query)})
@@ -60,10 +58,10 @@ def spent_as_population(connection: Connection, device_id: str, stream: str) -> 
 def by_device(connection: Connection) -> dict[tuple[str, str], Counter[Charge]]:
     """(device, stream) -> what it was charged as one of the population; empty without amplified rounds."""
     found: dict[tuple[str, str], Counter[Charge]] = {}
-    rounds = lines(connection)
+    rounds = connection.execute(select(population_charges).order_by(population_charges.c.id)).all()
     if not rounds:
         return found
-    histories: dict[tuple[int, ...], dict[str, Counter[Charge]]] = {}
+    histories: dict[tuple[int, ...], defaultdict[str, Counter[Charge]]] = {}
     for device in connection.execute(select(devices.c.id, devices.c.enrolled_at, devices.c.revoked_at)):
         own = tuple(
             index
@@ -72,7 +70,9 @@ def by_device(connection: Connection) -> dict[tuple[str, str], Counter[Charge]]:
             and (device.revoked_at is None or device.revoked_at >= row.eligible_at)
         )
         if own not in histories:  # a million devices share few of them
-            histories[own] = _by_stream([rounds[index] for index in own])
+            histories[own] = defaultdict(Counter)
+            for row in (rounds[index] for index in own):
+                histories[own][row.stream][_charge(row)] += 1
         for stream, charges in histories[own].items():
             found[device.id, stream] = charges
     return found
@@ -93,18 +93,6 @@ def charged_rounds(connection: Connection, *, sampled: bool = False) -> Counter[
     if sampled:
         query = query.where(population_charges.c.until.is_(None))
     return Counter({row.stream: row.n for row in connection.execute(query)})
-
-
-def lines(connection: Connection) -> list[Row[Any]]:
-    """All of them, the oldest first."""
-    return list(connection.execute(select(population_charges).order_by(population_charges.c.id)))
-
-
-def _by_stream(rows: list[Row[Any]]) -> dict[str, Counter[Charge]]:
-    found: dict[str, Counter[Charge]] = {}
-    for row in rows:
-        found.setdefault(row.stream, Counter())[_charge(row)] += 1
-    return found
 
 
 def _charge(row: Any) -> Charge:

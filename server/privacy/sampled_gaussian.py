@@ -7,10 +7,9 @@ The series that accountants use stops converging for small z and orders between 
 printed; the integral here does not.
 
 Pelikan et al. 2023 trains with what it can compute and states epsilon for more users at the same noise of the mean
-update over the bound, z / L: as far as the mean goes, training is the same, and z grows with the cohort. Its tables (2,
-16 and 17) print epsilon to two digits with the Rényi order it was found at. A row whose figure does not follow from its
-order is a misprint: of the order where another order of the paper's grid gives the printed epsilon, of epsilon where
-none does.
+update over the bound, z / L: as far as the mean goes, training is the same. Its tables (2, 16 and 17) print epsilon to
+two digits with the Rényi order it was found at. A row whose figure does not follow from its order is a misprint: of the
+order where another order of the paper's grid gives the printed epsilon, of epsilon where none does.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from device_sdk.errors import PrivacyError
 from device_sdk.privacy.gaussian import gaussian_epsilon
 
 __all__ = [
-    "EVERY_ORDER",
     "ORDERS",
     "Plan",
     "PublishedRow",
@@ -52,8 +51,8 @@ ORDERS = (1.1, 1.3, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One row as printed. clip_norm: C; sigma: noise of a value of the mean update; cohort: L; population: N; rounds:
-    T; noise_multiplier: z = sigma L / C; epsilon at delta, found at a Rényi order."""
+    """One row as printed. clip_norm: C; sigma: noise of a value of the mean update; noise_multiplier: z = sigma L / C;
+    epsilon at delta, found at a Rényi order."""
 
     table: int
     clip_norm: float
@@ -86,27 +85,20 @@ class Verdict:
 @cache
 def published_rows() -> tuple[PublishedRow, ...]:
     """Every row of tables 2, 16 and 17, in the order of the tables."""
-    text = files("server.privacy").joinpath("pelikan_2023.csv").read_text("utf-8")
-    whole = {"table", "cohort", "population", "rounds"}
-    rows: list[dict[str, Any]] = [
-        {name: int(value) if name in whole else float(value) for name, value in row.items()}
-        for row in csv.DictReader(text.splitlines())
-    ]
-    return tuple(PublishedRow(**row) for row in rows)
+    lines = files("server.privacy").joinpath("pelikan_2023.csv").read_text("utf-8").splitlines()
+    return tuple(map(TypeAdapter(PublishedRow).validate_python, csv.DictReader(lines)))
 
 
-def judge(row: PublishedRow, orders: Sequence[float] = ORDERS) -> Verdict:
+def judge(row: PublishedRow) -> Verdict:
     """A row recomputed by RDP."""
-
-    def at(order: float) -> float:
-        return epsilon_at(row.sampling, row.noise_multiplier, row.rounds, row.delta, order)
-
-    found = at(row.order)
-    every = {order: at(order) for order in orders}
-    best = min(every, key=every.__getitem__)
+    every = {
+        order: epsilon_at(row.sampling, row.noise_multiplier, row.rounds, row.delta, order)
+        for order in (*ORDERS, row.order)
+    }
+    found, best = every[row.order], min(ORDERS, key=every.__getitem__)
     misprint = None
     if not _printed_as(found, row.epsilon):
-        fitting = [order for order, value in every.items() if _printed_as(value, row.epsilon)]
+        fitting = [order for order in ORDERS if _printed_as(every[order], row.epsilon)]
         if fitting:
             likely = min(fitting, key=lambda order: abs(every[order] - row.epsilon))
             misprint = f"order: printed {row.order:g}, but epsilon {row.epsilon:.2g} is that of order {likely:g}"
@@ -143,14 +135,11 @@ _STEPS = 50
 
 
 def renyi_divergence(q: float, z: float, alpha: float) -> float:
-    """Rényi divergence of order alpha of one round, nats (Mironov, Talwar and Zhang 2019, section 3.3):
+    """Rényi divergence of order alpha of one round, nats, for 0 < q <= 1, z > 0 and alpha > 1 (Mironov, Talwar and
+    Zhang 2019, section 3.3):
 
         log E_{x ~ N(0, z^2)} [(1 - q + q exp((2 x - 1) / (2 z^2)))^alpha] / (alpha - 1)
-
-    Raises ValueError for q outside (0, 1], z not above 0 or alpha not above 1.
     """
-    if not (0 < q <= 1 and z > 0 and alpha > 1):
-        raise ValueError(f"q, z, alpha: found {q!r}, {z!r}, {alpha!r}; expected 0 < q <= 1, z > 0 and alpha > 1")
     if q == 1:
         return alpha / (2 * z * z)
     step = z / _STEPS
@@ -168,8 +157,6 @@ def epsilon_at(q: float, z: float, rounds: int, delta: float, alpha: float) -> f
 
     T R_alpha + log((alpha - 1) / alpha) - (log delta + log alpha) / (alpha - 1)
     """
-    if not 0 < delta < 1:
-        raise ValueError(f"delta: found {delta!r}, expected a number in (0, 1)")
     divergence = rounds * renyi_divergence(q, z, alpha)
     return max(0.0, divergence + math.log1p(-1 / alpha) - (math.log(delta) + math.log(alpha)) / (alpha - 1))
 
@@ -205,13 +192,11 @@ class Plan:
 
     def scaled(self, cohort: float, population: float) -> Plan:
         """So many times the cohort and the population, at the same z / L."""
-        return Plan(
-            round(self.population * population),
-            round(self.cohort * cohort),
-            self.rounds,
+        sizes, noise = (
+            (round(self.population * population), round(self.cohort * cohort)),
             self.noise_multiplier * cohort,
-            self.delta,
         )
+        return Plan(*sizes, self.rounds, noise, self.delta)
 
 
 def rdp_epsilon(q: float, z: float, rounds: int, delta: float) -> tuple[float, float]:
@@ -222,14 +207,11 @@ def rdp_epsilon(q: float, z: float, rounds: int, delta: float) -> tuple[float, f
 def amplified(q: float, z: float, rounds: int, delta: float, *, pld: bool = True) -> dict[str, Any]:
     """Epsilon of a user by both accountants, under Poisson sampling with chance q; every user is charged every round.
 
-    pld: takes seconds to a minute. Where distributions are as wide as to need minutes (epsilon far above 1,000,
-    nothing is protected), only RDP is stated.
+    pld: takes seconds to a minute; where epsilon is far above 1,000 and would need minutes, only RDP is stated.
     """
     epsilon, order = rdp_epsilon(q, z, rounds, delta)
-    found: dict[str, Any] = {"rdp": epsilon, "order": order, "pld": None}
-    if pld and epsilon < 1000:
-        found["pld"] = min(epsilon, pld_epsilon(q, z, rounds, delta))
-    return found
+    tight = min(epsilon, pld_epsilon(q, z, rounds, delta)) if pld and epsilon < 1000 else None
+    return {"rdp": epsilon, "order": order, "pld": tight}
 
 
 def extrapolated(plan: Plan, scales: Sequence[float], populations: Sequence[float]) -> list[Plan]:
@@ -240,9 +222,9 @@ def extrapolated(plan: Plan, scales: Sequence[float], populations: Sequence[floa
     return [*found, *(plan.scaled(largest, largest * more) for more in populations)]
 
 
-def needed_scale(plan: Plan, epsilon: float, most: float = 1e6) -> float | None:
+def needed_scale(plan: Plan, epsilon: float) -> float | None:
     """How many times the cohort and the population must be larger for RDP to state ``epsilon`` at most, to 1 %; None
-    where ``most`` times is not enough. PrivacyError: epsilon that is not above 0."""
+    where a million times is not enough. PrivacyError: epsilon that is not above 0."""
     if not epsilon > 0:
         raise PrivacyError(f"epsilon: found {epsilon!r}, expected a number above 0")
 
@@ -255,7 +237,7 @@ def needed_scale(plan: Plan, epsilon: float, most: float = 1e6) -> float | None:
     low, high = 1.0, 2.0
     while not enough(high):
         low, high = high, 2 * high
-        if high > most:
+        if high > 1e6:
             return None
     while high > 1.01 * low:
         middle = math.sqrt(low * high)

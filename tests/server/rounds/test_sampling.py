@@ -12,20 +12,19 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import binomtest, chisquare, kstest
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.exc import DatabaseError
 
 from server.plans.round import RoundSettings, SamplingPlan
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
-from server.privacy.population import lines
 from server.rounds import advance as advancing
 from server.rounds.sampling import SPACE, draw, is_sampled, new_sample
 from server.rounds.store import create_round, find_round
 from server.service import Service
 from server.storage.database import Database
 from server.storage.schema import devices as device_table
-from server.storage.schema import rounds
+from server.storage.schema import population_charges, rounds
 from tests.server.parties import BIAS, HEADERS, Operator, Party, initial, refusal, serving, weights_of
 
 DELTA = 1e-6
@@ -184,7 +183,7 @@ def test_an_amplified_round_charges_everyone_once_by_the_accountant(
     assert newcomer.id not in {line["device_id"] for line in operator.get("privacy")["devices"]}
     own: Service = http.app.state.service
     with own.database.read() as connection:
-        assert [(row.eligible, row.sampling) for row in lines(connection)] == [(6, 0.5)] * 2
+        assert [(row.eligible, row.sampling) for row in connection.execute(select(population_charges)).all()] == [(6, 0.5)] * 2
         assert connection.exec_driver_sql("SELECT count(*) FROM ledger").scalar() == 0
     for statement in ("DELETE FROM population_charges", "UPDATE population_charges SET sampling = 0.01"):
         with pytest.raises(DatabaseError, match="append-only"), own.database.write() as connection:
@@ -249,4 +248,4 @@ def test_a_killed_server_releases_the_same_noised_model(tmp_path: Path, monkeypa
         assert own.close_round(round_id)["state"] == "published"
         assert made[0] == made[1]
         with own.database.read() as connection:
-            assert len(lines(connection)) == 1, "one draw, one charge"
+            assert len(connection.execute(select(population_charges)).all()) == 1, "one draw, one charge"
