@@ -103,10 +103,9 @@ class SamplingPlan(BaseModel):
     """How a round chooses among the eligible devices: those enrolled, and not revoked, when it opens.
 
     kind: ``poisson`` asks each on its own with probability ``rate``; ``fixed`` asks so many. rate: q; None asks for
-    ``over_selection`` times the round's goal, on the average or exactly. over_selection: asks more devices than the
-    goal needs, for those that do not answer. amplified: the ledger charges every eligible device for the release, asked
-    or not, by what sampling leaves of its privacy loss, instead of each that reports in full. That needs Poisson
-    sampling at a stated rate, a release that does not depend on how many answered, and no over-selection.
+    ``over_selection`` times the round's goal, on the average or exactly, for those that do not answer. amplified: the
+    ledger charges every eligible device for the release, asked or not, by what sampling leaves of its privacy loss,
+    instead of each that reports in full; a release must not depend on how many answered.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -118,9 +117,8 @@ class SamplingPlan(BaseModel):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.kind == "fixed" and self.rate is not None:
-            raise ValueError(
-                f"rate: found {self.rate}; fixed sampling asks over_selection times the goal, so leave it out"
-            )
+            asked = "fixed sampling asks over_selection times the goal, so leave it out"
+            raise ValueError(f"rate: found {self.rate}; {asked}")
         if self.rate is not None and self.over_selection != 1:
             raise ValueError(f"over_selection: found {self.over_selection} beside a rate; expected one of them")
         if self.amplified and self.kind != "poisson":
@@ -128,9 +126,8 @@ class SamplingPlan(BaseModel):
         if self.amplified and self.over_selection != 1:
             raise ValueError(f"over_selection: found {self.over_selection}; amplified accounting forbids it")
         if self.amplified and self.rate is None:
-            raise ValueError(
-                "rate: found none; amplified accounting needs the probability of every device to be stated"
-            )
+            needed = "amplified accounting needs the probability of every device to be stated"
+            raise ValueError(f"rate: found none; {needed}")
         return self
 
 
@@ -138,21 +135,19 @@ class RoundSettings(BaseModel):
     """Streams, cohort and aggregation of one round, and how many follow it.
 
     marginals, deltas, words: the plans devices follow; None leaves the stream out. goal: reports per stream at which
-    the round closes by itself and beyond which it accepts none; None leaves closing to the deadline or the operator.
-    minimum: a stream with fewer reports releases nothing. seconds: from opening to the deadline. smoothing: weight of
-    the background in the published marginal, in words. weighting: of deltas in their mean, by utterances, by training
-    loss or by word error (Gao et al. 2022, eq. 8 to 10), or alike; weight_limit: the largest number of utterances that
-    counts. averaging: the mean, or by ``cosine`` the mean without up to the ``trimmed`` share of the devices, those
-    that point away from the others; a minority cannot pull it far, and devices count alike.
-    suppression: released counts below this many standard deviations are dropped, and below as many as noise alone may
-    reach on a list of so many words; 0 keeps every positive count. teacher, rehearsal: what the server adds to rounds
-    that collect deltas; None leaves it out. rounds: how many rounds like this one there are, with it; the next opens
-    when this one ends, unless an operator abandons it, its model is refused, or another round is open. groups: of
-    devices that add up their counts by secure aggregation, where the trust of ``marginals`` is ``distributed``;
-    ``goal`` is then of devices that joined and have not dropped out. noise_multiplier: z, the standard deviation of the
-    Gaussian noise that the server adds to every value of the deltas' sum, in clipping bounds; 0 for none. sampling: who
-    is asked; None asks every device. server_step: on
-    held-out speech, after the round's; None takes none.
+    the round closes by itself and beyond which it accepts none (where ``groups`` of devices add up their counts by
+    secure aggregation, devices that joined and have not dropped out); None leaves closing to the deadline or the
+    operator. minimum: a stream with fewer reports releases nothing. seconds: from opening to the deadline. smoothing:
+    weight of the background in the published marginal, in words. suppression: released counts below this many standard
+    deviations are dropped, and below as many as noise alone may reach on so long a list; 0 keeps every positive count.
+
+    weighting: of deltas in their mean, by utterances (``weight_limit`` at most), by training loss or by word error (Gao
+    et al. 2022, eq. 8 to 10), or alike. averaging: the mean, or by ``cosine`` the mean without up to the ``trimmed``
+    share of the devices, those that point away from the others; devices count alike. noise_multiplier: z, the standard
+    deviation of the Gaussian noise that the server adds to every value of the deltas' sum, in clipping bounds; 0 for
+    none. teacher, rehearsal, server_step: what the server adds to rounds that collect deltas; None leaves it out.
+    sampling: who is asked; None asks every device. rounds: how many rounds like this one there are, with it; the next
+    opens when this one ends, unless an operator abandons it, its model is refused, or another round is open.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -256,9 +251,8 @@ class RoundSettings(BaseModel):
             raise ValueError(f"weighting: devices count alike with averaging {self.averaging!r}; use 'uniform'")
         wanted = _MEASURES.get(self.weighting, "none")
         if plan.measure != wanted:
-            raise ValueError(
-                f"deltas.measure: found {plan.measure!r}, expected {wanted!r}, which weighting {self.weighting!r} needs"
-            )
+            needed = f"expected {wanted!r}, which weighting {self.weighting!r} needs"
+            raise ValueError(f"deltas.measure: found {plan.measure!r}, {needed}")
 
     def _check_noise(self) -> None:
         plan = self.deltas
@@ -288,9 +282,8 @@ class RoundSettings(BaseModel):
         if not plan.amplified:
             return
         if self.goal is not None:
-            raise ValueError(
-                f"goal: found {self.goal}; an amplified round takes whoever was sampled until its deadline"
-            )
+            taken = "an amplified round takes whoever was sampled until its deadline"
+            raise ValueError(f"goal: found {self.goal}; {taken}")
         if self.minimum != 1:
             raise ValueError(f"minimum: found {self.minimum}; an amplified round releases however few answered, use 1")
         if self.marginals is not None and (self.marginals.trust, self.marginals.mode) != ("central", "bounded"):
@@ -345,13 +338,15 @@ def word_bits(plan: MarginalPlan, size: int) -> Literal[32, 64]:
 class RoundState(StrEnum):
     """The states of a round and the only ways between them.
 
-    | state | what is true | leads to, when | |---|---|---| | planned | the settings are valid and stored; nothing is
-    offered | open: the operator, or the round before it ended | | open | the base is fixed, who is asked is drawn;
-    reports are taken | closing: goal, deadline or operator | | closing | no more reports; noise has its key before it
-    is drawn | aggregated; abandoned: too few, diverged | | aggregated | the release is stored, nobody has it; raw
-    reports are gone | evaluated; abandoned: it hears worse | | evaluated | it may be published | published | |
-    published | final: it is current, or with a rollout; the next round opens | | | abandoned | final: nothing is
-    released, what was charged stays charged | |
+    | state | what is true | leads to, when |
+    |---|---|---|
+    | planned | the settings are valid and stored; nothing is offered | open: the operator, or the round before ended |
+    | open | the base is fixed, who is asked is drawn; reports are taken | closing: goal, deadline or operator |
+    | closing | no more reports; noise has its key before it is drawn | aggregated; abandoned: too few, diverged |
+    | aggregated | the release is stored, nobody has it; raw reports are gone | evaluated; abandoned: it hears worse |
+    | evaluated | it may be published | published |
+    | published | final: it is current, or with a rollout; the next round opens | |
+    | abandoned | final: nothing is released, what was charged stays charged | |
 
     An operator may abandon every round that is not final. Every way is one transaction, with a line in ``transitions``;
     a report, its count and its charge are one, too, and so are a round's opening and the charge of everyone where

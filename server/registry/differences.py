@@ -50,9 +50,8 @@ def find_way(connection: Connection, version: str, base: str) -> Way:
     wanted = {current_version(connection, "model"), *connection.execute(tried).scalars()}
     rows = [find_model(connection, name) for name in wanted]
     rows += [find_model(connection, row.teacher) for row in rows if row.teacher is not None]
-    if target.version not in {row.version for row in rows} or start.sha256 == target.sha256:
-        raise _none(version, base)
-    if start.version not in _recent(connection):
+    offered = target.version in {row.version for row in rows} and start.version in _recent(connection)
+    if not offered or start.sha256 == target.sha256:
         raise _none(version, base)
     return Way(start, target, frozenset(row.sha256 for row in rows))
 
@@ -93,20 +92,16 @@ class Differences:
         known = self._sound.get(name)
         if known is not None and time.monotonic() < known[1]:
             return True
-        found = self._digest(name)
-        if known is None:
-            content = self._blobs.get(name)
-            if content:
-                try:
-                    base = load(self._blobs, way.base.sha256)
-                    made = difference.apply(base, content, way.target.size)
-                except (ProtocolError, ValueError):
-                    return False
-                if sha256(made).hexdigest() != way.target.sha256:
-                    return False
-        elif found != known[0]:
+        if known is not None and self._digest(name) != known[0]:
             return False
-        self._sound[name] = found, time.monotonic() + CHECKED_SECONDS
+        if known is None and (content := self._blobs.get(name)):
+            try:
+                made = difference.apply(load(self._blobs, way.base.sha256), content, way.target.size)
+            except (ProtocolError, ValueError):
+                return False
+            if sha256(made).hexdigest() != way.target.sha256:
+                return False
+        self._keep(name)
         return True
 
     def _keep(self, name: str) -> None:
@@ -119,13 +114,8 @@ class Differences:
 
 def _recent(connection: Connection) -> set[str]:
     latest = func.max(publications.c.id)
-    query = (
-        select(publications.c.version)
-        .where(publications.c.kind.in_(("model", "rollout")))
-        .group_by(publications.c.version)
-        .order_by(latest.desc())
-        .limit(RECENT)
-    )
+    query = select(publications.c.version).where(publications.c.kind.in_(("model", "rollout")))
+    query = query.group_by(publications.c.version).order_by(latest.desc()).limit(RECENT)
     found = set(connection.execute(query).scalars())
     found |= set(connection.execute(select(models.c.version).where(models.c.parent.is_(None))).scalars())
     teachers = select(models.c.teacher).where(models.c.version.in_(found), models.c.teacher.is_not(None))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from device_sdk.errors import ConfigurationError
 from server.aggregation.validation import validate_shapes
@@ -37,13 +37,8 @@ def initial_from_bundle(path: Path | None) -> InitialModel:
     from device_sdk.bundle import Bundle
 
     bundle = Bundle.open(path)
-    return InitialModel(
-        weights=dict(bundle.weights),
-        version=bundle.version,
-        words_digest=bundle.words.digest,
-        background=np.asarray(bundle.background, np.float64),
-        words=tuple(bundle.words.words),
-    )
+    background, words = np.asarray(bundle.background, np.float64), bundle.words
+    return InitialModel(dict(bundle.weights), bundle.version, words.digest, background, tuple(words.words))
 
 
 def register_initial(database: Database, blobs: BlobStore, initial: InitialModel, now: float) -> None:
@@ -53,7 +48,7 @@ def register_initial(database: Database, blobs: BlobStore, initial: InitialModel
     """
     validate_probabilities(initial.background, initial.background.size)
     with database.read() as connection:
-        started = connection.execute(select(publications.c.id).limit(1)).first() is not None
+        started = _is_started(connection)
         if started:
             model = find_model(connection, current_version(connection, "model"))
             row = find_marginals(connection, 0)
@@ -63,17 +58,20 @@ def register_initial(database: Database, blobs: BlobStore, initial: InitialModel
                 f"bundle {initial.version}: word list {initial.words_digest[:12]} differs from the database's "
                 f"{row.words_digest[:12]}; start a new database for a new word list"
             )
-        shapes = {name: tuple(values.shape) for name, values in load(blobs, model.sha256).items()}
-        validate_shapes(initial.weights, shapes)
+        validate_shapes(initial.weights, {name: array.shape for name, array in load(blobs, model.sha256).items()})
         return
-    validate_shapes(initial.weights, {name: tuple(values.shape) for name, values in initial.weights.items()})
+    validate_shapes(initial.weights, {name: array.shape for name, array in initial.weights.items()})
     stored = store(blobs, initial.weights, {"version": initial.version})
     counts = np.zeros(initial.background.size, np.int64)
     entry = MarginalEntry(initial.words_digest, initial.background, counts, 0.0)
     with database.write() as connection:
-        if connection.execute(select(publications.c.id).limit(1)).first() is not None:
+        if _is_started(connection):
             return  # another process was first
         add_model(connection, initial.version, stored, now=now, note="from the bundle")
         add_marginals(connection, 0, entry, now=now, note="background")
         publish(connection, "model", initial.version, now, "from the bundle")
         publish(connection, "marginals", 0, now, "background")
+
+
+def _is_started(connection: Connection) -> bool:
+    return connection.execute(select(publications.c.id).limit(1)).first() is not None

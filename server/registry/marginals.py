@@ -77,9 +77,7 @@ def next_version(connection: Connection) -> int:
 
 def find_marginals(connection: Connection, version: int) -> Row[Any]:
     """The row of a version. Raises Refusal (404)."""
-    row = None
-    if 0 <= version < 1 << 62:
-        row = connection.execute(_FIND, {"wanted": version}).first()
+    row = connection.execute(_FIND, {"wanted": version}).first() if 0 <= version < 1 << 62 else None
     if row is None:
         raise Refusal(404, "unknown_marginals", f"marginals {version} are not in the registry", "version")
     return row
@@ -103,11 +101,8 @@ def read_counts(row: Row[Any]) -> NDArray[np.int64]:
 
 def message(row: Row[Any]) -> Marginals:
     """What devices get."""
-    return Marginals(
-        marginals_version=row.version,
-        words_digest=row.words_digest,
-        probabilities=b64encode(row.probabilities).decode(),
-    )
+    probabilities = b64encode(row.probabilities).decode()
+    return Marginals(marginals_version=row.version, words_digest=row.words_digest, probabilities=probabilities)
 
 
 def validate_probabilities(probabilities: NDArray[np.float64], words: int) -> None:
@@ -122,8 +117,6 @@ def validate_probabilities(probabilities: NDArray[np.float64], words: int) -> No
 
 def view(row: Row[Any]) -> dict[str, Any]:
     """A version as operators see it, without its arrays."""
-    columns = {name: value for name, value in row._asdict().items() if name not in _HIDDEN}
+    hidden = ("probabilities", "counts", "variance")
+    columns = {name: value for name, value in row._asdict().items() if name not in hidden}
     return columns | {"noise_deviation": row.variance**0.5}
-
-
-_HIDDEN = ("probabilities", "counts", "variance")

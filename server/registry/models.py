@@ -48,7 +48,7 @@ class StoredModel:
 
 
 def store(blobs: BlobStore, weights: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str]) -> StoredModel:
-    """Write weights to the blob store. A model row may point to them only after this returns."""
+    """Write weights to the blob store, before a model row points to them."""
     content = dump_weights(weights, metadata)
     digest = sha256(content).hexdigest()
     blobs.put(blob_name(digest), content)
@@ -86,8 +86,7 @@ def add_model(
 
     Raises Refusal (409) if the version exists with other weights.
     """
-    row = connection.execute(select(models).where(models.c.version == version)).first()
-    if row is not None:
+    if (row := connection.execute(_FIND, {"wanted": version}).first()) is not None:
         if row.sha256 == stored.sha256:
             return
         raise Refusal(409, "version_exists", f"model {version} exists with other weights; choose a new version")

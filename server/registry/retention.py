@@ -34,15 +34,12 @@ def superfluous(connection: Connection, keep: int) -> list[str]:
     """
     models = {str(row.version): row for row in list_models(connection)}
     ended = [state for state in RoundState if not NEXT[state]]
-    underway = connection.execute(
-        select(rounds.c.base_model, rounds.c.model_version).where(rounds.c.state.not_in(ended))
-    )
+    underway = select(rounds.c.base_model, rounds.c.model_version).where(rounds.c.state.not_in(ended))
+    tried = select(rollouts.c.version, rollouts.c.base).where(rollouts.c.state == "running")
     teachers = {row.teacher for row in models.values()}
-    newest = [version for version in models if version not in teachers][:keep]
-    wanted = set(newest) | {current_version(connection, "model")}
-    wanted |= {version for row in underway for version in row if version is not None}
-    tried = connection.execute(select(rollouts.c.version, rollouts.c.base).where(rollouts.c.state == "running"))
-    wanted |= {version for row in tried for version in row}
+    wanted = {*[version for version in models if version not in teachers][:keep], current_version(connection, "model")}
+    for query in (underway, tried):
+        wanted |= {version for row in connection.execute(query) for version in row if version is not None}
     wanted |= {version for version, row in models.items() if row.parent is None}
     wanted |= {str(models[version].teacher) for version in wanted if models[version].teacher is not None}
     needed = {digest for version in wanted for digest in _digests(models[version])}
@@ -55,19 +52,17 @@ def is_due(connection: Connection, blobs: BlobStore, keep: int) -> bool:
     return any(digest not in known or blobs.has(blob_name(digest)) for digest in superfluous(connection, keep))
 
 
-def remove_old(connection: Connection, blobs: BlobStore, keep: int, now: float = 0.0) -> int:
+def remove_old(connection: Connection, blobs: BlobStore, keep: int, now: float) -> int:
     """Delete what :func:`superfluous` names, and write down that it is gone by intention, in the caller's transaction.
     Returns how many files went."""
     found, known = superfluous(connection, keep), known_removed(connection)
     fresh = [{"sha256": digest, "removed_at": now} for digest in found if digest not in known]
     if fresh:
         connection.execute(insert(removed_weights), fresh)
-    removed = 0
-    for digest in found:
-        if blobs.has(blob_name(digest)):
-            blobs.delete(blob_name(digest))
-            removed += 1
-    return removed
+    present = [name for name in map(blob_name, found) if blobs.has(name)]
+    for name in present:
+        blobs.delete(name)
+    return len(present)
 
 
 def known_removed(connection: Connection) -> set[str]:

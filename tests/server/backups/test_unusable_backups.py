@@ -96,7 +96,7 @@ def test_weights_that_retention_removed_are_no_loss(tmp_path: Path) -> None:
     models = [each["sha256"] for each in _models(machine)]
     database, blobs = Database(f"sqlite:///{machine.database}"), FolderBlobs(machine.blobs)
     with database.write() as connection:
-        assert remove_old(connection, blobs, 2) == 2
+        assert remove_old(connection, blobs, 2, 0.0) == 2
     database.close()
     assert idiolect("backup", tmp_path / "server.tar", *machine.place).returncode == 0
     assert idiolect("backup", "--verify", tmp_path / "server.tar").returncode == 0
