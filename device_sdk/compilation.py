@@ -25,7 +25,7 @@ class Compiled(NamedTuple):
     sources: tuple[str, ...]
 
 
-_LOOPS = ("block", "contextual_biasing", "hotword_automaton", "nbest", "prefixes")
+_LOOPS = ("block", "contextual_biasing", "nbest", "prefixes")
 SEARCH = Compiled("device_sdk.decoding", tuple([f"{name}.py" for name in _LOOPS]))
 KERNELS = Compiled("device_sdk.runtimes.native_kernels", ("native.c", "kernels.h"))
 

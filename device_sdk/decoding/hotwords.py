@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.bundle import WORD_START, Tokenizer
-from device_sdk.decoding.hotword_automaton import HotwordTracker
+from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.spellings import Spellings
 from device_sdk.errors import ConfigurationError
 from device_sdk.transcripts import check_letters, entries, transcript, transcripts
@@ -24,8 +24,6 @@ from device_sdk.transcripts import check_letters, entries, transcript, transcrip
 __all__ = ["DEFAULT_BOOST", "Hotword", "Hotwords", "hotwords_of"]
 
 DEFAULT_BOOST = 2.0
-
-States = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +48,8 @@ class Hotword:
             raise ConfigurationError(f"hotword.boost: found {self.boost!r}, expected more than 0 nats")
 
 
-@dataclass(frozen=True, slots=True)
-class _Automaton:
-    """next: [N, C] the state after a character; whole: [N] what the phrases that end here earn at a word's end;
-    advance: [N] what a hypothesis gets on account, at least ``whole``; codes: character -> column."""
-
-    next: States
-    whole: NDArray[np.float64]
-    advance: NDArray[np.float64]
-    codes: dict[str, int]
-    begun: int
+_Automaton = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64], dict[str, int], int]
+"""What a :class:`Guide` is made of, but for the tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +62,7 @@ class Hotwords:
     phrases: tuple[Hotword, ...]
     automaton: _Automaton = field(repr=False, compare=False)
     spellings: Spellings | None = field(default=None, repr=False, compare=False)
-    trackers: WeakKeyDictionary[Tokenizer, HotwordTracker] = field(
+    guides: WeakKeyDictionary[Tokenizer, Guide] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
     )
 
@@ -92,21 +82,18 @@ class Hotwords:
         )
         return cls(found, _automaton(found), _spellings(found))
 
-    def tracker(self, tokenizer: Tokenizer) -> HotwordTracker:
+    def guide(self, tokenizer: Tokenizer) -> Guide:
         """These phrases in the pieces of a tokenizer.
 
         Raises :class:`ConfigurationError` for a phrase that it has no pieces for.
         """
-        tracker = self.trackers.get(tokenizer)
-        if tracker is None:
+        if tokenizer not in self.guides:
             # By number, not by name: phrases may be a user's contacts, and messages end up in logs.
             for number, hotword in enumerate(self.phrases):
                 for text in (hotword.phrase, *hotword.spellings):
                     check_letters(text, tokenizer.letters, f"hotwords[{number}]", ConfigurationError)
-            found = self.automaton
-            tracker = HotwordTracker(found.next, found.whole, found.advance, found.codes, found.begun, tokenizer)
-            self.trackers[tokenizer] = tracker
-        return tracker
+            self.guides[tokenizer] = Guide(*self.automaton, tokenizer)
+        return self.guides[tokenizer]
 
     def __reduce__(self) -> tuple[object, ...]:
         return Hotwords.build, (self.phrases,)
@@ -186,4 +173,4 @@ def _automaton(phrases: Sequence[Hotword]) -> _Automaton:
                 merged[number] = max(boost, merged.get(number, 0.0))
             reached[state] = merged
             whole[state] = sum(merged.values())
-    return _Automaton(table, whole, np.maximum(advance, whole), codes, 1)
+    return table, whole, np.maximum(advance, whole), codes, 1

@@ -70,4 +70,4 @@ class Model:
 
     def guide(self, hotwords: Hotwords | None) -> Guide | None:
         """What a search follows besides the transducer; None for nothing."""
-        return None if hotwords is None or not hotwords.phrases else Guide(self.tokenizer, hotwords)
+        return None if hotwords is None or not hotwords.phrases else hotwords.guide(self.tokenizer)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from device_sdk.decoding import Hotword, Hotwords
 from device_sdk.decoding.beam import advance, greedy, paths, start
-from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.decoding.settings import DecodingSettings
 from device_sdk.errors import ConfigurationError
 from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, frames, search
@@ -48,7 +47,7 @@ def test_a_wide_beam_is_the_exhaustive_search(seed, shape, sharpness, cut):
 )
 def test_blocks_do_not_change_the_search(seed, cuts, bias, guided):
     lattice, decoding = RandomLattice(seed, 6, 2.0, bias), DecodingSettings(beam=4, nbest=4)
-    guide = Guide(Pieces("ab", 1), Hotwords.build(["ab", Hotword("a b", 3.0), "baa"])) if guided else None
+    guide = Hotwords.build(["ab", Hotword("a b", 3.0), "baa"]).guide(Pieces("ab", 1)) if guided else None
     whole, parts = (search(lattice, 30, decoding, each, guide) for each in ((), cuts))
     assert paths(whole) == paths(parts)
     assert whole.frame == parts.frame == 30

@@ -15,7 +15,6 @@ from device_sdk.bundle import Bundle
 from device_sdk.bundle.bundle import WORD_START
 from device_sdk.decoding import DecodingSettings, Hotword, Hotwords, Recognizer
 from device_sdk.decoding.beam import advance, paths, start
-from device_sdk.decoding.contextual_biasing import Guide
 from device_sdk.device import Device
 from device_sdk.errors import ConfigurationError
 from tests.device_sdk.decoding.lattices import RandomLattice, exhaustive, frames
@@ -80,7 +79,7 @@ def scanned(hotwords, text: str) -> float:
     return total
 
 
-def followed(guide: Guide, found):
+def followed(guide, found):
     guided = guide.start()
     for token in found:
         guided = guide.step(guided, token)
@@ -90,14 +89,14 @@ def followed(guide: Guide, found):
 @settings(max_examples=300, deadline=None)
 @given(hotwords=st.lists(hotword, min_size=1, max_size=6), found=tokens)
 def test_the_boost_of_a_text_is_that_of_its_complete_phrases(hotwords, found):
-    guide = Guide(PIECES, Hotwords.build(hotwords))
+    guide = Hotwords.build(hotwords).guide(PIECES)
     assert guide.whole(followed(guide, found)) == pytest.approx(scanned(hotwords, PIECES.decode(found)))
 
 
 @settings(max_examples=200, deadline=None)
 @given(hotwords=st.lists(hotword, min_size=1, max_size=6), found=tokens)
 def test_what_is_on_account_is_bounded_and_returned(hotwords, found):
-    guide = Guide(PIECES, Hotwords.build(hotwords))
+    guide = Hotwords.build(hotwords).guide(PIECES)
     guided = guide.start()
     for token in found:
         (ahead,) = guide.ahead(guided, [token])
@@ -115,14 +114,14 @@ def test_what_is_on_account_is_bounded_and_returned(hotwords, found):
 
 def test_hotwords_travel_between_processes():
     built = Hotwords.build(["ab", Hotword("b a", 3.0, ("ba",))])
-    assert built.tracker(PIECES) is built.tracker(PIECES)  # made once, for all sessions
+    assert built.guide(PIECES) is built.guide(PIECES)  # made once, for all sessions
     again = pickle.loads(pickle.dumps(built))
     assert again == built
-    assert (again.automaton.next == built.automaton.next).all()
+    assert (again.automaton[0] == built.automaton[0]).all()
 
 
 def test_partial_phrases_count_by_their_letters():
-    guide = Guide(PIECES, Hotwords.build([Hotword("abab", 2.0)]))
+    guide = Hotwords.build([Hotword("abab", 2.0)]).guide(PIECES)
     at = {text: PIECES.pieces.index(text) for text in ("▁a", "b", "a", "ab", "▁")}
     bonuses = [followed(guide, [at[piece] for piece in pieces]).bonus for pieces in (["▁a"], ["▁a", "b"])]
     np.testing.assert_allclose(bonuses, [0.5, 1.0])
@@ -138,7 +137,7 @@ def test_any_collection_of_phrases_will_do(make):
     phrases = make({"Abba": 1, "b  c": 2})
     built = Hotwords.build(phrases, boost=1.5)
     assert built == Hotwords.build([Hotword("Abba", 1.5), Hotword("b  c", 1.5)])
-    guide = Guide(PIECES, built)
+    guide = built.guide(PIECES)
     found = [PIECES.pieces.index(piece) for piece in ("▁ab", "ba", "▁b", "▁c")]
     assert guide.whole(followed(guide, found)) == 3.0
 
@@ -154,8 +153,8 @@ def test_any_collection_of_phrases_will_do(make):
         (lambda: Hotword("a", 0.0), "more than 0"),
         (lambda: Hotword("a", float("nan")), "a number of nats"),
         (lambda: Hotword("a", True), "a number of nats"),
-        (lambda: Guide(PIECES, Hotwords.build(["ab", "ca va?"])), r"\[1\]: found 'v', expected the letters abc"),
-        (lambda: Guide(PIECES, Hotwords.build([Hotword("ab", spellings=("ä",))])), r"\[0\]: found 'ä', expected the"),
+        (lambda: Hotwords.build(["ab", "ca va?"]).guide(PIECES), r"\[1\]: found 'v', expected the letters abc"),
+        (lambda: Hotwords.build([Hotword("ab", spellings=("ä",))]).guide(PIECES), r"\[0\]: found 'ä', expected the"),
     ],
 )
 def test_what_is_no_phrase_is_named(make, message):
@@ -216,7 +215,7 @@ def test_a_wide_beam_with_hotwords_is_the_exhaustive_search(seed, hotwords, symb
     lattice = RandomLattice(seed, pieces.size, 2.0)
     expected = exhaustive(lattice, 2, symbols)
     decoding = DecodingSettings(beam=100_000, symbols_per_frame=symbols, threshold=np.inf)
-    beam = start(lattice, Guide(pieces, Hotwords.build(hotwords)))
+    beam = start(lattice, Hotwords.build(hotwords).guide(pieces))
     for part in (frames(2)[:cut], frames(2)[cut:]):
         beam = advance(beam, part, lattice, decoding)
     found = paths(beam)
@@ -233,7 +232,7 @@ def test_a_wide_beam_with_hotwords_is_the_exhaustive_search(seed, hotwords, symb
 @given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 20), max_size=5), bias=st.floats(0.0, 5.0))
 def test_blocks_do_not_change_the_search_with_hotwords(seed, cuts, bias):
     lattice, pieces = RandomLattice(seed, 6, 2.0, bias), Pieces("ab", 1)
-    guide = Guide(pieces, Hotwords.build(["ab", Hotword("a b", 3.0), "baa"]))
+    guide = Hotwords.build(["ab", Hotword("a b", 3.0), "baa"]).guide(pieces)
     decoding, found = DecodingSettings(beam=4, nbest=4), []
     for bounds in ([0, 20], sorted({0, 20, *cuts})):
         beam = start(lattice, guide)
