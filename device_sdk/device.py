@@ -42,7 +42,7 @@ from device_sdk.model_state import ModelState
 from device_sdk.permit import Lock, Visits
 from device_sdk.personalization.rescorer import Rescorer
 from device_sdk.policy import CarefulPolicy, Conditions
-from device_sdk.runtimes.trial import try_transducer
+from device_sdk.runtimes.protocol import try_transducer
 from device_sdk.settings import DeviceSettings, Host, check_host
 from device_sdk.state import Store
 from device_sdk.utterances import Counting, Utterances

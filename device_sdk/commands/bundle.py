@@ -86,8 +86,8 @@ def try_out(bundle: Bundle) -> list[str]:
     from device_sdk.bundle.subsets import SUBSETS, trainable, training_file
     from device_sdk.learning.step import factorize
     from device_sdk.runtimes.onnxruntime import PRECISIONS, OnnxTransducer
+    from device_sdk.runtimes.protocol import try_transducer
     from device_sdk.runtimes.training import TrainingSession
-    from device_sdk.runtimes.trial import try_transducer
 
     sizes, checks = bundle.architecture, []
     features = np.full((33 * sizes.subsampling_factor, sizes.mel_bins), -10.0, np.float32)

@@ -18,7 +18,7 @@ from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS, QUANTIZED_FILE, l
 from device_sdk.bundle.weights import PACKED_FILE, architecture_digest
 from device_sdk.errors import BundleError, ConfigurationError
 from device_sdk.runtimes.native_kernels import NativeKernels
-from device_sdk.runtimes.protocol import RecurrentState
+from device_sdk.runtimes.protocol import RecurrentState, check_features, zero_state
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -166,12 +166,8 @@ class OnnxTransducer:
     def encode(self, features: Float, state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
         sizes = self._architecture
         if state is None:
-            state = _zeros(sizes.encoder_layers, 1, sizes.encoder_size)
-        if features.ndim != 2 or features.shape[1] != sizes.mel_bins or len(features) % sizes.subsampling_factor:
-            raise ValueError(
-                f"features: found shape {features.shape}, expected [F, {sizes.mel_bins}] "
-                f"with F a multiple of {sizes.subsampling_factor}"
-            )
+            state = zero_state(sizes.encoder_layers, 1, sizes.encoder_size)
+        check_features(sizes, features)
         if len(features) == 0:
             return np.zeros((0, sizes.joiner_size), np.float32), state
         encoded, h, c = self._encoder.run({"features": features[None], "h": state.h, "c": state.c})
@@ -181,7 +177,7 @@ class OnnxTransducer:
         if state is None:
             if len(tokens) == 1:
                 return self._predict_first(int(tokens[0]))
-            state = _zeros(self._architecture.predictor_layers, len(tokens), self._architecture.predictor_size)
+            state = zero_state(self._architecture.predictor_layers, len(tokens), self._architecture.predictor_size)
         if self._kernels is not None:
             try:
                 return self._kernels.predict(tokens, state)
@@ -195,7 +191,7 @@ class OnnxTransducer:
         known = self._begun.get(token)
         if known is None:
             sizes = self._architecture
-            state = _zeros(sizes.predictor_layers, 1, sizes.predictor_size)
+            state = zero_state(sizes.predictor_layers, 1, sizes.predictor_size)
             predicted, state = self.predict(np.array([token], np.int64), state)
             for array in (predicted, *state):
                 array.flags.writeable = False
@@ -268,8 +264,3 @@ def _tried_exact(bundle: Bundle) -> bool:
     if scores.shape != (1, sizes.pieces):
         raise BundleError(f"{path}: gives shape {scores.shape}, expected {(1, sizes.pieces)}; export the bundle again")
     return bool(abs(scores[0, 1] - scores[0, 0] - logit) < 0.01)
-
-
-def _zeros(layers: int, batch: int, size: int) -> RecurrentState:
-    zeros = np.zeros((layers, batch, size), np.float32)
-    return RecurrentState(zeros, zeros)

@@ -1,7 +1,8 @@
-"""What a decoder needs of a transducer and a learner of its gradients, whatever runs them."""
+"""What a decoder needs of a transducer and a learner of its gradients, whatever runs them; whether one works at all."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -10,8 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from device_sdk.bundle.architecture import Architecture
+from device_sdk.errors import BundleError, IdiolectError
+from device_sdk.runtimes.feeds import utterance_feeds
 
-__all__ = ["Gradients", "RecurrentState", "Training", "Transducer"]
+__all__ = ["Gradients", "RecurrentState", "Training", "Transducer", "check_features", "try_transducer", "zero_state"]
+
+_STACKS = 33  # encoder frames of 30 ms: a second
 
 Float = NDArray[np.float32]
 
@@ -64,18 +69,19 @@ class Gradients:
     gradients: Mapping[str, Float]
 
 
-class Training(Protocol):
-    """Losses and gradients of one utterance's hypotheses; see
-    :class:`device_sdk.runtimes.training.TrainingSession`. F: frames; M: mel bins; N: hypotheses."""
+class Training(ABC):
+    """Losses and gradients of one utterance's hypotheses. F: frames; M: mel bins; N: hypotheses; r: rank.
 
-    @property
-    def trainable(self) -> tuple[str, ...]:
-        """What gradients are given for, in the canonical order."""
-        ...
+    trainable: what gradients are given for, in the canonical order; factors by their own names.
+    Not for use by several threads at once.
+    """
+
+    architecture: Architecture
+    trainable: tuple[str, ...]
 
     def too_large(self, features: Float, hypotheses: Sequence[Sequence[int]]) -> str | None:
         """Why an utterance [F, M] with these hypotheses cannot be run, None where it can."""
-        ...
+        return None
 
     def run(
         self,
@@ -86,5 +92,62 @@ class Training(Protocol):
         costs: ArrayLike | None = None,
         cost_scale: float = 0.0,
     ) -> Gradients:
-        """d(sum_i weights_i NLL_i + cost_scale * E[M]) by everything trainable (Rao et al. 2023, eq. 1)."""
-        ...
+        """d(sum_i weights_i NLL_i + cost_scale * E[M]) by everything trainable (Rao et al. 2023, eq. 1).
+
+        parameters: parameters and constants by name, float32, and for adapters the factors, [out, r] and [r, in], whose
+        products the matrices hold already. features: [F, M] float32 raw log-mel, F at least the subsampling factor
+        (left-over frames are dropped). hypotheses: N token lists without blank; one may be empty. weights, costs: [N];
+        costs default to 0.
+        Raises :class:`LearningError` that names the argument for a wrong shape, type, value or token, or for an
+        utterance that is :meth:`too_large`.
+        """
+        return self._gradients(
+            parameters, utterance_feeds(self.architecture, features, hypotheses, weights, costs, cost_scale)
+        )
+
+    @abstractmethod
+    def _gradients(self, parameters: Mapping[str, Float], feeds: dict[str, NDArray[np.generic]]) -> Gradients:
+        """:meth:`run` of checked feeds."""
+
+
+def zero_state(layers: int, rows: int, size: int) -> RecurrentState:
+    """Of a stack of LSTM layers, before anything was heard."""
+    zeros = np.zeros((layers, rows, size), np.float32)
+    return RecurrentState(zeros, zeros)
+
+
+def check_features(sizes: Architecture, features: Float) -> None:
+    """Raises ValueError for what no :meth:`Transducer.encode` takes."""
+    if features.ndim != 2 or features.shape[1] != sizes.mel_bins or len(features) % sizes.subsampling_factor:
+        raise ValueError(
+            f"features: found shape {features.shape}, expected [F, {sizes.mel_bins}] "
+            f"with F a multiple of {sizes.subsampling_factor}"
+        )
+
+
+def try_transducer(transducer: Transducer, source: str) -> int:
+    """Runs every graph over a second of near silence and returns how many frames were encoded. source: for messages.
+
+    Raises BundleError for graphs that fail, give other shapes, or give what are no log-probabilities.
+    """
+    sizes = transducer.architecture
+    features = np.full((_STACKS * sizes.subsampling_factor, sizes.mel_bins), -10.0, np.float32)
+    try:
+        _, state = transducer.encode(features)
+        encoded, _ = transducer.encode(features, state)
+        predicted, recurrent = transducer.predict(np.zeros(2, np.int64))
+        predicted, _ = transducer.predict(np.ones(2, np.int64), recurrent)
+        log_probs = transducer.join(encoded[:1], predicted)
+    except IdiolectError:
+        raise
+    except Exception as error:  # a runtime raises many types that share no public base
+        raise BundleError(f"{source}: a recognition graph fails when it is run ({error}); export it again") from error
+    expected = (_STACKS, sizes.joiner_size), (2, sizes.joiner_size), (2, sizes.pieces)
+    if (encoded.shape, predicted.shape, log_probs.shape) != expected:
+        raise BundleError(
+            f"{source}: recognition graphs give shapes {encoded.shape}, {predicted.shape}, {log_probs.shape}, "
+            f"expected {', '.join(map(str, expected))}; export them again"
+        )
+    if not np.allclose(np.exp(log_probs).sum(axis=1), 1.0, atol=1e-4):
+        raise BundleError(f"{source}: the joiner gives probabilities that do not sum to 1; export it again")
+    return len(encoded)

@@ -3,19 +3,19 @@ steps leave alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.bundle import Bundle
 from device_sdk.bundle.quantized import COARSE_LEVELS, LEVELS, quantize
 from device_sdk.bundle.subsets import Frozen, Subset, factor_names, frozen, frozen_file, trainable, training_file
 from device_sdk.errors import BundleError
-from device_sdk.runtimes.feeds import check_parameter, utterance_feeds
+from device_sdk.runtimes.feeds import check_parameter
 from device_sdk.runtimes.onnxruntime import exact_products, open_session, run
-from device_sdk.runtimes.protocol import Gradients
+from device_sdk.runtimes.protocol import Gradients, Training
 
 __all__ = ["FrozenLayers", "TrainingSession"]
 
@@ -85,11 +85,8 @@ BENEATH = ("encoder_hidden", "predictor_hidden")
 """Inputs that the layers beneath a graph give."""
 
 
-class TrainingSession:
-    """A training graph, loaded once; every run takes the parameters, so a step needs no new session.
-
-    Not for use by several threads at once.
-    """
+class TrainingSession(Training):
+    """A training graph, loaded once; every run takes the parameters, so a step needs no new session."""
 
     def __init__(
         self,
@@ -128,6 +125,7 @@ class TrainingSession:
         self._session = open_session(graph, source, architecture=architecture, threads=threads, arena=True)
         self._inputs = [each.name for each in self._session.get_inputs()]
         self._outputs = [each.name for each in self._session.get_outputs()]
+        self.trainable = tuple(name.removeprefix(GRADIENT) for name in self._outputs if name.startswith(GRADIENT))
         self._shapes = architecture.parameter_shapes() | architecture.constant_shapes()
         self._factors = {name: pair for name in self._shapes if (pair := factor_names(name))[0] in self._inputs}
         known = set(self._shapes).union(*self._factors.values())
@@ -143,34 +141,7 @@ class TrainingSession:
                 f"{source}: takes {sorted(taken)} from frozen layers, which give {list(given)}; export the bundle again"
             )
 
-    @property
-    def trainable(self) -> tuple[str, ...]:
-        """What the graph returns gradients for, in the canonical order; factors by their own names."""
-        return tuple(name.removeprefix(GRADIENT) for name in self._outputs if name.startswith(GRADIENT))
-
-    def too_large(self, features: Float, hypotheses: Sequence[Sequence[int]]) -> str | None:
-        """Why an utterance cannot be run: never here, since the graph's sizes are free."""
-        return None
-
-    def run(
-        self,
-        parameters: Mapping[str, Float],
-        features: Float,
-        hypotheses: Sequence[Sequence[int]],
-        weights: ArrayLike,
-        costs: ArrayLike | None = None,
-        cost_scale: float = 0.0,
-    ) -> Gradients:
-        """d(sum_i weights_i NLL_i + cost_scale * E[M]) by every trainable parameter (Rao et al. 2023, eq. 1).
-
-        F: frames; M: mel bins; N: hypotheses; r: rank.
-        parameters: parameters and constants by name, float32, and for adapters the factors, [out, r] and [r, in], whose
-        products the matrices hold already. features: [F, M] float32 raw log-mel, F at least the subsampling factor
-        (left-over frames are dropped). hypotheses: N token lists without blank; one may be empty.
-        weights, costs: [N]; costs default to 0.
-        Raises :class:`LearningError` that names the argument for a wrong shape, type, value or token.
-        """
-        feeds = utterance_feeds(self.architecture, features, hypotheses, weights, costs, cost_scale)
+    def _gradients(self, parameters: Mapping[str, Float], feeds: dict[str, NDArray[np.generic]]) -> Gradients:
         for name, shape in (self._shapes | self._factor_shapes(parameters)).items():
             check_parameter(parameters, name, shape)
         if self._beneath is not None:

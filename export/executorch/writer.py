@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.manifest import FileEntry
 from device_sdk.bundle.weights import architecture_digest
-from device_sdk.runtimes.executorch.constants import program_constants, with_constants
 from device_sdk.runtimes.executorch.manifest import (
     FORMAT_VERSION,
     MANIFEST,
@@ -23,6 +22,7 @@ from device_sdk.runtimes.executorch.manifest import (
     ExecutorchManifest,
     program_shapes,
 )
+from device_sdk.runtimes.executorch.transducer import program_constants, with_constants
 from export.executorch.lowering import lowered, lowered_to_xnnpack
 from export.executorch.steps import BATCH, EncoderStep, JoinerStep, PredictorStep, step_example
 from export.executorch.training import TrainingStep, training_example

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
 from device_sdk.bundle.manifest import FileEntry
@@ -21,8 +21,8 @@ from device_sdk.runtimes.executorch.manifest import (
     read_program,
     training_shapes,
 )
-from device_sdk.runtimes.feeds import check_parameter, utterance_feeds
-from device_sdk.runtimes.protocol import Gradients
+from device_sdk.runtimes.feeds import check_parameter
+from device_sdk.runtimes.protocol import Gradients, Training
 
 __all__ = ["ExecutorchTrainingSession", "distinct_prefixes", "padded"]
 
@@ -32,11 +32,8 @@ Float = NDArray[np.float32]
 Feeds = dict[str, NDArray[np.generic]]
 
 
-class ExecutorchTrainingSession:
-    """Training programs, each loaded when the first utterance needs it; every run takes the parameters.
-
-    Not for use by several threads at once.
-    """
+class ExecutorchTrainingSession(Training):
+    """Training programs, each loaded when the first utterance needs it; every run takes the parameters."""
 
     def __init__(
         self, folder: str | Path, architecture: Architecture, threads: int = 1, subset: Subset = "whole"
@@ -70,27 +67,14 @@ class ExecutorchTrainingSession:
 
     def too_large(self, features: Float, hypotheses: Sequence[Sequence[int]]) -> str | None:
         """Why no bucket holds an utterance, None where one does. features: [F, M]."""
-        return None if self._bucket(features, hypotheses) else "the utterance is larger than every training program"
+        sizes = len(features) // self.architecture.subsampling_factor, max(map(len, hypotheses)), len(hypotheses)
+        return None if self._bucket(*sizes) else "the utterance is larger than every training program"
 
-    def run(
-        self,
-        parameters: Mapping[str, Float],
-        features: Float,
-        hypotheses: Sequence[Sequence[int]],
-        weights: ArrayLike,
-        costs: ArrayLike | None = None,
-        cost_scale: float = 0.0,
-    ) -> Gradients:
-        """What :meth:`device_sdk.runtimes.training.TrainingSession.run` gives for the whole model (Rao et al. 2023, eq.
-        1).
-
-        Raises :class:`LearningError` for a wrong argument, or an utterance that is too large for every bucket.
-        """
-        feeds = utterance_feeds(self.architecture, features, hypotheses, weights, costs, cost_scale)
+    def _gradients(self, parameters: Mapping[str, Float], feeds: Feeds) -> Gradients:
         given = [check_parameter(parameters, name, shape) for name, shape in self._shapes.items()]
-        bucket = self._bucket(features, hypotheses)
+        sizes = len(feeds["features"]) // self.architecture.subsampling_factor, *feeds["tokens"].shape[::-1]
+        bucket = self._bucket(*sizes)
         if bucket is None:
-            sizes = _sizes(self.architecture, features, hypotheses)
             largest = max((each.frames, each.tokens, each.hypotheses) for each in self.buckets)
             raise LearningError(
                 f"features, hypotheses: found {sizes} stacked frames, tokens, hypotheses, expected at most {largest}; "
@@ -101,14 +85,13 @@ class ExecutorchTrainingSession:
         names, wanted = self.architecture.parameter_shapes(), frozenset(self.trainable)
         likelihoods, expected, *gradients = method(*(method.tensor(each) for each in inputs))
         return Gradients(
-            negative_log_likelihoods=likelihoods.numpy()[: len(hypotheses)],
+            negative_log_likelihoods=likelihoods.numpy()[: len(feeds["lengths"])],
             expected_cost=float(expected),
             gradients={name: value.numpy() for name, value in zip(names, gradients, strict=True) if name in wanted},
         )
 
-    def _bucket(self, features: Float, hypotheses: Sequence[Sequence[int]]) -> Bucket | None:
-        sizes = _sizes(self.architecture, features, hypotheses)
-        return next((bucket for bucket in self.buckets if bucket.holds(*sizes)), None)
+    def _bucket(self, frames: int, tokens: int, hypotheses: int) -> Bucket | None:
+        return next((bucket for bucket in self.buckets if bucket.holds(frames, tokens, hypotheses)), None)
 
     def _method(self, bucket: Bucket) -> Method:
         if bucket not in self._loaded:
@@ -171,7 +154,3 @@ def distinct_prefixes(
                 representatives.append(length * count + row)
             prefix_of[length * count + row] = numbers[prefix]
     return np.array(representatives, np.int64), prefix_of
-
-
-def _sizes(sizes: Architecture, features: Float, hypotheses: Sequence[Sequence[int]]) -> tuple[int, int, int]:
-    return len(features) // sizes.subsampling_factor, max(map(len, hypotheses)), len(hypotheses)

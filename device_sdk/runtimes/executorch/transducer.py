@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -10,18 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.bundle.architecture import Architecture
+from device_sdk.errors import BundleError
 from device_sdk.runtimes.executorch.bindings import Runtime
-from device_sdk.runtimes.executorch.constants import program_constants, with_constants
-from device_sdk.runtimes.executorch.manifest import PROGRAMS, read_manifest, read_program
-from device_sdk.runtimes.protocol import RecurrentState
-from device_sdk.runtimes.trial import try_transducer
+from device_sdk.runtimes.executorch.manifest import PROGRAMS, REMEDY, read_manifest, read_program
+from device_sdk.runtimes.protocol import RecurrentState, check_features, try_transducer, zero_state
 
 if TYPE_CHECKING:
     from device_sdk.bundle import Bundle
 
-__all__ = ["ExecutorchTransducer"]
+__all__ = ["ExecutorchTransducer", "program_constants", "with_constants"]
 
 Float = NDArray[np.float32]
+
+_GATES = {"i": 0, "f": 2, "g": 3, "o": 1}
+"""Each gate's block among the rows i, o, f, c of W, R and B."""
 
 
 class ExecutorchTransducer:
@@ -61,11 +64,8 @@ class ExecutorchTransducer:
         sizes = self._architecture
         factor = sizes.subsampling_factor
         if state is None:
-            state = _zeros(sizes.encoder_layers, 1, sizes.encoder_size)
-        if features.ndim != 2 or features.shape[1] != sizes.mel_bins or len(features) % factor:
-            raise ValueError(
-                f"features: found shape {features.shape}, expected [F, {sizes.mel_bins}] with F a multiple of {factor}"
-            )
+            state = zero_state(sizes.encoder_layers, 1, sizes.encoder_size)
+        check_features(sizes, features)
         encoded = np.empty((len(features) // factor, sizes.joiner_size), np.float32)
         with self._lock:
             h, c = self._encoder.tensor(state.h), self._encoder.tensor(state.c)
@@ -78,7 +78,7 @@ class ExecutorchTransducer:
     def predict(self, tokens: NDArray[np.int64], state: RecurrentState | None = None) -> tuple[Float, RecurrentState]:
         sizes = self._architecture
         if state is None:
-            state = _zeros(sizes.predictor_layers, len(tokens), sizes.predictor_size)
+            state = zero_state(sizes.predictor_layers, len(tokens), sizes.predictor_size)
         run = self._predictor
         parts = []
         with self._lock:
@@ -106,6 +106,45 @@ class ExecutorchTransducer:
         return log_probs.reshape(*shape[:-1], -1)
 
 
-def _zeros(layers: int, rows: int, size: int) -> RecurrentState:
-    zeros = np.zeros((layers, rows, size), np.float32)
-    return RecurrentState(zeros, zeros)
+def program_constants(sizes: Architecture, weights: Mapping[str, Float]) -> dict[str, dict[str, Float]]:
+    """Program -> constant -> float32 values, made of parameters and constants by their public names. XNNPACK packs them
+    when a program is loaded, so until then they can be exchanged.
+
+    ``NAME.LAYER.GATE.weight`` [H, D + H] is the gate's block of W beside that of R: one map of input and state.
+    """
+    plain = {
+        "encoder.pte": ("features.mean", "features.scale", "joiner.encoder.weight", "joiner.encoder.bias"),
+        "predictor.pte": ("predictor.embedding", "joiner.predictor.weight"),
+        "joiner.pte": ("joiner.output.weight", "joiner.output.bias"),
+    }
+    found = {program: {name: weights[name] for name in names} for program, names in plain.items()}
+    for program, name, layers in (
+        ("encoder.pte", "encoder", sizes.encoder_layers),
+        ("predictor.pte", "predictor", sizes.predictor_layers),
+    ):
+        for layer in range(layers):
+            w, r, b = (weights[f"{name}.{layer}.{part}"] for part in "WRB")
+            size = r.shape[1]
+            for gate, block in _GATES.items():
+                rows = slice(block * size, (block + 1) * size)
+                found[program][f"{name}.{layer}.{gate}.weight"] = np.concatenate([w[rows], r[rows]], axis=1)
+                found[program][f"{name}.{layer}.{gate}.bias"] = b[rows]
+    return found
+
+
+def with_constants(program: bytes, places: Mapping[str, int], constants: Mapping[str, Float], source: str) -> bytes:
+    """The program with these constants at their places. Raises :class:`BundleError` for places that cannot be."""
+    if places.keys() != constants.keys():
+        wrong = sorted(places.keys() ^ constants.keys())[0]
+        raise BundleError(f"{source}: constants: {wrong!r} is missing or not the architecture's; {REMEDY}")
+    content, end = bytearray(program), 0
+    for name, begin in sorted(places.items(), key=lambda place: place[1]):
+        values = constants[name].tobytes()
+        if begin < end or begin + len(values) > len(content):
+            raise BundleError(
+                f"{source}: constants: {name!r} is said to be at bytes {begin} to {begin + len(values)} of "
+                f"{len(content)}, behind {end}; {REMEDY}"
+            )
+        end = begin + len(values)
+        content[begin:end] = values
+    return bytes(content)

@@ -23,8 +23,8 @@ from device_sdk.bundle.bundle import DEFAULT_BUNDLE
 from device_sdk.decoding import DecodingSettings, Recognizer
 from device_sdk.errors import BundleError, MissingExtraError
 from device_sdk.runtimes.executorch import MANIFEST, PROGRAMS, ExecutorchTransducer
-from device_sdk.runtimes.executorch.constants import program_constants
 from device_sdk.runtimes.executorch.manifest import read_manifest
+from device_sdk.runtimes.executorch.transducer import program_constants
 from device_sdk.runtimes.onnxruntime import OnnxTransducer
 from device_sdk.runtimes.protocol import RecurrentState
 from export.benchmarks import runtimes, start
