@@ -183,7 +183,8 @@ def test_an_amplified_round_charges_everyone_once_by_the_accountant(
     assert newcomer.id not in {line["device_id"] for line in operator.get("privacy")["devices"]}
     own: Service = http.app.state.service
     with own.database.read() as connection:
-        assert [(row.eligible, row.sampling) for row in connection.execute(select(population_charges)).all()] == [(6, 0.5)] * 2
+        charges = connection.execute(select(population_charges)).all()
+        assert [(row.eligible, row.sampling) for row in charges] == [(6, 0.5)] * 2
         assert connection.exec_driver_sql("SELECT count(*) FROM ledger").scalar() == 0
     for statement in ("DELETE FROM population_charges", "UPDATE population_charges SET sampling = 0.01"):
         with pytest.raises(DatabaseError, match="append-only"), own.database.write() as connection:
