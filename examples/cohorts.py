@@ -19,10 +19,9 @@ from export.networks.alphabet import Alphabet
 from export.networks.ctc_transformer import CTCTransformer, CTCTransformerShape
 from server.lab.corpora.made import Person, say
 from server.lab.corpora.readers import DIGITS as ENGLISH
-from server.lab.simulation.engine.measures import ClientScore, evaluate
-from server.lab.simulation.engine.population import Arrays, Drawing, Task, Tensors, joined
+from server.lab.simulation.engine.population import Arrays, Drawing, Task, Tensors, join, load
 from server.lab.simulation.engine.rounds import parameters
-from server.lab.simulation.engine.tasks import SpeechCTC
+from server.lab.simulation.engine.tasks import ClientScore, SpeechCTC, evaluate
 from server.lab.training.augmentation import Augmentation, mask
 from server.lab.training.data import Example, moments, read_shard, write_shard
 
@@ -124,10 +123,7 @@ def train_centrally(
     """
     learner = task.network
     if weights is not None:
-        own = dict(learner.named_parameters())
-        with torch.no_grad():
-            for name, values in weights.items():
-                own[name].copy_(torch.from_numpy(values))
+        load(learner, weights)
     optimizer = torch.optim.Adam(learner.parameters(), plan.peak, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, plan.peak, max(2, plan.steps), pct_start=0.1)
     generator, count = np.random.default_rng([seed, _CENTRAL]), speech.examples(0)
@@ -135,7 +131,7 @@ def train_centrally(
         torch.manual_seed(seed)
         for step in range(plan.steps):
             chosen = generator.choice(count, min(plan.batch, count), replace=False).tolist()
-            batch, shares = joined([speech.batch(0, chosen, lambda: generator)])
+            batch, shares = join([speech.batch(0, chosen, lambda: generator)])
             optimizer.zero_grad()
             loss = (task.losses(learner, batch) * shares.flatten()).sum()
             loss.backward()  # type: ignore[no-untyped-call]

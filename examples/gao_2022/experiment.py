@@ -17,12 +17,11 @@ from examples.runner import digest, kept, kept_weights
 from export.networks.alphabet import ALPHABETS
 from export.networks.ctc_transformer import CTCTransformerShape
 from server.lab.corpora.partitions import cross_silo, local_tests, speakers_together, warm_up_split
-from server.lab.simulation.engine.measures import summary
 from server.lab.simulation.engine.population import Arrays
 from server.lab.simulation.engine.rounds import engine
 from server.lab.simulation.engine.run import run
 from server.lab.simulation.engine.state import State
-from server.lab.simulation.engine.tasks import SpeechCTC
+from server.lab.simulation.engine.tasks import SpeechCTC, summary
 from server.lab.simulation.progress import Tell
 from server.lab.training.data import Example
 

@@ -18,14 +18,12 @@ from examples.pelikan_2023.speech import Speech, SpokenScale, dictated, shuffled
 from examples.runner import digest, kept, kept_weights
 from export.networks.alphabet import ALPHABETS
 from export.networks.ctc_transformer import CTCTransformerShape
-from server.lab.simulation.engine.measures import summary
 from server.lab.simulation.engine.population import Arrays
-from server.lab.simulation.engine.release import spent
 from server.lab.simulation.engine.rounds import Diverged, Spread, engine, parameters
 from server.lab.simulation.engine.run import run
 from server.lab.simulation.engine.settings import EngineSettings
-from server.lab.simulation.engine.state import State
-from server.lab.simulation.engine.tasks import SpeechCTC
+from server.lab.simulation.engine.state import State, spent
+from server.lab.simulation.engine.tasks import SpeechCTC, summary
 from server.lab.simulation.progress import Tell
 
 # The convolution has a small share of the values, as in the paper's network; over 64 mel bins it would have a third.
@@ -63,7 +61,7 @@ class Scale:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One recipe under one seed. error: word error rate on voices that nobody learned from; clients: of clients' own
-    sentences, see :func:`server.lab.simulation.engine.measures.summary`; losses: of rounds; layers: mean norms of
+    sentences, see :func:`server.lab.simulation.engine.tasks.summary`; losses: of rounds; layers: mean norms of
     deltas by parameter, over all rounds; privacy: what it cost. diverged: the round whose mean delta was no number, if
     any; the rest is then of the rounds before it."""
 

@@ -19,7 +19,7 @@ from examples.cohorts import digit_string, keep_speech, sentence
 from examples.runner import digest
 from server.lab.corpora.made import draw_people
 from server.lab.corpora.voices import VoiceSet
-from server.lab.simulation.engine.population import reassigned
+from server.lab.simulation.engine.population import reassign
 from server.lab.training.data import Example
 
 Voices = tuple[tuple[Example, ...], ...]
@@ -76,7 +76,7 @@ def shuffled(voices: Voices, seed: int) -> Voices:
     """The same sentences, each with a client drawn at random: the IID counterpart."""
     every = [example for voice in voices for example in voice]
     mixed: list[list[Example]] = [[] for _ in voices]
-    for example, owner in zip(every, reassigned([0] * len(every), len(voices), seed), strict=True):
+    for example, owner in zip(every, reassign([0] * len(every), len(voices), seed), strict=True):
         mixed[owner].append(example)
     return tuple(map(tuple, mixed))
 

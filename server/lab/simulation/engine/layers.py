@@ -23,8 +23,6 @@ from torch.nn import functional
 from device_sdk.errors import ConfigurationError
 from server.lab.simulation.engine.recurrence import lstm
 
-__all__ = ["Factors", "Forward", "Tape", "patched", "recorded", "unsupported"]
-
 BLOCK = 1 << 21
 """Values of single clients' gradients that are held at once where that is quicker than rows with rows."""
 
@@ -40,7 +38,7 @@ class Factors(Protocol):
     def total(self, scales: Tensor) -> Tensor:
         """Sum over clients of scale times gradient, in the parameter's shape. scales: [K]."""
 
-    def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
+    def move(self, weights: Tensor, scales: Tensor) -> Tensor:
         """Every client's weights [K, ...] plus scale times its gradient. weights: [K, ...], which are overwritten, or
         those that all share, in the parameter's shape. scales: [K]."""
 
@@ -97,7 +95,7 @@ class Product:
         scaled = self.rows.outputs * scales[:, None, None]
         return (scaled.flatten(0, 1).t() @ self.rows.parts[self.place].flatten(0, 1)).reshape(self.shape)
 
-    def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
+    def move(self, weights: Tensor, scales: Tensor) -> Tensor:
         scaled, inputs = (self.rows.outputs * scales[:, None, None]).transpose(1, 2), self.rows.parts[self.place]
         if weights.dim() == len(self.shape):
             whole = torch.baddbmm(weights.flatten(1).unsqueeze(0), scaled, inputs)
@@ -118,7 +116,7 @@ class Plain:
     def total(self, scales: Tensor) -> Tensor:
         return torch.tensordot(scales, self.gradients, 1)
 
-    def moved(self, weights: Tensor, scales: Tensor) -> Tensor:
+    def move(self, weights: Tensor, scales: Tensor) -> Tensor:
         own = scales.view(-1, *[1] * (self.gradients.dim() - 1))
         if weights.dim() < self.gradients.dim():
             return torch.addcmul(weights.unsqueeze(0), self.gradients, own)
@@ -135,9 +133,9 @@ class Tape:
         self.clients = clients
         self.outputs: list[Tensor] = []
         self.gradients: Sequence[Tensor] = ()
-        self._readers: list[Callable[[Tensor], dict[str, Factors]]] = []
+        self._readers: list[Callable[[Tensor], Mapping[str, Factors]]] = []
 
-    def watch(self, output: Tensor, reader: Callable[[Tensor], dict[str, Factors]]) -> Tensor:
+    def watch(self, output: Tensor, reader: Callable[[Tensor], Mapping[str, Factors]]) -> Tensor:
         """``output``, which takes part in the backward pass; ``reader`` turns its gradient into factors by name."""
         if not output.requires_grad:
             output.requires_grad_()
@@ -161,7 +159,7 @@ class Tape:
 
 
 @contextmanager
-def patched(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
+def patch(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
     """Modules compute with other functions for a while."""
     for module, forward in forwards.items():
         module.__dict__["forward"] = forward
@@ -172,7 +170,7 @@ def patched(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
             del module.__dict__["forward"]
 
 
-def unsupported(network: nn.Module) -> str | None:
+def obstacle(network: nn.Module) -> str | None:
     """Why a network cannot go through in bulk, None where it can: a layer that holds parameters and has no rule."""
     for name, module in network.named_modules():
         if not any(True for _ in module.parameters(recurse=False)):
@@ -180,19 +178,16 @@ def unsupported(network: nn.Module) -> str | None:
         where = f"{name or 'network'} ({type(module).__name__})"
         if type(module) not in _RULES:
             return f"{where} has no rule"
-        if isinstance(module, nn.LSTM) and (not module.batch_first or module.bidirectional or module.proj_size):
-            return f"{where}: expected batch_first, one direction, no projection"
-        if isinstance(module, nn.LSTM) and (module.dropout or not module.bias):
-            return f"{where}: expected no dropout and both biases"
-        if isinstance(module, nn.Conv1d) and (module.groups != 1 or module.padding_mode != "zeros"):
-            return f"{where}: expected one group, padded with zeros"
+        for option, expected in _OPTIONS.get(type(module), {}).items():
+            if getattr(module, option) != expected:
+                return f"{where}: expected {option}={expected!r}"
         if isinstance(module, nn.Conv1d) and isinstance(module.padding, str):
             return f"{where}: expected padding in numbers"
     names = [name for name, _ in network.named_parameters(remove_duplicate=False)]
-    return None if len(names) == len({id(p) for p in network.parameters()}) else "parameters are shared between layers"
+    return None if len(names) == len(list(network.parameters())) else "parameters are shared between layers"
 
 
-def recorded(network: nn.Module, tape: Tape, weights: Mapping[str, Tensor] | None = None) -> dict[nn.Module, Forward]:
+def record(network: nn.Module, tape: Tape, weights: Mapping[str, Tensor] | None = None) -> dict[nn.Module, Forward]:
     """Forwards that tell the tape of every layer. weights: by name, each client's own [K, ...]; None: all share the
     network's."""
     return {
@@ -226,16 +221,14 @@ class _Rule:
             return torch.bmm(rows, weight.transpose(1, 2))
         return torch.baddbmm(bias.unsqueeze(1), rows, weight.transpose(1, 2))
 
-    def watched(self, output: Tensor, inputs: Tensor, shape: torch.Size, biased: bool) -> Tensor:
+    def watch_affine(self, output: Tensor, inputs: Tensor, shape: torch.Size, biased: bool) -> Tensor:
         """An affine layer's output. inputs: [K, M, I]; shape: of one client's weight."""
         held, prefix, clients = inputs.detach(), self.prefix, self.tape.clients
 
-        def read(gradient: Tensor) -> dict[str, Factors]:
+        def read(gradient: Tensor) -> Mapping[str, Factors]:
             rows = gradient.reshape(clients, -1, gradient.shape[-1])
-            found: dict[str, Factors] = {f"{prefix}weight": Product(Rows(held, rows, held.shape[2:]), 0, shape)}
-            if biased:
-                found[f"{prefix}bias"] = Plain(rows.sum(1))
-            return found
+            weight = {f"{prefix}weight": Product(Rows(held, rows, held.shape[2:]), 0, shape)}
+            return weight | ({f"{prefix}bias": Plain(rows.sum(1))} if biased else {})
 
         return self.tape.watch(output, read)
 
@@ -245,7 +238,7 @@ class _Linear(_Rule):
         weight, bias = self.parameter("weight"), self.parameter("bias")
         assert weight is not None
         rows = self.tape.rows(inputs)
-        output = self.watched(self.affine(rows, weight, bias), rows, weight.shape[1:], bias is not None)
+        output = self.watch_affine(self.affine(rows, weight, bias), rows, weight.shape[1:], bias is not None)
         return output.view(*inputs.shape[:-1], weight.shape[1])
 
 
@@ -253,15 +246,12 @@ class _Norm(_Rule):
     def forward(self, inputs: Tensor) -> Tensor:
         weight, bias, shape = self.parameter("weight"), self.parameter("bias"), self.module.normalized_shape
         assert weight is not None
-        plain = functional.layer_norm(inputs, shape, None, None, self.module.eps)
-        plain = plain.view(self.tape.clients, -1, *shape)
+        plain = functional.layer_norm(inputs, shape, None, None, self.module.eps).view(self.tape.clients, -1, *shape)
         prefix, biased, held = self.prefix, bias is not None, plain.detach()
 
-        def read(gradient: Tensor) -> dict[str, Factors]:
-            found: dict[str, Factors] = {f"{prefix}weight": Plain((gradient * held).sum(1))}
-            if biased:
-                found[f"{prefix}bias"] = Plain(gradient.sum(1))
-            return found
+        def read(gradient: Tensor) -> Mapping[str, Factors]:
+            weight = {f"{prefix}weight": Plain((gradient * held).sum(1))}
+            return weight | ({f"{prefix}bias": Plain(gradient.sum(1))} if biased else {})
 
         output = plain * weight.unsqueeze(1)
         if bias is not None:
@@ -279,8 +269,7 @@ class _Conv(_Rule):
         padding, stride = (0, *module.padding), (1, *module.stride)
         patches = functional.unfold(inputs.unsqueeze(2), kernel, dilation, padding, stride).transpose(1, 2)
         rows = self.tape.rows(patches)
-        output = self.affine(rows, weight.flatten(2), bias)
-        output = self.watched(output, rows, weight.shape[1:], bias is not None)
+        output = self.watch_affine(self.affine(rows, weight.flatten(2), bias), rows, weight.shape[1:], bias is not None)
         return output.view(len(inputs), -1, weight.shape[1]).transpose(1, 2)
 
 
@@ -290,32 +279,29 @@ class _Lstm(_Rule):
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         rows, steps, width = inputs.shape
         by_client = inputs.reshape(self.tape.clients, -1, steps, width)
-        last: list[Tensor] = []
-        cells: list[Tensor] = []
+        states = []
         for layer in range(self.module.num_layers):
             by_client, *state = self._layer(by_client, layer)
-            for values, found in zip((last, cells), state, strict=True):
-                values.append(found.reshape(rows, -1))
-        return by_client.reshape(rows, steps, -1), (torch.stack(last), torch.stack(cells))
+            states.append([values.reshape(rows, -1) for values in state])
+        last, cells = (torch.stack(values) for values in zip(*states, strict=True))
+        return by_client.reshape(rows, steps, -1), (last, cells)
 
     def _layer(self, inputs: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """[K, N, T, I] -> [K, N, T, H], and the last output and cells, [K, N, H]."""
-        prefix = self.prefix
         names = [f"{kind}_l{layer}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
         into, back, bias, other = (self.parameter(name) for name in names)
         assert into is not None and back is not None and bias is not None and other is not None
-        read: list[Tensor] = []
+        keys, read = [f"{self.prefix}{name}" for name in names], list[Tensor]()
 
-        def factors(gradient: Tensor) -> dict[str, Factors]:
+        def factors(gradient: Tensor) -> Mapping[str, Factors]:
             gates = gradient.flatten(1, 2)
             rows, sums = Rows(read[0].flatten(1, 2), gates, (back.shape[2], into.shape[2])), Plain(gates.sum(1))
             products = Product(rows, 1, into.shape[1:]), Product(rows, 0, back.shape[1:])
-            return dict(zip((f"{prefix}{name}" for name in names), (*products, sums, sums), strict=True))
+            return dict(zip(keys, (*products, sums, sums), strict=True))
 
         gates = self.tape.watch(inputs.new_zeros(()).expand(*inputs.shape[:3], into.shape[1]), factors)
-        *found, taken = lstm(inputs, gates, into.detach(), back.detach(), (bias + other).detach())
+        outputs, last, cells, taken = lstm(inputs, gates, into.detach(), back.detach(), (bias + other).detach())
         read.append(taken)
-        outputs, last, cells = found
         return outputs, last, cells
 
 
@@ -324,4 +310,8 @@ _RULES: dict[type[nn.Module], Callable[[Any, str, Tape, Mapping[str, Tensor] | N
     nn.LayerNorm: _Norm,
     nn.Conv1d: _Conv,
     nn.LSTM: _Lstm,
+}
+_OPTIONS: dict[type[nn.Module], dict[str, Any]] = {
+    nn.LSTM: {"batch_first": True, "bidirectional": False, "proj_size": 0, "dropout": 0.0, "bias": True},
+    nn.Conv1d: {"groups": 1, "padding_mode": "zeros"},
 }

@@ -5,7 +5,7 @@ K: clients of a group; N: examples of each; R = K N rows, client after client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -18,19 +18,6 @@ from torch.nn import functional
 
 from device_sdk.errors import ConfigurationError
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork
-
-__all__ = [
-    "Arrays",
-    "Drawing",
-    "Held",
-    "Population",
-    "Task",
-    "Tensors",
-    "cohort",
-    "joined",
-    "reassigned",
-    "steps",
-]
 
 Tensors = tuple[Tensor, ...]
 """Examples: every tensor has one row an example."""
@@ -84,10 +71,18 @@ class Held:
         return tuple(values[index] for values in self.clients[client])
 
 
+def load(network: nn.Module, weights: Mapping[str, Tensor] | Arrays) -> None:
+    """Overwrites the parameters of these names."""
+    own = dict(network.named_parameters())
+    with torch.no_grad():
+        for name, values in weights.items():
+            own[name].copy_(torch.as_tensor(values))
+
+
 def cohort(settings: EngineSettings, population: int, number: int) -> list[int]:
     """The clients that report in round ``number``, in order."""
     generator = np.random.default_rng([settings.seed, number, _COHORT])
-    return [int(client) for client in np.sort(generator.choice(population, settings.cohort, replace=False))]
+    return sorted(generator.choice(population, settings.cohort, replace=False).tolist())
 
 
 def steps(local: LocalWork, population: Population, client: int, key: Sequence[int]) -> Iterator[Tensors]:
@@ -114,7 +109,7 @@ def steps(local: LocalWork, population: Population, client: int, key: Sequence[i
         yield population.batch(client, chosen, drawing)
 
 
-def joined(batches: Sequence[Tensors]) -> tuple[Tensors, Tensor]:
+def join(batches: Sequence[Tensors]) -> tuple[Tensors, Tensor]:
     """(examples [R, ...] of K clients as one batch, their shares of their client's mean [K, N], 0 for filling).
 
     Clients with fewer examples are filled up with their first one; shorter sequences with zeros.
@@ -125,25 +120,21 @@ def joined(batches: Sequence[Tensors]) -> tuple[Tensors, Tensor]:
         return tuple(torch.cat(values) for values in zip(*batches, strict=True)), shares
     rows = max(len(batch[0]) for batch in batches)
     shares = torch.zeros(len(batches), rows, dtype=torch.float64)
-    parts: list[list[Tensor]] = [[] for _ in batches[0]]
-    longest = [
-        [max(batch[place].shape[axis] for batch in batches) for axis in range(1, batches[0][place].dim())]
-        for place in range(len(parts))
-    ]
     for number, batch in enumerate(batches):
-        count = len(batch[0])
-        shares[number, :count] = 1.0 / count
-        for place, values in enumerate(batch):
-            missing = [wanted - size for wanted, size in zip(longest[place], values.shape[1:], strict=True)]
+        shares[number, : len(batch[0])] = 1.0 / len(batch[0])
+    whole = []
+    for parts in zip(*batches, strict=True):
+        longest = [max(sizes) for sizes in zip(*(values.shape[1:] for values in parts), strict=True)]
+        for values in parts:
+            missing = [wanted - size for wanted, size in zip(longest, values.shape[1:], strict=True)]
             if any(missing):
                 values = functional.pad(values, [pad for size in reversed(missing) for pad in (0, size)])
-            if count < rows:
-                values = torch.cat([values, values[:1].expand(rows - count, *values.shape[1:])])
-            parts[place].append(values)
-    return tuple(torch.cat(values) for values in parts), shares
+            whole.append(torch.cat([values, values[:1].expand(rows - len(values), *values.shape[1:])]))
+    step = len(batches)
+    return tuple(torch.cat(whole[start : start + step]) for start in range(0, len(whole), step)), shares
 
 
-def reassigned(owners: Sequence[int], clients: int, seed: int) -> list[int]:
+def reassign(owners: Sequence[int], clients: int, seed: int) -> list[int]:
     """An owner for every example, uniformly drawn: the IID counterpart of a population (Pelikan et al. 2023, figure 4).
 
     Every one of the ``clients`` keeps at least one example, so that each can be drawn.
@@ -153,4 +144,5 @@ def reassigned(owners: Sequence[int], clients: int, seed: int) -> list[int]:
     generator = np.random.default_rng([seed, clients])
     found = generator.integers(clients, size=len(owners))
     found[generator.permutation(len(owners))[:clients]] = np.arange(clients)
-    return [int(owner) for owner in found]
+    owned: list[int] = found.tolist()
+    return owned

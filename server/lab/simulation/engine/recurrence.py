@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Cells", "lstm", "product"]
-
 _one_dnn = torch.ops.mkldnn._linear_pointwise if torch._C._has_mkldnn else None
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +20,10 @@ from server.aggregation import deltas, optimizers
 from server.aggregation.deltas import DeltaSum
 from server.aggregation.optimizers import update_norm
 from server.aggregation.ray_cluster import RayCluster
-from server.lab.simulation.engine.population import Arrays, Population, Task, cohort, joined, steps
-from server.lab.simulation.engine.release import noised
+from server.lab.simulation.engine.population import Arrays, Population, Task, cohort, load, steps
 from server.lab.simulation.engine.settings import EngineSettings
-from server.lab.simulation.engine.state import State, new_key
+from server.lab.simulation.engine.state import State, add_noise
 from server.lab.simulation.engine.workers import Group, Loop, Sent, Worker, worker
-
-__all__ = ["Diverged", "Engine", "Part", "RaySpread", "Spread", "apply", "computed", "engine", "init", "parameters"]
 
 Vector = NDArray[np.float64]
 _HELD_OUT, _TORCH = 0x48, 0x70
@@ -53,10 +52,8 @@ class Part:
     clients: tuple[int, ...]
 
 
-class Spread(Protocol):
-    """Computes parts elsewhere; gives what :func:`computed` gives, in their order."""
-
-    def __call__(self, run: Engine, base: Mapping[str, Tensor], parts: Iterable[Part]) -> Iterator[Sent]: ...
+Spread = Callable[[Engine, Mapping[str, Tensor], Iterable[Part]], Iterator[Sent]]
+"""Computes parts elsewhere, from the published weights; gives what :func:`compute` gives, in their order."""
 
 
 class Diverged(LearningError):
@@ -95,7 +92,7 @@ def init(run: Engine, weights: Arrays | None = None, key: bytes | None = None) -
     given = parameters(run.task) if weights is None else weights
     shapes = {name: given[name].shape for name in _trained(run.task)}
     accepted = np.zeros(len(run.population), np.int64)
-    return State(0, given, optimizers.init(run.settings.optimizer, shapes), accepted, key or new_key())
+    return State(0, given, optimizers.init(run.settings.optimizer, shapes), accepted, key or secrets.token_bytes(32))
 
 
 def apply(run: Engine, state: State) -> State:
@@ -106,8 +103,7 @@ def apply(run: Engine, state: State) -> State:
     settings, number = run.settings, state.number + 1
     reporting = cohort(settings, len(run.population), number)
     base = {name: torch.from_numpy(values) for name, values in state.weights.items()}
-    tally = _Tally(_trained(run.task))
-    mean = _mean(run, base, reporting, number, tally, state.key)
+    mean, figures = _mean(run, base, reporting, number, state.key)
     if not all(np.isfinite(values).all() for values in mean.values()):
         raise Diverged(state)
     weights, optimizer = optimizers.apply(settings.optimizer, state.optimizer, state.weights, mean)
@@ -116,20 +112,31 @@ def apply(run: Engine, state: State) -> State:
             weights = _held_out_step(run, weights, number)
     accepted = state.accepted.copy()
     accepted[reporting] += 1
-    figures = {"round": number, "reports": len(reporting), **tally.figures()}
-    figures["update_norm"] = update_norm(weights, state.weights)
+    figures = {
+        "round": number,
+        "reports": len(reporting),
+        **figures,
+        "update_norm": update_norm(weights, state.weights),
+    }
     return State(number, weights, optimizer, accepted, state.key, (*state.history, figures))
 
 
 def _mean(
-    run: Engine, base: Mapping[str, Tensor], reporting: Sequence[int], number: int, tally: _Tally, key: bytes
-) -> Arrays:
+    run: Engine, base: Mapping[str, Tensor], reporting: Sequence[int], number: int, key: bytes
+) -> tuple[Arrays, dict[str, Any]]:
+    """The mean delta, noised. Figures: loss, norm: means of clients; layers: mean norms of their deltas by parameter
+    (Pelikan et al. 2023, figure 5)."""
     settings = run.settings
+    losses: list[float] = []
+    norms: list[float] = []
+    layers: Counter[str] = Counter()
     total, reference = deltas.init({name: tuple(base[name].shape) for name in _trained(run.task)}), math.inf
     size = 1 if settings.weighting == "loss" and isinstance(run.worker, Loop) else settings.group
     parts = [Part(number, start, tuple(reporting[start : start + size])) for start in range(0, len(reporting), size)]
-    for sent in (computed(run, base, part) for part in parts) if run.spread is None else run.spread(run, base, parts):
-        tally.add(sent)
+    for sent in (compute(run, base, part) for part in parts) if run.spread is None else run.spread(run, base, parts):
+        losses += sent.losses.tolist()
+        norms += sent.norms.tolist()
+        layers.update({name: float(values.sum()) for name, values in sent.layers.items()})
         summed = {name: value.detach().float().numpy() for name, value in sent.sum.items()}
         part = DeltaSum(summed, float(sent.weights.sum()), len(sent.weights))
         if settings.weighting == "loss":
@@ -139,14 +146,16 @@ def _mean(
             part = _times(part, math.exp(min(0.0, reference - lowest)))
             reference = min(reference, lowest)
         total = deltas.merge(total, part)
-    privacy = settings.privacy
-    if privacy is None or not settings.noisy:
-        return deltas.finish(total)
-    hidden = noised(dict(total.sum), privacy.noise_multiplier * privacy.clip_norm, key, number)
-    return deltas.finish(replace(total, sum=hidden), settings.cohort)
+    figures = {"loss": float(np.mean(losses)), "norm": float(np.mean(norms))}
+    by_layer = {name: value / len(losses) for name, value in layers.items()}
+    privacy, count = settings.privacy, None
+    if privacy is not None and settings.noisy:
+        hidden = add_noise(dict(total.sum), privacy.noise_multiplier * privacy.clip_norm, key, number)
+        total, count = replace(total, sum=hidden), settings.cohort
+    return deltas.finish(total, count), {**figures, "layers": by_layer}
 
 
-def computed(run: Engine, base: Mapping[str, Tensor], part: Part) -> Sent:
+def compute(run: Engine, base: Mapping[str, Tensor], part: Part) -> Sent:
     """What the clients of a part send, added up. base: the published weights by parameter."""
     settings, population = run.settings, run.population
     with _seeded(settings.seed, part.number, _TORCH, part.start):
@@ -187,45 +196,14 @@ def _held_out_step(run: Engine, weights: Arrays, number: int) -> Arrays:
     generator = np.random.default_rng([run.settings.seed, number, _HELD_OUT])
     held = remembered.examples(0)
     chosen = generator.choice(held, min(plan.batch, held), replace=False).tolist()
-    own = dict(run.task.network.named_parameters())
-    with torch.no_grad():
-        for name, values in weights.items():
-            own[name].copy_(torch.from_numpy(values))
-    trained = _trained(run.task)
-    batch, shares = joined([remembered.batch(0, chosen, lambda: generator)])
-    losses = run.task.losses(run.task.network, batch)
-    loss = (losses * shares.flatten().to(losses.dtype)).sum()
+    network = run.task.network
+    load(network, weights)
+    own, trained = dict(network.named_parameters()), _trained(run.task)
+    loss = run.task.losses(network, remembered.batch(0, chosen, lambda: generator)).mean()
     gradients = torch.autograd.grad(loss, [own[name] for name in trained])
     rate = np.float32(plan.learning_rate)
-    moved: Arrays = dict(weights)
-    for name, gradient in zip(trained, gradients, strict=True):
-        moved[name] = np.asarray(weights[name] - rate * gradient.float().numpy(), np.float32)
-    return moved
-
-
-class _Tally:
-    """Sums figures over the groups of a round."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.losses: list[Vector] = []
-        self.norms: list[Vector] = []
-        self.layers = dict.fromkeys(names, 0.0)
-
-    def add(self, sent: Sent) -> None:
-        self.losses.append(sent.losses)
-        self.norms.append(sent.norms)
-        for name, values in sent.layers.items():
-            self.layers[name] += float(values.sum())
-
-    def figures(self) -> dict[str, Any]:
-        """loss, norm: means of clients; layers: mean norms of their deltas by parameter (Pelikan et al. 2023, figure
-        5)."""
-        count = sum(len(values) for values in self.losses)
-        return {
-            "loss": float(np.concatenate(self.losses).mean()),
-            "norm": float(np.concatenate(self.norms).mean()),
-            "layers": {name: total / count for name, total in self.layers.items()},
-        }
+    moves = {name: rate * gradient.float().numpy() for name, gradient in zip(trained, gradients, strict=True)}
+    return weights | {name: np.asarray(weights[name] - move, np.float32) for name, move in moves.items()}
 
 
 def _trained(task: Task) -> list[str]:
@@ -254,15 +232,15 @@ class RaySpread:
         if known is not run or session != self._cluster.session:
             kept = self._cluster.keep(replace(run, spread=None))
             self._kept = run, self._cluster.session, kept
-        return self._cluster.map(_computed, [kept, self._cluster.keep(dict(base))], parts)
+        return self._cluster.map(_compute, [kept, self._cluster.keep(dict(base))], parts)
 
     def close(self) -> None:
         self._kept = None, 0, None
         self._cluster.close()
 
 
-def _computed(run: Engine, base: Mapping[str, Tensor], part: Part) -> Sent:
+def _compute(run: Engine, base: Mapping[str, Tensor], part: Part) -> Sent:
     """On a machine of the cluster."""
     torch.set_num_threads(1)
     copies = {name: values.clone() for name, values in base.items()}  # Ray's own cannot be written to
-    return computed(run, copies, part)
+    return compute(run, copies, part)

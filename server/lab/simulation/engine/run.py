@@ -10,8 +10,6 @@ from server.lab.simulation.engine.population import Arrays
 from server.lab.simulation.engine.rounds import Engine, apply, init
 from server.lab.simulation.engine.state import State, load, store
 
-__all__ = ["STATE", "keep_freed_memory", "run"]
-
 STATE = "state.safetensors"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = 2_000_000_000

@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from device_sdk.wire.messages import Clipping
 from server.plans.optimizer import OptimizerSettings
 
-__all__ = ["EngineSettings", "HeldOutStep", "LocalWork", "Privacy", "Way"]
-
 Way = Literal["auto", "ghost", "grouped", "loop"]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]

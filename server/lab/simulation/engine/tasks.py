@@ -1,11 +1,12 @@
-"""What can be learned: labels of vectors and sequences, and what was said, by CTC.
+"""What can be learned: labels of vectors and sequences, and what was said, by CTC; and its errors.
 
 R: examples; F: feature frames (10 ms); M: mel bins; U: characters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,10 +19,8 @@ from torch.nn import functional
 from device_sdk.feedback.distance import edit_distance
 from export.networks.alphabet import Alphabet
 from export.networks.ctc_transformer import CTCTransformer
-from server.lab.simulation.engine.population import Tensors
+from server.lab.simulation.engine.population import Population, Task, Tensors, join, load
 from server.lab.training.greedy import ctc_greedy
-
-__all__ = ["Classification", "RecurrentClassifier", "SpeechCTC", "perceptron"]
 
 Counts = NDArray[np.int64]
 
@@ -71,8 +70,7 @@ class SpeechCTC:
 
     def losses(self, network: nn.Module, batch: Tensors) -> Tensor:
         assert isinstance(network, CTCTransformer)
-        features, frames, tokens, lengths = batch
-        return network.losses(features, frames, tokens, lengths)
+        return network.losses(*batch)
 
     def errors(self, network: nn.Module, batch: Tensors) -> tuple[Counts, Counts]:
         assert isinstance(network, CTCTransformer)
@@ -84,3 +82,54 @@ class SpeechCTC:
             truth = self.alphabet.decode(told[:length]).split()
             wrong[row], counted[row] = edit_distance(truth, self.alphabet.decode(path).split()), len(truth)
         return wrong, counted
+
+
+@dataclass(frozen=True, slots=True)
+class ClientScore:
+    """Of one client: wrong of counted words (or labels), the sum of its losses (nats) and its examples."""
+
+    client: int
+    wrong: int
+    counted: int
+    loss: float
+    examples: int
+
+
+def rates(wrong: Counts, counted: Counts) -> NDArray[np.float64]:
+    """Error rate of a client from those of its examples [R], [1]."""
+    return np.asarray([wrong.sum() / max(1, counted.sum())])
+
+
+@torch.no_grad()
+def evaluate(
+    task: Task, weights: Mapping[str, Tensor], population: Population, clients: Sequence[int], at_once: int = 16
+) -> list[ClientScore]:
+    """Every client's score on all that it holds, with nothing drawn but what the population draws from a fixed seed."""
+    network = copy.deepcopy(task.network).eval()
+    load(network, weights)
+    found = []
+    for start in range(0, len(clients), at_once):
+        chosen = clients[start : start + at_once]
+        held = [range(population.examples(client)) for client in chosen]
+        batches = [
+            population.batch(client, every, lambda: np.random.default_rng(0))
+            for client, every in zip(chosen, held, strict=True)
+        ]
+        batch, shares = join(batches)
+        real = shares.numpy() > 0
+        figures = (*task.errors(network, batch), task.losses(network, batch).double().numpy())
+        sums = [np.where(real, values.reshape(real.shape), 0).sum(1).tolist() for values in figures]
+        found += [ClientScore(*own) for own in zip(chosen, *sums, map(len, held), strict=True)]
+    return found
+
+
+def summary(scores: Sequence[ClientScore]) -> dict[str, float]:
+    """error: micro-averaged; loss: mean of examples; mean, std, worst_tenth: of clients' own error rates."""
+    own = np.sort([score.wrong / max(1, score.counted) for score in scores])
+    return {
+        "error": sum(score.wrong for score in scores) / max(1, sum(score.counted for score in scores)),
+        "loss": sum(score.loss for score in scores) / max(1, sum(score.examples for score in scores)),
+        "mean": float(own.mean()),
+        "std": float(own.std()),
+        "worst_tenth": float(own[-max(1, len(own) // 10) :].mean()),
+    }

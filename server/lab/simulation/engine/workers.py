@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,12 +16,10 @@ from torch import Tensor
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.privacy.clipping import layer_bounds
-from server.lab.simulation.engine.layers import Tape, patched, recorded, unsupported
-from server.lab.simulation.engine.measures import rates
-from server.lab.simulation.engine.population import Task, Tensors, joined
+from server.lab.simulation.engine.layers import Tape, obstacle, patch, record
+from server.lab.simulation.engine.population import Task, Tensors, join, load
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
-
-__all__ = ["Ghost", "Group", "Grouped", "Loop", "Sent", "Worker", "clip_scales", "worker"]
+from server.lab.simulation.engine.tasks import rates
 
 Vector = NDArray[np.float64]
 
@@ -50,10 +47,8 @@ class Group:
     errors: bool = False
 
 
-class Worker(Protocol):
-    """One way of computing clients."""
-
-    def __call__(self, weights: Mapping[str, Tensor], group: Group) -> Sent: ...
+Worker = Callable[[Mapping[str, Tensor], Group], Sent]
+"""One way of computing clients, from the published weights by parameter."""
 
 
 def worker(task: Task, settings: EngineSettings) -> Worker:
@@ -61,7 +56,7 @@ def worker(task: Task, settings: EngineSettings) -> Worker:
 
     Raises ConfigurationError where the way asked for does not know the network or the weights, saying why.
     """
-    reason = unsupported(task.network)
+    reason = obstacle(task.network)
     if reason is None and settings.weighting == "word_error":
         reason = "word errors are counted client by client"
     way = settings.way
@@ -69,8 +64,7 @@ def worker(task: Task, settings: EngineSettings) -> Worker:
         raise ConfigurationError(f"way: {way!r} is not possible, since {reason}; use 'loop'")
     if way == "auto":
         way = "loop" if reason is not None else "ghost" if settings.one_step else "grouped"
-    kinds: dict[str, Callable[[Task, LocalWork, Privacy | None], Worker]]
-    kinds = {"ghost": Ghost, "grouped": Grouped, "loop": Loop}
+    kinds: dict[str, type[Ghost | Grouped | Loop]] = {"ghost": Ghost, "grouped": Grouped, "loop": Loop}
     return kinds[way](task, settings.local, settings.privacy)
 
 
@@ -103,16 +97,11 @@ class _Bulk:
         self.network = copy.deepcopy(task.network).requires_grad_(False)
         self.shapes = {name: tuple(p.shape) for name, p in task.network.named_parameters() if p.requires_grad}
 
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        own = dict(self.network.named_parameters())
-        for name, values in weights.items():
-            own[name].copy_(values)
-
     def backward(self, batches: Sequence[Tensors], stack: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tape]:
         """(mean losses [K], the tape with the gradients of its outputs). stack: each client's weights; None: shared."""
-        batch, shares = joined(batches)
+        batch, shares = join(batches)
         tape = Tape(len(batches))
-        with patched(recorded(self.network, tape, stack)):
+        with patch(record(self.network, tape, stack)):
             losses = self.task.losses(self.network, batch)
             means = (losses.view_as(shares) * shares.to(losses.dtype)).sum(1)
             tape.gradients = torch.autograd.grad(means.sum(), tape.outputs)
@@ -131,7 +120,7 @@ class Ghost(_Bulk):
     and weighted sum."""
 
     def __call__(self, weights: Mapping[str, Tensor], group: Group) -> Sent:
-        self.load(weights)
+        load(self.network, weights)
         means, tape = self.backward([next(batches) for batches in group.batches])
         factors = tape.factors()
         squares = {name: factors[name].squares() for name in self.shapes}
@@ -156,7 +145,7 @@ class Grouped(_Bulk):
 
     def __call__(self, weights: Mapping[str, Tensor], group: Group) -> Sent:
         clients = len(group.batches)
-        self.load(weights)
+        load(self.network, weights)
         stack: dict[str, Tensor] | None = None
         total, steps = torch.zeros(clients, dtype=torch.float64), torch.zeros(clients, dtype=torch.float64)
         last: list[Tensors | None] = [None] * clients
@@ -198,7 +187,7 @@ class Grouped(_Bulk):
             if self.local.proximal and stack is not None:
                 pulled = (values - now).mul_(self.local.rate * self.local.proximal)
                 pulled.mul_(active.to(values.dtype).view(-1, *[1] * values.dim()))
-            moved[name] = factors[name].moved(now, rate)
+            moved[name] = factors[name].move(now, rate)
             if pulled is not None:
                 moved[name].add_(pulled)
         return means.detach().double() * active, moved
@@ -210,17 +199,13 @@ class Loop:
     def __init__(self, task: Task, local: LocalWork, privacy: Privacy | None) -> None:
         self.task, self.local, self.privacy = task, local, privacy
         self.network = copy.deepcopy(task.network)
-        own = dict(self.network.named_parameters())
-        self.parameters = {name: own[name] for name, p in task.network.named_parameters() if p.requires_grad}
-        self.frozen = {name: parameter for name, parameter in own.items() if name not in self.parameters}
+        self.parameters = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.shapes = {name: tuple(parameter.shape) for name, parameter in self.parameters.items()}
 
     def __call__(self, weights: Mapping[str, Tensor], group: Group) -> Sent:
         trained: list[Tensor] = list(self.parameters.values())
         base = [weights[name] for name in self.parameters]
-        with torch.no_grad():
-            for name, parameter in self.frozen.items():
-                parameter.copy_(weights[name])
+        load(self.network, weights)
         losses, squares, counts = [], [], []
         total = [torch.zeros_like(values) for values in base]
         for batches in group.batches:
@@ -236,7 +221,7 @@ class Loop:
             with torch.no_grad():
                 errors = None
                 if group.errors:
-                    errors = rates(*self.task.errors(self.network, batch), torch.ones(1, len(batch[0])))
+                    errors = rates(*self.task.errors(self.network, batch))
                 delta = list(torch._foreach_add(trained, base, alpha=-1))
                 norms = torch.stack(torch._foreach_norm(delta)).square()
                 own = dict(zip(self.parameters, norms[:, None], strict=True))

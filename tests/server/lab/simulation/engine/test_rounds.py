@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 
 from device_sdk.errors import ConfigurationError, PrivacyError
 from server.aggregation import deltas, optimizers
-from server.lab.simulation.engine.measures import evaluate, summary
-from server.lab.simulation.engine.population import Arrays, Held, cohort, reassigned
-from server.lab.simulation.engine.release import charge, noised, spent
+from server.lab.simulation.engine.population import Arrays, Held, cohort, reassign
 from server.lab.simulation.engine.rounds import apply, engine, init, parameters
 from server.lab.simulation.engine.settings import EngineSettings, HeldOutStep, LocalWork, Privacy
-from server.lab.simulation.engine.state import State, load, store
-from server.lab.simulation.engine.tasks import Classification
+from server.lab.simulation.engine.state import State, add_noise, charge, load, spent, store
+from server.lab.simulation.engine.tasks import Classification, evaluate, summary
 from server.plans.optimizer import OptimizerSettings
 from server.privacy.composition import Spent, compose
 from tests.server.lab.simulation.engine.networks import made
@@ -152,15 +150,19 @@ def test_fedsgd_with_all_clients_is_one_big_batch_step(kind: str) -> None:
 
 def test_noise_is_drawn_once_and_bound_to_what_it_hides() -> None:
     values: Arrays = {"a": np.zeros((300, 200), np.float32), "b": np.ones(7, np.float32)}
-    one = noised(values, 0.5, KEY, 1)
-    assert all((one[name] == noised(values, 0.5, KEY, 1)[name]).all() for name in values)
+    one = add_noise(values, 0.5, KEY, 1)
+    assert all((one[name] == add_noise(values, 0.5, KEY, 1)[name]).all() for name in values)
     changed = {**values, "b": values["b"] * np.float32(1.000001)}
-    for other in (noised(changed, 0.5, KEY, 1), noised(values, 0.5, KEY, 2), noised(values, 0.5, b"k" * 32, 1)):
+    for other in (
+        add_noise(changed, 0.5, KEY, 1),
+        add_noise(values, 0.5, KEY, 2),
+        add_noise(values, 0.5, b"k" * 32, 1),
+    ):
         assert abs(np.corrcoef(one["a"].ravel(), other["a"].ravel())[0, 1]) < 0.02
     assert one["a"].std() == pytest.approx(0.5, rel=0.02)
     assert abs(one["a"].mean()) < 0.01
     with pytest.raises(PrivacyError, match="standard deviation"):
-        noised(values, float("nan"), KEY, 1)
+        add_noise(values, float("nan"), KEY, 1)
 
 
 def test_noise_of_a_round_has_the_size_that_is_charged() -> None:
@@ -273,12 +275,12 @@ def test_scores_of_clients_leave_filling_out() -> None:
     assert whole["worst_tenth"] >= whole["mean"]
 
 
-def test_reassigned_keeps_every_client() -> None:
-    owners = reassigned([0] * 50 + [1] * 3, 20, seed=1)
+def test_reassign_keeps_every_client() -> None:
+    owners = reassign([0] * 50 + [1] * 3, 20, seed=1)
     assert set(owners) == set(range(20))
-    assert owners == reassigned([0] * 50 + [1] * 3, 20, seed=1)
+    assert owners == reassign([0] * 50 + [1] * 3, 20, seed=1)
     with pytest.raises(ConfigurationError, match="one each"):
-        reassigned([0, 1], 3, seed=1)
+        reassign([0, 1], 3, seed=1)
 
 
 def test_the_sum_is_the_live_servers() -> None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from device_sdk.errors import ConfigurationError
 from device_sdk.privacy.clipping import clip
-from server.lab.simulation.engine.layers import Tape, unsupported
+from server.lab.simulation.engine.layers import Tape, obstacle
 from server.lab.simulation.engine.population import Held, Task, steps
 from server.lab.simulation.engine.recurrence import Cells
 from server.lab.simulation.engine.settings import EngineSettings, LocalWork, Privacy
@@ -133,8 +133,8 @@ def test_opacus_agrees() -> None:
 
 def test_networks_that_cannot_go_in_bulk() -> None:
     norm = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    assert "BatchNorm1d" in str(unsupported(norm))
-    assert "one direction" in str(unsupported(nn.LSTM(3, 4, batch_first=True, bidirectional=True)))
+    assert "BatchNorm1d" in str(obstacle(norm))
+    assert "expected bidirectional=False" in str(obstacle(nn.LSTM(3, 4, batch_first=True, bidirectional=True)))
     task = Classification(norm)
     with pytest.raises(ConfigurationError, match="BatchNorm1d"):
         worker(task, EngineSettings(way="ghost"))
