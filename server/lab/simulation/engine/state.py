@@ -1,5 +1,7 @@
-"""What one round hands to the next, and its file: safetensors with JSON in its header, whole or not at all. The noise of a
-round's sum, drawn once, and what the ledger says of it."""
+"""What one round hands to the next, and its file: safetensors with JSON in its header, whole or not at all.
+
+The noise of a round's sum, drawn once, and what the ledger says of it.
+"""
 
 from __future__ import annotations
 
