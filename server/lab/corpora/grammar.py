@@ -11,11 +11,12 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -80,20 +81,14 @@ class Profile:
 
     favourites: Mapping[str, tuple[str, ...]]
     intents: Mapping[str, float]
-    _weights: Mapping[str, tuple[float, ...]] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        weights = {
-            name: tuple(1.0 / rank for rank in range(1, len(values) + 1)) for name, values in self.favourites.items()
-        }
-        object.__setattr__(self, "_weights", {name: tuple(w / sum(row) for w in row) for name, row in weights.items()})
 
     def draw(self, slot_type: str, generator: np.random.Generator) -> str | None:
         """A favourite value (the first twice as often as the second, and so on), or None for any value."""
         values = self.favourites.get(slot_type)
         if not values or generator.random() >= _PERSONAL:
             return None
-        return values[generator.choice(len(values), p=self._weights[slot_type])]
+        weights = [1.0 / rank for rank in range(1, len(values) + 1)]
+        return values[generator.choice(len(values), p=[weight / sum(weights) for weight in weights])]
 
 
 def split_of(text: str) -> Split:
@@ -137,10 +132,9 @@ def profile(generator: np.random.Generator) -> Profile:
     """A person's own few contacts, songs, drinks, rooms and so on, and the two to four things mostly asked for."""
     favourites = {}
     for slot_type, values in VALUES.items():
-        if slot_type.startswith("digit"):
-            continue
-        count = min(len(values), int(generator.integers(2, 5)))
-        favourites[slot_type] = tuple(values[index] for index in generator.permutation(len(values))[:count])
+        if not slot_type.startswith("digit"):
+            count = generator.integers(2, 5)
+            favourites[slot_type] = tuple(values[index] for index in generator.permutation(len(values))[:count])
     names = list(INTENTS)
     chosen = set(generator.permutation(len(names))[: generator.integers(2, 5)].tolist())
     weights = np.array([INTENTS[name].weight * (12.0 if index in chosen else 1.0) for index, name in enumerate(names)])
@@ -155,12 +149,12 @@ def sample(generator: np.random.Generator, split: Split | None = None, profile: 
     """
     if split is not None and split not in _SHARES:
         raise ConfigurationError(f"split {split!r} is unknown; expected one of {', '.join(_SHARES)}")
-    names, shares = _intent_shares() if profile is None else (tuple(profile.intents), tuple(profile.intents.values()))
+    names, shares = _intents() if profile is None else (tuple(profile.intents), tuple(profile.intents.values()))
     for _ in range(_ATTEMPTS):
         intent = names[generator.choice(len(names), p=shares)]
         patterns = INTENTS[intent].patterns
         slots: dict[str, str] = {}
-        words = _expand(patterns[generator.integers(len(patterns))])(generator, profile, slots)
+        words = _expand(_parsed(patterns[generator.integers(len(patterns))]), generator, profile, slots)
         text = " ".join(words)
         if text and (split is None or split_of(text) == split):
             return Command(text, intent, slots)
@@ -168,78 +162,59 @@ def sample(generator: np.random.Generator, split: Split | None = None, profile: 
 
 
 @cache
-def _intent_shares() -> tuple[tuple[str, ...], tuple[float, ...]]:
+def _intents() -> tuple[tuple[str, ...], tuple[float, ...]]:
     total = sum(intent.weight for intent in INTENTS.values())
     return tuple(INTENTS), tuple(intent.weight / total for intent in INTENTS.values())
 
 
-_Expansion = Callable[[np.random.Generator, Profile | None, dict[str, str]], list[str]]
+_Pattern = list[list[tuple[str, Any]]]
+"""Alternatives, each a sequence of words (kind ""), rules ("<"), slots ("{"), groups ("(") and what may be left out
+("[")."""
+
+
+def _expand(
+    pattern: _Pattern, generator: np.random.Generator, profile: Profile | None, slots: dict[str, str]
+) -> list[str]:
+    """Draw the words of a pattern and fill the slots."""
+    words: list[str] = []
+    for kind, value in pattern[generator.integers(len(pattern)) if len(pattern) > 1 else 0]:
+        if kind == "{":
+            favourite = None if profile is None else profile.draw(value, generator)
+            slots[value] = favourite or VALUES[value][generator.integers(len(VALUES[value]))]
+            words += slots[value].split()
+        elif kind == "<":
+            words += _expand(_parsed(RULES[value]), generator, profile, slots)
+        elif not kind:
+            words.append(value)
+        elif kind == "(" or generator.random() < 0.5:
+            words += _expand(value, generator, profile, slots)
+    return words
 
 
 @cache
-def _expand(pattern: str) -> _Expansion:
-    """A pattern, parsed once, as a function that draws its words and fills the slots."""
-    tokens = re.findall(r"<\w+>|\{\w+\}|[()\[\]|]|[a-z']+", pattern)
-    expansion, rest = _alternatives(tokens, 0)
-    if rest != len(tokens):
-        raise ConfigurationError(f"grammar pattern {pattern!r}: unexpected {tokens[rest]!r} at token {rest}")
-    return expansion
+def _parsed(pattern: str) -> _Pattern:
+    tokens = deque(re.findall(r"<\w+>|\{\w+\}|[()\[\]|]|[a-z']+", pattern))
+    found = _alternatives(tokens)
+    if tokens:
+        raise ConfigurationError(f"grammar pattern {pattern!r}: unexpected {tokens[0]!r}")
+    return found
 
 
-def _alternatives(tokens: list[str], position: int) -> tuple[_Expansion, int]:
-    options: list[list[_Expansion]] = [[]]
-    while position < len(tokens) and tokens[position] not in ")]":
-        token = tokens[position]
-        position += 1
+def _alternatives(tokens: deque[str]) -> _Pattern:
+    """What stands before the next closing bracket, which is left where it is."""
+    options: _Pattern = [[]]
+    while tokens and tokens[0] not in ")]":
+        token = tokens.popleft()
         if token == "|":
             options.append([])
         elif token in "([":
-            inner, position = _alternatives(tokens, position)
-            if position >= len(tokens) or tokens[position] != {"(": ")", "[": "]"}[token]:
+            options[-1].append((token, _alternatives(tokens)))
+            if not tokens or tokens.popleft() != {"(": ")", "[": "]"}[token]:
                 raise ConfigurationError(f"grammar pattern: {token!r} is not closed")
-            position += 1
-            options[-1].append(inner if token == "(" else _optional(inner))
-        elif token[0] == "{":
-            options[-1].append(_slot(token[1:-1]))
-        elif token[0] == "<":
-            options[-1].append(_rule(token[1:-1]))
+        elif token[0] in "<{":
+            if token[1:-1] not in (RULES if token[0] == "<" else VALUES):
+                raise ConfigurationError(f"grammar pattern: {token} is not defined")
+            options[-1].append((token[0], token[1:-1]))
         else:
-            options[-1].append(_word(token))
-    return _choice([_sequence(parts) for parts in options]), position
-
-
-def _word(word: str) -> _Expansion:
-    return lambda generator, profile, slots: [word]
-
-
-def _rule(name: str) -> _Expansion:
-    if name not in RULES:
-        raise ConfigurationError(f"grammar rule <{name}> is not defined")
-    return lambda generator, profile, slots: _expand(RULES[name])(generator, profile, slots)
-
-
-def _slot(slot_type: str) -> _Expansion:
-    if slot_type not in VALUES:
-        raise ConfigurationError(f"grammar slot {{{slot_type}}} has no values")
-
-    def draw(generator: np.random.Generator, profile: Profile | None, slots: dict[str, str]) -> list[str]:
-        favourite = None if profile is None else profile.draw(slot_type, generator)
-        values = VALUES[slot_type]
-        slots[slot_type] = value = favourite or values[generator.integers(len(values))]
-        return value.split()
-
-    return draw
-
-
-def _sequence(parts: list[_Expansion]) -> _Expansion:
-    return lambda generator, profile, slots: [word for part in parts for word in part(generator, profile, slots)]
-
-
-def _choice(options: list[_Expansion]) -> _Expansion:
-    if len(options) == 1:
-        return options[0]
-    return lambda generator, profile, slots: options[generator.integers(len(options))](generator, profile, slots)
-
-
-def _optional(inner: _Expansion) -> _Expansion:
-    return lambda generator, profile, slots: inner(generator, profile, slots) if generator.random() < 0.5 else []
+            options[-1].append(("", token))
+    return options

@@ -35,7 +35,7 @@ def test_every_pattern_can_be_said() -> None:
     generator = np.random.default_rng(0)
     for intent in INTENTS.values():
         for pattern in intent.patterns:
-            assert grammar._expand(pattern)(generator, None, {})
+            assert grammar._expand(grammar._parsed(pattern), generator, None, {})
 
 
 def test_splits_keep_their_shares_and_never_change() -> None:
@@ -87,7 +87,7 @@ def test_a_profile_with_nothing_to_say_is_refused(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("pattern", ["(a|b", "a)", "[a", "<nothing>", "{nothing}", "(a]"])
 def test_broken_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(ConfigurationError, match="grammar"):
-        grammar._expand(pattern)
+        grammar._parsed(pattern)
 
 
 def test_values_are_distinct_within_their_type() -> None:
