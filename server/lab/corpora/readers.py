@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -57,27 +58,25 @@ def read_barista(path: Path) -> Corpus:
     """Every row of ``barista.jsonl``, in its order. Raises DataError naming file, line and field."""
     manifest = path / "barista.jsonl"
     audio = required_folder(path / "audio", "the recordings named in barista.jsonl")
-    utterances = tuple(
-        _barista_row(row, f"{manifest}, row {number}", audio) for number, row in enumerate(read_jsonl(manifest), 1)
-    )
+    utterances = []
+    for number, row in enumerate(read_jsonl(manifest), 1):
+        for name, kind in (("id", str), ("text", str), ("slots", dict), ("voice_group", str)):
+            if not isinstance(row.get(name), kind):
+                where = f"{manifest}, row {number}, field {name!r}"
+                raise DataError(f"{where}: found {row.get(name)!r}, expected a {kind.__name__}")
+        slots = {name: str(value) for name, value in row["slots"].items()}
+        load = partial(load_audio, audio / f"{row['id']}.flac")
+        sure = row.get("suspicious") is None
+        utterances.append(Utterance(row["id"], row["voice_group"], row["text"], slots, sure, load))
     if not utterances:
         raise DataError(f"{manifest}: holds no rows")
-    lexicon = SlotLexicon.from_labels(utterance.slots for utterance in utterances if utterance.slots is not None)
-    return Corpus(f"barista:{path}", utterances, lexicon)
+    return _corpus(f"barista:{path}", utterances)
 
 
-def _barista_row(row: dict[str, Any], where: str, audio: Path) -> Utterance:
-    for name, kind in (("id", str), ("text", str), ("slots", dict), ("voice_group", str)):
-        if not isinstance(row.get(name), kind):
-            raise DataError(f"{where}, field {name!r}: found {row.get(name)!r}, expected a {kind.__name__}")
-    return Utterance(
-        id=row["id"],
-        speaker=row["voice_group"],
-        text=row["text"],
-        slots={str(name): str(value) for name, value in row["slots"].items()},
-        score_words=row.get("suspicious") is None,
-        audio=partial(load_audio, audio / f"{row['id']}.flac"),
-    )
+def _corpus(name: str, utterances: Sequence[Utterance]) -> Corpus:
+    """With a lexicon of the slots that are labelled, if any are."""
+    labels = [utterance.slots for utterance in utterances if utterance.slots is not None]
+    return Corpus(name, tuple(utterances), SlotLexicon.from_labels(labels) if labels else None)
 
 
 def digit_files(path: Path) -> list[tuple[str, int, int, Path]]:
@@ -97,36 +96,22 @@ def read_fsdd(path: Path, seed: int = 0) -> Corpus:
         generator = np.random.default_rng([seed, number])
         files = [row[1:] for row in recordings]
         order = [files[index] for index in generator.permutation(len(files))]
-        start = 0
-        while len(order) - start >= _SHORTEST:
-            length = min(int(generator.integers(_SHORTEST, _LONGEST + 1)), len(order) - start)
-            string = order[start : start + length]
-            start += length
-            utterances.append(_join(speaker, string, seed, number, len(utterances)))
+        while len(order) >= _SHORTEST:
+            length = int(generator.integers(_SHORTEST, _LONGEST + 1))
+            string, order = order[:length], order[length:]
+            audio = partial(_joined, tuple(file for _, _, file in string), (seed, number, len(utterances)))
+            name = f"{speaker}-" + "-".join(f"{digit}.{index}" for digit, index, _ in string)
+            text = " ".join(DIGITS[digit] for digit, _, _ in string)
+            utterances.append(Utterance(name, speaker, text, None, True, audio))
     return Corpus(f"fsdd:{path}", tuple(utterances))
 
 
-def _join(
-    speaker: str, string: list[tuple[int, int, Path]], seed: int, speaker_number: int, position: int
-) -> Utterance:
-    return Utterance(
-        id=f"{speaker}-" + "-".join(f"{digit}.{index}" for digit, index, _ in string),
-        speaker=speaker,
-        text=" ".join(DIGITS[digit] for digit, _, _ in string),
-        slots=None,
-        score_words=True,
-        audio=partial(_audio, tuple(file for _, _, file in string), (seed, speaker_number, position)),
-    )
-
-
-def _audio(files: tuple[Path, ...], seed: tuple[int, ...]) -> Waveform:
+def _joined(files: tuple[Path, ...], seed: tuple[int, ...]) -> Waveform:
     generator = np.random.default_rng(seed)
     edge = np.zeros(int(_EDGE_SECONDS * SAMPLE_RATE), np.float32)
-    pieces: list[Waveform] = [edge]
-    for file in files:
-        if len(pieces) > 1:
-            pieces.append(np.zeros(int(generator.uniform(*_GAP_SECONDS) * SAMPLE_RATE), np.float32))
-        pieces.append(load_audio(file))
+    pieces: list[Waveform] = [edge, load_audio(files[0])]
+    for file in files[1:]:
+        pieces += [np.zeros(int(generator.uniform(*_GAP_SECONDS) * SAMPLE_RATE), np.float32), load_audio(file)]
     joined = np.concatenate([*pieces, edge])
     noise = generator.standard_normal(joined.size, dtype=np.float32) * np.float32(_NOISE_RMS)
     return np.clip(joined + noise, -1.0, 1.0)
@@ -145,8 +130,7 @@ def read_folder(path: Path) -> Corpus:
         utterances = [_from_file(file, path) for file in files]
     if not utterances:
         raise DataError(f"{path}: no audio file ({', '.join(AUDIO_SUFFIXES)}) and no rows in a manifest.jsonl")
-    labels = [utterance.slots for utterance in utterances if utterance.slots is not None]
-    return Corpus(f"folder:{path}", tuple(utterances), SlotLexicon.from_labels(labels) if labels else None)
+    return _corpus(f"folder:{path}", utterances)
 
 
 def _from_file(file: Path, root: Path) -> Utterance:
@@ -156,14 +140,9 @@ def _from_file(file: Path, root: Path) -> Utterance:
         said = words.read_text(encoding="utf-8") if words.is_file() else None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{words}: cannot be read ({error}); expected UTF-8 text") from error
-    return Utterance(
-        id=relative.with_suffix("").as_posix(),
-        speaker=relative.parts[0] if len(relative.parts) > 1 else root.resolve().name,
-        text=None if said is None else transcript(said, str(words), DataError),
-        slots=None,
-        score_words=said is not None,
-        audio=partial(load_audio, file),
-    )
+    name, speaker = relative.with_suffix("").as_posix(), relative.parts[0] if len(relative.parts) > 1 else None
+    text = None if said is None else transcript(said, str(words), DataError)
+    return Utterance(name, speaker or root.resolve().name, text, None, said is not None, partial(load_audio, file))
 
 
 def _from_row(row: dict[str, Any], where: str, root: Path) -> Utterance:
@@ -171,19 +150,15 @@ def _from_row(row: dict[str, Any], where: str, root: Path) -> Utterance:
     if not isinstance(audio, str) or not (root / audio).is_file():
         raise DataError(f"{where}, field 'audio': found {audio!r}, expected the name of a file below {root}")
     if slots is not None and not isinstance(slots, dict):
-        raise DataError(
-            f"{where}, field 'slots': found {slots!r}, expected an object of slot type to value, or nothing"
-        )
-    return Utterance(
-        id=str(row.get("id", audio)),
-        speaker=str(row.get("speaker", root.resolve().name)),
-        text=None if text is None else transcript(text, f"{where}, field 'text'", DataError),
-        slots=None
-        if slots is None
-        else {name: transcript(value, f"{where}, field 'slots', {name!r}", DataError) for name, value in slots.items()},
-        score_words=text is not None,
-        audio=partial(load_audio, root / audio),
-    )
+        raise DataError(f"{where}, field 'slots': found {slots!r}, expected an object of slot type to value")
+    if text is not None:
+        text = transcript(text, f"{where}, field 'text'", DataError)
+    if slots is not None:
+        slots = {
+            type_: transcript(said, f"{where}, field 'slots', {type_!r}", DataError) for type_, said in slots.items()
+        }
+    name, speaker = str(row.get("id", audio)), str(row.get("speaker", root.resolve().name))
+    return Utterance(name, speaker, text, slots, text is not None, partial(load_audio, root / audio))
 
 
 def load_audio(path: Path) -> Waveform:
@@ -207,9 +182,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, line in ((number, line) for number, line in enumerate(lines, 1) if line.strip()):
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:

@@ -10,6 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,21 +65,19 @@ def run_language_model(
     words = read_word_list(sources.words)
     shape = LanguageModelShape(len(words), **sizes)
     unfinished = out / "language_model.run"
-    model = train_language_model(_training_ids(sources, words), shape, settings, report, unfinished)
-    figures = {name: perplexity(model, ids) for name, ids in _held_out_ids(sources, words).items()}
+    sentences = [words.ids(one) for one in background_text(sources.texts, sources.sentences, sources.seed)]
+    model = train_language_model(sentences, shape, settings, report, unfinished)
     parameters = {name: value.numpy() for name, value in model.state_dict().items()}
     graph = language_model_graph(parameters, shape, words.digest)
     out.mkdir(parents=True, exist_ok=True)
     (out / "language_model.onnx").write_bytes(graph)
-    summary = {
-        **_origin(sources, words, command),
+    figures = {
         "shape": shape.to_mapping(),
         "training": asdict(settings),
         "parameters": sum(value.numel() for value in model.parameters()),
         "bytes": len(graph),
-        "perplexity": figures,
     }
-    (out / "language_model.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    summary = _described(sources, words, command, figures, partial(perplexity, model), out / "language_model.json")
     shutil.rmtree(unfinished)  # other text may come into this folder
     return summary
 
@@ -94,37 +93,34 @@ def run_ngram(
     path = out / ("ngram.arpa.gz" if compress else "ngram.arpa")
     ngram.write_arpa(model, path)
     save_file({"unigram": background_unigram(sentences, words)}, out / "background.safetensors")
-    summary = {
-        **_origin(sources, words, command),
-        "order": order,
-        "cutoffs": list(cutoffs),
-        "ngrams": [len(table) for table in model.probabilities],
-        "bytes": path.stat().st_size,
-        "perplexity": {name: ngram.perplexity(model, ids) for name, ids in _held_out_ids(sources, words).items()},
-    }
-    (out / "ngram.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return summary
+    sizes = [len(table) for table in model.probabilities]
+    figures = {"order": order, "cutoffs": list(cutoffs), "ngrams": sizes, "bytes": path.stat().st_size}
+    return _described(sources, words, command, figures, partial(ngram.perplexity, model), out / "ngram.json")
 
 
-def _training_ids(sources: TextSources, words: WordList) -> list[list[int]]:
-    return [words.ids(sentence) for sentence in background_text(sources.texts, sources.sentences, sources.seed)]
-
-
-def _held_out_ids(sources: TextSources, words: WordList) -> dict[str, list[list[int]]]:
+def _described(
+    sources: TextSources,
+    words: WordList,
+    command: str,
+    figures: dict[str, Any],
+    measure: Callable[[list[list[int]]], float],
+    path: Path,
+) -> dict[str, Any]:
+    """Write what a model was made from, its figures, and its perplexity on the texts held out from it."""
     held_out = {"grammar": grammar_text(min(HELD_OUT, sources.sentences), sources.seed, "heldout")}
-    held_out |= {path.name: read_sentences(path) for path in sources.held_out}
-    return {name: [words.ids(sentence) for sentence in text] for name, text in held_out.items() if text}
-
-
-def _origin(sources: TextSources, words: WordList, command: str) -> dict[str, Any]:
-    return {
+    held_out |= {file.name: read_sentences(file) for file in sources.held_out}
+    summary = {
         "command": command,
         "seed": sources.seed,
         "words": len(words),
         "words_digest": words.digest,
         "grammar_sentences": sources.sentences,
-        "texts": [path.name for path in sources.texts],
+        "texts": [file.name for file in sources.texts],
+        **figures,
+        "perplexity": {name: measure([words.ids(one) for one in text]) for name, text in held_out.items() if text},
     }
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
 
 
 def grammar_text(count: int, seed: int, split: grammar.Split = "base") -> list[str]:
@@ -145,14 +141,12 @@ def background_text(texts: Sequence[Path], sentences: int, seed: int) -> list[st
     return [text[index] for index in order]
 
 
-def background_unigram(sentences: Iterable[str], words: WordList, least: float = 0.5) -> NDArray[np.float64]:
-    """u of Liu & Peng 2020: the text's word distribution over the list -> float64 [n], positive, sums to 1.
-
-    least: added to every count, so that a listed word the text lacks has a probability too (eq. 1 divides by it).
-    """
+def background_unigram(sentences: Iterable[str], words: WordList) -> NDArray[np.float64]:
+    """u of Liu & Peng 2020: the text's word distribution over the list -> float64 [n], positive, sums to 1. Every count
+    has 0.5 added, so that a listed word the text lacks has a probability too (eq. 1 divides by it)."""
     counts = Counter(word for sentence in sentences for word in words.ids(sentence))
-    values = np.array([counts[word] + least for word in range(len(words))], dtype=np.float64)
-    return np.asarray(values / values.sum(), dtype=np.float64)
+    values = np.array([counts[word] + 0.5 for word in range(len(words))])
+    return values / values.sum()
 
 
 def read_word_list(path: Path) -> WordList:

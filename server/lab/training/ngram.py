@@ -6,6 +6,7 @@ import gzip
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,9 +34,6 @@ class Ngram:
     @property
     def order(self) -> int:
         return len(self.probabilities)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.probabilities))
 
 
 def estimate(
@@ -65,27 +63,25 @@ def estimate(
     backoffs: list[dict[Gram, float]] = [{} for _ in range(order)]
     for index in range(order):
         discounts = _discounts(counts[index])
+        shares = {gram: count - discounts[min(count, 3)] for gram, count in counts[index].items()}
         totals: Counter[Gram] = Counter()
         held: defaultdict[Gram, float] = defaultdict(float)
         for gram, count in counts[index].items():
             totals[gram[:-1]] += count
             if gram in kept[index]:
-                held[gram[:-1]] += count - discounts[min(count, 3)]
+                held[gram[:-1]] += shares[gram]
         gammas = {context: max(0.0, 1.0 - held[context] / total) for context, total in totals.items()}
         if index == 0:
             base = gammas[()] / vocabulary
             table: dict[Gram, float] = {(word,): base for word in range(vocabulary)}
-            for gram, count in counts[0].items():
-                table[gram] += (count - discounts[min(count, 3)]) / totals[()]
+            for gram, share in shares.items():
+                table[gram] += share / totals[()]
         else:
             lower = probabilities[index - 1]
             table = {
-                gram: (counts[index][gram] - discounts[min(counts[index][gram], 3)]) / totals[gram[:-1]]
-                + gammas[gram[:-1]] * lower[gram[1:]]
-                for gram in kept[index]
+                gram: shares[gram] / totals[gram[:-1]] + gammas[gram[:-1]] * lower[gram[1:]] for gram in kept[index]
             }
-            contexts = {gram[:-1] for gram in table}
-            backoffs[index - 1] = {context: gammas[context] for context in contexts}
+            backoffs[index - 1] = {gram[:-1]: gammas[gram[:-1]] for gram in table}
         probabilities.append(table)
     return Ngram(words, tuple(probabilities), tuple(backoffs))
 
@@ -113,11 +109,9 @@ def perplexity(model: Ngram, sentences: Iterable[Sequence[int]]) -> float:
 def write_arpa(model: Ngram, path: Path) -> None:
     """Write the model line by line; gzipped (and the same bytes each time) where the name ends in ``.gz``."""
     with path.open("wb") as file:
-        if path.suffix == ".gz":
-            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-                packed.writelines(_arpa_lines(model))
-        else:
-            file.writelines(_arpa_lines(model))
+        zipped = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if path.suffix == ".gz" else nullcontext(file)
+        with zipped as out:
+            out.writelines(_arpa_lines(model))
 
 
 def arpa(model: Ngram) -> bytes:

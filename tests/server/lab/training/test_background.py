@@ -31,7 +31,7 @@ def test_background_text_holds_files_and_grammar(tmp_path: Path) -> None:
 
 def test_unigram_is_positive_and_counts_the_bucket() -> None:
     words = WordList((UNKNOWN, "play", "never"))
-    u = background_unigram(["play play x"], words, least=0.5)
+    u = background_unigram(["play play x"], words)
     np.testing.assert_allclose(u, np.array([1.5, 2.5, 0.5]) / 4.5)
 
 

@@ -93,7 +93,7 @@ def test_bigram_by_hand() -> None:
 
 def test_cutoffs_make_it_smaller_and_gzip_is_reproducible(tmp_path: Path) -> None:
     full, cut = ngram.estimate(TEXT, WORDS, 5), ngram.estimate(TEXT, WORDS, 5, (1, 1, 2))
-    assert len(cut) < len(full)
+    assert sum(map(len, cut.probabilities)) < sum(map(len, full.probabilities))
     assert full.order == 5
     for name in ("one.arpa.gz", "two.arpa.gz"):
         ngram.write_arpa(cut, tmp_path / name)
