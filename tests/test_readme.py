@@ -13,12 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from device_sdk.audio import SAMPLE_AUDIO
-from device_sdk.bundle import Bundle
 from device_sdk.cli import main
 from device_sdk.commands.device import app as device
-from device_sdk.errors import BundleError
 from tests.architecture.sources import ROOT
 from tests.pages import block, blocks
+from tests.speech import packaged
 
 EXAMPLES = {
     "session.feed(audio": ("large mocha", "LearningReport"),
@@ -29,25 +28,15 @@ EXAMPLES = {
 """What a block of Python holds -> what it prints."""
 
 
-def _packaged() -> bool:
-    try:
-        Bundle.open()
-    except BundleError:
-        return False
-    return True
+@pytest.fixture(autouse=True)
+def _bundle() -> None:
+    packaged()
 
 
-@pytest.mark.skipif(not _packaged(), reason="no default bundle in this tree")
 @pytest.mark.parametrize(("holds", "printed"), EXAMPLES.items())
 def test_the_lines_that_embed_the_sdk(tmp_path: Path, holds: str, printed: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", block("python", holds)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, "-c", block("python", holds)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert all(text in done.stdout for text in printed), done.stdout
 
@@ -56,7 +45,6 @@ def test_every_block_of_python_is_one_that_runs() -> None:
     assert sorted(blocks("python")) == sorted(block("python", holds) for holds in EXAMPLES)
 
 
-@pytest.mark.skipif(not _packaged(), reason="no default bundle in this tree")
 def test_the_first_command_hears_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,7 +60,6 @@ def test_the_first_command_hears_what_the_page_shows(
             assert line.split("│")[8].strip() in printed.out
 
 
-@pytest.mark.skipif(not _packaged(), reason="no default bundle in this tree")
 def test_a_round_by_commands_alone_goes_as_the_page_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,13 +90,7 @@ def test_the_lines_with_a_lexicon_pass_strict_types(tmp_path: Path) -> None:
     for number, each in enumerate(written):
         (tmp_path / f"app_{number}.py").write_text(each, "utf-8")
     strictly = ("--strict", "--config-file=", "--follow-imports=silent", "--disable-error-code=import-untyped")
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *strictly, *sorted(map(str, tmp_path.glob("*.py")))],
-        cwd=tmp_path,
-        env={**os.environ, "MYPYPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    command = [sys.executable, "-m", "mypy", *strictly, *sorted(map(str, tmp_path.glob("*.py")))]
+    own = {**os.environ, "MYPYPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, timeout=600, check=False)
     assert len(written) == 2 and done.returncode == 0, done.stdout + done.stderr

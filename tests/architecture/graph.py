@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.architecture.sources import PACKAGES, ROOT, absolute, modules_of, package_of, source_files
@@ -26,12 +26,6 @@ class Wrong:
     upward: list[tuple[str, str]]
     core_to_lab: list[tuple[str, str]]
 
-    def __str__(self) -> str:
-        counts = {each.name: len(getattr(self, each.name)) for each in fields(self)}
-        return "circles of files {files}, of folders {folders}; upward {upward}, core -> lab {core_to_lab}".format(
-            **counts
-        )
-
 
 def wrong(graph: Graph) -> Wrong:
     edges = [(module, other) for module, others in sorted(graph.items()) for other in sorted(others)]
@@ -39,7 +33,7 @@ def wrong(graph: Graph) -> Wrong:
     return Wrong(
         files=circles(graph),
         folders=_folder_circles(edges),
-        upward=[(a, b) for a, b in edges if height[_top(a)] < height[_top(b)]],
+        upward=[(a, b) for a, b in edges if height[a.partition(".")[0]] < height[b.partition(".")[0]]],
         core_to_lab=[(a, b) for a, b in edges if a.startswith("server.") and not _in_lab(a) and _in_lab(b)],
     )
 
@@ -56,31 +50,18 @@ def import_graph(root: Path = ROOT, packages: Sequence[str] = PACKAGES) -> Graph
 
 
 def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """Strongly connected components of more than one node, sorted (the algorithm of Tarjan)."""
-    number: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    stack: list[str] = []
-    components: list[list[str]] = []
-
-    def visit(node: str) -> None:
-        number[node] = lowest[node] = len(number)
-        stack.append(node)
-        for other in graph.get(node, ()):
-            if other not in number:
-                visit(other)
-                lowest[node] = min(lowest[node], lowest[other])
-            elif other in stack:
-                lowest[node] = min(lowest[node], number[other])
-        if lowest[node] == number[node]:
-            component = stack[stack.index(node) :]
-            del stack[-len(component) :]
-            if len(component) > 1:
-                components.append(sorted(component))
-
+    """Strongly connected components of more than one node, sorted."""
+    reached: dict[str, set[str]] = {}
     for node in graph:
-        if node not in number:
-            visit(node)
-    return sorted(components)
+        found, left = reached.setdefault(node, set()), list(graph[node])
+        while left:
+            if (other := left.pop()) not in found:
+                found.add(other)
+                left += graph.get(other, ())
+    components = {
+        frozenset(other for other in found if node in reached.get(other, ())) for node, found in reached.items()
+    }
+    return sorted(sorted(component) for component in components if len(component) > 1)
 
 
 def _folder_circles(edges: Iterable[tuple[str, str]]) -> list[list[str]]:
@@ -111,10 +92,6 @@ def _only_on_the_way(tree: ast.AST, package: tuple[str, ...], files: Mapping[str
 
 def _name(path: Path, root: Path) -> str:
     return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-
-
-def _top(module: str) -> str:
-    return module.partition(".")[0]
 
 
 def _in_lab(module: str) -> bool:

@@ -19,29 +19,13 @@ from tests.architecture.sources import ROOT
 from tests.pages import block, blocks
 
 LARGEST = 15 * 1024 * 1024
-SHIPPED = (
-    "idiolect.py",
-    "rescoring",
-    "device_sdk",
-    "export",
-    "server",
-    "LICENSE",
-    "README.md",
-    "pyproject.toml",
-    "setup.py",
-)
+PACKAGES = ("rescoring", "device_sdk", "export", "server")
+SHIPPED = (*PACKAGES, "idiolect.py", "LICENSE", "README.md", "pyproject.toml", "setup.py")
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    result = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    own = {**os.environ, **environment}
+    result = subprocess.run(command, cwd=cwd, env=own, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     return result.stdout
 
@@ -50,11 +34,10 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Name -> wheel, and "sdist" -> the server's source archive."""
     copy, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheels")
+    left_out = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
     for name in SHIPPED:
         if (ROOT / name).is_dir():
-            shutil.copytree(
-                ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
-            )
+            shutil.copytree(ROOT / name, copy / name, ignore=left_out)
         else:
             shutil.copy2(ROOT / name, copy / name)
     pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", out)

@@ -45,8 +45,7 @@ def ask_everything(http: Any) -> list[int]:
     device, operator = Party(http).enrol(), Operator(http)
     round_id = operator.open(deltas={})
     found = [
-        device.send_counts(round_id, {1: 256}, report_id=f"{ROLLOUT}-1"),
-        device.send_counts(round_id, {1: 256}, report_id=f"{ROLLOUT}-2"),
+        *(device.send_counts(round_id, {1: 256}, report_id=f"{ROLLOUT}-{number}") for number in (1, 2)),
         device.send_counts(round_id, {1: 256}, words_digest=ROLLOUT),
         device.send_counts(ROLLOUT, {1: 256}),
         device.send_delta(round_id, model_version=ROLLOUT),
@@ -93,12 +92,10 @@ def test_no_rollout_is_ever_logged(
         assert (failed.status_code, failed.json()["code"]) == (500, "internal")
         metrics = http.get("/metrics", headers=HEADERS).text
     text = stream.getvalue()
-    assert "POST /v1/check-in failed" in text
-    assert "RuntimeError" in text
+    assert "POST /v1/check-in failed" in text and "RuntimeError" in text
     assert "test_logs.py" in text, "an error says where it came from"
     assert failed.headers["x-request-id"] in text, "and which request it was"
-    for kept in (text, metrics):
-        assert ROLLOUT not in kept.lower()
+    assert ROLLOUT not in text.lower() + metrics.lower()
     assert HEADERS["Authorization"].split()[1] not in text
 
 
@@ -149,8 +146,7 @@ def test_only_the_projects_own_errors_are_quoted(formatter: logging.Formatter, e
     with logged(formatter) as stream:
         logger.error("no", exc_info=error, extra=fields(count=3))
     assert ("disk is full" in stream.getvalue()) is told
-    assert type(error).__name__ in stream.getvalue()
-    assert "count" in stream.getvalue()
+    assert type(error).__name__ in stream.getvalue() and "count" in stream.getvalue()
 
 
 def test_what_rounds_do_is_logged_with_its_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,17 +182,13 @@ def test_verbose_says_step_by_step_what_the_server_did(
         operator.close(round_id)
     said = capsys.readouterr().err
     steps = [
-        "DEBUG idiolect.server a device enrolled with the server's own token",
-        "DEBUG idiolect.server offered nothing: no round is open",
-        f"DEBUG idiolect.server round {round_id}: planned to open",
-        f"DEBUG idiolect.server round {round_id} offers marginals",
-        f"DEBUG idiolect.server round {round_id} takes a report of marginals",
-        f"DEBUG idiolect.server round {round_id} offers nothing; marginals was reported already",
-        "DEBUG idiolect.server refused: 409 already_reported",
-        "DEBUG idiolect.server refused: 401 bad_token",
-        f"DEBUG idiolect.server round {round_id}: open to closing",
+        *("a device enrolled with the server's own token", "offered nothing: no round is open"),
+        *(f"round {round_id}: planned to open", f"round {round_id} offers marginals"),
+        f"round {round_id} takes a report of marginals",
+        f"round {round_id} offers nothing; marginals was reported already",
+        *("refused: 409 already_reported", "refused: 401 bad_token", f"round {round_id}: open to closing"),
     ]
-    places = [said.find(step) for step in steps]
+    places = [said.find(f"DEBUG idiolect.server {step}") for step in steps]
     assert (places == sorted(places) and -1 not in places) if verbose else set(places) == {-1}, said
     assert ("INFO idiolect.requests answered request=" in said) is verbose
     assert f"INFO idiolect.server round {round_id} published" in said

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +15,13 @@ import httpx
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.errors import ConfigurationError
 from server.storage.database import Database
 from server.storage.lock import Lead, Lock
-from tests.server.parties import ENROLMENT, OPERATOR, Operator, Party, settings
+from tests.server.commands.test_secrets import linux, ran, serving
+from tests.server.parties import ENROLMENT, OPERATOR, Operator, Party
 from tests.server.postgres import postgres_server
 
-ROOT = Path(__file__).parents[3]
+TOKENS = {"IDIOLECT_ENROLMENT_TOKEN": ENROLMENT, "IDIOLECT_OPERATOR_TOKEN": OPERATOR}
 
 
 @pytest.fixture(scope="module")
@@ -47,26 +44,8 @@ def until(found: Callable[[], Any], seconds: float = 90.0) -> Any:
     return value
 
 
-@contextmanager
-def serving(
-    url: str, blobs: Path, folder: Path, bundle: Bundle, *more: str
-) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    folder.mkdir(exist_ok=True)
-    ready = folder / "ready.json"
-    command = [sys.executable, "-m", "device_sdk.cli", "serve", "--bundle", str(bundle.path), "--port", "0"]
-    command += ["--database", url, "--blobs", str(blobs), "--ready-file", str(ready), *more]
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "IDIOLECT_ENROLMENT_TOKEN": ENROLMENT,
-        "IDIOLECT_OPERATOR_TOKEN": OPERATOR,
-    }
-    with (folder / "server.log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log)
-    try:
-        yield process, ready
-    finally:
-        process.kill()
-        process.wait()
+def program(url: str, blobs: Path, bundle: Bundle, *more: str) -> list[str]:
+    return ["--bundle", str(bundle.path), "--database", url, "--blobs", str(blobs), *more]
 
 
 def alive(process: int) -> bool:
@@ -78,14 +57,13 @@ def alive(process: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes where Linux shows them")
+@linux
 def test_two_processes_are_one_server(url: str, blobs: Path, tiny_bundle: Bundle, tmp_path: Path) -> None:
     """Reports on many connections are counted once each, rounds are published once, a killed process comes back, and
     the whole of it ends when it is told to."""
     options = ("--processes", "2", "--marginals-cap", "inf", "--log-format", "json")
-    with serving(url, blobs, tmp_path, tiny_bundle, *options) as (process, ready):
-        until(lambda: ready.exists() or process.poll() is not None)
-        started = json.loads(ready.read_text())
+    ready = tmp_path / "ready.json"
+    with serving(tmp_path, *program(url, blobs, tiny_bundle, *options), **TOKENS) as (process, started):
         address, members = started["url"], started["processes"]
         assert len({*members, process.pid}) == 3
 
@@ -122,9 +100,8 @@ def test_two_processes_are_one_server(url: str, blobs: Path, tiny_bundle: Bundle
         log = [json.loads(line) for line in (tmp_path / "server.log").read_text().splitlines()]
         assert [line["code"] for line in log if line["message"].startswith("a process ended")] == [-signal.SIGKILL]
 
-        with serving(url, tmp_path / "more", tmp_path / "other", tiny_bundle) as (other, _):
-            assert other.wait(60) != 0
-        assert "another server uses it" in (tmp_path / "other" / "server.log").read_text()
+        other = ran(tmp_path, "serve", "--port", "0", *program(url, tmp_path / "more", tiny_bundle), **TOKENS)
+        assert other.returncode != 0 and "another server uses it" in other.stderr
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert not any(alive(member) for member in renewed)
@@ -135,9 +112,9 @@ def test_two_processes_are_one_server(url: str, blobs: Path, tiny_bundle: Bundle
 @pytest.mark.postgres
 def test_every_process_tells_how_rounds_go(url: str, blobs: Path, tiny_bundle: Bundle, tmp_path: Path) -> None:
     """Whichever takes the connection, the one that leads or another."""
-    with serving(url, blobs, tmp_path, tiny_bundle, "--processes", "2", "--marginals-cap", "inf") as (process, ready):
-        until(lambda: ready.exists() or process.poll() is not None)
-        address = json.loads(ready.read_text())["url"]
+    options = program(url, blobs, tiny_bundle, "--processes", "2", "--marginals-cap", "inf")
+    with serving(tmp_path, *options, **TOKENS) as (_, started):
+        address = started["url"]
         with httpx.Client(timeout=60) as http:
             opened = Operator(http, address).open()
         deadline, told = time.monotonic() + 30, 0
@@ -152,13 +129,12 @@ def test_every_process_tells_how_rounds_go(url: str, blobs: Path, tiny_bundle: B
 
 @pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes where Linux shows them")
+@linux
 def test_they_end_when_the_one_that_watches_is_killed(
     url: str, blobs: Path, tiny_bundle: Bundle, tmp_path: Path
 ) -> None:
-    with serving(url, blobs, tmp_path, tiny_bundle, "--processes", "2") as (process, ready):
-        until(lambda: ready.exists() or process.poll() is not None)
-        members = json.loads(ready.read_text())["processes"]
+    with serving(tmp_path, *program(url, blobs, tiny_bundle, "--processes", "2"), **TOKENS) as (process, started):
+        members = started["processes"]
         process.kill()
         until(lambda: not any(alive(member) for member in members), 30.0)
 
@@ -172,10 +148,7 @@ def test_one_leads_until_it_ends(url: str) -> None:
     databases[0].engine.dispose()  # its connection is in use: the lead stays
     assert leads[0].mine()
     leads[0].close()
-    deadline = time.monotonic() + 30.0
-    while not leads[1].mine():  # the server sees a moment later that the connection is gone
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(leads[1].mine, 30.0)  # the server sees a moment later that the connection is gone
     assert not leads[2].mine()
     for lead, database in zip(leads, databases, strict=True):
         lead.close()
@@ -201,8 +174,3 @@ def test_processes_take_turns(url: str) -> None:
     assert most == [1] * 18
     for database in databases:
         database.close()
-
-
-def test_sqlite_has_one_process(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="its file has one writer"):
-        settings(tmp_path, processes=2)

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import httpx
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from device_sdk.bundle import Bundle
 from device_sdk.errors import ConfigurationError
-from server.commands.serve import read_tokens
+from server.commands.serve import command, read_tokens
 from server.serve import run
+from tests.server.commands.test_secrets import ran, serving
 from tests.server.parties import initial, settings
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_serve_until_told_to_stop(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    ready = tmp_path / "ready.json"
-    command = [sys.executable, "-m", "device_sdk.cli", "serve", "--bundle", str(tiny_bundle.path), "--port", "0"]
-    command += ["--database", str(tmp_path / "a.db"), "--ready-file", str(ready)]
-    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    try:
-        deadline = time.monotonic() + 60
-        while not ready.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        found = json.loads(ready.read_text())
+    place = ("--bundle", str(tiny_bundle.path), "--database", str(tmp_path / "a.db"))
+    with serving(tmp_path, *place) as (process, found):
         assert found["pid"] == process.pid
         assert httpx.get(f"{found['url']}/readyz", timeout=30).json()["model_version"] == tiny_bundle.version
         tokens = json.loads((tmp_path / "a.tokens.json").read_text())
@@ -42,10 +31,7 @@ def test_serve_until_told_to_stop(tiny_bundle: Bundle, tmp_path: Path) -> None:
         assert httpx.get(f"{found['url']}/v1/operator/status", headers=headers, timeout=30).status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-        assert not ready.exists()
-    finally:
-        process.kill()
-        process.wait()
+        assert not (tmp_path / "ready.json").exists()
 
 
 @pytest.mark.parametrize("option", ["--database", "--blobs"])
@@ -55,8 +41,7 @@ def test_state_that_cannot_be_kept_is_named_before_anything_is_written(tmp_path:
         place.mkdir()
     else:
         place.write_text("a file")
-    words = [sys.executable, "-m", "device_sdk.cli", "serve", "--port", "0", option, str(place)]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = ran(tmp_path, "serve", "--port", "0", option, str(place))
     assert done.returncode == 1
     assert f"idiolect: ConfigurationError: {option}: {place} is a " in done.stderr, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["place"]
@@ -112,14 +97,9 @@ TOKENS = ("--enrolment-token", "long-enough", "--operator-token", "long-enough")
         (["--address-rate", "fast", *TOKENS], "--address-rate: found 'fast'"),
         (["--device-rate", "0:5", *TOKENS], "rates.device"),
         (["--trusted-proxy", "somewhere", *TOKENS], "trusted_proxies: found 'somewhere'"),
-        (["--processes", "2", *TOKENS], "its file has one writer"),
     ],
 )
 def test_bad_options(tmp_path: Path, words: list[str], message: str) -> None:
-    import typer
-
-    from server.commands.serve import command
-
     app = typer.Typer()
     app.command()(command)
     result = CliRunner().invoke(app, [*words, "--database", str(tmp_path / "a.db")])
@@ -134,6 +114,7 @@ def test_bad_options(tmp_path: Path, words: list[str], message: str) -> None:
         ({"tick_seconds": float("nan")}, "tick_seconds"),
         ({"delta_probability": 1.0}, "delta_probability"),
         ({"operator_token": ""}, "operator_token"),
+        ({"processes": 2}, "its file has one writer"),
     ],
 )
 def test_bad_settings(tmp_path: Path, changes: dict[str, object], message: str) -> None:

@@ -10,7 +10,7 @@ import io
 import json
 import pickle
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,30 +94,30 @@ def honest(
 ) -> Report:
     """size: norm of the delta, as a share of every bound on it."""
     arrays = {name: rng.normal(size=shape) for name, shape in shapes.items()}
-    share = size * plan.clip_norm / len(arrays) ** 0.5
-    if plan.clipping == "dim":
-        total = sum(array.size for array in arrays.values())
-        shares = {name: size * plan.clip_norm * (array.size / total) ** 0.5 for name, array in arrays.items()}
-    else:
-        shares = dict.fromkeys(arrays, share)
-    found = {name: (array * shares[name] / np.linalg.norm(array)).astype(np.float32) for name, array in arrays.items()}
+    total = sum(array.size for array in arrays.values())
+    part = {name: array.size / total if plan.clipping == "dim" else 1 / len(arrays) for name, array in arrays.items()}
+    norms = {name: size * plan.clip_norm * part[name] ** 0.5 for name in arrays}
+    found = {name: (array * norms[name] / np.linalg.norm(array)).astype(np.float32) for name, array in arrays.items()}
     return Report(plan, fields, encode(found, plan.encoding, plan.scale_per), found, shapes)
 
 
+def _one_of(rng: Draw, choices: Sequence[Any]) -> Any:
+    return choices[int(rng.integers(len(choices)))]
+
+
 def _name(rng: Draw, report: Report) -> str:
-    return str(rng.choice(sorted(report.shapes)))
+    return str(_one_of(rng, sorted(report.shapes)))
 
 
 def _tensor(rng: Draw, report: Report) -> str:
-    return str(rng.choice(sorted(report.tensors)))
+    return str(_one_of(rng, sorted(report.tensors)))
 
 
 def _value(value: float) -> Callable[[Draw, Report], bytes]:
     """One value, or all of them, of one tensor that holds floating-point numbers."""
 
     def make(rng: Draw, report: Report) -> bytes:
-        floating = [name for name, array in sorted(report.tensors.items()) if array.dtype.kind == "f"]
-        name = str(rng.choice(floating))
+        name = _one_of(rng, [name for name, array in sorted(report.tensors.items()) if array.dtype.kind == "f"])
         array = report.tensors[name].copy()
         places = np.arange(array.size) if rng.random() < 0.3 else rng.integers(array.size, size=1)
         with np.errstate(over="ignore"):
@@ -131,8 +131,7 @@ def _too_long(rng: Draw, report: Report) -> bytes:
     """Just above what an honest delta may be, or far above it."""
     size = sum(array.size for array in report.arrays.values())
     most = max(array.shape[-1] if array.ndim > 1 else array.size for array in report.arrays.values())
-    group = max(most, size) if report.plan.scale_per == "tensor" else most
-    bound = norm_bound(report.plan, size, group)
+    bound = norm_bound(report.plan, size, max(most, size) if report.plan.scale_per == "tensor" else most)
     norm = sum(float(np.square(array, dtype=np.float64).sum()) for array in report.arrays.values()) ** 0.5
     factor = 1.3 * bound / norm * 10 ** rng.uniform(0, 6)
     return report.encoded({name: (array * factor).astype(np.float32) for name, array in report.arrays.items()}).body()
@@ -140,19 +139,17 @@ def _too_long(rng: Draw, report: Report) -> bytes:
 
 def _missing(rng: Draw, report: Report) -> bytes:
     gone = _tensor(rng, report)
-    kept = {name: array for name, array in report.tensors.items() if name != gone}
-    return replace(report, tensors=kept).body()
+    return replace(report, tensors={name: array for name, array in report.tensors.items() if name != gone}).body()
 
 
 def _extra(rng: Draw, report: Report) -> bytes:
-    name = str(rng.choice(["features.mean", "encoder.0.R", "", " ", "../../etc/passwd", "encoder.0.W\0", "x" * 5000]))
-    kind = report.tensors[_name(rng, report)].dtype
-    return report.with_tensors({name: np.zeros(4, kind)}).body()
+    name = _one_of(rng, ("features.mean", "encoder.0.R", "", " ", "../../etc/passwd", "encoder.0.W\0", "x" * 5000))
+    return report.with_tensors({name: np.zeros(4, report.tensors[_name(rng, report)].dtype)}).body()
 
 
 def _renamed(rng: Draw, report: Report) -> bytes:
     old = _tensor(rng, report)
-    new = str(rng.choice([old.upper(), old + " ", " " + old, old.replace(".", "/"), old[:-1], old + ".", "Ж" + old]))
+    new = _one_of(rng, (old.upper(), old + " ", " " + old, old.replace(".", "/"), old[:-1], old + ".", "Ж" + old))
     kept = {new if name == old else name: array for name, array in report.tensors.items()}
     return replace(report, tensors=kept).body()
 
@@ -165,11 +162,10 @@ def _swapped(rng: Draw, report: Report) -> bytes:
 
 def _twice(rng: Draw, report: Report) -> bytes:
     """A name that is there twice: the second time over other bytes."""
-    name = _tensor(rng, report)
-    header = report.header()
+    name, header = _tensor(rng, report), report.header()
     again = json.dumps(header[name] | {"data_offsets": [0, report.tensors[name].nbytes]})
-    text = json.dumps(header)
-    return written(f"{text[:-1]}, {json.dumps(name)}: {again}}}".encode(), report.data() + b"\0" * int(rng.integers(9)))
+    text = f"{json.dumps(header)[:-1]}, {json.dumps(name)}: {again}}}"
+    return written(text.encode(), report.data() + b"\0" * int(rng.integers(9)))
 
 
 def _reshaped(rng: Draw, report: Report) -> bytes:
@@ -177,92 +173,92 @@ def _reshaped(rng: Draw, report: Report) -> bytes:
     array = report.tensors[name]
     shapes = [(1, *array.shape), (*array.shape, 1), (array.size,), array.shape[::-1], (array.size, 1)]
     fits = [shape for shape in shapes if shape != array.shape]
-    return report.with_tensors({name: array.reshape(fits[int(rng.integers(len(fits)))])}).body()
+    return report.with_tensors({name: array.reshape(_one_of(rng, fits))}).body()
 
 
 def _resized(rng: Draw, report: Report) -> bytes:
     name = _name(rng, report)
-    array = report.tensors[name]
-    shape = list(array.shape)
-    shape[int(rng.integers(len(shape)))] += int(rng.choice([-1, 1, 7]))
+    shape = list(report.tensors[name].shape)
+    shape[int(rng.integers(len(shape)))] += _one_of(rng, (-1, 1, 7))
     if rng.random() < 0.2:
-        shape = [0] if rng.random() < 0.5 else []
-    return report.with_tensors({name: np.zeros(shape, array.dtype)}).body()
+        shape = _one_of(rng, ([0], []))
+    return report.with_tensors({name: np.zeros(shape, report.tensors[name].dtype)}).body()
 
 
 def _retyped(rng: Draw, report: Report) -> bytes:
     name = _tensor(rng, report)
     array = report.tensors[name]
-    others = [kind for kind in TYPES if np.dtype(kind) != array.dtype]
     with np.errstate(invalid="ignore", over="ignore"):
-        return report.with_tensors({name: array.astype(str(rng.choice(others)))}).body()
+        other = array.astype(_one_of(rng, [kind for kind in TYPES if np.dtype(kind) != array.dtype]))
+    return report.with_tensors({name: other}).body()
 
 
-def _mislabelled(rng: Draw, report: Report) -> bytes:
-    """The type in the header is another one of the same size, or none."""
-    header, name = report.header(), _tensor(rng, report)
-    right = header[name]["dtype"]
+def _relabelled(field: str, choices: Callable[[Draw, Any], Sequence[Any]]) -> Callable[[Draw, Report], bytes]:
+    """A tensor's field in the header is another one. choices: (generator, the right one) -> wrong ones."""
+
+    def make(rng: Draw, report: Report) -> bytes:
+        header, name = report.header(), _tensor(rng, report)
+        header[name][field] = _one_of(rng, choices(rng, header[name][field]))
+        return written(header, report.data())
+
+    return make
+
+
+def _labels(_rng: Draw, right: str) -> list[Any]:
+    """Other types of the same size, or none."""
     names = ("BF16", "F8_E4M3", "I32", "U32", "F64", "I16", "U8", "BOOL", "f32", "", None, 7, "float32")
-    others = [kind for kind in names if kind != right]
-    header[name]["dtype"] = others[int(rng.integers(len(others)))]
-    return written(header, report.data())
+    return [kind for kind in names if kind != right]
+
+
+def _offsets(rng: Draw, right: list[int]) -> list[Any]:
+    (start, end), shift = right, int(rng.integers(1, 1 << 20))
+    pairs = [[start, end + 4], [start + 4, end + 4], [start + shift, end + shift], [end + 4, start], [-4, end]]
+    return [*pairs, [start, 1 << 62], [(1 << 64) - 4, 1 << 64], [start], None, [float(start), float(end) + 0.5]]
+
+
+def _shapes(_rng: Draw, _right: list[int]) -> list[Any]:
+    return [[1 << 62, 4], [-1], [1 << 32, 1 << 32], "all", None, [1.5], [[]], {}]
 
 
 def _stale(rng: Draw, report: Report) -> bytes:
-    version = str(rng.choice(["base-0", "base-2", "", "base-1 ", "BASE-1", "latest", "b" * 300]))
+    version = _one_of(rng, ("base-0", "base-2", "", "base-1 ", "BASE-1", "latest", "b" * 300))
     return report.with_fields(model_version=version).body()
 
 
 def _other_plan(rng: Draw, report: Report) -> bytes:
     changes = [
         {"kind": "gradient"},
-        {"encoding": str(rng.choice([e for e in ("float32", "float16", "int8") if e != report.plan.encoding]))},
+        {"encoding": _one_of(rng, [each for each in ("float32", "float16", "int8") if each != report.plan.encoding])},
         {"scale_per": "tensor" if report.plan.scale_per == "row" else "row"},
     ]
-    return report.with_fields(**changes[int(rng.integers(3))]).body()
+    return report.with_fields(**_one_of(rng, changes)).body()
 
 
 def _bad_fields(rng: Draw, report: Report) -> bytes:
-    changes: list[dict[str, Any]] = [
-        {"utterances": 0},
-        {"utterances": -int(rng.integers(1, 1 << 40))},
-        {"utterances": 1.5},
-        {"utterances": None},
-        {"utterances": 10**400},
-        {"report_id": ""},
-        {"report_id": "x" * 65},
-        {"report_id": "a/../b"},
-        {"report_id": 7},
-        {"kind": "both"},
-        {"encoding": "pickle"},
-        {"scale_per": "column"},
-        {"more": 1},
-        {"version": 99},
-        {"model_version": 1},
-        {"model_version": None},
-    ]
-    return report.with_fields(**changes[int(rng.integers(len(changes)))]).body()
+    wrong: dict[str, tuple[Any, ...]] = {
+        "utterances": (0, -int(rng.integers(1, 1 << 40)), 1.5, None, 10**400),
+        "report_id": ("", "x" * 65, "a/../b", 7),
+        "model_version": (1, None),
+    }
+    wrong |= {"kind": ("both",), "encoding": ("pickle",), "scale_per": ("column",), "more": (1,), "version": (99,)}
+    name, value = _one_of(rng, [(name, value) for name, values in wrong.items() for value in values])
+    return report.with_fields(**{name: value}).body()
 
 
 def _bad_metadata(rng: Draw, report: Report) -> bytes:
     header = report.header()
     text = header["__metadata__"]["header"]
-    choices: list[Any] = [
-        None,
-        {},
-        {"header": ""},
-        {"header": "null"},
-        {"header": "[" * 5000},
-        {"header": '{"a":' * 5000},
-        {"header": text[: int(rng.integers(len(text)))]},
-        {"header": text.replace('"utterances": 1', '"utterances": NaN')},
-        {"header": text + text},
-        {"header": json.loads(text)},
-        {"header": "\ud800"},
-        [],
-        "header",
+    wrong = [
+        "",
+        "null",
+        "[" * 5000,
+        '{"a":' * 5000,
+        text[: int(rng.integers(len(text)))],
+        text + text,
+        json.loads(text),
     ]
-    header["__metadata__"] = choices[int(rng.integers(len(choices)))]
+    wrong += [text.replace('"utterances": 1', '"utterances": NaN'), "\ud800"]
+    header["__metadata__"] = _one_of(rng, [None, {}, [], "header", *({"header": each} for each in wrong)])
     return written(header, report.data())
 
 
@@ -275,69 +271,34 @@ def _longer(rng: Draw, report: Report) -> bytes:
     return report.body() + rng.bytes(int(rng.integers(1, 64)))
 
 
-def _offsets(rng: Draw, report: Report) -> bytes:
-    header, name = report.header(), _tensor(rng, report)
-    start, end = header[name]["data_offsets"]
-    shift = int(rng.integers(1, 1 << 20))
-    choices: list[Any] = [
-        [start, end + 4],
-        [start + 4, end + 4],
-        [start + shift, end + shift],
-        [end + 4, start],
-        [-4, end],
-        [start, 1 << 62],
-        [(1 << 64) - 4, 1 << 64],
-        [start],
-        None,
-        [float(start), float(end) + 0.5],
-    ]
-    header[name]["data_offsets"] = choices[int(rng.integers(len(choices)))]
-    return written(header, report.data())
-
-
-def _shape_field(rng: Draw, report: Report) -> bytes:
-    header, name = report.header(), _tensor(rng, report)
-    choices: list[Any] = [[1 << 62, 4], [-1], [1 << 32, 1 << 32], "all", None, [1.5], [[]], {}]
-    header[name]["shape"] = choices[int(rng.integers(len(choices)))]
-    return written(header, report.data())
-
-
 def _not_safetensors(rng: Draw, report: Report) -> bytes:
-    arrays = dict(report.arrays)
-    archive = io.BytesIO()
+    archive, npz = io.BytesIO(), io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("delta", bytes(1 << 20))
-    npz = io.BytesIO()
-    np.savez(npz, **{name.replace(".", "_"): array for name, array in arrays.items()})
+    np.savez(npz, **{name.replace(".", "_"): array for name, array in report.arrays.items()})
+    told, tail = json.dumps(report.header()).encode(), report.body()[8:]
     choices = [
-        b"",
-        rng.bytes(int(rng.integers(1, 4000))),
-        pickle.dumps({name: array.tolist() for name, array in arrays.items()}),
-        archive.getvalue(),
-        npz.getvalue(),
+        *(b"", rng.bytes(int(rng.integers(1, 4000))), archive.getvalue(), npz.getvalue(), told),
+        pickle.dumps({name: array.tolist() for name, array in report.arrays.items()}),
         b"\x1f\x8b\x08" + rng.bytes(100),
-        json.dumps(report.header()).encode(),
-        written(b"[" * 100_000, b""),
-        written(b'{"a":' * 30_000, report.data()),
-        written(b"\xff\xfe" + report.body()[8:], b""),
-        (1 << 63).to_bytes(8, "little") + report.body()[8:],
-        bytes(8) + report.body()[8:],
-        written(json.dumps(report.header()).encode() + b" " * (1 << 20), report.data()),
+        *(written(b"[" * 100_000, b""), written(b'{"a":' * 30_000, report.data()), written(b"\xff\xfe" + tail, b"")),
+        *((1 << 63).to_bytes(8, "little") + tail, bytes(8) + tail, written(told + b" " * (1 << 20), report.data())),
     ]
-    return choices[int(rng.integers(len(choices)))]
+    return bytes(_one_of(rng, choices))
+
+
+def _scale(rng: Draw, report: Report) -> str:
+    return str(_one_of(rng, [name for name in report.tensors if name.startswith(SCALE)]))
 
 
 def _flipped(rng: Draw, report: Report) -> bytes:
     """The sign or the exponent of a scale, or of a value, such that it cannot be honest."""
-    name = str(rng.choice([name for name in report.tensors if name.startswith(SCALE)]))
+    name = _scale(rng, report)
     scales = report.tensors[name].copy()
     place = int(rng.integers(scales.size))
     values = [-scales[place] - 1e-3, np.nan, np.inf, -np.inf, HUGE]
-    if report.plan.encoding == "float16":
-        values += [0.0, scales[place] * 1.5, scales[place] * 3]
-    else:
-        values += [1e9, 10.0]
-    scales[place] = values[int(rng.integers(len(values)))]
+    values += [0.0, scales[place] * 1.5, scales[place] * 3] if report.plan.encoding == "float16" else [1e9, 10.0]
+    scales[place] = _one_of(rng, values)
     return report.with_tensors({name: scales}).body()
 
 
@@ -350,17 +311,11 @@ def _level(rng: Draw, report: Report) -> bytes:
 
 def _scales(rng: Draw, report: Report) -> bytes:
     """Too few or too many scales, or scales of nothing."""
-    name = str(rng.choice([name for name in report.tensors if name.startswith(SCALE)]))
+    name = _scale(rng, report)
     scales = report.tensors[name]
-    changes = [
-        {name: np.concatenate((scales, scales[:1]))},
-        {name: scales[:0]},
-        {name: scales.reshape(1, -1)},
-        {name: scales.astype("<f8")},
-        {f"{SCALE}{SCALE}x": scales},
-        {f"{SCALE}nobody": scales},
-    ]
-    return report.with_tensors(changes[int(rng.integers(len(changes)))]).body()
+    wrong = [np.concatenate((scales, scales[:1])), scales[:0], scales.reshape(1, -1), scales.astype("<f8")]
+    changes = [*((name, each) for each in wrong), (f"{SCALE}{SCALE}x", scales), (f"{SCALE}nobody", scales)]
+    return report.with_tensors(dict([_one_of(rng, changes)])).body()
 
 
 _DELTA, _MESSAGE = ("bad_delta",), ("bad_message",)
@@ -378,15 +333,15 @@ KINDS: dict[str, Kind] = {
     "other dimensions": Kind(_reshaped, _DELTA),
     "wrong size": Kind(_resized, _DELTA),
     "wrong type": Kind(_retyped, _DELTA),
-    "type that is not its own": Kind(_mislabelled, _DELTA),
+    "type that is not its own": Kind(_relabelled("dtype", _labels), _DELTA),
     "stale base": Kind(_stale, ("stale_model",)),
     "other plan": Kind(_other_plan, ("other_plan",)),
     "bad fields": Kind(_bad_fields, (*_MESSAGE, "utterances")),
     "bad metadata": Kind(_bad_metadata, (*_DELTA, *_MESSAGE)),
     "cut off": Kind(_cut, (*_DELTA, *_MESSAGE)),
     "more at the end": Kind(_longer, _DELTA),
-    "offsets": Kind(_offsets, _DELTA),
-    "shape that is none": Kind(_shape_field, _DELTA),
+    "offsets": Kind(_relabelled("data_offsets", _offsets), _DELTA),
+    "shape that is none": Kind(_relabelled("shape", _shapes), _DELTA),
     "another format": Kind(_not_safetensors, (*_DELTA, *_MESSAGE, "too_large")),
     "scale that is none": Kind(_flipped, _DELTA, ("float16", "int8")),
     "scales too few or too many": Kind(_scales, _DELTA, ("float16", "int8")),

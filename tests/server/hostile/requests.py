@@ -23,6 +23,11 @@ from tests.server.parties import DIGEST, ENROLMENT, HEADERS, Party
 
 __all__ = ["SHAPES", "Sender", "Thrown", "damaged", "from_openapi", "from_schemas"]
 
+MISFITS = (
+    *(("Content-Encoding", "gzip"), ("Content-Type", "multipart/form-data; boundary=x"), ("X-Long", "x" * 20000)),
+    *(("Expect", "100-continue"), ("Authorization", "Bearer \xff"), ("Range", "bytes=0-,5-")),
+)
+"""Headers that do not fit what they come with."""
 SHAPES = {"encoder.0.W": (8, 6), "joiner.output.bias": (5,)}
 
 
@@ -100,12 +105,10 @@ def from_openapi(
     for number, operation in enumerate(operations):
         for mode in GenerationMode:
             for case in _collect(operation.as_strategy(mode), each, 100 * part + number):
-                case.path_parameters = {
-                    name: round_id if name == "round_id" and dice.random() < 0.5 else value
-                    for name, value in (case.path_parameters or {}).items()
-                }
-                thrown = _thrown(case)
-                if thrown is None:
+                case.path_parameters = dict(case.path_parameters or {})
+                if "round_id" in case.path_parameters and dice.random() < 0.5:
+                    case.path_parameters["round_id"] = round_id
+                if (thrown := _thrown(case)) is None:
                     continue
                 known = {**thrown.headers, **(HEADERS if dice.random() < 0.5 else {})}
                 yield Thrown(thrown.method, thrown.target, thrown.body, known, dice.random() < 0.5, round_id)
@@ -116,25 +119,21 @@ def _thrown(case: Any) -> Thrown | None:
     import requests
 
     try:
-        prepared = requests.Request(**_arguments(case)).prepare()
+        names = ("method", "url", "headers", "params", "data", "json", "cookies", "files")
+        arguments = case.as_transport_kwargs(base_url="http://127.0.0.1:1")
+        prepared = requests.Request(**{each: arguments.get(each) for each in names}).prepare()
     except (requests.RequestException, ValueError, UnicodeError, TypeError):
         return None
     body = prepared.body or b""
-    headers = {name: _text(value) for name, value in prepared.headers.items() if name.lower() != "content-length"}
+    told = {
+        name: value.decode("latin-1") if isinstance(value, bytes) else str(value)
+        for name, value in prepared.headers.items()
+    }
+    headers = {name: value for name, value in told.items() if name.lower() != "content-length"}
     if any("\n" in value or "\r" in value for value in headers.values()):
         return None
     content = body.encode("utf-8", "replace") if isinstance(body, str) else bytes(body)
     return Thrown(str(prepared.method), prepared.path_url, content, headers)
-
-
-def _arguments(case: Any) -> dict[str, Any]:
-    given = case.as_transport_kwargs(base_url="http://127.0.0.1:1")
-    names = ("method", "url", "headers", "params", "data", "json", "cookies", "files")
-    return {name: given[name] for name in names if given.get(name) is not None}
-
-
-def _text(value: Any) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
 _JSON = st.recursive(
@@ -186,13 +185,8 @@ def _dumped(top: Any) -> bytes:
 
 
 def _header_fields(party: Party, round_id: str) -> dict[str, Any]:
-    return {
-        "report_id": secrets.token_hex(8),
-        "device_id": party.id,
-        "round_id": round_id,
-        "model_version": "base-1",
-        "utterances": 1,
-    }
+    own = {"report_id": secrets.token_hex(8), "device_id": party.id, "round_id": round_id}
+    return own | {"model_version": "base-1", "utterances": 1}
 
 
 def damaged(count: int, party: Party, round_id: str, part: int = 0) -> Iterator[Thrown]:
@@ -205,9 +199,7 @@ def damaged(count: int, party: Party, round_id: str, part: int = 0) -> Iterator[
         lambda body: _flipped(body, dice),
         lambda body: bytes(body[: dice.randrange(len(body) + 1)]),
         lambda body: bytes(body[dice.randrange(len(body) + 1) :]),
-        lambda body: bytes(
-            body[: (cut := dice.randrange(len(body) + 1))] + dice.randbytes(dice.randrange(40)) + body[cut:]
-        ),
+        lambda body: _inserted(body, dice),
         lambda body: bytes(body) + bytes(body),
         lambda body: bytes(body).replace(b":", b":[" * dice.randrange(1, 3000), 1),
         lambda body: bytes(body).replace(b'"', b'"\\u0000\\ud800', dice.randrange(1, 4)),
@@ -238,21 +230,10 @@ def damaged(count: int, party: Party, round_id: str, part: int = 0) -> Iterator[
         headers = dict(HEADERS) if "operator" in target else {}
         method = "POST"
         if dice.random() < 0.1:
-            target = dice.choice(
-                [target + quote(dice.choice(["\0", "/..", "%", "ü", "x" * 300])), target + "?note=%00%ff"]
-            )
+            target += dice.choice((quote(dice.choice(["\0", "/..", "%", "ü", "x" * 300])), "?note=%00%ff"))
             method = dice.choice(["POST", "PUT", "GET", "DELETE", "PATCH", "BREW"])
         if dice.random() < 0.1:
-            headers |= dice.choice(
-                [
-                    {"Content-Encoding": "gzip"},
-                    {"Content-Type": "multipart/form-data; boundary=x"},
-                    {"Expect": "100-continue"},
-                    {"X-Long": "x" * 20000},
-                    {"Authorization": "Bearer \xff"},
-                    {"Range": "bytes=0-,5-"},
-                ]
-            )
+            headers |= [dice.choice(MISFITS)]
         yield Thrown(method, target, content, headers, sign=dice.random() < 0.9, round_id=signed_for)
 
 

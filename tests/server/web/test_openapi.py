@@ -112,8 +112,15 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
 def test_the_server_answers_as_the_document_says(watch: Watch) -> None:
     """A walk through every route, each with an answer that is a success, and with many that are not."""
     operator, device = Operator(watch), Party(watch).enrol()
-    watch.post("/v1/enrol", json={"token": "nothing", "public_key": "x"})
-    watch.post("/v1/enrol", json={"token": ENROLMENT, "public_key": "x"})
+
+    def ask(*paths: str, **content: Any) -> None:
+        """As the operator; with content, to be posted."""
+        for path in paths:
+            watch.request("POST" if content else "GET", f"/v1/operator/{path}", headers=HEADERS, **content)
+
+    for public in ("x", Party(watch).public):
+        for token in ("nothing", ENROLMENT):
+            watch.post("/v1/enrol", json={"token": token, "public_key": public})
     watch.post("/v1/check-in", content=b"{}")
     device.post("/v1/check-in", b"{}")
     opened = operator.open(deltas={}, words={})
@@ -123,76 +130,67 @@ def test_the_server_answers_as_the_document_says(watch: Watch) -> None:
         device.send_delta(opened)
         device.send_words(opened, "cortado")
     device.send_delta("r0-none")
-    device.send_words(opened, "two words")
-    device.send_words(opened, "word7")
+    for words in ("two words", "word7"):
+        device.send_words(opened, words)
     device.send_counts(opened, {1: 10**6}, report_id="other")
-    watch.post("/v1/operator/rounds", json={}, headers=HEADERS)
-    watch.post("/v1/operator/rounds", json={"settings": {"goal": 0}}, headers=HEADERS)
+    ask("rounds", json={})
+    ask("rounds", json={"settings": {"goal": 0}})
     closed = operator.close(opened)
-    watch.post(f"/v1/operator/rounds/{opened}/open", headers=HEADERS)
+    ask(f"rounds/{opened}/open", content=b"")
     planned = operator.post("rounds", json={"open": False})["id"]
-    operator.post(f"rounds/{planned}/open")
-    operator.post(f"rounds/{planned}/abandon")
+    for step in ("open", "abandon"):
+        operator.post(f"rounds/{planned}/{step}")
     for path in ("me", "status", "privacy", "rounds", f"rounds/{opened}", "models", "marginals", "marginals/1"):
         operator.get(path)
         watch.get(f"/v1/operator/{path}")
-    for path in ("rounds?limit=0", "rounds/none", "marginals/9", "marginals/x"):
-        watch.get(f"/v1/operator/{path}", headers=HEADERS)
+    ask("rounds?limit=0", "rounds/none", "marginals/9", "marginals/x")
 
     model = closed["model_version"]
     whole = watch.get(f"/v1/models/{model}")
-    etag = {"If-None-Match": whole.headers["etag"]}
-    watch.get(f"/v1/models/{model}", headers=etag)
-    watch.get(f"/v1/models/{model}", headers={"Range": "bytes=5-9"})
+    for headers in ({"If-None-Match": whole.headers["etag"]}, {"Range": "bytes=5-9"}):
+        watch.get(f"/v1/models/{model}", headers=headers)
     beyond = watch.get(f"/v1/models/{model}", headers={"Range": "bytes=99999999-"})
     assert (beyond.status_code, beyond.headers["content-range"]) == (416, f"bytes */{len(whole.content)}")
     assert watch.get(f"/v1/models/{model}", headers={"Range": "bytes=a-b"}).status_code == 400
-    watch.get("/v1/models/none")
-    watch.get("/v1/marginals/1")
-    watch.get("/v1/marginals/9")
-    watch.get("/v1/updates/timestamp.json")
-    watch.get("/v1/updates/nothing")
-    watch.get(f"/v1/models/{model}/from/base-1")
-    watch.get(f"/v1/models/{model}/from/none")
+    for path in ("none", f"{model}/from/base-1", f"{model}/from/none"):
+        watch.get(f"/v1/models/{path}")
+    for path in ("marginals/1", "marginals/9", "updates/timestamp.json", "updates/nothing"):
+        watch.get(f"/v1/{path}")
 
-    weights = dump_weights(initial(seed=3).weights)
-    watch.post("/v1/operator/models/pushed?published=false", content=weights, headers=HEADERS)
-    watch.post("/v1/operator/models/bad", content=b"x", headers=HEADERS)
+    ask("models/pushed?published=false", content=dump_weights(initial(seed=3).weights))
+    ask("models/bad", content=b"x")
     operator.post("rollout", json={"version": "pushed"})
-    watch.post("/v1/operator/rollout", json={"version": "pushed"}, headers=HEADERS)
+    ask("rollout", json={"version": "pushed"})
     operator.get("rollout")
     operator.post("rollout/roll-back")
-    watch.post("/v1/operator/rollout/roll-back", headers=HEADERS)
+    ask("rollout/roll-back", "models/none/publish", content=b"")
     operator.post("rollout", json={"version": "pushed"})
-    operator.post("rollout/promote?force=true")
-    operator.post("models/base-1/publish")
-    watch.post("/v1/operator/models/none/publish", headers=HEADERS)
-    probabilities = b64encode(np.full(40, 1 / 40, "<f8").tobytes()).decode()
-    operator.post("marginals", json={"probabilities": probabilities})
-    watch.post("/v1/operator/marginals", json={"probabilities": "AAAA"}, headers=HEADERS)
+    for path in ("rollout/promote?force=true", "models/base-1/publish"):
+        operator.post(path)
+    operator.post("marginals", json={"probabilities": b64encode(np.full(40, 1 / 40, "<f8").tobytes()).decode()})
+    ask("marginals", json={"probabilities": "AAAA"})
     operator.post("marginals/1/publish")
 
     anna = operator.post("operators", json={"name": "anna", "role": "viewer"})["token"]
-    watch.post("/v1/operator/operators", json={"name": "anna", "role": "viewer"}, headers=HEADERS)
+    ask("operators", json={"name": "anna", "role": "viewer"})
     watch.post("/v1/operator/rounds", json={}, headers={"Authorization": f"Bearer {anna}"})
-    operator.get("operators")
-    operator.post("operators/anna/revoke")
-    watch.post("/v1/operator/operators/none/revoke", headers=HEADERS)
     token = operator.post("enrolment-tokens", json={"name": "one", "uses": 1})["token"]
-    operator.get("enrolment-tokens")
+    for path in ("operators", "enrolment-tokens"):
+        operator.get(path)
     for _ in range(2):
         watch.post("/v1/enrol", json={"token": token, "public_key": Party(watch).public})
-    operator.post("enrolment-tokens/one/revoke")
+    for path in ("operators/anna/revoke", "enrolment-tokens/one/revoke"):
+        operator.post(path)
     watch.post("/v1/enrol", json={"token": token, "public_key": Party(watch).public})
     operator.get("devices")
     operator.post(f"devices/{device.id}/revoke")
-    watch.post("/v1/operator/devices/none/revoke", headers=HEADERS)
+    ask("operators/none/revoke", "devices/none/revoke", content=b"")
     device.check_in()
     operator.get("actions")
-    for path in ("/healthz", "/readyz", "/openapi.json"):
-        watch.get(path)
     for path in ("/healthz", "/readyz"):
+        watch.get(path)
         assert watch.request("HEAD", path).content == b""
+    watch.get("/openapi.json")
     watch.get("/metrics", headers=HEADERS)
     watch.get("/metrics")
 
