@@ -136,16 +136,6 @@ def test_a_demand_calls_those_who_may_yet_report() -> None:
     assert found[1] > 1.15 * found[0], found
 
 
-def test_a_herd_is_told_apart_at_once() -> None:
-    """100,000 devices in the same second, as after an outage: they never come together again."""
-    fleet = MockFleet(np.zeros(100_000), 100.0, usual=60.0, seed=4)
-    for _ in range(500):
-        fleet.step(100_000)
-    assert fleet.arrivals[0] == 100_000
-    assert fleet.arrivals[1:].max() <= 100 + 7 * math.sqrt(100)
-    assert fleet.arrivals[5000:].mean() == pytest.approx(200 / 3, rel=0.1)
-
-
 def test_who_counts_as_the_fleet(tmp_path: Path) -> None:
     now = 10 * SEEN_SECONDS
     old = now - SEEN_SECONDS - 1

@@ -46,11 +46,9 @@ class Planted:
 
     def counts(self, what: str, counts: dict[int, int]) -> None:
         values = list(counts.values())
-        self.add(f"{what}, JSON", json.dumps({str(word): count for word, count in counts.items()})[1:-1].encode())
-        self.add(
-            f"{what}, compact",
-            json.dumps({str(word): count for word, count in counts.items()}, separators=(",", ":"))[1:-1].encode(),
-        )
+        for name, marks in (("JSON", (", ", ": ")), ("compact", (",", ":"))):
+            written = json.dumps({str(word): count for word, count in counts.items()}, separators=marks)
+            self.add(f"{what}, {name}", written[1:-1].encode())
         for kind in ("<%dH", "<%dI", "<%dq", "<%dd", ">%dI", ">%dq"):
             self.add(f"{what}, packed {kind}", struct.pack(kind % len(values), *values))
 
@@ -241,27 +239,15 @@ def _prepared(url: str) -> Path:
     return place
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def test_measures_of_single_devices_end_with_their_round(tmp_path: Path, kind: str, request: Any) -> None:
+def test_measures_of_single_devices_end_with_their_round(tmp_path: Path, place: str) -> None:
     """How many utterances, how long a body, when: while a round needs them, and no longer; a charge knows its day."""
-    if kind == "postgresql":
-        with postgres_server() as url:
-            _measured(Machine(tmp_path / "machine", url))
-    else:
-        _measured(Machine(tmp_path / "machine"))
-
-
-def _measured(machine: Machine) -> None:
+    machine = Machine(tmp_path / "machine", place)
     with machine.running() as operator:
         party = machine.party()
         for end in ("close", "abandon"):
             version = operator.get("status")["model_version"]
-            weighted = {
-                "marginals": None,
-                "deltas": {"clip_norm": 1e8, "measure": "word_error"},
-                "weighting": "word_errors",
-            }
-            round_id = operator.open(**weighted)
+            deltas = {"clip_norm": 1e8, "measure": "word_error"}
+            round_id = operator.open(marginals=None, deltas=deltas, weighting="word_errors")
             arrays = {"w": np.full(VALUES, 0.5, np.float32)}
             sent = party.send_delta(round_id, arrays, model_version=version, utterances=77, word_error=0.625)
             assert sent.status_code == 200, sent.text
@@ -295,22 +281,12 @@ def test_what_the_server_writes_is_its_users_alone(tmp_path: Path) -> None:
                 time.sleep(0.05)
             save = [*IDIOLECT, "backup", str(folder / "server.tar"), "--database", str(folder / "server.db")]
             assert subprocess.run(save, umask=0, env=ENVIRONMENT, stdout=subprocess.DEVNULL).returncode == 0
-            open_to_others = _open_to_others(folder)
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
         finally:
             process.terminate()
             process.wait(60)
-        assert open_to_others == [], f"loosened: {loosened}"
-
-
-def _open_to_others(folder: Path) -> list[str]:
-    found = []
-    for path in folder.rglob("*"):
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077:
-            found.append(f"{path.relative_to(folder)} {mode:o}")
-    names = {path.suffix for path in folder.rglob("*")}
-    assert {".db", ".db-wal", ".tar"} <= names
-    return found
+        assert {"server.db", "server.db-wal", "server.tar"} <= modes.keys()
+        assert [name for name, mode in modes.items() if mode & 0o077] == [], f"loosened: {loosened}"
 
 
 def test_forms_that_are_looked_for_are_found(tmp_path: Path) -> None:

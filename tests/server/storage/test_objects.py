@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 
 from device_sdk.errors import StateError
-from server.app import create_app
 from server.storage.objects import HELD, open_blobs
-from tests.server.parties import Operator, Party, initial, settings
+from tests.server.parties import Operator, Party, serving
 
 BUCKET = "idiolect"
 
@@ -31,36 +29,33 @@ def endpoint() -> Iterator[str]:
 def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
     import httpx
 
-    for name, value in {
-        "AWS_ENDPOINT": endpoint,
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_REGION": "us-east-1",
-    }.items():
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+    for name, value in (keys | {"AWS_ENDPOINT": endpoint}).items():
         monkeypatch.setenv(name, value)
     httpx.put(f"{endpoint}/{BUCKET}")
-    return f"s3://{BUCKET}/{request.node.name}"
+    return f"s3://{BUCKET}/{request.node.originalname}"
 
 
-def test_as_a_folder_does(bucket: str, tmp_path: Path) -> None:
-    for store in (open_blobs(bucket), open_blobs(tmp_path / "blobs")):
-        assert list(store.names("deltas")) == []
-        assert not store.has("deltas/r1/b")
-        for name in ("deltas/r1/b", "deltas/r1/a", "models/c.safetensors"):
-            store.put(name, name.encode() * 1000)
-        assert list(store.names("deltas")) == ["deltas/r1/a", "deltas/r1/b"]
-        assert store.get("deltas/r1/a") == b"deltas/r1/a" * 1000
-        store.hold("deltas/r1/a", tmp_path / "held")
-        store.delete("deltas/r1/a")
-        store.delete("deltas/r1/a")
-        assert (tmp_path / "held").read_bytes() == b"deltas/r1/a" * 1000
-        (tmp_path / "held").unlink()
-        assert not store.has("deltas/r1/a")
-        with pytest.raises(StateError, match="cannot be read"):
-            store.get("deltas/r1/a")
-        for wrong in ("../x", "models", "models/../x", "Models/x"):
-            with pytest.raises(StateError, match="blob name"):
-                store.put(wrong, b"")
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_blobs(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    store = open_blobs(request.getfixturevalue("bucket") if kind == "bucket" else tmp_path / "blobs")
+    assert list(store.names("deltas")) == []
+    assert not store.has("deltas/r1/b")
+    for name in ("deltas/r1/b", "deltas/r1/a", "models/c.safetensors"):
+        store.put(name, b"before")
+        store.put(name, name.encode() * 1000)
+    assert list(store.names("deltas")) == ["deltas/r1/a", "deltas/r1/b"]
+    assert store.get("deltas/r1/a") == b"deltas/r1/a" * 1000
+    store.hold("deltas/r1/a", tmp_path / "held")
+    store.delete("deltas/r1/a")
+    store.delete("deltas/r1/a")
+    assert (tmp_path / "held").read_bytes() == b"deltas/r1/a" * 1000
+    assert not store.has("deltas/r1/a")
+    with pytest.raises(StateError, match="cannot be read"):
+        store.get("deltas/r1/a")
+    for wrong in ("", "/etc/passwd", "../x", "models", "models/../x", "models/.x", "a//b", "models/a b", "Models/x"):
+        with pytest.raises(StateError, match="blob name"):
+            store.put(wrong, b"")
 
 
 def test_the_files_asked_for_last_are_held(bucket: str) -> None:
@@ -83,8 +78,7 @@ def test_a_store_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_round_of_deltas(bucket: str, tmp_path: Path) -> None:
-    made = settings(tmp_path, blobs=bucket)
-    with TestClient(create_app(made, initial())) as http:
+    with serving(tmp_path, blobs=bucket) as http:
         operator = Operator(http)
         party = Party(http).enrol()
         opened = operator.open(deltas={"clip_norm": 10.0}, marginals=None)
@@ -100,5 +94,5 @@ def test_a_round_of_deltas(bucket: str, tmp_path: Path) -> None:
     store = open_blobs(bucket)
     assert list(store.names("deltas")) == []
     assert len(list(store.names("models"))) == 2
-    with TestClient(create_app(made)) as http:
+    with serving(tmp_path, blobs=bucket) as http:
         assert Operator(http).get("status")["model_version"] == version

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -15,24 +15,15 @@ from sqlalchemy import func, insert, inspect, select
 from sqlalchemy.exc import IntegrityError
 
 from device_sdk.errors import StateError
+from server.settings import database_url
 from server.storage.blobs import TEMPORARY, FolderBlobs, FolderLock
 from server.storage.database import Database
 from server.storage.schema import devices, metadata
-from tests.server.postgres import fresh_database, postgres_server
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with postgres_server() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "sqlite":
-        database = Database(f"sqlite:///{tmp_path / 'new' / 'server.db'}")
-    else:
-        database = Database(fresh_database(request.getfixturevalue("postgres")))
+@pytest.fixture
+def database(place: str) -> Iterator[Database]:
+    database = Database(database_url(place))
     yield database
     database.close()
 
@@ -82,6 +73,9 @@ LIVED = [
     "INSERT INTO actions (at, operator, action, subject, note) VALUES (0, 'anna', 'round.open', 'kept', '')",
     "INSERT INTO release_keys (round_id, stream, inputs_sha256, key, key_sha256, made_at) "
     "VALUES ('kept', 'deltas', 'a', 'b', 'c', 0)",
+    "INSERT INTO transitions (round_id, source, target, at, note) VALUES ('kept', 'planned', 'open', 0, '')",
+    "INSERT INTO releases (round_id, stream, inputs_sha256, reports, mechanism, variance, drawn_at) "
+    "VALUES ('kept', 'deltas', 'a', 1, '{}', 0, 0)",
 ]
 """Two rounds, of which one is forgotten, with a device's report and charge in each."""
 
@@ -98,8 +92,11 @@ LIVED = [
         ("DELETE FROM ledger WHERE round_id = 'gone'", None),
         ("UPDATE release_keys SET key_sha256 = 'd'", "append-only"),
         ("DELETE FROM release_keys", "append-only"),
+        ("DELETE FROM transitions", "append-only"),
+        ("DELETE FROM releases", "append-only"),
         ("UPDATE release_keys SET key = NULL", None),
         ("UPDATE ledger_totals SET times = 1", "only grow"),
+        ("UPDATE ledger_totals SET settled = 0", "only grow"),
         ("UPDATE ledger_totals SET epsilon = 0", "only grow"),
         ("DELETE FROM ledger_totals", "only grow"),
         ("UPDATE ledger_totals SET times = 3, settled = 2", None),
@@ -147,8 +144,11 @@ def test_errors_do_not_tell_what_was_sent(database: Database) -> None:
     assert "rollout" not in str(raised.value)
 
 
-def test_many_writers(database: Database) -> None:
-    def work() -> None:
+def test_writers_take_turns(place: str) -> None:
+    """Threads of two processes: every writer sees what the one before has written."""
+    databases = [Database(database_url(place)) for _ in range(2)]
+
+    def work(database: Database) -> None:
         for _ in range(10):
             with database.write() as connection:
                 count = connection.exec_driver_sql("SELECT count(*) FROM publications").scalar()
@@ -156,36 +156,11 @@ def test_many_writers(database: Database) -> None:
                     f"INSERT INTO publications (kind, version, at, note) VALUES ('model', '{count}', 0, '')"
                 )
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    with database.read() as connection:
-        versions = connection.exec_driver_sql("SELECT DISTINCT version FROM publications").fetchall()
-    assert len(versions) == 60  # every writer saw what the one before had written
-
-
-@pytest.mark.postgres
-def test_writers_of_several_processes_take_turns(postgres: str) -> None:
-    """Each adds a device only where it finds fewer than three: without turns some would find the same number."""
-    url = fresh_database(postgres)
-    databases = [Database(url) for _ in range(4)]
-
-    def write(own: Database, name: int) -> None:
-        for number in range(4):
-            with own.write() as connection:
-                if connection.execute(select(func.count()).select_from(devices)).scalar_one() < 3:
-                    key = bytes([name, number] * 16)
-                    connection.execute(insert(devices).values(id=f"{name}-{number}", public_key=key, enrolled_at=0.0))
-
-    threads = [threading.Thread(target=write, args=(own, name)) for name, own in enumerate(databases)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, 3 * databases))
     with databases[0].read() as connection:
-        assert connection.execute(select(func.count()).select_from(devices)).scalar_one() == 3
+        versions = connection.exec_driver_sql("SELECT DISTINCT version FROM publications").fetchall()
+    assert len(versions) == 60
     for database in databases:
         database.close()
 
@@ -210,26 +185,6 @@ def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes | None) -
         path.write_bytes(content)
     with pytest.raises(StateError, match=r"server\.db: cannot be opened"):
         Database(f"sqlite:///{path}")
-
-
-def test_blobs(tmp_path: Path) -> None:
-    store = FolderBlobs(tmp_path / "blobs")
-    store.put("models/ab.safetensors", b"first")
-    store.put("models/ab.safetensors", b"second")
-    store.put("deltas/r1/x", b"")
-    assert store.get("models/ab.safetensors") == b"second"
-    assert list(store.names("deltas")) == ["deltas/r1/x"]
-    store.delete("deltas/r1/x")
-    store.delete("deltas/r1/x")
-    assert list(store.names("deltas")) == []
-    with pytest.raises(StateError, match="restore it from a backup"):
-        store.get("deltas/r1/x")
-
-
-@pytest.mark.parametrize("name", ["", "models", "/etc/passwd", "models/../x", "models/.hidden", "a//b", "models/a b"])
-def test_blob_names_stay_inside(tmp_path: Path, name: str) -> None:
-    with pytest.raises(StateError, match="blob name"):
-        FolderBlobs(tmp_path).put(name, b"")
 
 
 def test_a_cut_off_write_leaves_nothing_behind(tmp_path: Path) -> None:

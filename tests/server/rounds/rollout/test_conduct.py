@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 
 from device_sdk.wire.rollout import arm_of, place
-from server.aggregation.weights_file import dump_weights, parse_weights
-from server.app import create_app
+from server.aggregation.weights_file import dump_weights
 from server.plans.rollout import RolloutSettings
 from server.plans.round import RoundSettings
 from server.privacy.charges import charge_for
 from server.privacy.composition import Spent, compose
 from server.rounds.evaluation import Evaluation
-from tests.server.parties import HEADERS, Operator, Party, initial, settings
+from tests.server.parties import HEADERS, Operator, Party, initial, refusal, serving, until, weights_of
 from tests.server.rounds.test_sampling import DELTA, NOISED
 
 QUICK = {"share": 0.5, "minimum": 4, "patience": 1000.0, "seconds": 1500.0, "doubt": 0.2}
@@ -54,24 +53,22 @@ class Scene:
     def later(self, seconds: float = 900.0) -> None:
         self.clock[0] += seconds
 
-    def until(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not done():
-            assert time.monotonic() < deadline, self.operator.get("rollout")
-            time.sleep(0.02)
+    def ends(self, state: str) -> dict[str, Any]:
+        """Waits until the rollout is over in that way."""
+        until(lambda: self.rollout()["state"] == state)
+        return self.rollout()
 
 
 @contextmanager
-def serving(folder: Path, evaluate: Any = None, **changes: Any) -> Iterator[Scene]:
+def staged(folder: Path, **changes: Any) -> Iterator[Scene]:
     clock = [time.time()]
-    own = settings(folder, clock=lambda: clock[0], window_seconds=1e9, **changes)
-    with TestClient(create_app(own, initial(), evaluate)) as http:
+    with serving(folder, clock=lambda: clock[0], window_seconds=1e9, **changes) as http:
         yield Scene(http, clock)
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with serving(tmp_path) as found:
+    with staged(tmp_path) as found:
         found.push("v2")
         found.enrol("v2")
         yield found
@@ -88,39 +85,29 @@ def test_a_good_model_goes_to_its_share_and_then_to_all(scene: Scene) -> None:
         assert scene.rollout()["state"] == "running"
         scene.offered("rollout", model_version="v2")
         scene.offered("control")
-    scene.until(lambda: scene.rollout()["state"] == "promoted")
+    found = scene.ends("promoted")
     assert scene.offered("control") == scene.offered("rollout") == {"v2"}
-    found = scene.rollout()
     assert found["note"].startswith(f"0 of {len(scene.arms['rollout'])} devices failed with it, 0 of ")
     assert found["arms"]["rollout"]["seen"] == len(scene.arms["rollout"])
     history = scene.operator.get("models")["history"]
     assert [entry["version"] for entry in history] == ["v2", "base-1"]
 
 
-def test_a_model_that_devices_cannot_install_is_taken_back(scene: Scene) -> None:
-    """They come back and say that they have the old one."""
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_model_that_devices_cannot_use_is_taken_back(scene: Scene, silent: bool) -> None:
+    """They come back and say that they have the old one, or installed it and are silent from then on."""
     scene.begin(seconds=1e6)
-    for _ in range(3):
-        assert scene.offered("rollout") == {"v2"}
+    for visit in range(3):
+        if not silent or visit == 0:
+            assert scene.offered("rollout", model_version="v2" if silent else "base-1") == {"v2"}
         assert scene.offered("control") == {"base-1"}
         scene.later(450.0)
-    scene.until(lambda: scene.rollout()["state"] == "rolled_back")
+    found = scene.ends("rolled_back")
     assert scene.offered("rollout") == scene.offered("control") == {"base-1"}
-    found = scene.rollout()
     count = len(scene.arms["rollout"])
     assert f"{count} of {count} devices failed with it, 0 of " in found["note"]
     assert 0 < found["figures"]["p"] <= found["figures"]["allowed"] < 0.2
     assert [entry["version"] for entry in scene.operator.get("models")["history"]] == ["base-1"]
-
-
-def test_a_model_after_which_devices_are_silent_is_taken_back(scene: Scene) -> None:
-    """They had installed it."""
-    scene.begin(seconds=1e6)
-    assert scene.offered("rollout", model_version="v2") == {"v2"}
-    for _ in range(3):
-        scene.offered("control")
-        scene.later(450.0)
-    scene.until(lambda: scene.rollout()["state"] == "rolled_back")
 
 
 def test_where_both_arms_are_silent_nobody_is_to_blame(scene: Scene) -> None:
@@ -128,7 +115,7 @@ def test_where_both_arms_are_silent_nobody_is_to_blame(scene: Scene) -> None:
     scene.offered("rollout", model_version="v2")
     scene.offered("control")
     scene.later(2000.0)
-    scene.until(lambda: scene.rollout()["looks"] > 0)
+    until(lambda: scene.rollout()["looks"] > 0)
     found = scene.rollout()
     assert found["state"] == "running"
     assert found["figures"]["p"] == pytest.approx(1.0)
@@ -160,16 +147,14 @@ def test_operators_promote_and_roll_back(scene: Scene) -> None:
 def test_what_cannot_begin(scene: Scene, path: str, content: dict[str, Any], status: int, code: str) -> None:
     scene.begin(seconds=1e6, patience=1e6)
     answer = scene.http.request("POST", f"/v1/operator/{path}", json=content, headers=HEADERS)
-    assert answer.status_code == status, answer.text
-    assert answer.json()["code"] == code
+    assert refusal(answer) == (status, code)
 
 
 def test_without_a_rollout_there_is_nothing_to_promote(scene: Scene) -> None:
     for path in ("rollout/promote", "rollout/roll-back"):
-        answer = scene.http.request("POST", f"/v1/operator/{path}", headers=HEADERS)
-        assert (answer.status_code, answer.json()["code"]) == (409, "no_rollout")
-    answer = scene.http.request("POST", "/v1/operator/rollout", json={"version": "base-1"}, headers=HEADERS)
-    assert (answer.status_code, answer.json()["code"]) == (409, "is_current")
+        assert refusal(scene.http.post(f"/v1/operator/{path}", headers=HEADERS)) == (409, "no_rollout")
+    answer = scene.http.post("/v1/operator/rollout", json={"version": "base-1"}, headers=HEADERS)
+    assert refusal(answer) == (409, "is_current")
 
 
 @pytest.mark.parametrize(("published", "state"), [("v2", "promoted"), ("v3", "rolled_back")])
@@ -178,18 +163,16 @@ def test_what_an_operator_publishes_meanwhile_ends_it(scene: Scene, published: s
     scene.begin(seconds=1e6, patience=1e6)
     scene.operator.post(f"models/{published}/publish")
     assert scene.offered("rollout") == scene.offered("control") == {published}
-    scene.until(lambda: scene.rollout()["state"] == state)
-    assert scene.rollout()["note"] == f"model {published} was published"
+    assert scene.ends(state)["note"] == f"model {published} was published"
 
 
 def test_held_out_speech_has_the_last_word(tmp_path: Path) -> None:
     verdict = [Evaluation(False, {"word_error": 0.5}, "word error 20.0 -> 50.0 %")]
-    with serving(tmp_path, lambda _candidate, _base: verdict[0]) as scene:
+    with staged(tmp_path, evaluate=lambda _candidate, _base: verdict[0]) as scene:
         scene.push("v2")
         scene.enrol("v2")
         scene.begin(automatic=False)
-        answer = scene.http.request("POST", "/v1/operator/rollout/promote", headers=HEADERS)
-        assert (answer.status_code, answer.json()["code"]) == (409, "worse")
+        assert refusal(scene.http.post("/v1/operator/rollout/promote", headers=HEADERS)) == (409, "worse")
         assert scene.operator.post("rollout/promote", params={"force": True})["state"] == "promoted"
         scene.operator.post("models/base-1/publish")
         scene.begin()
@@ -198,9 +181,9 @@ def test_held_out_speech_has_the_last_word(tmp_path: Path) -> None:
             scene.offered("rollout", model_version="v2")
             scene.offered("control")
             scene.later()
-        scene.until(lambda: scene.rollout()["state"] == "rolled_back")
-        assert scene.rollout()["note"].endswith("word error 20.0 -> 50.0 %")
-        assert scene.rollout()["figures"]["word_error"] == 0.5
+        found = scene.ends("rolled_back")
+        assert found["note"].endswith("word error 20.0 -> 50.0 %")
+        assert found["figures"]["word_error"] == 0.5
 
 
 def test_a_device_is_where_it_is() -> None:
@@ -218,7 +201,7 @@ def test_a_series_of_rounds_waits_for_its_rollout(tmp_path: Path) -> None:
     """Promoted, the next round begins from the model; taken back, the series ends and what follows begins from before:
     weights, parents, optimizer state and figures are those of the line that was kept."""
     rollout = RolloutSettings(share=0.5, seconds=1e6, patience=1e6)
-    with serving(tmp_path, rollout=rollout) as scene:
+    with staged(tmp_path, rollout=rollout) as scene:
         operator = scene.operator
         adam = {"kind": "adam", "learning_rate": 0.5}
         plan = {"marginals": None, "deltas": {}, "weighting": "uniform", "optimizer": adam, "rounds": 9}
@@ -234,8 +217,7 @@ def test_a_series_of_rounds_waits_for_its_rollout(tmp_path: Path) -> None:
             return str(found[0]["id"]) if found else None
 
         def weights(version: str) -> np.ndarray:
-            content = scene.http.get(f"/v1/models/{version}").content
-            return np.asarray(parse_weights(content)["encoder.0.W"])
+            return weights_of(scene.http, version)["encoder.0.W"]
 
         before = initial().weights["encoder.0.W"]
         first = closed(0.02, "base-1")
@@ -282,7 +264,7 @@ def test_a_promoted_model_opens_the_next_round_within_the_caps(tmp_path: Path, t
     rounds = RoundSettings.model_validate(NOISED)
     cap = sum(compose(Spent({charge_for("deltas", rounds): round(times + half)}), DELTA)[0] for half in (-0.5, 0.5)) / 2
     rollout = RolloutSettings(share=0.5, seconds=1e6, patience=1e6)
-    with serving(tmp_path, rollout=rollout, deltas_cap=cap, tick_seconds=60.0) as scene:
+    with staged(tmp_path, rollout=rollout, deltas_cap=cap, tick_seconds=60.0) as scene:
         Party(scene.http).enrol()
         found = scene.operator.close(scene.operator.open(**NOISED | {"rounds": 3}))
         assert scene.operator.get("rollout")["running"] == found["model_version"]
@@ -293,21 +275,12 @@ def test_a_promoted_model_opens_the_next_round_within_the_caps(tmp_path: Path, t
         assert scene.operator.get("privacy")["streams"]["deltas"]["epsilon"] <= cap
 
 
-def made_up(scene: Scene, count: int) -> list[Party]:
-    """Devices of the rollout's arm that somebody makes up to fail."""
-    found: list[Party] = []
-    while len(found) < count:
-        device = Party(scene.http).enrol()
-        if arm_of(device.id, "v2", 0.5) == "rollout":
-            found.append(device)
-    return found
-
-
 def test_devices_that_enrol_during_a_rollout_do_not_decide_it(scene: Scene) -> None:
     """They get what their arm has, and fail as they like: who was there before is watched."""
     scene.begin()
     scene.later(1.0)
-    strangers = made_up(scene, 16)
+    made_up = (Party(scene.http).enrol() for _ in range(1000))
+    strangers = list(islice((each for each in made_up if arm_of(each.id, "v2", 0.5) == "rollout"), 16))
     assert {device.check_in().json()["model_version"] for device in strangers} == {"v2"}
     scene.offered("rollout")
     scene.offered("control")
@@ -321,6 +294,5 @@ def test_devices_that_enrol_during_a_rollout_do_not_decide_it(scene: Scene) -> N
     assert counted["seen"] == counted["watched"] == len(scene.arms["rollout"])
     assert counted["failed"] == 0
     scene.later(550.0)
-    scene.until(lambda: scene.rollout()["state"] != "running")
-    assert scene.rollout()["state"] == "promoted"
+    scene.ends("promoted")
     assert scene.operator.get("status")["model_version"] == "v2"
