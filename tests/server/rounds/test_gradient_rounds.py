@@ -25,7 +25,6 @@ from tests.server.parties import (
     refusal,
     serving,
     settings,
-    until,
     values_of,
     weights_of,
 )
@@ -208,9 +207,3 @@ def test_a_series_outlives_a_round_that_nobody_came_to_but_not_the_operator(oper
     assert following["settings"]["rounds"] == 2
     operator.post(f"rounds/{following['id']}/abandon")
     assert operator.get("status")["rounds"] == []
-
-
-def test_a_series_gives_way_to_a_round_that_is_open(operator: Operator) -> None:
-    first = operator.open(rounds=2, seconds=0.05)
-    until(lambda: operator.get(f"rounds/{first}")["state"] == "abandoned")
-    assert len(operator.get("rounds")["rounds"]) >= 2

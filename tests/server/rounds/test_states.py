@@ -302,26 +302,6 @@ def test_two_workers_draw_one_release(tmp_path: Path, monkeypatch: pytest.Monkey
             assert connection.exec_driver_sql("SELECT count(*) FROM publications").scalar() == 3
 
 
-def test_a_failing_step_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.service.PAUSE_AFTER_FAILURE", 0.01)
-    calls: list[str] = []
-    whole = noise.noised
-
-    def once(*arguments: Any) -> Any:
-        calls.append("")
-        if len(calls) == 1:
-            raise RuntimeError("the disk was full")
-        return whole(*arguments)
-
-    monkeypatch.setattr(releasing, "noised", once)
-    with serving(tmp_path, tick_seconds=60.0) as http:
-        operator, device = Operator(http), Party(http).enrol()
-        round_id = operator.open(goal=1)
-        device.send_counts(round_id, {7: 256})
-        until(lambda: operator.get(f"rounds/{round_id}")["state"] == "published")
-    assert len(calls) == 2
-
-
 def test_a_damaged_delta_stops_the_round_until_it_is_abandoned(tmp_path: Path) -> None:
     with serving(tmp_path, tick_seconds=60.0) as http:
         operator, device = Operator(http), Party(http).enrol()
@@ -342,19 +322,3 @@ def test_a_damaged_delta_stops_the_round_until_it_is_abandoned(tmp_path: Path) -
         assert _state(own, later) == "published", "it does not wait for the damaged one"
         assert operator.post(f"rounds/{round_id}/abandon")["state"] == "abandoned"
         assert operator.get("status")["model_version"] == "base-1"
-
-
-def test_an_abandoned_round_keeps_nothing_that_was_sent(tmp_path: Path) -> None:
-    with serving(tmp_path, tick_seconds=60.0) as http:
-        operator, device = Operator(http), Party(http).enrol()
-        round_id = operator.open(deltas={})
-        device.send_counts(round_id, {7: 256})
-        device.send_delta(round_id)
-        own: Service = http.app.state.service
-        assert len(list(own.blobs.names("deltas"))) == 1
-        assert operator.post(f"rounds/{round_id}/abandon")["state"] == "abandoned"
-        assert list(own.blobs.names("deltas")) == []
-        with own.database.read() as connection:
-            kept = connection.exec_driver_sql("SELECT counts, blob FROM reports").fetchall()
-            assert kept == [(None, None)] * 2
-            assert connection.exec_driver_sql("SELECT count(*) FROM ledger").scalar() == 2

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from device_sdk.secure_aggregation.participant import Participant, advertise, agree, mask, reveal, share
 from device_sdk.wire.messages import Message
-from device_sdk.wire.secure_aggregation import AggregationTask, Stage
+from device_sdk.wire.secure_aggregation import AggregationPoll, AggregationTask, Stage
 from tests.server.parties import DIGEST, WORDS, Party
 
+ANSWERED: tuple[Stage, ...] = ("shares", "masked", "consistency", "unmasking")
 PLAN: dict[str, Any] = {
     "trust": "distributed",
     "mechanism": "discrete_gaussian",
@@ -26,9 +27,8 @@ class Member:
 
     def __init__(self, party: Party, round_id: str, vector: NDArray[np.int64], *, minimum: int = 2) -> None:
         self.party, self.round_id, self.vector = party, round_id, vector
-        self.participant: Participant = advertise(
-            party.key, party.id, round_id, words_digest=DIGEST, words=WORDS, minimum=minimum
-        )
+        own = {"words_digest": DIGEST, "words": WORDS, "minimum": minimum}
+        self.participant: Participant = advertise(party.key, party.id, round_id, **own)
         self.sent: list[bytes] = []
 
     def post(self, stage: str, message: Message | dict[str, Any]) -> Any:
@@ -41,8 +41,6 @@ class Member:
         return self.post("keys", self.participant.advertised)
 
     def task(self) -> AggregationTask:
-        from device_sdk.wire.secure_aggregation import AggregationPoll
-
         answer = self.post("", AggregationPoll(device_id=self.party.id, round_id=self.round_id))
         assert answer.status_code == 200, answer.text
         return AggregationTask.model_validate_json(answer.content)
@@ -73,6 +71,16 @@ class Member:
         return None
 
 
+def joined(parties: list[Party], round_id: str, seed: int = 0, *, minimum: int = 2) -> list[Member]:
+    """The parties in a round."""
+    added = zip(parties, vectors(len(parties), seed), strict=True)
+    found = [Member(party, round_id, vector, minimum=minimum) for party, vector in added]
+    for member in found:
+        answer = member.join()
+        assert answer.status_code == 200, answer.text
+    return found
+
+
 def vectors(count: int, seed: int = 0) -> list[NDArray[np.int64]]:
     """Noised counts, with values that occur nowhere by chance: six digits and both signs."""
     rng = np.random.default_rng(seed)
@@ -81,6 +89,5 @@ def vectors(count: int, seed: int = 0) -> list[NDArray[np.int64]]:
 
 def through(members: list[Member], last: Stage) -> None:
     """All of them up to and with a stage."""
-    stages: tuple[Stage, ...] = ("shares", "masked", "consistency", "unmasking")
-    for stage in stages[: stages.index(last) + 1]:
+    for stage in ANSWERED[: ANSWERED.index(last) + 1]:
         assert {member.step() for member in members} == {stage}

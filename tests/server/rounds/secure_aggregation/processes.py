@@ -1,29 +1,20 @@
-"""A real server process with rounds of secure aggregation, on SQLite and on PostgreSQL, and devices that talk to it."""
+"""A real server process with rounds of secure aggregation, and devices that talk to it."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
 from server.storage.database import Database
 from server.storage.schema import releases
 from tests.server.chaos.server_process import ServerProcess
-from tests.server.parties import WORDS, Operator, Party, settings
-from tests.server.postgres import postgres_server
-from tests.server.rounds.secure_aggregation.members import PLAN, Member, vectors
-
-__all__ = ["PLACES", "Fleet", "placed", "serving", "until"]
-
-PLACES = ["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.slow])]
+from tests.server.parties import WORDS, Operator, Party, settings, until
+from tests.server.rounds.secure_aggregation.members import PLAN, Member, joined
 
 
 class Fleet:
@@ -45,16 +36,9 @@ class Fleet:
 
     def join(self, parties: list[Party], *, seed: int = 0, **changes: Any) -> list[Member]:
         """The parties in a new round, whose group is as large as they are many unless ``changes`` say otherwise."""
-        round_id = self.operator.open(
-            **{"marginals": PLAN, "minimum": 2, "groups": {"size": len(parties), "stage_seconds": 600}} | changes
-        )
-        found = [
-            Member(party, round_id, vector) for party, vector in zip(parties, vectors(len(parties), seed), strict=True)
-        ]
-        for member in found:
-            answer = member.join()
-            assert answer.status_code == 200, answer.text
-        return found
+        groups = {"size": len(parties), "stage_seconds": 600}
+        round_id = self.operator.open(**{"marginals": PLAN, "minimum": 2, "groups": groups} | changes)
+        return joined(parties, round_id, seed)
 
     def kill(self, members: list[Member] = []) -> None:  # noqa: B006
         """Kill the server and start it again."""
@@ -74,34 +58,15 @@ class Fleet:
         (row,) = self.rows(select(releases).where(releases.c.round_id == round_id, releases.c.stream == "marginals"))
         return np.frombuffer(row.counts, "<i8")
 
+    def sums(self, members: list[Member]) -> None:
+        """The members' round ends with their exact sum."""
+        round_id = members[0].round_id
+        self.operator.close(round_id)
+        found = until(lambda: (now := self.round(round_id))["state"] in ("published", "abandoned") and now, 30)
+        assert found["state"] == "published", (found, (self.folder / "server.log").read_text()[-1500:])
+        np.testing.assert_array_equal(self.released(round_id), np.sum([member.vector for member in members], axis=0))
+
     def close(self) -> None:
         self.http.close()
         self.database.close()
         self.process.end()
-
-
-@contextmanager
-def placed(kind: str, folder: Path) -> Iterator[str]:
-    if kind == "sqlite":
-        yield str(folder / "server.db")
-        return
-    with postgres_server() as url:
-        yield url
-
-
-@contextmanager
-def serving(kind: str, folder: Path) -> Iterator[Fleet]:
-    with placed(kind, folder) as place:
-        fleet = Fleet(folder, place)
-        try:
-            yield fleet
-        finally:
-            fleet.close()
-
-
-def until(found: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """What ``found`` gives, once that is something; what it gave last, where time runs out."""
-    deadline = time.monotonic() + seconds
-    while not (value := found()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return value

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
-import pytest
 from sqlalchemy import select
 
 from server.storage.schema import ledger, releases
+from tests.server.parties import until
 from tests.server.rounds.secure_aggregation.members import Member, through
-from tests.server.rounds.secure_aggregation.processes import PLACES, Fleet, serving, until
-
-
-@pytest.fixture(params=PLACES)
-def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
-    with serving(request.param, tmp_path) as found:
-        yield found
+from tests.server.rounds.secure_aggregation.processes import Fleet
 
 
 def charged(fleet: Fleet) -> Counter[tuple[str, str]]:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from device_sdk.secure_aggregation import keys
-from device_sdk.wire.messages import Problem
-from tests.server.rounds.secure_aggregation.members import Member, through
-from tests.server.rounds.secure_aggregation.processes import PLACES, Fleet, serving, until
-
-
-@pytest.fixture(params=PLACES)
-def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
-    with serving(request.param, tmp_path) as found:
-        yield found
+from tests.server.parties import refusal, until
+from tests.server.rounds.secure_aggregation.members import PLAN, Member, through
+from tests.server.rounds.secure_aggregation.processes import Fleet
 
 
 def false_share(share: bytes) -> bytes:
@@ -39,27 +32,16 @@ def unmask_with(members: list[Member], liars: list[Member], about: Callable[[str
         assert answer.status_code == 200, answer.text
 
 
-def summed(fleet: Fleet, members: list[Member]) -> None:
-    round_id = members[0].round_id
-    fleet.operator.close(round_id)
-    found = until(lambda: (now := fleet.round(round_id))["state"] in ("published", "abandoned") and now)
-    assert found["state"] == "published", (found["note"], found["groups"])
-    np.testing.assert_array_equal(fleet.released(round_id), np.sum([member.vector for member in members], axis=0))
-
-
 def left_out(fleet: Fleet, parties: list[Any]) -> list[str]:
     """Ids of the devices that may not join the next round, which is abandoned."""
-    round_id = fleet.operator.open(
-        marginals={"trust": "distributed", "mechanism": "discrete_gaussian", "epsilon": 8.0, "minimum_survivors": 2},
-        minimum=2,
-    )
+    round_id = fleet.operator.open(marginals=PLAN, minimum=2)
     found = []
     for party in parties:
         offered = party.check_in().json()["round"] is not None
         answer = Member(party, round_id, np.zeros(40, np.int64)).join()
         assert offered == (answer.status_code == 200), "what is offered can be joined, and nothing else"
         if answer.status_code != 200:
-            assert (answer.status_code, Problem.model_validate_json(answer.content).code) == (403, "excluded")
+            assert refusal(answer) == (403, "excluded")
             found.append(party.id)
     fleet.operator.post(f"rounds/{round_id}/abandon")
     return found
@@ -72,7 +54,7 @@ def test_a_group_has_its_sum_around_false_shares_and_who_sent_them_is_left_out(f
     members = sorted(fleet.join(fleet.parties(9)), key=lambda member: member.party.id)
     through(members, "consistency")
     unmask_with(members, members[:liars], lambda name: True)
-    summed(fleet, members)
+    fleet.sums(members)
     certain = members[:1] if liars == 1 else []
     assert left_out(fleet, [member.party for member in members]) == [member.party.id for member in certain]
     (group,) = fleet.round(members[0].round_id)["groups"]
@@ -80,7 +62,7 @@ def test_a_group_has_its_sum_around_false_shares_and_who_sent_them_is_left_out(f
     assert group["note"] == "".join(notes)
     after = fleet.join([member.party for member in members[1:]], seed=1)
     through(after, "unmasking")
-    summed(fleet, after)
+    fleet.sums(after)
 
 
 def test_one_false_share_spoils_nothing_and_names_nobody(fleet: Fleet) -> None:
@@ -88,7 +70,7 @@ def test_one_false_share_spoils_nothing_and_names_nobody(fleet: Fleet) -> None:
     members = sorted(fleet.join(fleet.parties(9)), key=lambda member: member.party.id)
     through(members, "consistency")
     unmask_with(members, members[:1], lambda name: name == members[4].party.id)
-    summed(fleet, members)
+    fleet.sums(members)
     assert left_out(fleet, [member.party for member in members]) == []
 
 
@@ -117,7 +99,7 @@ def test_a_holder_that_was_dealt_false_shares_is_not_left_out(fleet: Fleet) -> N
         assert member.step() == "shares"
     for stage in ("masked", "consistency", "unmasking"):
         assert {member.step() for member in members} == {stage}
-    summed(fleet, members)
+    fleet.sums(members)
     assert left_out(fleet, [member.party for member in members]) == []
 
 
@@ -137,4 +119,4 @@ def test_a_dealer_whose_shares_belong_to_no_secret_stops_one_group_and_no_second
     assert left_out(fleet, [member.party for member in members]) == [hostile.party.id]
     after = fleet.join([member.party for member in members[1:]], seed=1)
     through(after, "unmasking")
-    summed(fleet, after)
+    fleet.sums(after)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from device_sdk.secure_aggregation import keys
 from device_sdk.wire.secure_aggregation import Stage
+from tests.server.rounds.secure_aggregation.members import ANSWERED
 from tests.server.rounds.secure_aggregation.rounds import added, names, simulate
 
-ANSWERED: tuple[Stage, ...] = ("shares", "masked", "consistency", "unmasking")
 MOST_DROPPED = 0.33
 
 
@@ -70,9 +70,8 @@ def test_rounds_are_exact_or_abandoned(count: int) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_rounds_of_fifty_devices() -> None:
-    with ProcessPoolExecutor(
-        len(os.sched_getaffinity(0)), get_context("spawn"), initializer=remember_signatures
-    ) as pool:
+    many = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(many, get_context("spawn"), initializer=remember_signatures) as pool:
         ends = Counter(pool.map(_fifty, range(1000), chunksize=10))
     print(dict(ends))
     assert ends.total() == 1000

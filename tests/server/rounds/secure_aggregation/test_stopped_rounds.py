@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
-import pytest
 from sqlalchemy import text
 
-from tests.server.parties import NO_NOISE
-from tests.server.rounds.secure_aggregation.members import Member, through
-from tests.server.rounds.secure_aggregation.processes import PLACES, Fleet, serving, until
+from tests.server.parties import NO_NOISE, until
+from tests.server.rounds.secure_aggregation.members import through
+from tests.server.rounds.secure_aggregation.processes import Fleet
 
 WORDS_PLAN = {"epsilon": NO_NOISE, "delta": 1e-6}
-
-
-@pytest.fixture(params=PLACES)
-def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
-    with serving(request.param, tmp_path) as found:
-        yield found
-
-
-def summed(fleet: Fleet, members: list[Member]) -> None:
-    """The members' round ends with their exact sum."""
-    round_id = members[0].round_id
-    found = fleet.operator.close(round_id)
-    found = until(lambda: (now := fleet.round(round_id))["state"] == "published" and now) or found
-    assert found["state"] == "published", (found, (fleet.folder / "server.log").read_text()[-1500:])
-    np.testing.assert_array_equal(fleet.released(round_id), np.sum([member.vector for member in members], axis=0))
 
 
 def test_no_id_that_a_device_used_before_stops_its_round_or_the_next(fleet: Fleet) -> None:
@@ -47,10 +29,10 @@ def test_no_id_that_a_device_used_before_stops_its_round_or_the_next(fleet: Flee
     for _ in range(2):
         for member in members:
             member.step()
-    summed(fleet, members)
+    fleet.sums(members)
     after = fleet.join(fleet.parties(3), seed=1)
     through(after, "unmasking")
-    summed(fleet, after)
+    fleet.sums(after)
 
 
 def test_the_id_of_one_devices_report_is_free_for_every_other(fleet: Fleet) -> None:
@@ -70,12 +52,10 @@ def test_a_group_that_keeps_failing_ends_abandoned_and_holds_no_other_up(fleet: 
     with fleet.database.write() as connection:
         connection.execute(text("UPDATE aggregation_groups SET roster = 'damaged' WHERE id = 1"))
     assert {member.step() for member in members[3:]} == {"unmasking"}
-    summed_of = until(lambda: [group["stage"] for group in fleet.round(members[0].round_id)["groups"]][1] == "done")
-    assert summed_of, "the other group is held up"
+    until(lambda: fleet.round(members[0].round_id)["groups"][1]["stage"] == "done")
     group = until(lambda: (now := fleet.round(members[0].round_id)["groups"][0])["stage"] == "abandoned" and now)
-    assert group, "the group that fails never ends"
     assert group["note"].startswith("kept failing: ValidationError"), group
-    summed(fleet, members[3:])
+    fleet.sums(members[3:])
 
 
 def test_a_round_that_keeps_failing_ends_abandoned_and_holds_no_other_up(fleet: Fleet) -> None:
@@ -85,9 +65,8 @@ def test_a_round_that_keeps_failing_ends_abandoned_and_holds_no_other_up(fleet: 
         connection.execute(text("UPDATE rounds SET state = 'closing', settings = '{\"minimum\": \"damaged\"}'"))
     members = fleet.join(fleet.parties(3))
     through(members, "unmasking")
-    summed(fleet, members)
+    fleet.sums(members)
     found = until(lambda: (now := fleet.round(damaged))["state"] == "abandoned" and now)
-    assert found, "the round that fails never ends"
     assert found["note"].startswith("kept failing: ValidationError"), found["note"]
 
 
@@ -101,9 +80,7 @@ def test_readiness_and_a_metric_tell_the_age_of_every_rounds_last_good_tick(flee
         ages = fleet.http.get(f"{fleet.process.url}/readyz").json().get("tick_ages", {})
         return dict(ages) if set(ages) == names else {}
 
-    ages = until(told, 12)
-    assert set(ages) == names
-    assert max(ages.values()) < 10
+    assert max(until(told, 12).values()) < 10
     metrics = fleet.http.get(f"{fleet.process.url}/metrics", headers={"Authorization": "Bearer operator-token"}).text
     for line in (
         "idiolect_tick_age_seconds ",
