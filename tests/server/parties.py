@@ -180,8 +180,8 @@ class Operator:
     def __init__(self, http: Http, url: str = "") -> None:
         self.http, self.url = http, f"{url}/v1/operator/"
 
-    def get(self, path: str) -> dict[str, Any]:
-        return self._checked(self.http.request("GET", self.url + path, headers=HEADERS))
+    def get(self, path: str, **content: Any) -> dict[str, Any]:
+        return self._checked(self.http.request("GET", self.url + path, headers=HEADERS, **content))
 
     def post(self, path: str, **content: Any) -> dict[str, Any]:
         return self._checked(self.http.request("POST", self.url + path, headers=HEADERS, **content))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import sqlite3
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +24,12 @@ from device_sdk.device import Device
 from device_sdk.errors import CheckInError, StateError
 from device_sdk.privacy.contributions import share_variance
 from device_sdk.wire.messages import FIXED_POINT, MarginalPlan
-from tests.device_sdk.checkin.test_check_in import TOKEN, Running, heard, opened, server
+from tests.device_sdk.checkin.site import Site, heard, opened, site
 from tests.live import Tap
+from tests.server.parties import ENROLMENT
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi")
-__all__ = ["server"]
 
 PLAN = MarginalPlan(
     trust="distributed", mechanism="discrete_gaussian", epsilon=8.0, delta=1e-6, minimum_survivors=2, max_words=5
@@ -35,19 +38,28 @@ STAGES = 10
 """Check-ins within which a round of three ends: each goes as far as it can without the others."""
 
 
-def open_round(server: Running, size: int = 3, seconds: float = 600.0) -> str:
-    return server.open_round(
-        marginals=PLAN.model_dump(), minimum=2, groups={"size": size, "stage_seconds": seconds}, smoothing=1.0
-    )
+def open_round(server: Site, size: int = 3, seconds: float = 600.0) -> str:
+    groups = {"size": size, "stage_seconds": seconds}
+    return server.open(marginals=PLAN.model_dump(), minimum=2, groups=groups, smoothing=1.0)
+
+
+@pytest.fixture
+def server(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Site]:
+    with site(tmp_path / "server", tiny_bundle) as found:
+        yield found
 
 
 @pytest.fixture
 def three(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[list[Device]]:
     with ExitStack() as stack:
-        devices = [stack.enter_context(opened(tmp_path / str(number), tiny_bundle)) for number in range(3)]
+        devices = fleet(stack, tmp_path, tiny_bundle)
         for number, device in enumerate(devices):
             heard(device, number + 1)
         yield devices
+
+
+def fleet(stack: ExitStack, folder: Path, bundle: Bundle) -> list[Device]:
+    return [stack.enter_context(opened(folder / str(number), bundle)) for number in range(3)]
 
 
 def until_sent(devices: list[Device], url: str) -> list[CheckInReport]:
@@ -56,7 +68,7 @@ def until_sent(devices: list[Device], url: str) -> list[CheckInReport]:
     for _ in range(STAGES):
         for number, device in enumerate(devices):
             if number not in ends:
-                report = device.check_in(url, TOKEN)
+                report = device.check_in(url, ENROLMENT)
                 if report.sent:
                     ends[number] = report
     assert len(ends) == len(devices)
@@ -68,7 +80,7 @@ def pending(device: Device) -> float:
 
 
 def test_three_devices_add_up_their_counts(
-    three: list[Device], server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    three: list[Device], server: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The release is the sum of what the devices masked, and neither traffic nor the server's files hold a summand."""
     vectors: list[NDArray[np.int64]] = []
@@ -92,15 +104,17 @@ def test_three_devices_add_up_their_counts(
             assert device._model_state.store.names("aggregation") == []
             assert device.learned().marginal_reports == 1
             assert device.check_in(tap.url).round_id is None, "one report a round"
-    closed: Any = server.close_round(round_id)
+    closed: Any = server.close(round_id)
     assert (closed["state"], closed["releases"]["marginals"]["reports"]) == ("published", 3)
     deviation = float(np.sqrt(3 * share_variance(PLAN)))
     assert len(vectors) == 3
     total = np.sum(vectors, axis=0)
     words = three[0].base.words
     assert abs(total[words.id("light")] - 3 * FIXED_POINT) < 6 * deviation
-    assert _released(tmp_path, round_id).tolist() == total.tolist()
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parts[-2] not in ("0", "1", "2")]
+    with closing(sqlite3.connect(tmp_path / "server/server.db")) as database:
+        ((counts,),) = database.execute("SELECT counts FROM releases WHERE round_id = ?", (round_id,))
+    assert np.frombuffer(counts, "<i8").tolist() == total.tolist()
+    files = [path for name in ("server", "tap") for path in (tmp_path / name).rglob("*") if path.is_file()]
     content = b"".join(path.read_bytes() for path in files)
     assert b"sharing_key" in content, "the traffic was kept"
     for vector in vectors:
@@ -112,17 +126,7 @@ def test_three_devices_add_up_their_counts(
                 assert b64encode(bytes(shift) + raw)[4:-4] not in content
 
 
-def _released(folder: Path, round_id: str) -> NDArray[np.int64]:
-    import sqlite3
-
-    with sqlite3.connect(folder / "server.sqlite") as connection:
-        ((counts,),) = connection.execute("SELECT counts FROM releases WHERE round_id = ?", (round_id,))
-    return np.frombuffer(counts, "<i8")
-
-
-def test_a_restart_between_any_two_check_ins_changes_nothing(
-    tmp_path: Path, tiny_bundle: Bundle, server: Running
-) -> None:
+def test_a_restart_between_any_two_check_ins_changes_nothing(tmp_path: Path, tiny_bundle: Bundle, server: Site) -> None:
     round_id = open_round(server, size=2)
     ended: set[int] = set()
     for _ in range(STAGES):
@@ -130,22 +134,22 @@ def test_a_restart_between_any_two_check_ins_changes_nothing(
             with opened(tmp_path / str(number), tiny_bundle) as device:
                 if not device._model_state.store.names("aggregation"):
                     heard(device, number)
-                if device.check_in(server.url, TOKEN).sent:
+                if device.check_in(server.url, ENROLMENT).sent:
                     ended.add(number)
     assert ended == {0, 1}
-    closed: Any = server.close_round(round_id)
+    closed: Any = server.close(round_id)
     assert closed["releases"]["marginals"]["reports"] == 2
 
 
-def test_counts_come_back_where_the_round_is_abandoned(three: list[Device], server: Running) -> None:
+def test_counts_come_back_where_the_round_is_abandoned(three: list[Device], server: Site) -> None:
     round_id = open_round(server)
     before = [device._model_state.cache.pending.copy() for device in three]
     utterances = [device._model_state.cache.pending_utterances for device in three]
     for _ in range(2):
         for device in three:
-            device.check_in(server.url, TOKEN)
+            device.check_in(server.url, ENROLMENT)
     assert any(pending(device) == 0 for device in three), "counts are off the books once they are masked"
-    server.operator.post(f"/v1/operator/rounds/{round_id}/abandon")
+    server.operator.post(f"rounds/{round_id}/abandon")
     for device, counts, number in zip(three, before, utterances, strict=True):
         (sent,) = device.check_in(server.url).sent
         assert sent.refused == "too few devices were left; their counts are in no sum"
@@ -155,10 +159,10 @@ def test_counts_come_back_where_the_round_is_abandoned(three: list[Device], serv
         assert device.check_in(server.url).sent == (), "and it does not join again"
 
 
-def test_a_user_who_withdraws_drops_out(three: list[Device], server: Running) -> None:
+def test_a_user_who_withdraws_drops_out(three: list[Device], server: Site) -> None:
     open_round(server)
     for device in three:
-        device.check_in(server.url, TOKEN)
+        device.check_in(server.url, ENROLMENT)
     three[0].check_in(server.url)
     assert three[0]._model_state.store.names("aggregation") != []
     three[0].withdraw("marginals")
@@ -168,18 +172,18 @@ def test_a_user_who_withdraws_drops_out(three: list[Device], server: Running) ->
     assert pending(three[0]) == 0
 
 
-def test_who_does_not_agree_does_not_join(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
+def test_who_does_not_agree_does_not_join(tmp_path: Path, tiny_bundle: Bundle, server: Site) -> None:
     open_round(server)
     with opened(tmp_path / "device", tiny_bundle) as device:
         device.withdraw("marginals")
-        report = device.check_in(server.url, TOKEN)
+        report = device.check_in(server.url, ENROLMENT)
         assert report.round_id is not None
         assert (report.sent, device._model_state.store.names("aggregation")) == ((), [])
 
 
-def test_when_to_come_back(three: list[Device], server: Running) -> None:
+def test_when_to_come_back(three: list[Device], server: Site) -> None:
     """As long as a group goes on, in time for its stages."""
-    assert three[0].check_in(server.url, TOKEN).due_in_seconds > 50
+    assert three[0].check_in(server.url, ENROLMENT).due_in_seconds > 50
     open_round(server, seconds=8.0)
     assert three[0].check_in(server.url).due_in_seconds == 2.0
 
@@ -198,11 +202,9 @@ class Lying(httpx.BaseTransport):
         return httpx.Response(answer.status_code, content=content)
 
 
-def test_a_device_stops_where_the_server_lies(three: list[Device], server: Running) -> None:
+def test_a_device_stops_where_the_server_lies(three: list[Device], server: Site) -> None:
     """Survivors that leave another device out, for one device only: it reveals nothing, and its counts stay off the
     books, since the others may have given the server the sum."""
-    import json
-
     open_round(server)
     model_state = three[0]._model_state
 
@@ -215,60 +217,54 @@ def test_a_device_stops_where_the_server_lies(three: list[Device], server: Runni
 
     with Client(server.url, transport=Lying(fewer)) as client:
         for _ in range(STAGES):
-            refused = [sent.refused for sent in three[0].check_in(client, TOKEN).sent]
+            refused = [sent.refused for sent in three[0].check_in(client, ENROLMENT).sent]
             if refused:
                 break
             for device in three[1:]:
-                device.check_in(server.url, TOKEN)
+                device.check_in(server.url, ENROLMENT)
     assert len(refused) == 1
     assert "survivors: found 1 of 3 devices, expected at least 2" in (refused[0] or "")
     assert pending(three[0]) == 0
     assert model_state.store.names("aggregation") == []
 
 
-def test_an_unreadable_part_is_named(three: list[Device], server: Running) -> None:
+def test_an_unreadable_part_is_named(three: list[Device], server: Site) -> None:
     open_round(server)
-    three[0].check_in(server.url, TOKEN)
+    three[0].check_in(server.url, ENROLMENT)
     (name,) = three[0]._model_state.store.names("aggregation")
     three[0]._model_state.store.put("aggregation", name, b"{}")
     with pytest.raises(StateError, match=f"aggregation/{name}: the value cannot be read"):
         three[0].check_in(server.url)
 
 
-def test_a_server_that_cannot_be_reached_loses_nothing(three: list[Device], server: Running) -> None:
+def test_a_server_that_cannot_be_reached_loses_nothing(three: list[Device], server: Site) -> None:
     open_round(server)
-    three[0].check_in(server.url, TOKEN)
+    three[0].check_in(server.url, ENROLMENT)
     failing = httpx.MockTransport(lambda request: httpx.Response(503))
-    with (
-        Client(server.url, transport=failing, attempts=1, pause=lambda seconds: None) as client,
-        pytest.raises(CheckInError, match="no usable answer"),
-    ):
+    with Client(server.url, transport=failing, attempts=1) as client, pytest.raises(CheckInError, match="no usable"):
         three[0].check_in(client)
     until_sent(three, server.url)
 
 
 @pytest.mark.parametrize("reopened", [False, True])
 def test_counts_whose_mask_a_device_has_given_away_never_come_back(
-    tmp_path: Path, tiny_bundle: Bundle, server: Running, *, reopened: bool
+    three: list[Device], tmp_path: Path, tiny_bundle: Bundle, server: Site, *, reopened: bool
 ) -> None:
     """Once it has revealed, its counts may be in a sum, whatever the server says of the group; those of a device that
     has not revealed come back."""
-    round_id = open_round(server)
+    round_id, devices = open_round(server), three
+    before = [pending(device) for device in devices]
+    turns = itertools.cycle(devices)
+    while not any(revealed(device) for device in devices):
+        next(turns).check_in(server.url, ENROLMENT)
+    given = [revealed(device) for device in devices]
+    assert 0 < sum(given) < 3
+    server.operator.post(f"rounds/{round_id}/abandon")
     with ExitStack() as stack:
-        devices = [stack.enter_context(opened(tmp_path / str(number), tiny_bundle)) for number in range(3)]
-        for number, device in enumerate(devices):
-            heard(device, number + 1)
-        before = [pending(device) for device in devices]
-        while not any(revealed(device) for device in devices):
-            for device in devices:
-                if not any(revealed(other) for other in devices):
-                    device.check_in(server.url, TOKEN)
-        given = [revealed(device) for device in devices]
-        assert 0 < sum(given) < 3
-        server.operator.post(f"/v1/operator/rounds/{round_id}/abandon")
         if reopened:
-            stack.close()
-            devices = [stack.enter_context(opened(tmp_path / str(number), tiny_bundle)) for number in range(3)]
+            for device in three:
+                device.close()
+            devices = fleet(stack, tmp_path, tiny_bundle)
         for device, gave, counts in zip(devices, given, before, strict=True):
             (sent,) = device.check_in(server.url).sent
             assert sent.refused is not None
@@ -278,8 +274,6 @@ def test_counts_whose_mask_a_device_has_given_away_never_come_back(
 
 def revealed(device: Device) -> bool:
     """Whether the device's state says that it gave its shares away."""
-    (name,) = device._model_state.store.names("aggregation") or [""]
-    content = device._model_state.store.get("aggregation", name) if name else None
-    return (
-        content is not None and aggregation.Participation.model_validate_json(content).participant.revealed is not None
-    )
+    store = device._model_state.store
+    kept = [store.get("aggregation", name) or b"" for name in store.names("aggregation")]
+    return any(aggregation.Participation.model_validate_json(each).participant.revealed for each in kept)

@@ -2,109 +2,62 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from device_sdk.bundle import Bundle
 from device_sdk.checkin.client import Client
 from device_sdk.device import Device
 from device_sdk.errors import BundleError, CheckInError
 from device_sdk.features import logmel
-from device_sdk.feedback import Corrected
-from device_sdk.learning import LearningSettings, MaskSettings, StepSettings, TeacherSettings
+from device_sdk.learning import MaskSettings, TeacherSettings
 from device_sdk.runtimes.training import TrainingSession
 from device_sdk.settings import DeviceSettings
-from device_sdk.wire.messages import DeltaPlan, MarginalPlan
-from tests.bounds import ANYTHING
-from tests.live import LosesReports, hosted
+from tests.device_sdk.checkin.site import KEY, SETTINGS, Site, heard, opened, site, taught
+from tests.live import LosesReports
+from tests.server.parties import ENROLMENT
 from tests.signals import hiss
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi")
-
-KEY = bytes(range(32))
-TOKEN = "a token to enrol with"
-OPERATOR = "a token of the operator"
-SETTINGS = DeviceSettings(
-    learning=LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05)), bounds=ANYTHING
-)
-
-
-@dataclass
-class Running:
-    url: str
-    operator: httpx.Client
-
-    def open_round(self, **settings: object) -> str:
-        body = {
-            "settings": {"marginals": MarginalPlan(epsilon=100).model_dump(), "suppression": 0.0, **settings},
-            "open": True,
-        }
-        answer = self.operator.post("/v1/operator/rounds", json=body)
-        assert answer.is_success, answer.text
-        return str(answer.json()["id"])
-
-    def close_round(self, round_id: str) -> dict[str, object]:
-        answer = self.operator.post(f"/v1/operator/rounds/{round_id}/close")
-        assert answer.is_success, answer.text
-        found: dict[str, object] = answer.json()
-        return found
+COLLECTED = {"kind": "gradient", "batch_size": 2, "clip_norm": 1e6}
 
 
 @pytest.fixture
-def server(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Running]:
-    from server.settings import ServerSettings
-
-    settings = ServerSettings(
-        str(tmp_path / "server.sqlite"), tmp_path / "blobs", TOKEN, OPERATOR, marginals_cap=math.inf
-    )
-    headers = {"Authorization": f"Bearer {OPERATOR}"}
-    with hosted(settings, tiny_bundle) as url, httpx.Client(base_url=url, headers=headers, timeout=120) as operator:
-        yield Running(url, operator)
+def server(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Site]:
+    with site(tmp_path, tiny_bundle) as found:
+        yield found
 
 
-def opened(folder: Path, bundle: Bundle, settings: DeviceSettings = SETTINGS, key: bytes = KEY) -> Device:
-    """A device whose user agrees to everything."""
-    device = Device.open(folder, key, bundle, settings)
-    device.agree("marginals", "deltas")
-    return device
+@pytest.fixture
+def device(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[Device]:
+    with opened(tmp_path / "device", tiny_bundle) as found:
+        yield found
 
 
-def heard(device: Device, seed: int = 1) -> None:
-    device.feedback(device.recognize(hiss(seed), 16_000), Corrected("turn on the light"))
-
-
-def taught(device: Device, seed: int = 1) -> None:
-    heard(device, seed)
-    device.learn()
-
-
-def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
-    round_id = server.open_round(deltas=DeltaPlan(clip_norm=10.0).model_dump())
+def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bundle, server: Site) -> None:
+    round_id = server.open(deltas={"clip_norm": 10.0})
     with opened(tmp_path / "device", tiny_bundle) as device:
         with pytest.raises(CheckInError, match="not enrolled there"):
             device.check_in(server.url)
         taught(device)
         local = device.student.weights
-        report = device.check_in(server.url, TOKEN)
+        report = device.check_in(server.url, ENROLMENT)
         assert report.round_id == round_id
         assert [(sent.kind, sent.refused) for sent in report.sent] == [("marginals", None), ("deltas", None)]
         assert report.bytes_up > sum(sent.size for sent in report.sent) > 0
         assert not report.new_model
-        again = device.check_in(server.url)
-        assert again.sent == ()
+        assert device.check_in(server.url).sent == ()
         assert device.student.steps == 1, "local weights stay until a new base comes"
-        closed = server.close_round(round_id)
+        closed = server.close(round_id)
         assert closed["state"] == "published", closed
         report = device.check_in(server.url)
-        assert report.new_model
-        assert report.new_marginals
+        assert report.new_model and report.new_marginals
         assert device.model_version == closed["model_version"] != tiny_bundle.version
         assert device.student.steps == 0
         for name, array in device.base.weights.items():
@@ -122,10 +75,9 @@ def test_a_round_from_enrolment_to_the_new_model(tmp_path: Path, tiny_bundle: Bu
 
 
 def test_what_the_user_taught_stays_on_a_new_base_and_is_not_reported_again(
-    tmp_path: Path, tiny_bundle: Bundle, server: Running
+    tmp_path: Path, tiny_bundle: Bundle, server: Site
 ) -> None:
-    plan = DeltaPlan(clip_norm=10.0).model_dump()
-    first = server.open_round(deltas=plan)
+    first = server.open(deltas={"clip_norm": 10.0})
     kept = replace(SETTINGS, learning=replace(SETTINGS.learning, keep=1.0))
     with (
         opened(tmp_path / "one", tiny_bundle, kept) as one,
@@ -135,20 +87,20 @@ def test_what_the_user_taught_stays_on_a_new_base_and_is_not_reported_again(
         taught(other, 2)
         moved = {name: array - tiny_bundle.weights[name] for name, array in one.student.weights.items()}
         for device in (one, other):
-            device.check_in(server.url, TOKEN)
-        server.close_round(first)
+            device.check_in(server.url, ENROLMENT)
+        server.close(first)
         assert one.check_in(server.url).new_model
         start = one.student.start
         assert start is not None and one.student.steps == 0
         own = sum(float(np.vdot(start[name] - one.base.weights[name], array)) for name, array in moved.items())
         assert own > 0.0, "of its own move, what the mean has not taken up is still there"
-        second = server.open_round(deltas=plan)
+        second = server.open(deltas={"clip_norm": 10.0})
         taught(one, 3)
         step = {name: array - start[name] for name, array in one.student.weights.items()}
         other.check_in(server.url)  # takes the new base, and has learned nothing on it
         one.check_in(server.url)
         before = {name: np.array(array) for name, array in one.base.weights.items()}
-        server.close_round(second)
+        server.close(second)
         assert one.check_in(server.url).new_model
         for name, array in step.items():  # the one report of this round is of the steps of this round
             np.testing.assert_allclose(one.base.weights[name] - before[name], array, atol=1e-6)
@@ -157,106 +109,81 @@ def test_what_the_user_taught_stays_on_a_new_base_and_is_not_reported_again(
         one.recognize(np.zeros(9600, np.float32), 16_000)
 
 
-def test_without_the_users_consent_nothing_is_sent(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
-    server.open_round(deltas=DeltaPlan().model_dump())
+def test_without_the_users_consent_nothing_is_sent(tmp_path: Path, tiny_bundle: Bundle, server: Site) -> None:
+    server.open(deltas={})
     with Device.open(tmp_path / "new", KEY, tiny_bundle) as device:
         taught(device)
-        assert device.check_in(server.url, TOKEN).sent == ()
+        assert device.check_in(server.url, ENROLMENT).sent == ()
     silent = DeviceSettings(share_marginals=False, share_deltas=False)
     with opened(tmp_path / "silent", tiny_bundle, silent) as device:
         taught(device)
-        assert device.check_in(server.url, TOKEN).sent == (), "the app does not offer it"
+        assert device.check_in(server.url, ENROLMENT).sent == (), "the app does not offer it"
 
 
-def test_a_server_that_is_down_costs_nothing(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
-    round_id = server.open_round(deltas=DeltaPlan(clip_norm=10.0, noise_stddev=0.0).model_dump())
+def test_a_server_that_is_down_costs_nothing(tmp_path: Path, tiny_bundle: Bundle, server: Site) -> None:
+    """A report whose receipt was lost is counted once; one of a round that ended meanwhile goes into the next."""
+
+    def fails(device: Device, delivered: bool, url: str = server.url) -> None:
+        with (
+            Client(url, transport=LosesReports(delivered=delivered), pause=lambda seconds: None) as client,
+            pytest.raises(CheckInError, match=r"no usable answer after 3 tries"),
+        ):
+            device.check_in(client, ENROLMENT)
+
+    first = server.open(deltas={"clip_norm": 10.0})
     with opened(tmp_path / "device", tiny_bundle) as device:
         taught(device)
-        lost = Client(server.url, transport=LosesReports(delivered=True), pause=lambda seconds: None)
-        with pytest.raises(CheckInError, match=r"/marginals: no usable answer after 3 tries"):
-            device.check_in(lost, TOKEN)
-        with pytest.raises(CheckInError, match=r"http://127\.0\.0\.1:9/"):
-            device.check_in(Client("http://127.0.0.1:9", pause=lambda seconds: None), TOKEN)
-        lost.close()
+        fails(device, delivered=True)
+        fails(device, delivered=False, url="http://127.0.0.1:9")
     with opened(tmp_path / "device", tiny_bundle) as device:
-        report = device.check_in(server.url, TOKEN)
+        report = device.check_in(server.url)
         assert [(sent.kind, sent.duplicate) for sent in report.sent] == [("marginals", True), ("deltas", False)]
-    counted = server.operator.get(f"/v1/operator/rounds/{round_id}").json()["reports"]
-    assert counted == {"marginals": 1, "deltas": 1, "words": 0}, "the report whose receipt was lost is counted once"
-
-
-def test_a_report_for_a_round_that_ended_goes_into_the_next(
-    tmp_path: Path, tiny_bundle: Bundle, server: Running
-) -> None:
-    first = server.open_round()
-    with opened(tmp_path / "device", tiny_bundle) as device:
-        taught(device)
-        down = Client(server.url, transport=LosesReports(), pause=lambda seconds: None)
-        with pytest.raises(CheckInError):
-            device.check_in(down, TOKEN)
-        down.close()
+        counted = server.operator.get(f"rounds/{first}")["reports"]
+        assert counted == {"marginals": 1, "deltas": 1, "words": 0}
+        server.close(first)
+        second = server.open()
+        heard(device)
+        fails(device, delivered=False)
         assert device._model_state.cache.pending.sum() == 0
-        server.close_round(first)
-        second = server.open_round()
-        report = device.check_in(server.url, TOKEN)
-        assert [(sent.round_id, sent.refused is None) for sent in report.sent] == [(first, False), (second, True)]
+        server.close(second)
+        third = server.open()
+        report = device.check_in(server.url)
+        assert [(sent.round_id, sent.refused is None) for sent in report.sent] == [(second, False), (third, True)]
         assert "round_closed" in str(report.sent[0].refused)
-        assert device.learned().marginal_reports == 1
+        assert device.learned().marginal_reports == 2
 
 
-def test_local_trust_sends_noise_only(tmp_path: Path, tiny_bundle: Bundle, server: Running) -> None:
-    server.open_round(marginals=MarginalPlan(trust="local", epsilon=1.0).model_dump())
-    with opened(tmp_path / "device", tiny_bundle) as device:
-        taught(device)
-        (sent,) = device.check_in(server.url, TOKEN).sent
-        assert sent.refused is None
-
-
-def test_mode_paper_sends_all_counts_so_far_in_every_round(
-    tmp_path: Path, tiny_bundle: Bundle, server: Running
-) -> None:
+def test_mode_paper_sends_all_counts_so_far_in_every_round(device: Device, server: Site) -> None:
     """Released counts grow from round to round as the device's own do; what the user takes back is not sent again."""
-    plan = MarginalPlan(mode="paper", epsilon=1e6).model_dump()
-    words = [tiny_bundle.words.id(word) for word in ("turn", "on", "the", "light")]
-
-    def released() -> float:
-        current = server.operator.get("/v1/operator/marginals").json()["current"]
-        found = server.operator.get(f"/v1/operator/marginals/{current}", params={"top": 10000}).json()["top"]
-        return float(sum(entry["released_count"] for entry in found if entry["word_id"] in words))
-
-    with opened(tmp_path / "device", tiny_bundle) as device:
-        for seed, expected in ((1, 4.0), (2, 8.0)):
-            round_id = server.open_round(marginals=plan)
-            heard(device, seed)
-            assert [sent.refused for sent in device.check_in(server.url, TOKEN).sent] == [None]
-            server.close_round(round_id)
-            assert released() == pytest.approx(expected, abs=0.1)
-        device.withdraw("marginals")
-        device.agree("marginals")
-        round_id = server.open_round(marginals=plan)
-        heard(device, 3)
-        device.check_in(server.url, TOKEN)
-        server.close_round(round_id)
-        assert released() == pytest.approx(4.0, abs=0.1)
+    for seed, expected in ((1, 4.0), (2, 8.0), (3, 4.0)):
+        round_id = server.open(marginals={"mode": "paper", "epsilon": 1e6})
+        heard(device, seed)
+        assert [sent.refused for sent in device.check_in(server.url, ENROLMENT).sent] == [None]
+        server.close(round_id)
+        current = server.operator.get("marginals")["current"]
+        found = server.operator.get(f"marginals/{current}", params={"top": 10000})["top"]
+        words = [device.base.words.id(word) for word in ("turn", "on", "the", "light")]
+        released = sum(entry["released_count"] for entry in found if entry["word_id"] in words)
+        assert released == pytest.approx(expected, abs=0.1)
+        if seed == 2:
+            device.withdraw("marginals")
+            device.agree("marginals")
 
 
 def test_a_model_that_does_not_fit_is_refused_and_the_old_one_kept(
-    tmp_path: Path, tiny_bundle: Bundle, server: Running, monkeypatch: pytest.MonkeyPatch
+    device: Device, tiny_bundle: Bundle, server: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from safetensors.numpy import save
-
-    round_id = server.open_round(deltas=DeltaPlan(clip_norm=10.0).model_dump())
-    with opened(tmp_path / "device", tiny_bundle) as device:
-        taught(device)
-        device.check_in(server.url, TOKEN)
-        server.close_round(round_id)
-        damaged = save({"joiner.output.bias": np.zeros(3, np.float32)})
-        with monkeypatch.context() as patch, pytest.raises(BundleError, match="tensor"):
-            patch.setattr("device_sdk.checkin.updates.adoption.fetch", lambda client, store, wanted, base: damaged)
-            device.check_in(server.url)
-        assert device.model_version == tiny_bundle.version
-        assert device.student.steps == 1
-        assert device.check_in(server.url).new_model
+    round_id = server.open(deltas={"clip_norm": 10.0})
+    taught(device)
+    device.check_in(server.url, ENROLMENT)
+    server.close(round_id)
+    damaged = save({"joiner.output.bias": np.zeros(3, np.float32)})
+    with monkeypatch.context() as patch, pytest.raises(BundleError, match="tensor"):
+        patch.setattr("device_sdk.checkin.updates.adoption.fetch", lambda client, store, wanted, base: damaged)
+        device.check_in(server.url)
+    assert device.model_version == tiny_bundle.version
+    assert device.student.steps == 1
+    assert device.check_in(server.url).new_model
 
 
 def gradient_of(bundle: Bundle, seed: int) -> dict[str, np.ndarray]:
@@ -269,16 +196,15 @@ def gradient_of(bundle: Bundle, seed: int) -> dict[str, np.ndarray]:
 
 
 def test_gradients_are_taken_at_the_published_weights_and_each_is_sent_once(
-    tmp_path: Path, tiny_bundle: Bundle, server: Running
+    tmp_path: Path, tiny_bundle: Bundle, server: Site
 ) -> None:
     """FedSGD in a single pass: the server descends the mean of exactly the gradients of what was heard."""
     unmasked = MaskSettings(frequency_masks=0, time_masks=0)
     settings = replace(SETTINGS, learning=replace(SETTINGS.learning, masks=unmasked))
-    plan = DeltaPlan(kind="gradient", batch_size=2, clip_norm=1e6).model_dump()
-    asked: dict[str, object] = {"deltas": plan, "optimizer": {"kind": "sgd", "learning_rate": 0.01}}
-    first = server.open_round(**asked)
+    asked = {"deltas": COLLECTED, "optimizer": {"kind": "sgd", "learning_rate": 0.01}}
+    first = server.open(**asked)
     with opened(tmp_path / "device", tiny_bundle, settings) as device:
-        assert [sent.kind for sent in device.check_in(server.url, TOKEN).sent] == [], "it learns what to collect"
+        assert [sent.kind for sent in device.check_in(server.url, ENROLMENT).sent] == [], "it learns what to collect"
         for seed in (1, 2, 3):
             heard(device, seed)
         report = device.learn()
@@ -290,55 +216,50 @@ def test_gradients_are_taken_at_the_published_weights_and_each_is_sent_once(
         assert device.student.gradients is not None and device.student.gradients.utterances == 2
         assert "deltas" in [sent.kind for sent in device.check_in(server.url).sent]
         assert device.student.gradients is not None and device.student.gradients.utterances == 0
-        closed = server.close_round(first)
+        closed = server.close(first)
         assert device.check_in(server.url).new_model
         sums = [gradient_of(tiny_bundle, seed) for seed in (1, 2)]
         for name, array in device.base.weights.items():
             mean = sum(each[name] for each in sums) / 2 if name in sums[0] else 0.0
             np.testing.assert_allclose(array, tiny_bundle.weights[name] - 0.01 * mean, rtol=1e-4, atol=1e-5)
-        second = server.open_round(**asked)
+        second = server.open(**asked)
         device.check_in(server.url)
         assert device.check_in(server.url).sent == (), "nothing that was sent is sent again"
-        assert server.close_round(second)["reports"] == {"marginals": 1, "deltas": 0, "words": 0}
+        assert server.close(second)["reports"] == {"marginals": 1, "deltas": 0, "words": 0}
         assert closed["reports"] == {"marginals": 0, "deltas": 1, "words": 0}
-        third = server.open_round(deltas=DeltaPlan(clip_norm=10.0).model_dump())
+        third = server.open(deltas={"clip_norm": 10.0})
         device.check_in(server.url)
         assert device.student.gradients is None, "and steps are taken again where a plan asks for differences"
         taught(device, 4)
         assert device.student.steps == 1
         assert "deltas" in [sent.kind for sent in device.check_in(server.url).sent]
-        assert server.close_round(third)["state"] == "published"
+        assert server.close(third)["state"] == "published"
 
 
-@pytest.mark.parametrize(("encoding", "clipping"), [("float16", "uniform"), ("int8", "dim")])
+@pytest.mark.parametrize(("encoding", "clipping", "most"), [("float16", "uniform", 2.1), ("int8", "dim", 1.3)])
 def test_deltas_as_the_plan_encodes_them(
-    tmp_path: Path, tiny_bundle: Bundle, server: Running, encoding: str, clipping: str
+    device: Device, tiny_bundle: Bundle, server: Site, encoding: str, clipping: str, most: float
 ) -> None:
-    plan = DeltaPlan.model_validate({"clip_norm": 10.0, "encoding": encoding, "clipping": clipping})
-    round_id = server.open_round(deltas=plan.model_dump())
-    with opened(tmp_path / "device", tiny_bundle) as device:
-        taught(device)
-        (sent,) = [each for each in device.check_in(server.url, TOKEN).sent if each.kind == "deltas"]
-        assert sent.refused is None
-        values = sum(array.size for array in device.student.weights.values())
-        assert sent.size < {"float16": 2.1, "int8": 1.3}[encoding] * values
-        local = dict(device.student.weights)
-        server.close_round(round_id)
-        assert device.check_in(server.url).new_model
-        moved = {name: device.base.weights[name] - tiny_bundle.weights[name] for name in local}
-        wanted = {name: array - tiny_bundle.weights[name] for name, array in local.items()}
-        off = sum(float(np.square(moved[name] - wanted[name]).sum()) for name in local)
-        assert off < 0.03**2 * sum(float(np.square(array).sum()) for array in wanted.values())
+    round_id = server.open(deltas={"clip_norm": 10.0, "encoding": encoding, "clipping": clipping})
+    taught(device)
+    (sent,) = [each for each in device.check_in(server.url, ENROLMENT).sent if each.kind == "deltas"]
+    assert sent.refused is None
+    local = dict(device.student.weights)
+    assert sent.size < most * sum(array.size for array in local.values())
+    server.close(round_id)
+    assert device.check_in(server.url).new_model
+    off = sum(float(np.square(device.base.weights[name] - array).sum()) for name, array in local.items())
+    moved = sum(float(np.square(array - tiny_bundle.weights[name]).sum()) for name, array in local.items())
+    assert off < 0.03**2 * moved
 
 
 def test_adapters_take_no_part_in_rounds_of_gradients_and_say_so(
-    tmp_path: Path, tiny_bundle: Bundle, server: Running
+    tmp_path: Path, tiny_bundle: Bundle, server: Site
 ) -> None:
     """Their gradients are of factors; they go on with steps of their own, also where another subset had collected."""
-    asked = DeltaPlan(kind="gradient", batch_size=2, clip_norm=1e6).model_dump()
-    round_id = server.open_round(deltas=asked)
+    round_id = server.open(deltas=COLLECTED)
     with opened(tmp_path / "device", tiny_bundle) as device:
-        assert device.check_in(server.url, TOKEN).left_out == ()
+        assert device.check_in(server.url, ENROLMENT).left_out == ()
         assert device.student.gradients is not None
     adapters = replace(SETTINGS, learning=replace(SETTINGS.learning, subset="adapters"))
     with opened(tmp_path / "device", tiny_bundle, adapters) as device:
@@ -349,17 +270,15 @@ def test_adapters_take_no_part_in_rounds_of_gradients_and_say_so(
         (why,) = report.left_out
         assert why.startswith("deltas: found a round that collects gradients") and "'adapters'" in why
         assert "deltas" not in [sent.kind for sent in report.sent]
-        server.close_round(round_id)
-        server.open_round(deltas=DeltaPlan(clip_norm=10.0).model_dump())
+        server.close(round_id)
+        server.open(deltas={"clip_norm": 10.0})
         report = device.check_in(server.url)
         assert report.left_out == () and "deltas" in [sent.kind for sent in report.sent]
 
 
-def test_the_servers_teacher_labels_where_the_app_wants_it(
-    tmp_path: Path, tiny_bundle: Bundle, server: Running
-) -> None:
-    plan = {"deltas": DeltaPlan(clip_norm=10.0).model_dump(), "teacher": {"decay": 0.5, "interval": 1}}
-    first = server.open_round(**plan)
+def test_the_servers_teacher_labels_where_the_app_wants_it(tmp_path: Path, tiny_bundle: Bundle, server: Site) -> None:
+    plan = {"deltas": {"clip_norm": 10.0}, "teacher": {"decay": 0.5, "interval": 1}}
+    first = server.open(**plan)
     scheduled = TeacherSettings(schedule="server", interval=1, decay=0.0)
     follows = replace(SETTINGS, learning=replace(SETTINGS.learning, teacher=scheduled))
     with (
@@ -368,8 +287,8 @@ def test_the_servers_teacher_labels_where_the_app_wants_it(
     ):
         taught(one)
         assert one.student.teacher_version is None, "there is none yet: the local one follows"
-        one.check_in(server.url, TOKEN)
-        server.close_round(first)
+        one.check_in(server.url, ENROLMENT)
+        server.close(first)
         report = one.check_in(server.url)
         assert report.teacher_version is not None
         assert report.teacher_version == one.student.teacher_version != one.model_version
@@ -382,13 +301,13 @@ def test_the_servers_teacher_labels_where_the_app_wants_it(
         assert all(np.array_equal(one.student.teacher[name], array) for name, array in before.items())
         assert {"local", "published_teacher"} <= set(one._store.names("weights"))
         assert one._store.get("weights", "teacher") is None, "what the server has published is not stored again"
-        assert other.check_in(server.url, TOKEN).teacher_version is None, "another app keeps its own"
+        assert other.check_in(server.url, ENROLMENT).teacher_version is None, "another app keeps its own"
     with opened(tmp_path / "one", tiny_bundle, follows) as one:
         assert (one.student.teacher_version, one.student.steps) == (report.teacher_version, 1)
         assert all(np.array_equal(one.student.teacher[name], array) for name, array in before.items())
-        second = server.open_round(deltas=plan["deltas"])
+        second = server.open(deltas=plan["deltas"])
         one.check_in(server.url)
-        server.close_round(second)
+        server.close(second)
         assert one.check_in(server.url).teacher_version is None, "the server keeps none any more"
         assert all(np.array_equal(one.student.teacher[name], one.student.weights[name]) for name in before)
     with opened(tmp_path / "one", tiny_bundle) as one:

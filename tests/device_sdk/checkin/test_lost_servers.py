@@ -8,36 +8,42 @@ import socket
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from device_sdk import Bundle, CheckInError, Corrected, Device, DeviceSettings, LearningSettings
+from device_sdk import Bundle, CheckInError
 from device_sdk.checkin import identity
 from device_sdk.checkin.client import Client
 from device_sdk.wire.signing import TIMESTAMP
-from tests.device_sdk.hostile.server import Hostile, Request, plain
+from tests.device_sdk.checkin.site import Site, site, taught
+from tests.device_sdk.checkin.site import opened as site_opened
+from tests.device_sdk.hostile.server import Answer, Hostile, Request, plain
 from tests.live import LiveServer, LosesReports
 from tests.server.parties import ENROLMENT, HEADERS, Operator
 from tests.server.postgres import postgres_server
-from tests.signals import hiss
 
-KEY = bytes(range(32))
-SETTINGS = DeviceSettings(learning=LearningSettings(passes=1, cost_weight=0.0))
 HOUR, DAY = 3600.0, 86_400.0
+opened = partial(site_opened, streams=("marginals",))
 
 
-def opened(folder: Path, bundle: Bundle) -> Device:
-    device = Device.open(folder, KEY, bundle, SETTINGS)
-    device.agree("marginals")
-    return device
+def refusing(code: str, ahead: float = 0.0) -> Answer:
+    """A refusal by a clock that is so many seconds ahead."""
+
+    def answer(request: Request, line: socket.socket) -> None:
+        body = json.dumps({"version": 1, "code": code, "detail": "no"}).encode()
+        line.sendall(plain(body, "401 Unauthorized", Date=formatdate(time.time() + ahead, usegmt=True)))
+
+    return answer
 
 
-def taught(device: Device, seed: int = 1) -> None:
-    device.feedback(device.recognize(hiss(seed), 16_000), Corrected("turn on the light"))
-    device.learn()
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Iterator[Site]:
+    with site(tmp_path_factory.mktemp("server"), tiny_bundle) as found:
+        yield found
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -100,17 +106,12 @@ def test_a_device_comes_back_to_an_older_backup_without_showing_its_token_again(
             assert device.check_in(server.url).model_version == tiny_bundle.version
 
 
-def test_a_revoked_device_does_not_come_back(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    with (
-        LiveServer(tmp_path / "server", tiny_bundle.path) as server,
-        opened(tmp_path / "device", tiny_bundle) as device,
-        httpx.Client() as http,
-    ):
+def test_a_revoked_device_does_not_come_back(server: Site, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with opened(tmp_path / "device", tiny_bundle) as device:
         device.check_in(server.url, ENROLMENT)
         who = identity.load(device._store, server.url)
         assert who is not None
-        answer = http.post(f"{server.url}/v1/operator/devices/{who.device_id}/revoke", headers=HEADERS)
-        assert answer.is_success, answer.text
+        server.operator.post(f"devices/{who.device_id}/revoke")
         for _ in range(2):
             with pytest.raises(CheckInError, match="device_revoked"):
                 device.check_in(server.url, ENROLMENT)
@@ -118,37 +119,25 @@ def test_a_revoked_device_does_not_come_back(tmp_path: Path, tiny_bundle: Bundle
 
 
 def test_a_server_that_never_knows_a_device_is_not_asked_for_ever(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    def unknown(request: Request, line: socket.socket) -> None:
-        body = json.dumps({"version": 1, "code": "unknown_device", "detail": "who?"}).encode()
-        line.sendall(plain(body, "401 Unauthorized"))
-
-    with opened(tmp_path, tiny_bundle) as device, Hostile(tiny_bundle, answers={"/v1/check-in": unknown}) as server:
+    answers = {"/v1/check-in": refusing("unknown_device")}
+    with opened(tmp_path, tiny_bundle) as device, Hostile(tiny_bundle, answers=answers) as server:
         with pytest.raises(CheckInError, match="unknown_device"):
             device.check_in(server.url, ENROLMENT)
         assert 2 <= server.paths().count("/v1/check-in") <= 3
         assert server.paths().count("/v1/enrol") <= 2
 
 
-def test_a_device_that_holds_no_token_says_what_it_needs(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    with (
-        LiveServer(tmp_path / "server", tiny_bundle.path) as server,
-        opened(tmp_path / "device", tiny_bundle) as device,
-    ):
+def test_a_device_that_holds_no_token_says_what_it_needs(server: Site, tmp_path: Path, tiny_bundle: Bundle) -> None:
+    with opened(tmp_path / "device", tiny_bundle) as device:
         identity.keep_id(device._store, identity.create(device._store, server.url), "0" * 32)
         with pytest.raises(CheckInError, match=r"unknown_device.*enrolment token"):
             device.check_in(server.url)
         assert device.check_in(server.url, ENROLMENT).model_version == tiny_bundle.version
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Bundle) -> Iterator[LiveServer]:
-    with LiveServer(tmp_path_factory.mktemp("server"), tiny_bundle.path) as running:
-        yield running
-
-
 @pytest.mark.parametrize("wrong", [3 * HOUR, -3 * HOUR, 6 * DAY, -6 * DAY])
-def test_a_clock_that_is_off_is_corrected_by_the_servers_date(
-    wrong: float, server: LiveServer, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+def test_a_clock_that_is_off_is_corrected_by_the_servers_date_and_one_that_is_far_off_is_named(
+    wrong: float, server: Site, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time
     with opened(tmp_path, tiny_bundle) as device, Client(server.url) as client:
@@ -159,27 +148,17 @@ def test_a_clock_that_is_off_is_corrected_by_the_servers_date(
             device.check_in(client)
             assert client.bytes_up - sent < 400, "it is remembered for this server: one request, not two"
         device.check_in(client)  # somebody has set the clock meanwhile
-
-
-def test_a_clock_that_is_far_off_is_named_and_not_followed(
-    server: LiveServer, tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.time
-    with opened(tmp_path, tiny_bundle) as device, monkeypatch.context() as patch:
-        patch.setattr(time, "time", lambda: now() - 400 * DAY)
-        with pytest.raises(CheckInError, match=r"clock.*set it"):
-            device.check_in(server.url, ENROLMENT)
+        with monkeypatch.context() as patch, pytest.raises(CheckInError, match=r"clock.*set it"):
+            patch.setattr(time, "time", lambda: now() - 400 * DAY)
+            device.check_in(client)
 
 
 @pytest.mark.parametrize("ahead", [6 * DAY, 8 * DAY, 4000 * DAY, -8 * DAY])
 def test_nobody_makes_a_device_sign_for_the_far_future(ahead: float, tmp_path: Path, tiny_bundle: Bundle) -> None:
-    def stale(request: Request, line: socket.socket) -> None:
-        body = json.dumps({"version": 1, "code": "stale_time", "detail": "set the clock"}).encode()
-        line.sendall(plain(body, "401 Unauthorized", Date=formatdate(time.time() + ahead, usegmt=True)))
-
+    answers = {"/v1/check-in": refusing("stale_time", ahead)}
     with (
         opened(tmp_path, tiny_bundle) as device,
-        Hostile(tiny_bundle, answers={"/v1/check-in": stale}) as liar,
+        Hostile(tiny_bundle, answers=answers) as liar,
         Hostile(tiny_bundle) as other,
     ):
         for _ in range(3):

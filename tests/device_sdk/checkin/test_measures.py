@@ -4,54 +4,24 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from device_sdk.bundle import Bundle
-from device_sdk.device import Device
-from device_sdk.feedback import Accepted, Corrected
+from device_sdk.feedback import Accepted
 from device_sdk.feedback.distance import edit_distance
-from device_sdk.learning import LearningSettings, StepSettings
-from device_sdk.settings import DeviceSettings
-from tests.bounds import ANYTHING
-from tests.live import LiveServer
-from tests.server.parties import ENROLMENT, Operator
-from tests.signals import hiss
-
-SETTINGS = DeviceSettings(
-    learning=LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05)), bounds=ANYTHING
-)
-
-
-def opened(folder: Path, bundle: Bundle, key: int) -> Device:
-    device = Device.open(folder, bytes([key]) * 32, bundle, SETTINGS)
-    device.agree("deltas")
-    return device
-
-
-def taught(device: Device, seed: int, signal: Any = Corrected("turn on the light")) -> str:
-    """Hears a noise, gets the signal, learns. Returns what was served."""
-    result = device.recognize(hiss(seed), 16_000)
-    device.feedback(result.utterance_id, signal)
-    report = device.learn()
-    assert report.steps, report
-    return result.nbest[0].text
+from device_sdk.learning.delta import Measures
+from tests.device_sdk.checkin.site import LIGHT, opened, site, taught
+from tests.server.parties import ENROLMENT
 
 
 @pytest.mark.parametrize("weighting", ["loss", "word_errors"])
 def test_a_device_tells_how_well_it_learned(tmp_path: Path, tiny_bundle: Bundle, weighting: str) -> None:
-    with (
-        LiveServer(tmp_path / "server", tiny_bundle.path) as server,
-        httpx.Client(timeout=120) as http,
-        opened(tmp_path / "device", tiny_bundle, 3) as device,
-    ):
-        operator, url = Operator(http, server.url), server.url
+    with site(tmp_path / "server", tiny_bundle) as server, opened(tmp_path / "device", tiny_bundle) as device:
+        operator, url = server.operator, server.url
         round_id = operator.open(marginals=None, deltas={"clip_norm": 100.0}, weighting=weighting)
-        served = taught(device, 1, Accepted()) if weighting == "word_errors" else taught(device, 1)
+        served = taught(device, 1, Accepted() if weighting == "word_errors" else LIGHT)
         if weighting == "word_errors":
             report = device.check_in(url, ENROLMENT)
             assert report.sent == () and "words the user gave" in report.left_out[0]
@@ -65,7 +35,7 @@ def test_a_device_tells_how_well_it_learned(tmp_path: Path, tiny_bundle: Bundle,
             assert row == (pytest.approx(losses.loss), None)
             assert losses.loss > 1.0
         else:
-            errors = edit_distance(["turn", "on", "the", "light"], served.split())
+            errors = edit_distance(["turn", "on", "the", "light"], served.nbest[0].text.split())
             assert row == (None, pytest.approx(errors / 4))
         assert operator.close(round_id)["state"] == "published"
         assert device.check_in(url).new_model
@@ -73,10 +43,10 @@ def test_a_device_tells_how_well_it_learned(tmp_path: Path, tiny_bundle: Bundle,
 
 
 def test_measures_are_kept_over_a_restart_and_forgotten_with_the_rest(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    with opened(tmp_path / "device", tiny_bundle, 4) as device:
+    with opened(tmp_path / "device", tiny_bundle) as device:
         taught(device, 1)
         before = device.student.measures
-    with opened(tmp_path / "device", tiny_bundle, 4) as device:
+    with opened(tmp_path / "device", tiny_bundle) as device:
         assert device.student.measures == before
         taught(device, 2)
         assert device.student.measures.utterances == 2
@@ -84,9 +54,7 @@ def test_measures_are_kept_over_a_restart_and_forgotten_with_the_rest(tmp_path: 
         assert device.student.measures.utterances == 0
 
 
-def test_reinforce_has_no_loss_to_tell(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    from device_sdk.learning.delta import Measures
-
+def test_reinforce_has_no_loss_to_tell() -> None:
     assert Measures(loss=-3.0, utterances=2).mean_loss is None
     assert Measures().mean_loss is None and Measures().word_error is None
-    assert replace(Measures(), loss=3.0, utterances=2).mean_loss == 1.5
+    assert Measures(loss=3.0, utterances=2).mean_loss == 1.5

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from device_sdk.bundle import Bundle
@@ -19,29 +18,24 @@ from device_sdk.feedback import Alternate, Corrected
 from device_sdk.settings import DeviceSettings
 from device_sdk.state.outbox import Outgoing
 from tests.bounds import ANYTHING
+from tests.device_sdk.checkin.site import KEY, SETTINGS, opened, site
 from tests.device_sdk.privacy import canaries
 from tests.device_sdk.privacy.canaries import Needles
-from tests.live import LiveServer, LosesReports, Tap
+from tests.live import LosesReports, Tap
 from tests.server.parties import ENROLMENT, NO_NOISE, Operator
 from tests.signals import noise
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi")
 
-KEY = bytes(range(32))
-OPEN = DeviceSettings(bounds=ANYTHING)
 TWICE = {"epsilon": NO_NOISE, "max_words": 2}
 """Two words a device; what two devices name is released."""
 
 
 @pytest.fixture
 def line(tmp_path: Path, tiny_bundle: Bundle) -> Iterator[tuple[Tap, Operator]]:
-    with (
-        LiveServer(tmp_path / "server", tiny_bundle.path) as server,
-        Tap(server.url, tmp_path / "line") as tap,
-        httpx.Client(timeout=120) as http,
-    ):
-        yield tap, Operator(http, server.url)
+    with site(tmp_path / "server", tiny_bundle) as server, Tap(server.url, tmp_path / "line") as tap:
+        yield tap, server.operator
 
 
 def gave(device: Device, *texts: str) -> None:
@@ -50,7 +44,12 @@ def gave(device: Device, *texts: str) -> None:
         device.feedback(heard.utterance_id, (Alternate if number % 2 else Corrected)(text))
 
 
-def opened(operator: Operator, **plan: Any) -> str:
+def said(folder: Path) -> bytes:
+    """All that devices sent."""
+    return b"".join(path.read_bytes() for path in sorted((folder / "line").glob("*.up")))
+
+
+def offered(operator: Operator, **plan: Any) -> str:
     return operator.open(marginals=None, words=TWICE | plan)
 
 
@@ -59,18 +58,17 @@ def test_words_of_several_devices_from_feedback_to_the_release(
 ) -> None:
     """Two words are named by two devices, one by one; what was not reported, and what words stood in, never leaves."""
     tap, operator = line
-    said = (
+    given = (
         ("turn on the cortado light", "cortado wizardry cortado", "babyccino on", "the babyccino borborygmus"),
         ("the babyccino turn", "stop cortado xylophonist", "babyccino stop cortado"),
         ("the zurichsee light", "the zurichsee zugzwang", "zurichsee"),
         ("the cortado rhododendron", "the babyccino kohlrabi"),
     )
-    round_id = opened(operator)
+    round_id = offered(operator)
     with ExitStack() as stack:
         fleet = []
-        for number, texts in enumerate(said):
-            device = stack.enter_context(Device.open(tmp_path / f"{number}", KEY, tiny_bundle, OPEN))
-            device.agree("words")
+        for number, texts in enumerate(given):
+            device = stack.enter_context(opened(tmp_path / f"{number}", tiny_bundle, streams=("words",)))
             fleet.append(device)
             if number == 3:
                 device.withdraw("words")
@@ -85,12 +83,12 @@ def test_words_of_several_devices_from_feedback_to_the_release(
         found = operator.close(round_id)
         assert found["reports"] == {"marginals": 0, "deltas": 0, "words": 3}
         assert found["releases"]["words"]["words"] == {"babyccino": 2, "cortado": 2}
-        second = opened(operator)
+        second = offered(operator)
         assert [device.check_in(tap.url).sent for device in fleet] == [()] * 4, "nothing was given since"
         gave(fleet[0], "the kohlrabi")
         assert [sent.refused for sent in fleet[0].check_in(tap.url).sent] == [None]
         assert operator.close(second)["releases"]["words"]["words"] == {}, "one device alone is not told of"
-    sent = b"".join(path.read_bytes() for path in sorted((tmp_path / "line").glob("*.up")))
+    sent = said(tmp_path)
     for word in ("cortado", "babyccino", "zugzwang", "kohlrabi"):
         assert Needles([canaries.text(word)]).found(sent), word
     # Of what the third device was given, "zurichsee" came most, and "zugzwang" is the only other.
@@ -101,15 +99,14 @@ def test_words_of_several_devices_from_feedback_to_the_release(
 def test_nothing_without_consent(tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator]) -> None:
     tap, operator = line
     operator.open(words=TWICE, deltas={})
-    with Device.open(tmp_path / "new", KEY, tiny_bundle, OPEN) as device:
-        device.agree("marginals", "deltas")
+    with opened(tmp_path / "new", tiny_bundle) as device:
         gave(device, "the zugzwang light")
         assert {sent.kind for sent in device.check_in(tap.url, ENROLMENT).sent} == {"marginals"}
         device.agree("words")
         assert device.check_in(tap.url).sent == (), "what was given before is not named"
         gave(device, "the wizardry light")
         assert {sent.kind for sent in device.check_in(tap.url).sent} == {"words"}
-    sent = b"".join(path.read_bytes() for path in sorted((tmp_path / "line").glob("*.up")))
+    sent = said(tmp_path)
     assert Needles([canaries.text("zugzwang")]).found(sent) == set()
     assert Needles([canaries.text("wizardry")]).found(sent)
 
@@ -118,17 +115,16 @@ def test_a_lost_receipt_counts_once_and_a_round_that_ended_gives_words_back(
     tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator]
 ) -> None:
     tap, operator = line
-    first = opened(operator)
-    with Device.open(tmp_path / "device", KEY, tiny_bundle, OPEN) as device:
-        device.agree("words")
+    first = offered(operator)
+    with opened(tmp_path / "device", tiny_bundle, streams=("words",)) as device:
         gave(device, "the zugzwang light", "the wizardry zugzwang cortado")
         with pytest.raises(CheckInError, match="no usable answer"), _client(tap.url, deliver=True) as losing:
             device.check_in(losing, ENROLMENT)
-    with Device.open(tmp_path / "device", KEY, tiny_bundle, OPEN) as device:
+    with Device.open(tmp_path / "device", KEY, tiny_bundle, SETTINGS) as device:
         (sent,) = device.check_in(tap.url).sent
         assert (sent.kind, sent.duplicate, sent.refused) == ("words", True, None)
         assert operator.close(first)["reports"]["words"] == 1
-        second = opened(operator)
+        second = offered(operator)
         gave(device, "the zugzwang light", "the borborygmus zugzwang cortado")
         with pytest.raises(CheckInError, match="no usable answer"), _client(tap.url, deliver=False) as down:
             device.check_in(down)
@@ -137,7 +133,7 @@ def test_a_lost_receipt_counts_once_and_a_round_that_ended_gives_words_back(
         (sent,) = device.check_in(tap.url).sent
         assert (sent.round_id, "round_closed" in str(sent.refused)) == (second, True)
         assert device._model_state.given == {"zugzwang": 2, "borborygmus": 1, "cortado": 1}
-        third = opened(operator)
+        third = offered(operator)
         with pytest.raises(CheckInError), _client(tap.url, deliver=False) as down:
             device.check_in(down)
         assert device.learned().waiting == 1
@@ -152,12 +148,11 @@ def test_a_report_is_bounded_by_the_round_and_by_the_app(
     tmp_path: Path, tiny_bundle: Bundle, line: tuple[Tap, Operator], plan: int, own: int, expected: int
 ) -> None:
     tap, operator = line
-    round_id = opened(operator, max_words=plan)
+    round_id = offered(operator, max_words=plan)
     names = ["cortado", "lungo", "zugzwang", "wizardry", "kohlrabi", "borborygmus", "babyccino"]
     for number in range(2):
         settings = DeviceSettings(max_new_words=own, bounds=ANYTHING)
-        with Device.open(tmp_path / f"{number}", KEY, tiny_bundle, settings) as device:
-            device.agree("words")
+        with opened(tmp_path / f"{number}", tiny_bundle, settings, streams=("words",)) as device:
             gave(device, " ".join(names), *(" ".join(names[: end + 1]) for end in range(len(names))))
             device.check_in(tap.url, ENROLMENT)
     found = operator.close(round_id)["releases"]["words"]["words"]

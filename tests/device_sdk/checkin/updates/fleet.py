@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,10 +22,8 @@ from device_sdk.device import Device
 from server.signing import signing
 from server.signing.keys import public_key, read_key
 from server.signing.roots import create
-from tests.live import hosted
-
-KEY = bytes(range(32))
-TOKEN, OPERATOR = "a token to enrol with", "a token of the operator"
+from tests.device_sdk.checkin.site import site
+from tests.server.parties import ENROLMENT, Operator
 
 Answer = bytes | Callable[[], Iterator[bytes]]
 """What is sent instead of the server's own answer: bytes, or a source that may never end."""
@@ -77,7 +74,7 @@ class Fleet:
 
     url: str
     keys: Path
-    operator: httpx.Client
+    operator: Operator
     bundle: Bundle
     line: Line = field(default_factory=Line)
 
@@ -88,36 +85,30 @@ class Fleet:
 
     def publish(self, version: str, seed: int, *, published: bool = True, scale: float = 0.01) -> bytes:
         content = weights(self.bundle, seed, scale)
-        answer = self.operator.post(
-            f"/v1/operator/models/{version}", content=content, params={"note": version, "published": published}
-        )
-        assert answer.is_success, answer.text
+        self.operator.post(f"models/{version}", content=content, params={"note": version, "published": published})
         return content
+
+    def get(self, path: str) -> bytes:
+        answer = self.operator.http.get(self.url + path)
+        assert answer.is_success, answer.text
+        return answer.content
 
     def check_in(self, device: Device) -> CheckInReport:
         with Client(self.url, transport=self.line, pause=lambda seconds: None) as client:
             self.line._inner = httpx.HTTPTransport()
-            return device.check_in(client, TOKEN)
+            return device.check_in(client, ENROLMENT)
 
     def metadata(self) -> dict[str, bytes]:
         """Timestamp, and the snapshot and targets that it leads to, as served now; by role."""
-        return {role: content for role, (_, content) in self._walk().items()}
+        return {role: self.get(path) for role, path in self.paths().items()}
 
     def paths(self) -> dict[str, str]:
         """Where those lie."""
-        return {role: path for role, (path, _) in self._walk().items()}
-
-    def _walk(self) -> dict[str, tuple[str, bytes]]:
-        def get(path: str) -> tuple[str, bytes]:
-            answer = self.operator.get(path)
-            assert answer.is_success, answer.text
-            return path, answer.content
-
-        timestamp = get("/v1/updates/timestamp.json")
-        number = json.loads(timestamp[1])["signed"]["meta"]["snapshot.json"]["version"]
-        snapshot = get(f"/v1/updates/{number}.snapshot.json")
-        number = json.loads(snapshot[1])["signed"]["meta"]["targets.json"]["version"]
-        return {"timestamp": timestamp, "snapshot": snapshot, "targets": get(f"/v1/updates/{number}.targets.json")}
+        found = {"timestamp": "/v1/updates/timestamp.json"}
+        for before, role in (("timestamp", "snapshot"), ("snapshot", "targets")):
+            number = json.loads(self.get(found[before]))["signed"]["meta"][f"{role}.json"]["version"]
+            found[role] = f"/v1/updates/{number}.{role}.json"
+        return found
 
 
 def weights(bundle: Bundle, seed: int, scale: float = 0.01) -> bytes:
@@ -151,14 +142,12 @@ def changed_root(content: bytes, signers: Mapping[Path, bool], days: float = 1.0
     """The next root. signers: which keys sign; whether each is a root key of the new root, which has no others."""
     root = Metadata[Root].from_bytes(content).signed
     root.version, root.expires = root.version + 1, datetime.now(UTC) + timedelta(days=days)
-    if not all(signers.values()) or any(
-        public_key(read_key(path, None)).keyid not in root.roles["root"].keyids for path in signers
-    ):
+    known = {public_key(read_key(path, None)).keyid for path in signers} <= set(root.roles["root"].keyids)
+    if not (known and all(signers.values())):
         for keyid in list(root.roles["root"].keyids):
             root.revoke_key(keyid, "root")
-    for path, belongs in signers.items():
-        if belongs:
-            root.add_key(public_key(read_key(path, None)), "root")
+    for path in (path for path, belongs in signers.items() if belongs):
+        root.add_key(public_key(read_key(path, None)), "root")
     metadata = Metadata(root)
     for path in signers:
         metadata.sign(read_key(path, None), append=True)
@@ -170,13 +159,10 @@ def running(
     folder: Path, bundle: Bundle, *, server_settings: Mapping[str, Any] | None = None, **changes: Any
 ) -> Iterator[Fleet]:
     """changes: of the settings of updates."""
-    from server.settings import ServerSettings, UpdateSettings
+    from server.settings import UpdateSettings
 
     keys = folder / "keys"
     create(keys, keys=3, threshold=2, days=2.0, root_passphrase=None, passphrase=None)
-    files = str(folder / "server.sqlite"), folder / "blobs", TOKEN, OPERATOR
     updates = UpdateSettings(keys / "server", **changes)
-    settings = ServerSettings(*files, marginals_cap=math.inf, updates=updates, **(server_settings or {}))
-    headers = {"Authorization": f"Bearer {OPERATOR}"}
-    with hosted(settings, bundle) as url, httpx.Client(base_url=url, headers=headers, timeout=120) as operator:
-        yield Fleet(url, keys, operator, bundle)
+    with site(folder, bundle, updates=updates, **(server_settings or {})) as found:
+        yield Fleet(found.url, keys, found.operator, bundle)

@@ -15,7 +15,8 @@ import pytest
 
 from device_sdk.bundle import Bundle
 from device_sdk.device import Device
-from tests.device_sdk.checkin.updates.fleet import KEY, Answer, Fleet, changed_root, running, signed_timestamp
+from tests.device_sdk.checkin.site import KEY
+from tests.device_sdk.checkin.updates.fleet import Answer, Fleet, changed_root, running, signed_timestamp
 from tests.device_sdk.state.audit import findings
 from tests.signals import hiss
 
@@ -200,7 +201,7 @@ def scene(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory, tiny_bundle: B
             seen.append(fleet.metadata())
     assert findings(folder, KEY, tiny_bundle) == []
     fleet.publish("third", 3)
-    return Scene(fleet, seen[0], seen[1], fleet.metadata(), fleet.paths(), fleet.operator.get(MODEL).content), folder
+    return Scene(fleet, seen[0], seen[1], fleet.metadata(), fleet.paths(), fleet.get(MODEL)), folder
 
 
 @pytest.mark.parametrize(("attack", "why"), ATTACKS, ids=lambda each: getattr(each, "__name__", ""))

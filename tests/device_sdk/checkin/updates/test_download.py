@@ -20,9 +20,11 @@ from device_sdk.checkin.client import PART, Client, Partial
 from device_sdk.checkin.session import CheckInReport
 from device_sdk.device import Device
 from device_sdk.errors import CheckInError
-from tests.device_sdk.checkin.updates.fleet import KEY, TOKEN, Fleet, _Stream, running
+from tests.device_sdk.checkin.site import KEY
+from tests.device_sdk.checkin.updates.fleet import Fleet, _Stream, running
 from tests.device_sdk.state.audit import findings
 from tests.live import CuttingLine
+from tests.server.parties import ENROLMENT
 
 pytest.importorskip("uvicorn")
 
@@ -50,16 +52,16 @@ def device(request: pytest.FixtureRequest, tmp_path: Path, tiny_bundle: Bundle, 
     assert findings(tmp_path / "state", KEY, tiny_bundle) == []
 
 
-def check_in(device: Device, url: str, attempts: int = 3) -> CheckInReport:
-    with Client(url, attempts=attempts, pause=lambda seconds: None) as client:
-        return device.check_in(client, TOKEN)
+def check_in(device: Device, url: str, **options: Any) -> CheckInReport:
+    with Client(url, pause=lambda seconds: None, **options) as client:
+        return device.check_in(client, ENROLMENT)
 
 
 def published(fleet: Fleet, name: str) -> tuple[str, bytes]:
     """A fresh version, and the exact bytes that the server has of it."""
     version = f"{name}-{time.monotonic_ns()}"
     fleet.publish(version, seed=len(fleet.line.heard) + int(time.monotonic_ns() % 1000))
-    return version, fleet.operator.get(f"/v1/models/{version}").content
+    return version, fleet.get(f"/v1/models/{version}")
 
 
 def installed(device: Device) -> bytes:
@@ -120,32 +122,20 @@ def test_a_model_that_was_published_meanwhile_begins_anew(device: Device, fleet:
     assert installed(device) == content
 
 
-class Tampering(httpx.BaseTransport):
-    """Answers requests for the difference, the whole or either by ``answer``; passes others on."""
+class Tampering(httpx.HTTPTransport):
+    """Answers requests for the difference and for the whole by these functions, where they give an answer."""
 
-    def __init__(self, answer: Any, kind: str = "either") -> None:
-        self._inner, self._answer, self._kind = httpx.HTTPTransport(), answer, kind
+    def __init__(self, difference: Any, whole: Any = lambda request: None) -> None:
+        super().__init__()
+        self._answers = {"difference": difference, "whole": whole}
         self.asked: list[tuple[str, str | None]] = []
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if "/v1/models/" not in request.url.path:
+            return super().handle_request(request)
         kind = "difference" if "/from/" in request.url.path else "whole"
-        if "/v1/models/" in request.url.path:
-            self.asked.append((kind, request.headers.get("range")))
-            if self._kind in (kind, "either"):
-                given: httpx.Response | None = self._answer(request)
-                if given is not None:
-                    stream = given.stream if isinstance(given.stream, _Breaking) else _Stream(iter([given.content]))
-                    headers = {name: value for name, value in given.headers.items() if name != "content-length"}
-                    return httpx.Response(given.status_code, headers=headers, stream=stream)
-        return self._inner.handle_request(request)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-def tampered(device: Device, fleet: Fleet, line: Tampering) -> CheckInReport:
-    with Client(fleet.url, transport=line, pause=lambda seconds: None) as client:
-        return device.check_in(client, TOKEN)
+        self.asked.append((kind, request.headers.get("range")))
+        return self._answers[kind](request) or super().handle_request(request)
 
 
 @pytest.mark.parametrize("device", ["plain"], indirect=True)
@@ -161,38 +151,29 @@ def tampered(device: Device, fleet: Fleet, line: Tampering) -> CheckInReport:
 )
 def test_without_a_good_difference_all_of_it_is_taken(device: Device, fleet: Fleet, answer: Any) -> None:
     version, content = published(fleet, "whole")
-    line = Tampering(answer, "difference")
-    assert tampered(device, fleet, line).model_version == version
+    line = Tampering(answer)
+    assert check_in(device, fleet.url, transport=line).model_version == version
     assert installed(device) == content
     assert [kind for kind, _ in line.asked] == ["difference", "whole"]
 
 
 def half_then(rest: Any) -> Any:
     """The first answer breaks off in the middle; the others are as ``rest`` makes them of the file's bytes."""
-    seen: list[int] = []
+    seen: list[httpx.Request] = []
+
+    def broken(content: bytes) -> Iterator[bytes]:
+        yield content
+        raise httpx.ReadError("the line broke")
 
     def answer(request: httpx.Request) -> httpx.Response | None:
-        path = str(request.url)
-        whole = httpx.get(path)
-        if not whole.is_success:
-            return None
-        seen.append(1)
-        if len(seen) == 1:
-            return httpx.Response(
-                200, headers={"ETag": whole.headers["etag"]}, stream=_Breaking(whole.content[:30_000])
-            )
-        return rest(whole.content, whole.headers["etag"], request)
+        whole = httpx.get(request.url)
+        content, etag = whole.content, whole.headers["etag"]
+        seen.append(request)
+        if len(seen) > 1:
+            return rest(content, etag, request)
+        return httpx.Response(200, headers={"ETag": etag}, stream=_Stream(broken(content[:30_000])))
 
     return answer
-
-
-class _Breaking(httpx.SyncByteStream):
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self._content
-        raise httpx.ReadError("the line broke")
 
 
 def ranged(content: bytes, etag: str, start: int, named: int | None = None) -> httpx.Response:
@@ -220,11 +201,9 @@ def test_the_rest_of_a_file(device: Device, fleet: Fleet, rest: Any, good: bool)
     """Whatever comes, only the file that was wanted is installed."""
     version, content = published(fleet, "rest")
     before = device.model_version
-    line = Tampering(half_then(rest), "whole")
-    no_difference = Tampering(lambda request: httpx.Response(404, text=""), "difference")
-    line._inner = no_difference  # type: ignore[assignment]
+    line = Tampering(lambda request: httpx.Response(404, text=""), half_then(rest))
     try:
-        report = tampered(device, fleet, line)
+        report = check_in(device, fleet.url, transport=line)
         assert report.new_model == good
     except CheckInError as error:
         assert not good
@@ -242,11 +221,13 @@ CHILD = """
 import sys
 from pathlib import Path
 from device_sdk.bundle import Bundle
+from device_sdk.checkin.client import Client
 from device_sdk.device import Device
-from tests.device_sdk.checkin.updates.fleet import KEY, TOKEN
+from tests.device_sdk.checkin.site import KEY
+from tests.server.parties import ENROLMENT
 with Device.open(Path(sys.argv[1]), KEY, Bundle.open(None)) as device:
     with Client(sys.argv[2], timeout=600.0) as client:
-        report = device.check_in(client, TOKEN)
+        report = device.check_in(client, ENROLMENT)
         print(report.model_version, client.bytes_down, flush=True)
 """
 

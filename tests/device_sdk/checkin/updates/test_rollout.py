@@ -16,7 +16,8 @@ from device_sdk.checkin.updates.metadata import release_of
 from device_sdk.device import Device
 from device_sdk.errors import BundleError, CheckInError
 from device_sdk.wire.rollout import MILLIONTHS, arm_of, millionths
-from tests.device_sdk.checkin.updates.fleet import KEY, Fleet, running
+from tests.device_sdk.checkin.site import KEY
+from tests.device_sdk.checkin.updates.fleet import Fleet, running
 from tests.signals import hiss
 
 pytest.importorskip("uvicorn")
@@ -49,11 +50,10 @@ class Scene:
 
     def begin(self, version: str, **settings: Any) -> None:
         wanted = {"version": version, "settings": {"share": 0.5, "minimum": 2} | settings}
-        answer = self.fleet.operator.post("/v1/operator/rollout", json=wanted)
-        assert answer.is_success, answer.text
+        self.fleet.operator.post("rollout", json=wanted)
 
     def state(self) -> dict[str, Any]:
-        return dict(self.fleet.operator.get("/v1/operator/rollout").json()["rollouts"][0])
+        return dict(self.fleet.operator.get("rollout")["rollouts"][0])
 
     def named(self, *versions: str, share: float = 0.5) -> str:
         """A version for which both arms have a device of either kind of trust."""
@@ -90,12 +90,12 @@ def test_a_share_goes_first_and_back_or_ahead_with_all(scene: Scene, tiny_bundle
     for _ in range(2):
         assert scene.check_in() == [version if arm == "rollout" else tiny_bundle.version for arm in arms]
     assert scene.state()["arms"]["rollout"]["seen"] == arms.count("rollout")
-    assert scene.fleet.operator.post("/v1/operator/rollout/roll-back").is_success
+    scene.fleet.operator.post("rollout/roll-back")
     assert scene.check_in() == [tiny_bundle.version] * 4
     assert scene.devices[0].recognize(QUIET, 16_000).text == before
     scene.begin(version, seconds=1e6, patience=1e6)
     assert scene.check_in() == [version if arm == "rollout" else tiny_bundle.version for arm in arms]
-    assert scene.fleet.operator.post("/v1/operator/rollout/promote").is_success
+    scene.fleet.operator.post("rollout/promote")
     assert scene.check_in() == [version] * 4
     for device in scene.devices:
         device.recognize(QUIET, 16_000)

@@ -1,0 +1,76 @@
+"""Devices that learn from noise, and a server in this process, for tests of what passes between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from device_sdk.bundle import Bundle
+from device_sdk.consent import Stream
+from device_sdk.device import Device
+from device_sdk.feedback import Corrected
+from device_sdk.feedback.signals import Signal
+from device_sdk.hypothesis import Result
+from device_sdk.learning import LearningSettings, StepSettings
+from device_sdk.settings import DeviceSettings
+from tests.bounds import ANYTHING
+from tests.live import hosted
+from tests.server.parties import Operator, settings
+from tests.signals import hiss
+
+KEY = bytes(range(32))
+LEARNING = LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05))
+SETTINGS = DeviceSettings(learning=LEARNING, bounds=ANYTHING)
+LIGHT = Corrected("turn on the light")
+
+
+def opened(
+    folder: Path,
+    bundle: Bundle,
+    settings: DeviceSettings = SETTINGS,
+    key: bytes = KEY,
+    streams: tuple[Stream, ...] = ("marginals", "deltas"),
+) -> Device:
+    """A device whose user agrees to these streams."""
+    device = Device.open(folder, key, bundle, settings)
+    device.agree(*streams)
+    return device
+
+
+def heard(device: Device, seed: int = 1, signal: Signal = LIGHT) -> Result:
+    """Hears a noise, and gets the signal."""
+    result = device.recognize(hiss(seed), 16_000)
+    device.feedback(result.utterance_id, signal)
+    return result
+
+
+def taught(device: Device, seed: int = 1, signal: Signal = LIGHT) -> Result:
+    """Hears, and learns."""
+    result = heard(device, seed, signal)
+    device.learn()
+    return result
+
+
+@dataclass
+class Site:
+    url: str
+    operator: Operator
+
+    def open(self, **plan: Any) -> str:
+        return self.operator.open(suppression=0.0, **plan)
+
+    def close(self, round_id: str) -> dict[str, Any]:
+        return self.operator.close(round_id)
+
+
+@contextmanager
+def site(folder: Path, bundle: Bundle, **changes: Any) -> Iterator[Site]:
+    """A server over ``folder``. changes: of its settings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with hosted(settings(folder, **changes), bundle) as url, httpx.Client(timeout=120) as http:
+        yield Site(url, Operator(http, url))
