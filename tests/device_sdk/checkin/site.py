@@ -13,20 +13,18 @@ import httpx
 from device_sdk.bundle import Bundle
 from device_sdk.consent import Stream
 from device_sdk.device import Device
-from device_sdk.feedback import Corrected
 from device_sdk.feedback.signals import Signal
 from device_sdk.hypothesis import Result
 from device_sdk.learning import LearningSettings, StepSettings
 from device_sdk.settings import DeviceSettings
 from tests.bounds import ANYTHING
+from tests.device_sdk.devices import KEY, LIGHT
 from tests.live import hosted
 from tests.server.parties import Operator, settings
 from tests.signals import hiss
 
-KEY = bytes(range(32))
 LEARNING = LearningSettings(passes=1, cost_weight=0.0, step=StepSettings(learning_rate=0.05))
 SETTINGS = DeviceSettings(learning=LEARNING, bounds=ANYTHING)
-LIGHT = Corrected("turn on the light")
 
 
 def opened(
